@@ -1,0 +1,1 @@
+"""pytest-promptfmt: prompt-format regression testing, as a pytest plugin and as a library."""

@@ -1,0 +1,97 @@
+"""The one family of errors that users see, and the places in files they point at.
+
+Every message has three parts: where (`arc.yaml:7:3`), what is wrong, and what to do now. Nothing here knows
+about YAML, Jinja or pytest.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a file. Lines and columns count from 1; None where only the file is known."""
+
+    path: Path
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        """Return `path:line:column`, the path relative to the working directory when it lies below it."""
+        parts = [display_path(self.path)]
+        parts += [str(number) for number in (self.line, self.column) if number is not None]
+        return ":".join(parts)
+
+
+class PromptfmtError(Exception):
+    """A problem in the user's files or settings, told in one message.
+
+    `position` says where, the message what, `hint` what to do now. `str()` joins the three.
+    """
+
+    def __init__(self, message: str, *, position: Position | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.position = position
+        self.hint = hint
+
+    def __str__(self) -> str:
+        where = f"{self.position}: " if self.position else ""
+        now = f"\n  hint: {self.hint}" if self.hint else ""
+        return f"{where}{self.message}{now}"
+
+
+class SourceError(PromptfmtError):
+    """A file that cannot be read as the task or group it looks like."""
+
+
+class CodeNotAllowedError(PromptfmtError):
+    """A task needs Python code that the user has not allowed to run."""
+
+
+class FunctionError(PromptfmtError):
+    """A `!function` that does not resolve, or whose module does not import."""
+
+
+class DocsError(PromptfmtError):
+    """The docs of a task cannot be found, read or made."""
+
+
+class RenderError(PromptfmtError):
+    """A prompt or request cannot be rendered for a doc. `__cause__` is the original exception, if any."""
+
+
+class LimitExceededError(RenderError):
+    """A template, function or regex went past its limit of time or size."""
+
+
+class FormatError(PromptfmtError):
+    """A format that is not known, or that does not fit the task."""
+
+
+class SnapshotError(PromptfmtError):
+    """A snapshot file that cannot be trusted: damaged, edited by hand, or claimed twice."""
+
+
+class SettingsError(PromptfmtError):
+    """A setting or command-line option that makes no sense."""
+
+
+def display_path(path: Path | str) -> str:
+    """Return `path` as a person would type it: relative when below the working directory, POSIX slashes."""
+    absolute = os.path.abspath(path)
+    here = os.getcwd()
+    if absolute == here or absolute.startswith(here.rstrip(os.sep) + os.sep):
+        absolute = os.path.relpath(absolute, here)
+    return absolute.replace(os.sep, "/")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """Return `did you mean 'x'?` for the closest known name, or None when none is close."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else None

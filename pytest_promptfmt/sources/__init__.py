@@ -1,0 +1,1 @@
+"""Readers of what exists outside: task files, Python functions, docs."""
