@@ -1,0 +1,1 @@
+"""Pytest hooks: options and the activation test; the work is done by the plugin object registered when asked for."""
