@@ -6,7 +6,6 @@ about YAML, Jinja or pytest.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -93,5 +92,7 @@ def display_path(path: Path | str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Return `did you mean 'x'?` for the closest known name, or None when none is close."""
+    import difflib  # only when a message needs it: this module is imported at every pytest start
+
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else None

@@ -1,1 +1,91 @@
-"""Pytest hooks: options and the activation test; the work is done by the plugin object registered when asked for."""
+"""Options, and the test whether they ask for anything; the plugin that does the work is registered only then.
+
+pytest imports this module at every start of every project it is installed in: it imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_promptfmt.errors import SettingsError
+from pytest_promptfmt.settings import is_asked_for
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the command-line options and ini values; all of them begin with promptfmt."""
+    group = parser.getgroup("promptfmt", "prompt-format regression tests")
+    option = group.addoption
+    option("--promptfmt", action="store_true", dest="promptfmt", help="Collect task files and test their prompts.")
+    option(
+        "--promptfmt-task",
+        action="append",
+        default=[],
+        dest="promptfmt_task",
+        metavar="GLOB",
+        help="Run only tasks whose name (or name@format) matches, such as 'arc_*' or 'arc_*@mcqa'. Repeatable.",
+    )
+    option(
+        "--promptfmt-profile",
+        action="append",
+        default=[],
+        dest="promptfmt_profile",
+        metavar="NAME",
+        help="Render for this profile: plain, chat-chatml, chat-gemma, chat-llama3, chat-mistral, or chat for all "
+        "four. Repeatable.",
+    )
+    option(
+        "--promptfmt-format",
+        action="append",
+        default=[],
+        dest="promptfmt_format",
+        metavar="NAME",
+        help="Try this format on tasks that name none; choose it on tasks that declare it. Repeatable.",
+    )
+    option(
+        "--promptfmt-docs",
+        default=None,
+        dest="promptfmt_docs",
+        metavar="N",
+        help="Docs in each snapshot (default: 2 synthetic ones, 3 otherwise).",
+    )
+    option(
+        "--promptfmt-num-fewshot",
+        default=None,
+        dest="promptfmt_num_fewshot",
+        metavar="N",
+        help="Shots for every task that does not fix them to 0, with snapshots of their own.",
+    )
+    option(
+        "--promptfmt-allow-code",
+        action="append",
+        default=[],
+        dest="promptfmt_allow_code_path",
+        metavar="PATH",
+        help="Let !function code below this path run, besides that below the rootdir. Repeatable.",
+    )
+    option(
+        "--promptfmt-no-code",
+        action="store_true",
+        dest="promptfmt_no_code",
+        help="Run no !function code at all; tasks that need it are skipped.",
+    )
+    parser.addini("promptfmt", "Always act as with --promptfmt.", type="bool", default=False)
+    parser.addini("promptfmt_paths", "Where task files are looked for by default.", type="paths", default=[])
+    parser.addini("promptfmt_profiles", "Profiles rendered by default.", type="args", default=[])
+    parser.addini("promptfmt_docs", "Docs in each snapshot.", default="")
+    parser.addini("promptfmt_num_fewshot", "Shots for every task that does not fix them to 0.", default="")
+    parser.addini("promptfmt_allow_code", "Paths whose !function code may run.", type="paths", default=[])
+    parser.addini("promptfmt_time_limit", "Seconds for rendering one task with one profile.", default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers always, and the working plugin when this run asks for it."""
+    config.addinivalue_line("markers", "promptfmt_snapshot: the prompts of a task compared with their snapshot")
+    if not is_asked_for(config):
+        return
+    from pytest_promptfmt.collection import activate
+
+    try:
+        activate(config)
+    except SettingsError as error:
+        raise pytest.UsageError(f"promptfmt: {error}") from None

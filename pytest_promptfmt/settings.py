@@ -1,0 +1,109 @@
+"""One `Settings` object from the command line and the ini file; everything else asks it and never the options.
+
+Importing this module costs next to nothing: it is read before it is known whether the plugin is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pytest_promptfmt.errors import SettingsError
+
+DEFAULT_TIME_LIMIT = 10.0
+
+
+class Options(Protocol):
+    """What `Settings` needs of a pytest config."""
+
+    rootpath: Path
+
+    def getoption(self, name: str, default: Any = ...) -> Any:
+        """Return a command-line option by its dest."""
+
+    def getini(self, name: str) -> Any:
+        """Return an ini value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What this run is to do.
+
+    `docs` is how many docs a snapshot shows (None: 2 synthetic, 3 otherwise), `num_fewshot` overrides the shots of
+    every task that does not fix them to 0, `time_limit` is in seconds for rendering one task with one profile.
+    """
+
+    rootdir: Path
+    profiles: tuple[str, ...]
+    task_globs: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+    docs: int | None = None
+    num_fewshot: int | None = None
+    allow_code: tuple[Path, ...] = ()
+    no_code: bool = False
+    time_limit: float = DEFAULT_TIME_LIMIT
+
+    def trusts(self, file: Path) -> bool:
+        """Return whether Python code in `file` may run: below the rootdir or an allowed path, unless switched off."""
+        if self.no_code:
+            return False
+        resolved = file.resolve()
+        return any(resolved.is_relative_to(root.resolve()) for root in (self.rootdir, *self.allow_code))
+
+
+def is_asked_for(config: Options) -> bool:
+    """Return whether this run wants prompt-format tests (`--promptfmt`, or `promptfmt = true` in the ini file)."""
+    return bool(config.getoption("promptfmt") or config.getini("promptfmt"))
+
+
+def read_settings(config: Options, default_profiles: Sequence[str]) -> Settings:
+    """Return the settings of this run, the command line winning over the ini file.
+
+    Raises SettingsError for numbers that are none or out of range.
+    """
+    return Settings(
+        rootdir=config.rootpath,
+        profiles=tuple(
+            config.getoption("promptfmt_profile") or config.getini("promptfmt_profiles") or default_profiles
+        ),
+        task_globs=tuple(config.getoption("promptfmt_task")),
+        formats=tuple(config.getoption("promptfmt_format")),
+        docs=_count(config, "promptfmt_docs", least=1),
+        num_fewshot=_count(config, "promptfmt_num_fewshot", least=0),
+        allow_code=(
+            *(Path(path) for path in config.getini("promptfmt_allow_code")),
+            *(Path(path).absolute() for path in config.getoption("promptfmt_allow_code_path")),
+        ),
+        no_code=config.getoption("promptfmt_no_code"),
+        time_limit=_seconds(config.getini("promptfmt_time_limit")),
+    )
+
+
+def _count(config: Options, name: str, *, least: int) -> int | None:
+    """Return a whole number from the option, else from the ini value of the same name, else None."""
+    given = config.getoption(name)
+    where = f"--{name.replace('_', '-')}"
+    if given is None:
+        given = config.getini(name) or None
+        where = f"the ini value {name}"
+    if given is None:
+        return None
+    try:
+        number = int(given)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise SettingsError(f"{where} is {str(given)!r}", hint=f"give a whole number from {least}")
+    return number
+
+
+def _seconds(written: str) -> float:
+    try:
+        seconds = float(written or DEFAULT_TIME_LIMIT)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise SettingsError(f"the ini value promptfmt_time_limit is {written!r}", hint="give seconds, such as 10")
+    return seconds
