@@ -1,0 +1,143 @@
+"""Time limits around code that users wrote: templates, functions, regular expressions.
+
+In the main thread of a POSIX system an interval timer interrupts the code, everywhere else a watchdog thread does.
+Limits of size live where the text is made.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FrameType, TracebackType
+from typing import Final
+
+from pytest_promptfmt.errors import LimitExceededError, Position
+
+_REPEAT_SECONDS: Final = 0.05
+"""How soon code that swallowed the interruption is interrupted again."""
+
+
+class _TimeUp(BaseException):
+    """The interruption itself: no `except Exception` of the interrupted code may stop it."""
+
+
+def time_limit(seconds: float, what: str, position: Position | None = None) -> AbstractContextManager[None]:
+    """Return a context manager that ends its block with LimitExceededError after `seconds`.
+
+    `what` is the subject of the message (`doc_to_text did not finish within 10 s`). Limits nest, and an earlier
+    SIGALRM handler with its timer (pytest-timeout uses the same one) is put back with the time it had left.
+    Zero and infinity mean no limit. Code inside C that never looks for signals is interrupted when it returns.
+    """
+    if seconds <= 0 or math.isinf(seconds):
+        return nullcontext()
+    error = LimitExceededError(
+        f"{what} did not finish within {seconds:g} s",
+        position=position,
+        hint="look for an endless loop or a regular expression that backtracks without end",
+    )
+    # A handler set by C code cannot be put back from Python, so the timer is left alone then.
+    if (
+        hasattr(signal, "setitimer")
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGALRM) is not None
+    ):
+        return _TimerLimit(seconds, error)
+    return _watchdog_limit(seconds, error)
+
+
+class _TimerLimit:
+    """The limit of the main thread: `setitimer`, repeated until the block ends."""
+
+    def __init__(self, seconds: float, error: LimitExceededError) -> None:
+        self._seconds = seconds
+        self._error = error
+        self._fired = False
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+        self._deadline = self._started + self._seconds
+        self._earlier_handler = signal.signal(signal.SIGALRM, self._interrupt)
+        earlier_delay, self._earlier_interval = signal.setitimer(signal.ITIMER_REAL, self._seconds, _REPEAT_SECONDS)
+        self._earlier_deadline = self._started + earlier_delay if earlier_delay else math.inf
+        if self._earlier_deadline < self._deadline:
+            signal.setitimer(signal.ITIMER_REAL, max(earlier_delay, 1e-6), _REPEAT_SECONDS)
+
+    def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, _: TracebackType | None) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._earlier_handler)
+        if self._earlier_deadline < math.inf:
+            left = max(self._earlier_deadline - time.monotonic(), 1e-6)
+            signal.setitimer(signal.ITIMER_REAL, left, self._earlier_interval)
+        # Also when the block swallowed the interruption or turned it into an error of its own.
+        if self._fired and not isinstance(raised, KeyboardInterrupt):
+            raise self._error from (None if isinstance(raised, _TimeUp) else raised)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        # Raised in __enter__ or __exit__ it would skip the clean-up; the timer repeats, or the block is over anyway.
+        if frame is not None and frame.f_code in _LIMIT_CODE:
+            return
+        now = time.monotonic()
+        if now >= self._earlier_deadline:
+            self._earlier_deadline = now + self._earlier_interval if self._earlier_interval else math.inf
+            if callable(self._earlier_handler):
+                self._earlier_handler(number, frame)
+        if now >= self._deadline:
+            self._fired = True
+            raise _TimeUp
+        next_stop = min(self._deadline, self._earlier_deadline)
+        signal.setitimer(signal.ITIMER_REAL, max(next_stop - now, 1e-6), _REPEAT_SECONDS)
+
+
+_LIMIT_CODE: Final = (_TimerLimit.__enter__.__code__, _TimerLimit.__exit__.__code__)
+
+
+@contextmanager
+def _watchdog_limit(seconds: float, error: LimitExceededError) -> Iterator[None]:
+    """Limit the block from a second thread, which raises in this one until the block is over."""
+    thread = threading.get_ident()
+    done = threading.Event()
+    lock = threading.Lock()
+    fired = False
+
+    def watch() -> None:
+        nonlocal fired
+        wait = seconds
+        while not done.wait(wait):
+            wait = _REPEAT_SECONDS
+            with lock:
+                if done.is_set():
+                    return
+                fired = True
+                _raise_in_thread(thread, _TimeUp)
+
+    threading.Thread(target=watch, name="promptfmt-time-limit", daemon=True).start()
+    raised: BaseException | None = None
+    try:
+        yield
+    except (KeyboardInterrupt, GeneratorExit):
+        done.set()
+        raise
+    except BaseException as caught:
+        raised = caught
+    finally:
+        while not done.is_set():
+            try:
+                with lock:
+                    done.set()
+                    _raise_in_thread(thread, None)
+            except _TimeUp:
+                continue
+    if fired:
+        raise error from (None if isinstance(raised, _TimeUp) else raised)
+    if raised is not None:
+        raise raised
+
+
+def _raise_in_thread(thread: int, error: type[BaseException] | None) -> None:
+    argument = ctypes.py_object(error) if error is not None else None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), argument)
