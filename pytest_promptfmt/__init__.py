@@ -1,1 +1,94 @@
-"""pytest-promptfmt: prompt-format regression testing, as a pytest plugin and as a library."""
+"""pytest-promptfmt: prompt-format regression testing, as a pytest plugin and as a library.
+
+Everything a notebook needs is here under one import path. Names are loaded when first used, so importing the package
+(as pytest does at every start) costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.errors import (
+        CodeNotAllowedError,
+        DocsError,
+        FormatError,
+        FunctionError,
+        LimitExceededError,
+        Position,
+        PromptfmtError,
+        RenderError,
+        SettingsError,
+        SnapshotError,
+        SourceError,
+    )
+    from pytest_promptfmt.profiles import PLAIN, Profile, builtin_profile
+    from pytest_promptfmt.rendering import render_task
+    from pytest_promptfmt.rendering.prompt import Instance, Message, Origin, Prompt, Request, Span
+    from pytest_promptfmt.sources.lm_eval import load_tasks
+    from pytest_promptfmt.tasks import Dataset, FewShot, Task, TaskDocs
+
+__all__ = [
+    "PLAIN",
+    "CodeNotAllowedError",
+    "Dataset",
+    "DocsError",
+    "FewShot",
+    "FormatError",
+    "FunctionError",
+    "Instance",
+    "LimitExceededError",
+    "Message",
+    "Origin",
+    "Position",
+    "Profile",
+    "Prompt",
+    "PromptfmtError",
+    "RenderError",
+    "Request",
+    "SettingsError",
+    "SnapshotError",
+    "SourceError",
+    "Span",
+    "Task",
+    "TaskDocs",
+    "builtin_profile",
+    "load_tasks",
+    "render_task",
+]
+
+# One line per room: a new public name is added here, to __all__ and to the imports for type checkers.
+_ROOMS: dict[str, tuple[str, ...]] = {
+    "errors": (
+        "CodeNotAllowedError",
+        "DocsError",
+        "FormatError",
+        "FunctionError",
+        "LimitExceededError",
+        "Position",
+        "PromptfmtError",
+        "RenderError",
+        "SettingsError",
+        "SnapshotError",
+        "SourceError",
+    ),
+    "profiles": ("PLAIN", "Profile", "builtin_profile"),
+    "rendering": ("render_task",),
+    "rendering.prompt": ("Instance", "Message", "Origin", "Prompt", "Request", "Span"),
+    "sources.lm_eval": ("load_tasks",),
+    "tasks": ("Dataset", "FewShot", "Task", "TaskDocs"),
+}
+_ROOM_OF = {name: f"{__name__}.{room}" for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_ROOM_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
