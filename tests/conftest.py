@@ -1,0 +1,3 @@
+"""What every test may use: pytest's own fixture for running pytest."""
+
+pytest_plugins = ["pytester"]
