@@ -1,0 +1,121 @@
+"""What a snapshot shows of rendered instances: prompts, then what would be asked of the model, then the target."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from pytest_promptfmt.rendering.prompt import Instance, Request
+from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section
+
+_MAX_DEPTH = 20
+_MAX_INT_BITS = 4096  # far below the 4300 digits at which Python refuses to write a number
+
+
+def header_facts(
+    *, task: str, profile: str, output: str, docs: str, shots: int = 0, fewshot_docs: str = ""
+) -> dict[str, str]:
+    """Return the stable facts of a snapshot's header, in their order; shots are left out when there are none."""
+    facts = {"task": task, "profile": profile, "output": output, "docs": docs}
+    if shots:
+        facts["shots"] = f"{shots}, from {fewshot_docs}"
+    return facts
+
+
+def make_document(
+    header: Mapping[str, str],
+    instances: Iterable[Instance],
+    more: Callable[[Instance], Iterable[Section]] = lambda _instance: (),
+) -> Document:
+    """Return the document of rendered docs; `more` gives further sections of a doc (tokens), put at its end."""
+    return Document(
+        dict(header),
+        tuple(
+            DocRecord(instance.index + 1, (*_sections(instance), *more(instance)))
+            for instance in sorted(instances, key=lambda instance: instance.index)
+        ),
+    )
+
+
+def to_json(value: Any) -> str:
+    """Return `value` as JSON in one line; what JSON does not know is shown by its type, sets in sorted order."""
+    return json.dumps(_plain(value, _MAX_DEPTH), ensure_ascii=False)
+
+
+def _sections(instance: Instance) -> Iterator[Section]:
+    count = len(instance.prompts)
+    for index, prompt in enumerate(instance.prompts):
+        yield Section("prompt" if count == 1 else f"prompt {index + 1} of {count}", prompt.text)
+        yield from _request_sections([request for request in instance.requests if request.prompt == index])
+    known = range(count)
+    apart = [request for request in instance.requests if request.prompt not in known]
+    for context, requests in groupby(apart, key=lambda request: request.context):
+        if context:
+            yield Section("context", context)
+        yield from _request_sections(tuple(requests), suffix=" without context" if context == "" else "")
+    if instance.target is not None and _target_is_hidden(instance.requests):
+        yield Section("target", entries=(Entry(to_json(instance.target)),))
+
+
+def _request_sections(requests: Sequence[Request], suffix: str = "") -> Iterator[Section]:
+    for kind, group in groupby(requests, key=lambda request: request.kind):
+        if kind == "loglikelihood":
+            yield Section(
+                f"continuations{suffix}",
+                entries=tuple(Entry(to_json(request.continuation), request.gold) for request in group),
+            )
+        elif kind == "generate_until":
+            for request in group:
+                yield Section(f"generate{suffix}", entries=_settings(request.generation_kwargs or {}))
+        else:
+            for request in group:
+                yield Section("rolling text", request.continuation or "")
+
+
+def _target_is_hidden(requests: Sequence[Request]) -> bool:
+    return not any(request.gold or request.kind == "loglikelihood_rolling" for request in requests)
+
+
+def _settings(generation_kwargs: Mapping[str, Any]) -> tuple[Entry, ...]:
+    """Return one entry per setting, the stop sequences first, the rest as written."""
+    names = sorted(generation_kwargs, key=lambda name: name != "until")
+    return tuple(
+        Entry(f"{name if isinstance(name, str) and name.isidentifier() else to_json(name)} {to_json(value)}")
+        for name, value in ((name, generation_kwargs[name]) for name in names)
+    )
+
+
+def _plain(value: Any, depth: int) -> Any:
+    # Values come from YAML tags and user functions: anything may be in them, and nothing of it may stop a snapshot.
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    try:
+        if isinstance(value, float):
+            return float(value)
+        if isinstance(value, int):
+            return int(value) if value.bit_length() <= _MAX_INT_BITS else hex(value)
+        if depth == 0:
+            return "…"
+        if isinstance(value, Mapping):
+            return {_key(key): _plain(item, depth - 1) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [_plain(item, depth - 1) for item in value]
+        if isinstance(value, (set, frozenset)):
+            return sorted((_plain(item, depth - 1) for item in value), key=json.dumps)
+        if type(value).__module__ == "numpy":
+            return _plain(value.tolist(), depth - 1)
+    except Exception:
+        return _type_name(value)
+    return _type_name(value)
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    return json.dumps(key) if key is None or isinstance(key, (bool, int, float)) else _type_name(key)
+
+
+def _type_name(value: Any) -> str:
+    return f"<{type(value).__module__}.{type(value).__qualname__}>"
