@@ -1,0 +1,437 @@
+"""One YAML file, without its includes: parsed as lm-eval 0.4.13 parses it, with the place of every key.
+
+Files are hostile until shown otherwise: size, nesting, aliases, merge keys and long numbers are bounded before any
+of them can cost time, memory or the C stack. `!function` tags become `FunctionRef`; nothing is imported or run.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from os import stat_result
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from pytest_promptfmt.errors import Position, SourceError, did_you_mean
+from pytest_promptfmt.tasks import FunctionRef
+
+MAX_BYTES: Final = 8 * 1024 * 1024
+MAX_DEPTH: Final = 100
+MAX_NODES: Final = 1_000_000
+"""How many values a file may stand for once its aliases are written out."""
+MAX_MERGED: Final = 10_000
+"""How many keys one `<<` may bring in."""
+MAX_DIGITS: Final = 4_000
+
+_STR: Final = "tag:yaml.org,2002:str"
+_MERGE: Final = "tag:yaml.org,2002:merge"
+# Fewer opening brackets than this and no such run of indentation means that the depth is bounded already.
+_DEEP_INDENT: Final = re.compile(rb"[ \t?:-]{200,}")
+_CONTROL: Final = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+# lm-eval 0.4.13 takes the C loader, and FullLoader without libyaml; both build the same plain values.
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFile:
+    """The top-level mapping of one file as written, `include` among its keys.
+
+    `marks` maps every top-level key to its line and column, both counted from 1. `repeated` are keys that are written
+    twice, with the place of the later one, which wins. `stamp` is the file's mtime (ns) and size. The values are
+    shared by all readers of the file: they must not be changed.
+    """
+
+    path: Path
+    values: Mapping[Any, Any]
+    marks: Mapping[Any, tuple[int, int]]
+    repeated: tuple[tuple[Any, Position], ...]
+    stamp: tuple[int, int]
+
+    def locate(self, keys: tuple[str | int, ...]) -> Position | None:
+        """Return where a key path was written: the key of a mapping, the element of a list. None if it was not."""
+        if len(keys) == 1 and keys[0] in self.marks:
+            return Position(self.path, *self.marks[keys[0]])
+        try:
+            root = _composed(self.path, self.stamp)
+        except (OSError, yaml.YAMLError, RecursionError):
+            return None
+        node = _find(root, keys)
+        return None if node is None else _position(self.path, node.start_mark)
+
+
+_parsed: dict[Path, ParsedFile] = {}
+
+
+def parse_file(path: Path, status: stat_result, data: bytes | None = None) -> ParsedFile:
+    """Return the file at the resolved `path`, parsed once per process for each mtime and size.
+
+    `data` is the content where the caller has read it already. Raises SourceError with line and column when the file
+    is no YAML mapping or goes past a limit; OSError when it cannot be read.
+    """
+    stamp = (status.st_mtime_ns, status.st_size)
+    known = _parsed.get(path)
+    if known is not None and known.stamp == stamp:
+        return known
+    if status.st_size > MAX_BYTES:
+        raise SourceError(
+            f"the file has {status.st_size / 2**20:.0f} MiB; a task file may have {MAX_BYTES // 2**20} MiB",
+            position=Position(path),
+            hint="keep docs in a file of their own and name it under metadata.promptfmt.docs",
+        )
+    parsed = _parse(path, path.read_bytes() if data is None else data, stamp)
+    _parsed[path] = parsed
+    return parsed
+
+
+def is_parsed(path: Path, status: stat_result) -> bool:
+    """Return whether this very version of the file was parsed before."""
+    known = _parsed.get(path)
+    return known is not None and known.stamp == (status.st_mtime_ns, status.st_size)
+
+
+class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at run time
+    """The YAML 1.1 loader with `!function`, bounded merge keys and errors that know their place."""
+
+    path: Path
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        merged = 0
+        for key, value in node.value:
+            if key.tag != _MERGE:
+                continue
+            for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if isinstance(part, yaml.MappingNode):
+                    self.flatten_mapping(part)
+                    merged += len(part.value)
+            if merged > MAX_MERGED:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"'<<' brings in more than {MAX_MERGED} keys", key.start_mark
+                )
+        super().flatten_mapping(node)
+
+
+def _construct_function(loader: _Loader, node: yaml.Node) -> FunctionRef:
+    spec = loader.construct_scalar(node)
+    module, _, name = spec.rpartition(".")
+    if not module or not name:
+        raise yaml.constructor.ConstructorError(
+            None, None, f"!function needs module.function, not {spec!r}", node.start_mark
+        )
+    return FunctionRef(module, name, loader.path.parent, _position(loader.path, node.start_mark))
+
+
+def _guarded(construct: Callable[[Any, Any], Any], what: str) -> Callable[[_Loader, yaml.Node], Any]:
+    # PyYAML lets ValueError and its relatives through, which say nothing about where.
+    def guarded(loader: _Loader, node: yaml.Node) -> Any:
+        text = node.value if isinstance(node.value, str) else ""
+        # int() refuses as many digits, and 1:1:1:… (base 60) would take quadratic time.
+        problem = f"a number of {len(text)} digits" if len(text) > MAX_DIGITS and what == "number" else None
+        if problem is None:
+            try:
+                return construct(loader, node)
+            except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError):
+                problem = f"{_shortened(text)} looks like a {what}, but is none"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+    return guarded
+
+
+_Loader.add_constructor("!function", _construct_function)
+_Loader.add_constructor("tag:yaml.org,2002:bool", _guarded(_Base.construct_yaml_bool, "truth value"))
+_Loader.add_constructor("tag:yaml.org,2002:int", _guarded(_Base.construct_yaml_int, "number"))
+_Loader.add_constructor("tag:yaml.org,2002:float", _guarded(_Base.construct_yaml_float, "number"))
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _guarded(_Base.construct_yaml_timestamp, "date"))
+_Loader.add_constructor("tag:yaml.org,2002:binary", _guarded(_Base.construct_yaml_binary, "binary value"))
+
+
+def _parse(path: Path, data: bytes, stamp: tuple[int, int]) -> ParsedFile:
+    try:
+        data = _as_utf8(data)
+        _check_depth(path, data)
+        loader = _Loader(data)
+        loader.path = path
+        try:
+            node = loader.get_single_node()
+            if not isinstance(node, yaml.MappingNode):
+                raise _no_mapping(path, node)
+            if b"*" in data and b"&" in data:
+                _check_aliases(path, node)
+            marks, repeated = _top_level_marks(path, node)
+            values = loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except (yaml.reader.ReaderError, UnicodeDecodeError) as error:
+        raise _unreadable(path, data) from error
+    except yaml.MarkedYAMLError as error:
+        raise _in_plain_words(path, data, error) from error
+    except RecursionError as error:
+        raise _too_deep(Position(path)) from error
+    # The few dozen key names are repeated in every file: sharing them saves a third of the memory.
+    shared = {sys.intern(key) if type(key) is str else key: value for key, value in values.items()}
+    return ParsedFile(path, shared, marks, repeated, stamp)
+
+
+def _as_utf8(data: bytes) -> bytes:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16").encode()
+    return data
+
+
+def _check_depth(path: Path, data: bytes) -> None:
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH and not _DEEP_INDENT.search(data):
+        return
+    # libyaml keeps its own stack for events; only composing nodes from them recurses.
+    depth = 0
+    for event in yaml.parse(io.BytesIO(data), Loader=_Base):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _too_deep(_position(path, event.start_mark))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _too_deep(position: Position) -> SourceError:
+    return SourceError(f"lists and mappings are nested more than {MAX_DEPTH} deep", position=position)
+
+
+def _check_aliases(path: Path, root: yaml.Node) -> None:
+    measured: dict[int, tuple[int, int]] = {}
+    open_nodes: set[int] = set()
+
+    def measure(node: yaml.Node) -> tuple[int, int]:
+        if isinstance(node, yaml.ScalarNode):
+            return 1, 0
+        identity = id(node)
+        if identity in open_nodes:
+            raise SourceError(
+                "an alias makes this value contain itself",
+                position=_position(path, node.start_mark),
+                hint="write the value out instead of pointing back at it",
+            )
+        if identity not in measured:
+            open_nodes.add(identity)
+            values, depth = 1, 0
+            for child in node.value:
+                for part in child if isinstance(child, tuple) else (child,):
+                    below = measure(part)
+                    values, depth = values + below[0], max(depth, below[1])
+                if depth >= MAX_DEPTH:
+                    raise _too_deep(_position(path, node.start_mark))
+                if values > MAX_NODES:
+                    raise SourceError(
+                        f"its aliases make this file stand for more than {MAX_NODES:,} values",
+                        position=_position(path, node.start_mark),
+                    )
+            open_nodes.discard(identity)
+            measured[identity] = values, depth + 1
+        return measured[identity]
+
+    measure(root)
+
+
+def _top_level_marks(
+    path: Path, root: yaml.MappingNode
+) -> tuple[dict[Any, tuple[int, int]], tuple[tuple[Any, Position], ...]]:
+    marks: dict[Any, tuple[int, int]] = {}
+    repeated = []
+    for key, _ in root.value:
+        if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+            continue
+        name = sys.intern(key.value) if key.tag == _STR else _key_of(key)
+        mark = (key.start_mark.line + 1, key.start_mark.column + 1)
+        if name in marks:
+            repeated.append((name, Position(path, *mark)))
+        marks[name] = mark
+    return marks, tuple(repeated)
+
+
+def _key_of(node: yaml.Node) -> Any:
+    if node.tag == _STR:
+        return node.value
+    try:
+        key = yaml.constructor.SafeConstructor().construct_object(node, deep=True)  # type: ignore[no-untyped-call]
+        hash(key)
+    except (yaml.YAMLError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError):
+        return None
+    return key
+
+
+@lru_cache(maxsize=16)
+def _composed(path: Path, stamp: tuple[int, int]) -> yaml.Node | None:
+    status = path.stat()
+    if (status.st_mtime_ns, status.st_size) != stamp:
+        return None
+    loader = _Loader(_as_utf8(path.read_bytes()))
+    try:
+        node: yaml.Node | None = loader.get_single_node()
+    finally:
+        loader.dispose()
+    return node
+
+
+def _find(root: yaml.Node | None, keys: Sequence[str | int]) -> yaml.Node | None:
+    node, place = root, root
+    for key in keys:
+        if isinstance(node, yaml.SequenceNode) and isinstance(key, int):
+            if not -len(node.value) <= key < len(node.value):
+                return None
+            node = place = node.value[key]
+        elif isinstance(node, yaml.MappingNode):
+            pair = _pair(node, key)
+            if pair is None:
+                return None
+            place, node = pair
+        else:
+            return None
+    return place
+
+
+def _pair(node: yaml.MappingNode, key: str | int) -> tuple[yaml.Node, yaml.Node] | None:
+    for written, value in reversed(node.value):
+        if written.tag != _MERGE and _key_of(written) == key:
+            return written, value
+    for written, value in node.value:
+        if written.tag == _MERGE:
+            for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                found = _pair(part, key) if isinstance(part, yaml.MappingNode) else None
+                if found is not None:
+                    return found
+    return None
+
+
+def _position(path: Path, mark: Any) -> Position:
+    return Position(path) if mark is None else Position(path, mark.line + 1, mark.column + 1)
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "…")
+
+
+def _no_mapping(path: Path, node: yaml.Node | None) -> SourceError:
+    found = {yaml.SequenceNode: "a list", yaml.ScalarNode: "a single value"}.get(type(node), "nothing")
+    return SourceError(
+        f"a task file is a mapping of keys to values, but there is {found} at its top level",
+        position=Position(path) if node is None else _position(path, node.start_mark),
+    )
+
+
+def _unreadable(path: Path, data: bytes) -> SourceError:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8")
+        position = _end_of(path, before)
+        return SourceError(
+            f"the file is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
+            position=position,
+            hint="save it as UTF-8",
+        )
+    found = _CONTROL.search(text)
+    if found is None:
+        return SourceError("the file contains characters that YAML does not allow", position=Position(path))
+    return SourceError(
+        f"the control character U+{ord(found.group()):04X} may not stand in YAML",
+        position=_end_of(path, text[: found.start()]),
+        hint=f'write it as "\\x{ord(found.group()):02x}" in double quotes' if ord(found.group()) < 256 else None,
+    )
+
+
+def _end_of(path: Path, before: str) -> Position:
+    return Position(path, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+
+
+_TAG: Final = re.compile(r"could not determine a constructor for the tag '(?P<tag>[^']*)'")
+_PLAIN_WORDS: Final[Sequence[tuple[str, str, str | None]]] = (
+    (
+        "mapping values are not allowed",
+        "a ':' stands where no key can start",
+        "put text that contains ': ' in quotes",
+    ),
+    (
+        "found unhashable key|found unacceptable key",
+        "a list or mapping stands where a key belongs",
+        "put text that starts with '{' or '[' in quotes",
+    ),
+    (
+        r"cannot start any token.*|found character '\\t'.*|found a tab character.*",
+        "a character stands here that cannot start a value",
+        "indent with spaces, not tabs; put text that starts with a tab, '@', '`' or '%' in quotes",
+    ),
+    (
+        "found unexpected end of stream|found unexpected document indicator",
+        "a quote is opened but never closed",
+        None,
+    ),
+    (
+        r"did not find expected ',' or '[]}]'|expected ',' or '[]}]'.*",
+        "a list or mapping in brackets is not closed, or a comma is missing",
+        "put text that starts with '{' or '[' in quotes",
+    ),
+    (
+        "did not find expected key|expected <block end>.*|did not find expected '-' indicator",
+        "this line does not fit the lines above: its indentation is off, or a quote above is closed too early",
+        None,
+    ),
+    (
+        "could not find expected ':'",
+        "this line is no 'key: value'",
+        "a text over several lines needs '|' or quotes, and deeper indentation",
+    ),
+    (
+        "found undefined alias.*",
+        "'*' names an anchor that no '&' defines",
+        "put text that starts with '*' in quotes",
+    ),
+    (
+        "found unknown escape character.*",
+        "a backslash in double quotes starts no known escape",
+        "use single quotes, where a backslash is a backslash, or write it twice",
+    ),
+    (
+        "expected a single document in the stream",
+        "a second YAML document starts here ('---')",
+        "lm-eval 0.4.13 reads one document per file; split the file",
+    ),
+)
+
+
+def _in_plain_words(path: Path, data: bytes, error: yaml.MarkedYAMLError) -> SourceError:
+    problem = error.problem or str(error)
+    mark = error.problem_mark or error.context_mark
+    if error.problem and "end of stream" in problem and error.context_mark is not None:
+        mark = error.context_mark  # where the quote opens tells more than where the file ends
+    position = _position(path, mark)
+    tag = _TAG.search(problem)
+    if tag is not None:
+        return SourceError(
+            f"the tag {tag['tag']} is not known; lm-eval 0.4.13 knows only !function",
+            position=position,
+            hint=did_you_mean(tag["tag"], ["!function"]) or "put text that starts with '!' in quotes",
+        )
+    message, hint = problem, None
+    for pattern, words, advice in _PLAIN_WORDS:
+        if re.search(pattern, problem):
+            message, hint = words, advice
+            break
+    else:
+        if error.context:
+            message = f"{problem} ({error.context})"
+    if _unquoted_template(data, mark):
+        hint = "a Jinja template that starts with '{{' or '{%' must stand in quotes or after '|'"
+    return SourceError(f"not valid YAML: {message}", position=position, hint=hint)
+
+
+def _unquoted_template(data: bytes, mark: Any) -> bool:
+    if mark is None:
+        return False
+    lines = data.decode("utf-8", "replace").splitlines()[: mark.line + 1]
+    return bool(lines) and any(re.search(r":\s+\{[{%]", line) is not None for line in lines[-2:])
+
