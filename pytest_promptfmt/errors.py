@@ -61,6 +61,10 @@ class DocsError(PromptfmtError):
     """The docs of a task cannot be found, read or made."""
 
 
+class SyntheticDocsError(DocsError):
+    """A task without docs at hand whose Python functions synthetic docs cannot feed: a reason to skip, not to fail."""
+
+
 class RenderError(PromptfmtError):
     """A prompt or request cannot be rendered for a doc. `__cause__` is the original exception, if any."""
 

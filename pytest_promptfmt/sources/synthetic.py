@@ -1,0 +1,612 @@
+"""Docs made from a task's own templates, for tasks whose data is not at hand.
+
+They are readable (`«question 1»`), the same everywhere, differ from doc to doc, and have a gold answer that is
+valid and moves from doc to doc. What the templates ask for is found in shapes.py; here the answers of all fields are
+brought together, tried, and turned into values. `process_docs` is not applied: these docs imitate what it returns.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Final, Literal
+
+from jinja2 import Environment, StrictUndefined, TemplateError
+
+from pytest_promptfmt.errors import CodeNotAllowedError, PromptfmtError, SyntheticDocsError
+from pytest_promptfmt.limits import time_limit
+from pytest_promptfmt.sources.shapes import ELEMENT, Fact, Path, template_shapes
+from pytest_promptfmt.tasks import Doc, FunctionRef, Spec, Task, Unset
+
+SHOT_SPLIT: Final = "shot"
+"""The split name of docs that are made to be demonstrations."""
+
+FUNCTION_SECONDS: Final = 10.0
+_MAX_PROBED_COLUMNS: Final = 64
+_MAX_TRIALS: Final = 160
+_DEFAULT_CHOICES: Final = 4
+_DEFAULT_LENGTH: Final = 3
+_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_LETTER_NAMES: Final = frozenset({"label", "labels", "letter", "letters"})
+_CHOICE_NAMES: Final = ("choice", "option", "candidate", "ending", "alternative", "distractor", "label")
+_OVERRIDES: Final = ("doc_to_text", "doc_to_target", "doc_to_choice", "gen_prefix")
+
+Guess = Literal["text", "index", "ordinal", "choice", "letter", "number", "digits", "list", "float", "date", "mapping"]
+Guesses = tuple[tuple[Path, Guess], ...]
+"""What to try for values whose type the templates leave open."""
+
+
+def synthetic_docs(task: Task, *, count: int, split: str | None = None) -> tuple[Doc, ...]:
+    """Return `count` docs that fit the task's templates and functions, as they are after `process_docs`.
+
+    Doc k is always the same for one split; the docs of any split but the evaluated one carry its name
+    (`«train question 1»`). Raises SyntheticDocsError when no guess fits, CodeNotAllowedError when a field is a
+    Python function that may not be run. A template that cannot be right for any doc (syntax, unknown filter) is left
+    to rendering to report.
+    """
+    plan = _plan_for(task)
+    marked = split is not None and split != task.dataset.evaluation_split
+    mark = "".join(letter for letter in split or "" if letter.isalnum() or letter in "_-")[:24] if marked else ""
+    return tuple(plan.doc(number, mark) for number in range(1, count + 1))
+
+
+# -- what a task asks for --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Field:
+    """One field mapping: its role, where it is written, and its value made hashable (a list becomes a tuple)."""
+
+    role: str
+    keys: tuple[str, ...]
+    spec: Spec
+
+
+def _fields_of(task: Task) -> tuple[_Field, ...]:
+    fields = [
+        _Field(role, (role,), _hashable(spec))
+        for role, spec in (
+            ("doc_to_text", task.doc_to_text),
+            ("doc_to_choice", task.doc_to_choice),
+            ("doc_to_target", task.doc_to_target),
+            ("description", task.description),
+            ("gen_prefix", task.gen_prefix),
+        )
+    ]
+    for role in _OVERRIDES:
+        spec = getattr(task.fewshot, role)
+        if not isinstance(spec, Unset | FunctionRef) and spec != getattr(task, role):
+            fields.append(_Field(role, ("fewshot_config", role), _hashable(spec)))
+    return tuple(fields)
+
+
+def _hashable(spec: Spec) -> Any:
+    if isinstance(spec, Mapping):
+        spec = list(spec.values())  # lm-eval 0.4.13 takes the values of a mapping as the choices
+    if isinstance(spec, list | tuple):
+        return tuple(_hashable(item) for item in spec)
+    return spec
+
+
+def _plan_for(task: Task) -> _Plan:
+    fields = _fields_of(task)
+    for found in fields:
+        if isinstance(found.spec, FunctionRef):
+            raise CodeNotAllowedError(
+                f"{found.role} is the Python function {found.spec}, which has not been allowed to run",
+                position=task.position(*found.keys),
+                hint="allow the task's code, if you trust it",
+            )
+    try:
+        return _plan(fields)
+    except _NoFitError as failed:
+        spec = failed.field.spec
+        what = f"the Python function {_function_name(spec)}" if callable(spec) else f"{failed.field.role}"
+        raise SyntheticDocsError(
+            f"synthetic docs cannot feed {what} (it raised {_told(failed.error)})",
+            position=task.position(*failed.field.keys),
+            hint=f"write docs: {_sidecar_name(task)} or metadata.promptfmt.docs",
+        ) from failed.error
+
+
+def _sidecar_name(task: Task) -> str:
+    return f"{task.path.stem if task.path is not None else task.name}.docs.jsonl"
+
+
+def _function_name(function: Any) -> str:
+    module = str(getattr(function, "__module__", "") or "").rpartition(".")[2]
+    name = getattr(function, "__name__", type(function).__name__)
+    return f"{module}.{name}" if module else str(name)
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, PromptfmtError):
+        return error.message
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+
+
+# -- plans -----------------------------------------------------------------------------------------------------------
+
+
+class _NoFitError(Exception):
+    """No docs could be made that this field accepts."""
+
+    def __init__(self, found: _Field, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.field = found
+        self.error = error
+
+
+@lru_cache(maxsize=8192)
+def _plan(fields: tuple[_Field, ...]) -> _Plan:
+    """Return a plan whose docs every field accepts; cached by the field mappings, which decide everything."""
+    facts = [fact for found in fields for fact in _facts_of(found)]
+    choices = _known_choices(fields)
+    target = next((_subject(f) for f in fields if f.keys == ("doc_to_target",)), None)
+    has_choices = any(f.role == "doc_to_choice" and f.spec is not None for f in fields)
+    best: _Plan | None = None
+    first_error: _NoFitError | None = None
+    probed: set[str] = set()
+    recounted = False
+    guesses = _guess_ladder(_Plan.build(facts, (), choices), target, has_choices)
+    for guess in islice(guesses, _MAX_TRIALS):
+        plan = _Plan.build(facts, guess, choices)
+        while True:
+            try:
+                fit = _try(plan, fields)
+            except _MissingColumnError as missing:
+                if missing.name in probed or len(probed) >= _MAX_PROBED_COLUMNS:
+                    raise _NoFitError(missing.field, KeyError(missing.name)) from missing
+                probed.add(missing.name)
+                facts.append(Fact((missing.name,), "sized"))
+                plan = _Plan.build(facts, guess, choices)
+            except _NoFitError as failed:
+                if callable(failed.field.spec):
+                    raise
+                if isinstance(failed.error, TemplateError | PromptfmtError) and not _is_about_values(failed.error):
+                    return plan
+                first_error = first_error or failed
+                break
+            else:
+                if fit.choices and fit.choices != choices.count and not recounted:
+                    recounted = True
+                    choices = replace(choices, count=fit.choices)
+                    plan = _Plan.build(facts, guess, choices)
+                    continue
+                if fit.gold_is_valid:
+                    return plan
+                best = best or plan
+                break
+    if best is None:
+        assert first_error is not None
+        raise first_error
+    return best
+
+
+def _is_about_values(error: BaseException) -> bool:
+    """Return whether other values could help: not against a syntax error or a filter that does not exist."""
+    from jinja2 import TemplateSyntaxError, UndefinedError
+
+    cause = error.__cause__ if isinstance(error, PromptfmtError) and error.__cause__ is not None else error
+    if isinstance(cause, TemplateSyntaxError):
+        return False
+    return not isinstance(cause, TemplateError) or isinstance(cause, UndefinedError)
+
+
+def _facts_of(found: _Field) -> Iterator[Fact]:
+    """Yield what one field asks of the doc: what its template says, and what its role says of a bare name."""
+    if not isinstance(found.spec, str):
+        return
+    shapes = template_shapes(found.spec)
+    alone = _alone(found)
+    if alone is not None and not shapes.facts:
+        yield Fact(alone, "used")
+    yield from shapes.facts
+    if alone is not None and found.role == "doc_to_choice":
+        yield Fact(alone, "list", 0)
+
+
+def _alone(found: _Field) -> Path | None:
+    """Return the path when the field is one bare column or expression, else None."""
+    spec = found.spec
+    if not isinstance(spec, str):
+        return None
+    if "{" in spec:
+        return template_shapes(spec).alone
+    if found.role in ("description", "gen_prefix"):
+        return None  # constant text in practice: all 3,600 descriptions of lm-eval 0.4.13 that are no template
+    words = spec.split(" ")
+    most = 1 if found.role == "doc_to_text" else 3  # `doc_to_target: Answer Key` is a column, shipped 40 times
+    return (spec,) if len(words) <= most and all(word.isidentifier() for word in words) else None
+
+
+def _subject(found: _Field) -> Path | None:
+    """Return the one path that decides the field: `{{ answer - 1 }}` is about `answer`."""
+    alone = _alone(found)
+    if alone is not None or not isinstance(found.spec, str):
+        return alone
+    paths = {fact.path for fact in template_shapes(found.spec).facts}
+    return paths.pop() if len(paths) == 1 else None
+
+
+def _known_choices(fields: Sequence[_Field]) -> _Choices:
+    for found in fields:
+        if found.keys == ("doc_to_choice",) and isinstance(found.spec, tuple) and found.spec:
+            return _Choices(len(found.spec), constants=found.spec)
+        if found.keys == ("doc_to_choice",) and isinstance(found.spec, str):
+            return _Choices(template_shapes(found.spec).literal_length or _DEFAULT_CHOICES, path=_alone(found))
+    return _Choices(_DEFAULT_CHOICES)
+
+
+def _guess_ladder(plan: _Plan, target: Path | None, has_choices: bool) -> Iterator[Guesses]:
+    """Yield guesses for the values whose type is open: the likeliest first, one value changed at a time, then all."""
+    open_paths = [path for path in plan.open_paths() if path != target]
+    targets: list[Guesses] = [()]
+    if target is not None and has_choices:
+        node = plan.find(target)
+        if node is not None and node.is_open:
+            order: tuple[Guess, ...] = ("index", "choice", "letter", "ordinal", "digits", "text", "list")
+            targets = [((target, guess),) for guess in order]
+        elif node is not None:
+            texts: tuple[Guess, ...] = ("choice", "letter", "index", "ordinal", "digits", "list")
+            targets = [(), *(((target, guess),) for guess in texts)]
+    yield from targets
+    kinds: tuple[Guess, ...] = ("number", "index", "list", "letter", "digits", "mapping", "float", "date", "choice")
+    for kind in kinds:
+        for path in open_paths:
+            yield (*targets[0], (path, kind))
+    for kind in kinds:
+        for about_target in targets:
+            yield (*about_target, *((path, kind) for path in open_paths))
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Node:
+    """Everything the fields ask of the value at one path."""
+
+    path: Path
+    fields: dict[str, _Node] = field(default_factory=dict)
+    element: _Node | None = None
+    facts: dict[str, list[Any]] = field(default_factory=dict)
+
+    def child(self, step: str | None) -> _Node:
+        if step is ELEMENT:
+            if self.element is None:
+                self.element = _Node((*self.path, ELEMENT))
+            return self.element
+        return self.fields.setdefault(step, _Node((*self.path, step)))
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether nothing says what this is, beyond that it is there."""
+        return not self.fields and self.element is None and not set(self.facts) - {"used", "sized"}
+
+    def walk(self) -> Iterator[_Node]:
+        yield self
+        for child in (*self.fields.values(), *((self.element,) if self.element is not None else ())):
+            yield from child.walk()
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """What is known of the choices: how many, and the constants or the path of the list they come from."""
+
+    count: int
+    constants: tuple[Any, ...] = ()
+    path: Path | None = None
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How to make doc k: the shape of every column, and the guesses that turned out to work."""
+
+    root: _Node
+    guesses: Mapping[Path, Guess]
+    choices: _Choices
+
+    @classmethod
+    def build(cls, facts: Sequence[Fact], guesses: Guesses, choices: _Choices) -> _Plan:
+        root = _Node(())
+        for fact in facts:
+            node = root
+            for step in fact.path:
+                node = node.child(step)
+            node.facts.setdefault(fact.kind, []).append(fact.argument)
+        return cls(root=root, guesses=dict(guesses), choices=choices)
+
+    def open_paths(self) -> list[Path]:
+        return [node.path for node in self.root.walk() if node.path and node.is_open and node.path[-1] is not ELEMENT]
+
+    def find(self, path: Path) -> _Node | None:
+        node: _Node | None = self.root
+        for step in path:
+            if node is None:
+                return None
+            node = node.element if step is ELEMENT else node.fields.get(step)
+        return node
+
+    def doc(self, number: int, mark: str) -> Doc:
+        """Return doc `number` (from 1); the gold answer moves on by one from doc to doc."""
+        return _Maker(self, number, mark).mapping(self.root, ())
+
+
+class _Maker:
+    """Makes the values of one doc."""
+
+    def __init__(self, plan: _Plan, number: int, mark: str) -> None:
+        self.plan = plan
+        self.number = number
+        self.mark = mark
+        # Demonstrations begin with the first choice, evaluated docs with the second: a fixed answer would hide
+        # a prompt that always shows the same one.
+        self.turn = number - 1 if mark else number
+
+    def mapping(self, node: _Node, indices: tuple[int, ...]) -> dict[str, Any]:
+        return {name: self.value(child, indices) for name, child in node.fields.items()}
+
+    def value(self, node: _Node, indices: tuple[int, ...]) -> Any:
+        guess = self.plan.guesses.get(node.path)
+        if guess is not None:
+            return self.guessed(node, guess, indices)
+        for kind, maker in _MAKERS:
+            if kind in node.facts or (kind == "fields" and node.fields) or (kind == "element" and node.element):
+                made = maker(self, node, indices)
+                if made is not _NOTHING:
+                    return made
+        return self.text(node, indices)
+
+    # -- one maker for each kind of fact, strongest first ------------------------------------------------------
+
+    def whole_mapping(self, node: _Node, indices: tuple[int, ...]) -> Any:
+        return self.mapping(node, indices)
+
+    def one_of(self, node: _Node, _: tuple[int, ...]) -> Any:
+        options = node.facts["one of"][0]
+        return options[self.turn % len(options)] if options else _NOTHING
+
+    def in_range(self, node: _Node, _: tuple[int, ...]) -> Any:
+        first, last = node.facts["range"][0]
+        return first + self.turn % (last - first)
+
+    def index_of(self, node: _Node, _: tuple[int, ...]) -> Any:
+        other = self.plan.find(node.facts["index of"][0])
+        return self.turn % self.length(other) if other is not None else _NOTHING
+
+    def member_of(self, node: _Node, indices: tuple[int, ...]) -> Any:
+        other = self.plan.find(node.facts["member of"][0])
+        if other is None or other is node:
+            return _NOTHING
+        member = self.turn % self.length(other)
+        return self.element(other, (*indices[: other.path.count(ELEMENT)], member))
+
+    def whole_list(self, node: _Node, indices: tuple[int, ...]) -> Any:
+        return [self.element(node, (*indices, index)) for index in range(self.length(node))]
+
+    def element(self, node: _Node, indices: tuple[int, ...]) -> Any:
+        """Return one element of a list; the last of `indices` is its place."""
+        for wanted in node.facts.get("contains", ()):
+            gold = indices[-1] == self.turn % self.length(node)
+            if gold or isinstance(wanted, int | float):
+                return wanted if gold else type(wanted)(0)
+        return self.value(node.element or _Node((*node.path, ELEMENT)), indices)
+
+    def parts(self, node: _Node, indices: tuple[int, ...]) -> Any:
+        separator, least = max(node.facts["parts"], key=lambda part: (bool(part[0].strip()), part[1]))
+        name = self.name(node)
+        parts = range(1, max(least, 2) + 1)
+        return separator.join(self.readable(name, indices, f", part {part}") for part in parts)
+
+    def equal(self, node: _Node, indices: tuple[int, ...]) -> Any:
+        options = list(dict.fromkeys(node.facts["equals"]))
+        if len(options) == 1:
+            only = options[0]
+            options += [not only] if isinstance(only, bool) else []
+            options += [only + 1] if isinstance(only, int | float) and not isinstance(only, bool) else []
+            options += [self.text(node, indices)] if isinstance(only, str) else []
+        return options[self.turn % len(options)]
+
+    def slice_end(self, *_: Any) -> Any:
+        return 12
+
+    def slice_start(self, *_: Any) -> Any:
+        return 1
+
+    def amount(self, *_: Any) -> Any:
+        return self.number + (10 if self.mark else 0)
+
+    def sized(self, node: _Node, indices: tuple[int, ...]) -> Any:
+        plural = isinstance(node.path[-1], str) and node.path[-1].lower().endswith("s")
+        return self.whole_list(node, indices) if plural and _is_choice_like(node.path) else _NOTHING
+
+    def text(self, node: _Node, indices: tuple[int, ...]) -> str:
+        if node.path[-1] is ELEMENT and node.path[-2] in _LETTER_NAMES:
+            return _letter(indices[-1])
+        text = self.readable(self.name(node), indices)
+        cut = max(node.facts.get("cut", (0,)))
+        return (f"{self.readable(f'start of {self.name(node)}', indices)} ".ljust(cut, "."))[:cut] + text
+
+    def guessed(self, node: _Node, guess: Guess, indices: tuple[int, ...]) -> Any:
+        choices = self.plan.choices
+        turn = self.turn % choices.count
+        match guess:
+            case "index":
+                return turn
+            case "ordinal":
+                return turn + 1
+            case "digits":
+                return str(turn)
+            case "letter":
+                return _letter(turn)
+            case "choice" if choices.constants:
+                return choices.constants[turn]
+            case "choice" if choices.path and (offered := self.plan.find(choices.path)) is not None:
+                return self.element(offered, (turn,))
+            case "number":
+                return self.amount()
+            case "float":
+                return self.amount() + 0.5
+            case "date":
+                return f"2001-01-{1 + self.amount() % 28:02d}"
+            case "list":
+                return self.whole_list(node, indices)
+            case "mapping":
+                return {"text": self.text(node, indices)}
+            case _:
+                return self.text(node, indices)
+
+    # -- names and lengths -------------------------------------------------------------------------------------
+
+    def name(self, node: _Node) -> str:
+        """Return the words for a path: `choices` → `choice` for one of its elements."""
+        words = [step for step in node.path if step is not ELEMENT]
+        if ELEMENT in node.path:
+            words[0] = _singular(words[0])
+            last = node.path[-2] if node.path[-1] is ELEMENT else None
+            words = [_singular(word) if word == last else word for word in words]
+        return " ".join(words)
+
+    def readable(self, name: str, indices: tuple[int, ...], more: str = "") -> str:
+        mark = f"{self.mark} " if self.mark else ""
+        return f"«{mark}{name} {'.'.join([str(self.number), *(str(index + 1) for index in indices)])}{more}»"
+
+    def length(self, node: _Node) -> int:
+        """Return how many elements a list has; lists side by side in one mapping have the same number."""
+        parent = self.plan.find(node.path[:-1]) if node.path and node.path[-1] is not ELEMENT else None
+        siblings = list(parent.fields.values()) if parent is not None and parent.path else []
+        known = max((length for near in (node, *siblings) for length in near.facts.get("list", (0,))), default=0)
+        if known:
+            return known
+        return self.plan.choices.count if _is_choice_like(node.path) or node.facts.get("contains") else _DEFAULT_LENGTH
+
+
+_NOTHING: Final = object()
+_MAKERS: Final[Sequence[tuple[str, Callable[[_Maker, _Node, tuple[int, ...]], Any]]]] = (
+    ("fields", _Maker.whole_mapping),
+    ("mapping", _Maker.whole_mapping),
+    ("one of", _Maker.one_of),
+    ("range", _Maker.in_range),
+    ("index of", _Maker.index_of),
+    ("member of", _Maker.member_of),
+    ("element", _Maker.whole_list),
+    ("list", _Maker.whole_list),
+    ("contains", _Maker.whole_list),
+    ("parts", _Maker.parts),
+    ("equals", _Maker.equal),
+    ("text", _Maker.text),
+    ("end", _Maker.slice_end),
+    ("start", _Maker.slice_start),
+    ("number", _Maker.amount),
+    ("sized", _Maker.sized),
+)
+
+
+def _is_choice_like(path: Path) -> bool:
+    return any(isinstance(step, str) and any(name in step.lower() for name in _CHOICE_NAMES) for step in path)
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def _letter(index: int) -> str:
+    return _LETTERS[index % len(_LETTERS)]
+
+
+# -- trials ----------------------------------------------------------------------------------------------------------
+
+
+class _MissingColumnError(Exception):
+    """A function asked for a column that the doc does not have."""
+
+    def __init__(self, found: _Field, name: str) -> None:
+        super().__init__(name)
+        self.field = found
+        self.name = name
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A plan that every field accepted: the number of choices it gave, and whether the gold answer is one of them."""
+
+    choices: int | None
+    gold_is_valid: bool
+
+
+_ENVIRONMENT: Final = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
+
+
+@lru_cache(maxsize=8192)
+def _compiled(source: str) -> Any:
+    return _ENVIRONMENT.from_string(source)
+
+
+def _try(plan: _Plan, fields: tuple[_Field, ...]) -> _Fit:
+    """Try the plan on two evaluated docs and a demonstration; raises _NoFitError at the first that fails."""
+    choices: int | None = None
+    valid = True
+    for number, mark in ((1, ""), (2, ""), (1, SHOT_SPLIT)):
+        doc = plan.doc(number, mark)
+        values = {found.keys: _value_of(found, doc) for found in fields}
+        offered = values.get(("doc_to_choice",))
+        if isinstance(offered, list | tuple):
+            choices = len(offered)
+        valid = valid and _is_valid(values[("doc_to_text",)], offered, values[("doc_to_target",)])
+    return _Fit(choices, valid)
+
+
+def _value_of(found: _Field, doc: Doc) -> Any:
+    """Return what a field gives for the doc, by the rules of lm-eval 0.4.13."""
+    spec = found.spec
+    if callable(spec):
+        return _called(found, doc)
+    if not isinstance(spec, str):
+        return spec
+    if spec in doc:
+        return doc[spec]
+    try:
+        rendered = _compiled(spec).render(**doc)
+        if found.role == "doc_to_choice":
+            return ast.literal_eval(rendered)
+        if found.role in ("doc_to_text", "doc_to_target") and rendered.isdigit():
+            return ast.literal_eval(rendered)
+    except Exception as error:
+        raise _NoFitError(found, error) from error
+    return rendered
+
+
+def _called(found: _Field, doc: Doc) -> Any:
+    """Return what the function gives for a copy of the doc; raises _MissingColumnError for a column it wants."""
+    own = copy.deepcopy(dict(doc))
+    try:
+        with time_limit(FUNCTION_SECONDS, f"{found.role} ({_function_name(found.spec)})"):
+            return found.spec(own)
+    except KeyError as error:
+        name = error.args[0] if error.args else None
+        if isinstance(name, str) and name not in doc:
+            raise _MissingColumnError(found, name) from error
+        raise _NoFitError(found, error) from error
+    except Exception as error:
+        raise _NoFitError(found, error) from error
+
+
+def _is_valid(text: Any, choices: Any, target: Any) -> bool:
+    """Return whether the prompt is text and the gold answer one of the choices, where there are any."""
+    if choices is None:
+        return isinstance(text, str)
+    if not isinstance(choices, list | tuple) or not choices or not all(isinstance(c, str) and c for c in choices):
+        return False
+    if isinstance(text, int):  # the choices are the inputs: the target is what follows each
+        return 0 <= text < len(choices) and isinstance(target, str)
+    if isinstance(target, list):
+        return bool(target) and all(_is_valid(text, choices, one) for one in target)
+    if isinstance(target, int):
+        return isinstance(text, str) and 0 <= target < len(choices)
+    return isinstance(text, str) and target in choices
