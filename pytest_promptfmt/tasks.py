@@ -58,6 +58,16 @@ class FunctionRef:
 Spec = Any
 """A field mapping: column name, Jinja template, int, list, dict, `FunctionRef`, callable or None."""
 
+
+class TextTemplate(str):
+    """A Jinja template whose printed text is final: no number or list is read from it, as is from other templates.
+
+    Formats make these where a target is text: the label `3` is not the choice at position 3.
+    """
+
+    __slots__ = ()
+
+
 Locate = Callable[[tuple[str | int, ...]], Position | None]
 """From a key path (`("fewshot_config", "doc_to_text")`) to where it was written, through includes."""
 

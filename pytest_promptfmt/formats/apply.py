@@ -1,0 +1,212 @@
+"""Laying out a task by a format: which format a name means there, and what the task becomes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_promptfmt.errors import FormatError, Position, did_you_mean
+from pytest_promptfmt.formats.builder import Fields, Templates, build_templates
+from pytest_promptfmt.formats.declared import declared, is_single
+from pytest_promptfmt.formats.fields import answer_field, choices_field, question_field, topic_field
+from pytest_promptfmt.formats.format import PROMPT_FIELDS, Format
+from pytest_promptfmt.formats.registry import find_format, known_formats
+from pytest_promptfmt.formats.scorers import Scorer, make_scorer
+from pytest_promptfmt.tasks import UNSET, FewShot, Spec, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Overwritten:
+    """A value that the author wrote and the format replaced by another one."""
+
+    key: str
+    written: Any
+    becomes: Any
+    position: Position | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaidOutTask(Task):
+    """A task laid out by a format: a `Task` that still knows how it was made.
+
+    `written` is the task as its author wrote it. `choices`, `labels` and `gold` are templates (or lists) of what the
+    prompt offers and which of it is right, also where the answer is generated.
+    """
+
+    layout: Format
+    written: Task
+    choices: Spec = None
+    labels: Spec = None
+    gold: str | None = None
+    scorer: Scorer | None = None
+    overwritten: tuple[Overwritten, ...] = ()
+
+
+def declared_formats(task: Task) -> tuple[str, ...]:
+    """Return the names of the formats that the task's `formats:` declares, the default first; empty when none.
+
+    Raises FormatError when `formats:` has no shape that means something.
+    """
+    return tuple(entry.name for entry in declared(task))
+
+
+def format_of(task: Task, name: str) -> Format:
+    """Return what `task@name` means: the declared format with the task's overrides, else the known one.
+
+    A suffix always wins over the one format that a task names; of several declared formats only those can be
+    chosen. Raises FormatError, with a position and a did-you-mean, for a name that means nothing.
+    """
+    directory = _directory(task)
+    entries = {entry.name: entry for entry in declared(task)}
+    if name in entries:
+        entry = entries[name]
+        base = find_format(entry.base, directory, task.position(*entry.keys))
+        layout = base.changed(entry.overrides, lambda field: task.position(*entry.keys, field))
+        return dataclasses.replace(layout, name=name)
+    if entries and not is_single(task):
+        known = name in known_formats(directory)
+        raise FormatError(
+            f"task {task.name!r} has no format {name!r}; it declares {', '.join(entries)}",
+            position=task.position("formats"),
+            hint=f"add `{name}: null` under formats" if known else did_you_mean(name, entries),
+        )
+    return find_format(name, directory, task.position("formats") if entries else task.position("task"))
+
+
+def apply_format(task: Task, name: str) -> LaidOutTask:
+    """Return the task laid out by the format that `name` means for it; a task already laid out is laid out anew.
+
+    Raises FormatError when the format is unknown or does not fit the task.
+    """
+    written = task.written if isinstance(task, LaidOutTask) else task
+    return lay_out(written, format_of(written, name))
+
+
+def lay_out(task: Task, layout: Format) -> LaidOutTask:
+    """Return the task laid out by this format, whatever the task declares.
+
+    Order as in lm-eval's branch next0.5: the format first, then generation defaults, then few-shot inheritance.
+    Raises FormatError when the format does not fit the task.
+    """
+    if isinstance(task, LaidOutTask):
+        task = task.written
+    if task.output_type in ("loglikelihood", "loglikelihood_rolling") and "output_type" in task.config:
+        raise FormatError(
+            f"format {layout.name!r} cannot lay out a task of output_type {task.output_type}",
+            position=task.position("output_type"),
+            hint="formats ask questions; the text of this task is scored as it stands",
+        )
+    templates = _templates(task, layout, task)
+    scorer = make_scorer(layout.scorer, layout.choice_labels)
+    becomes: dict[str, Any] = {
+        "output_type": layout.output_type,
+        "target_delimiter": layout.target_delimiter,
+        "fewshot_delimiter": layout.fewshot_delimiter,
+        **{key: value for key in ("gen_prefix", "description") if (value := getattr(templates, key)) is not None},
+        **_scoring(task, layout, scorer),
+    }
+    values = {
+        "doc_to_text": templates.doc_to_text,
+        "doc_to_target": templates.doc_to_target,
+        "doc_to_choice": templates.doc_to_choice,
+        **becomes,
+        "fewshot": _laid_out_fewshot(task, layout),
+    }
+    kept = {field.name: getattr(task, field.name) for field in dataclasses.fields(Task) if field.name not in values}
+    kept["format"] = layout.name
+    return LaidOutTask(
+        **kept,
+        **values,
+        layout=layout,
+        written=task,
+        choices=templates.choices,
+        labels=templates.labels,
+        gold=templates.gold,
+        scorer=scorer,
+        overwritten=tuple(_overwritten(task, becomes)),
+    )
+
+
+def overwritten(task: Task, name: str) -> tuple[Overwritten, ...]:
+    """Return what the author wrote and the named format replaces by something different (delimiters, output type …).
+
+    The field mappings are not among them: a format consumes them.
+    """
+    return apply_format(task, name).overwritten
+
+
+def _directory(task: Task) -> Path | None:
+    return task.path.parent if task.path is not None else None
+
+
+def _templates(task: Task, layout: Format, source: Any) -> Templates:
+    """Return the templates for the field mappings of `source`: the task, or its few-shot settings resolved."""
+
+    def at(key: str) -> Position | None:
+        return task.position("fewshot_config", key) if source is not task else task.position(key)
+
+    fields = Fields(
+        question=question_field(source.doc_to_text, at("doc_to_text")),
+        choices=choices_field(source.doc_to_choice, at("doc_to_choice")),
+        answer=answer_field(source.doc_to_target, at("doc_to_target")),
+        topic=None if layout.topic is None else topic_field(layout.topic, task.position("formats", "topic")),
+    )
+    return build_templates(layout, fields, lambda field: _where(task, layout, field))
+
+
+def _where(task: Task, layout: Format, field: str) -> Position | None:
+    entry = next((entry for entry in declared(task) if entry.name == layout.name), None)
+    if field in PROMPT_FIELDS and entry is not None:
+        return task.position(*entry.keys, field)
+    return task.position(field)
+
+
+def _laid_out_fewshot(task: Task, layout: Format) -> FewShot:
+    """Return the few-shot settings, with field mappings of their own laid out like the task's."""
+    own = {key: getattr(task.fewshot, key) for key in ("doc_to_text", "doc_to_target", "doc_to_choice")}
+    if all(value is UNSET for value in own.values()):
+        return task.fewshot
+    resolved = {key: getattr(task, key) if value is UNSET else value for key, value in own.items()}
+    templates = _templates(task, layout, FewShot(**resolved))
+    return dataclasses.replace(
+        task.fewshot,
+        doc_to_text=templates.doc_to_text,
+        doc_to_target=templates.doc_to_target,
+        doc_to_choice=templates.doc_to_choice,
+    )
+
+
+def _scoring(task: Task, layout: Format, scorer: Scorer | None) -> dict[str, Any]:
+    """Return the filters and metrics that a scorer sets.
+
+    Lists of the author win (branch next0.5), unless they were written for another output type: accuracy over choices
+    says nothing about generated text.
+    """
+    written_for = task.output_type if _is_written(task, "output_type") else layout.output_type
+    replaces = written_for != layout.output_type
+    values: dict[str, Any] = {}
+    for key in ("filter_list", "metric_list"):
+        if not replaces and getattr(task, key) is not None:
+            continue
+        made: Sequence[Mapping[str, Any]] | None = getattr(scorer, key) if scorer is not None else None
+        if made is not None or replaces:
+            values[key] = made
+    return values
+
+
+def _is_written(task: Task, key: str) -> bool:
+    if task.config:
+        return key in task.config
+    default = next(field for field in dataclasses.fields(Task) if field.name == key).default
+    return bool(getattr(task, key) != default)
+
+
+def _overwritten(task: Task, becomes: Mapping[str, Any]) -> list[Overwritten]:
+    return [
+        Overwritten(key, getattr(task, key), value, task.position(key))
+        for key, value in becomes.items()
+        if _is_written(task, key) and getattr(task, key) != value and getattr(task, key) is not None
+    ]

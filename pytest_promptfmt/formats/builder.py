@@ -1,0 +1,263 @@
+"""From a format and a task's field mappings to Jinja templates in the dialect of lm-eval 0.4.13.
+
+Values of a doc are always printed as Jinja variables, never pasted into a template. `raise_exception` is the name that
+chat templates use; where it is not defined (lm-eval itself), calling it is an error too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jinja2 import meta
+
+from pytest_promptfmt.errors import FormatError
+from pytest_promptfmt.formats.fields import Choices, Field
+from pytest_promptfmt.formats.format import Format, Where
+from pytest_promptfmt.formats.jinja_text import grammar, literal, operand, sealed
+from pytest_promptfmt.formats.labels import LABEL_SETS, NUMBERS, first_labels, label_count, sequence_expression
+from pytest_promptfmt.tasks import Spec, TextTemplate
+
+LABEL_VARIABLES = ("_num_choices", "_choice_labels", "_choice_list_and", "_choice_list_or")
+"""The variables of seed 000, there where choices are labelled."""
+
+_LETTERS = literal("".join(LABEL_SETS["letters"]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Templates:
+    """What a format makes of the field mappings: templates, or lists where the task fixes the choices.
+
+    `choices` and `labels` print lists of what the prompt offers, in the order shown; `gold` prints the position of the
+    answer in that order. They stay known where a generated answer is not chosen from a list.
+    """
+
+    doc_to_text: Spec
+    doc_to_target: Spec
+    doc_to_choice: Spec
+    description: str | None
+    gen_prefix: str | None
+    choices: Spec
+    labels: Spec
+    gold: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fields:
+    """The field mappings of a task, read."""
+
+    question: Field
+    choices: Choices | None
+    answer: Field
+    topic: Field | None = None
+
+
+def build_templates(layout: Format, fields: Fields, where: Where = lambda _field: None) -> Templates:
+    """Return the templates that lay out these fields; `where` tells the position of a format's field.
+
+    Raises FormatError when choices are missing, when there are more fixed choices than labels, and when a text uses a
+    variable that this format does not have.
+    """
+    choices = fields.choices
+    if layout.needs_choices and choices is None:
+        raise FormatError(
+            f"format {layout.name!r} needs doc_to_choice, which the task does not set",
+            position=where("doc_to_choice"),
+            hint="doc_to_choice: <the column with the list of choices>",
+        )
+    text = _doc_to_text(layout, fields)
+    full_texts = None if choices is None else _full_texts(layout, choices, fields.answer)
+    labels = None if choices is None or layout.choice_labels is None else _labels(layout, choices, where)
+    return Templates(
+        doc_to_text=TextTemplate(_with_variables(layout, fields, text, "doc_to_text", where)),
+        doc_to_target=_doc_to_target(layout, fields),
+        doc_to_choice=None if layout.output_type == "generate_until" else labels or full_texts,
+        description=_optional_text(layout, fields, "description", where),
+        gen_prefix=_optional_text(layout, fields, "gen_prefix", where),
+        choices=full_texts,
+        labels=labels,
+        gold=None if choices is None else f"{_gold_shown(layout, choices, fields.answer)}{{{{ _shown }}}}",
+    )
+
+
+def _doc_to_text(layout: Format, fields: Fields) -> str:
+    """Return instruction, question, choices and answer prompt, with the section separator between the three."""
+    head = (layout.instruction, layout.question_prefix, fields.question.template)
+    tail = (layout.answer_instruction, layout.answer_prompt)
+    parts = [_sealed(head)]
+    if layout.choice_labels is not None and fields.choices is not None:
+        parts += [_sealed((layout.section_separator, layout.choices_prefix))]
+        parts += [_choice_lines(layout, fields.choices, fields.answer)]
+    if any(tail):
+        parts += [_sealed((layout.section_separator, *tail))]
+    return "".join(parts)
+
+
+def _sealed(texts: Iterable[str | None]) -> str:
+    return "".join(sealed(text) for text in texts if text)
+
+
+def _choice_lines(layout: Format, choices: Choices, answer: Field) -> str:
+    ordered, sequence = _in_order(layout, choices, answer)
+    return (
+        f"{_label_guard(layout, choices)}{ordered}{{% for _choice in {sequence} %}}{_sealed([layout.label_prefix])}"
+        f"{{{{ {_label_at(layout, 'loop.index0')} }}}}{_sealed([layout.label_suffix])}{{{{ _choice }}}}"
+        f"{{% if not loop.last %}}{_sealed([layout.choice_delimiter])}{{% endif %}}{{% endfor %}}"
+    )
+
+
+def _label_at(layout: Format, index: str) -> str:
+    if layout.choice_labels == NUMBERS:
+        return f"{index} + 1"
+    return f"{sequence_expression(layout.choice_labels)}[{index}]"
+
+
+def _label_guard(layout: Format, choices: Choices) -> str:
+    """Return what stops a doc with more choices than there are labels, where only docs know the choices."""
+    limit = label_count(layout.choice_labels)
+    if limit is None or choices.fixed is not None:
+        return ""
+    message = f"({choices.expression}|length) ~ {literal(f' choices, but only {limit} labels')}"
+    return f"{{% if {choices.expression}|length > {limit} %}}{{{{ raise_exception({message}) }}}}{{% endif %}}"
+
+
+def _label_list(layout: Format, choices: Choices) -> tuple[str, str]:
+    """Return what must stand before, and an expression of, the list of labels in use."""
+    if layout.choice_labels == NUMBERS:  # not `range`, which a column of that name would hide
+        numbers = f"{{% for _choice in {choices.expression} %}}{{{{ loop.index }}}} {{% endfor %}}"
+        return f"{{% set _numbers %}}{numbers}{{% endset %}}", "_numbers.split()"
+    sequence = sequence_expression(layout.choice_labels)
+    return _label_guard(layout, choices), f"{sequence}[:{choices.expression}|length]|list"
+
+
+def _labels(layout: Format, choices: Choices, where: Where) -> Spec:
+    if choices.fixed is not None:
+        try:
+            return list(first_labels(layout.choice_labels, len(choices.fixed)))
+        except FormatError as error:
+            message = f"format {layout.name!r}: {error.message}"
+            raise FormatError(message, position=where("choice_labels"), hint=error.hint) from None
+    before, labels = _label_list(layout, choices)
+    return f"{before}{{{{ {labels} }}}}"
+
+
+def _full_texts(layout: Format, choices: Choices, answer: Field) -> Spec:
+    if layout.choice_order != "as_is":
+        ordered, sequence = _in_order(layout, choices, answer)
+        return f"{ordered}{{{{ {sequence} }}}}"
+    return list(choices.fixed) if choices.fixed is not None else f"{{{{ {choices.texts} }}}}"
+
+
+_ORDER_KEYS = {
+    "reversed": "-loop.index0",
+    "alphabetical": "_choice|string|lower",
+    "alphabetical_descending": "_choice|string|lower",
+    "shortest_first": "_choice|string|length",
+    "longest_first": "-(_choice|string|length)",
+    "correct_first": "loop.index0 != _gold",
+    "correct_last": "loop.index0 == _gold",
+}
+
+
+def _in_order(layout: Format, choices: Choices, answer: Field) -> tuple[str, str]:
+    """Return what must stand before, and an expression of, the choices in the order shown."""
+    if layout.choice_order == "as_is":
+        return "", choices.expression
+    before = _gold(choices, answer) if layout.choice_order.startswith("correct") else ""
+    key = _ORDER_KEYS[layout.choice_order]
+    collect = f"_order.of + [[{key}, loop.index0, _choice|string]]"
+    descending = "reverse=true" if layout.choice_order.endswith("descending") else ""
+    return (
+        f"{before}{{% set _order = namespace(of=[]) %}}"
+        f"{{% for _choice in {choices.expression} %}}{{% set _order.of = {collect} %}}{{% endfor %}}"
+        f"{{% set _ordered = _order.of|sort({descending}) %}}",
+        "_ordered|map(attribute=2)|list",
+    )
+
+
+def _gold(choices: Choices, answer: Field) -> str:
+    """Return what sets `_gold`, the position of the answer among the choices as written.
+
+    A number is the position; a text is the choice of that text, else a position in digits (as lm-eval 0.4.13 reads
+    the printed text), else a letter. The meaning of an answer thus never depends on the labels of the format.
+    """
+    before, value = _answer_value(answer)
+    text = f"{value}|string"
+    expression = (
+        f"{value}|int if {value} is number and {value}|int == {value}"
+        f" else _texts.index({text}) if ({text}) in _texts"
+        f" else {value}|int if ({text}).isdecimal()"
+        f" else {_LETTERS}.index({text}) if {text}|length == 1 and ({text}) in {_LETTERS} else -1"
+    )
+    message = f"{literal('the answer ')} ~ ({value}|tojson) ~ {literal(' is none of the ')}"
+    return (
+        f"{before}{{% set _texts = {choices.texts} %}}{{% set _gold = {expression} %}}"
+        f"{{% if not 0 <= _gold < _texts|length %}}"
+        f"{{{{ raise_exception({message} ~ (_texts|length) ~ ' choices') }}}}{{% endif %}}"
+    )
+
+
+def _answer_value(answer: Field) -> tuple[str, str]:
+    if answer.expression is not None:
+        return "", operand(answer.expression)
+    return f"{{% set _answer %}}{answer.template}{{% endset %}}", "_answer"
+
+
+def _gold_shown(layout: Format, choices: Choices, answer: Field) -> str:
+    """Return what sets `_shown`, the position of the answer in the order shown."""
+    if layout.choice_order == "as_is":
+        return f"{_gold(choices, answer)}{{% set _shown = _gold %}}"
+    ordered, _ = _in_order(layout, choices, answer)
+    before = "" if layout.choice_order.startswith("correct") else _gold(choices, answer)
+    return f"{before}{ordered}{{% set _shown = (_ordered|map(attribute=1)|list).index(_gold) %}}"
+
+
+def _doc_to_target(layout: Format, fields: Fields) -> Spec:
+    choices = fields.choices
+    if choices is None:
+        return TextTemplate(fields.answer.template)
+    gold = _gold_shown(layout, choices, fields.answer)
+    if layout.output_type == "multiple_choice":
+        return f"{gold}{{{{ _shown }}}}"
+    if layout.choice_labels is None:
+        return TextTemplate(f"{gold}{{{{ _texts[_gold] }}}}")
+    return TextTemplate(f"{gold}{_label_guard(layout, choices)}{{{{ {_label_at(layout, '_shown')} }}}}")
+
+
+def _optional_text(layout: Format, fields: Fields, key: str, where: Where) -> str | None:
+    text = getattr(layout, key)
+    return None if text is None else _with_variables(layout, fields, text, key, where)
+
+
+def _with_variables(layout: Format, fields: Fields, text: str, key: str, where: Where) -> str:
+    """Return the text with the computed variables that it uses set before it."""
+    used = meta.find_undeclared_variables(grammar().parse(text))
+    before = ""
+    if "_topic" in used:
+        if fields.topic is None:
+            raise FormatError(
+                f"format {layout.name!r}: {key} uses _topic, but no topic is set",
+                position=where(key),
+                hint="topic: <column or template>",
+            )
+        before += f"{{% set _topic %}}{fields.topic.template}{{% endset %}}"
+    wanted = [name for name in LABEL_VARIABLES if name in used]
+    if not wanted:
+        return before + text
+    if fields.choices is None or layout.choice_labels is None:
+        raise FormatError(
+            f"format {layout.name!r} uses {wanted[0]}, which exists only where choices are labelled",
+            position=where(key),
+            hint="set choice_labels and doc_to_choice, or write the text without it",
+        )
+    prepare, labels = _label_list(layout, fields.choices)
+    if "_num_choices" in used:
+        before += f"{{% set _num_choices = {fields.choices.expression}|length %}}"
+    if used & {"_choice_labels", "_choice_list_and", "_choice_list_or"}:
+        before += f"{prepare}{{% set _choice_labels = {labels} %}}"
+    for name, word in (("_choice_list_and", " and "), ("_choice_list_or", " or ")):
+        if name in used:
+            joined = f"_choice_labels[:-1]|join(', ') ~ {literal(word)} ~ _choice_labels[-1]"
+            one = "_choice_labels|join"
+            before += f"{{% set {name} = {joined} if _choice_labels|length > 1 else {one} %}}"
+    return before + text

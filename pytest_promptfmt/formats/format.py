@@ -1,0 +1,182 @@
+"""`Format`: how a question is asked, as data. What the fields mean stands here; `builder` turns them into Jinja."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jinja2
+
+from pytest_promptfmt.errors import FormatError, Position, did_you_mean
+from pytest_promptfmt.formats.jinja_text import grammar
+from pytest_promptfmt.formats.labels import ChoiceLabels, checked_labels
+from pytest_promptfmt.formats.scorers import checked_scorer
+
+AnswerFormat = Literal["letters", "numbers", "full_text"]
+Order = Literal[
+    "as_is",
+    "reversed",
+    "alphabetical",
+    "alphabetical_descending",
+    "shortest_first",
+    "longest_first",
+    "correct_first",
+    "correct_last",
+]
+ORDERS: tuple[str, ...] = (
+    "as_is",
+    "reversed",
+    "alphabetical",
+    "alphabetical_descending",
+    "shortest_first",
+    "longest_first",
+    "correct_first",
+    "correct_last",
+)
+OUTPUT_TYPES = ("multiple_choice", "generate_until")
+
+Where = Callable[[str], Position | None]
+"""From a field's name to where it was written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """One way to ask: the fields of `formats:` (seed 000), and a few of our own.
+
+    Every text field may hold Jinja, with the doc's columns and, where choices are labelled, `_num_choices`,
+    `_choice_labels`, `_choice_list_and` and `_choice_list_or`. Ours: `description` is written once before all
+    demonstrations, `instruction` in each; `topic` is a column or template that texts use as `_topic`; the texts
+    `choices_prefix`, `label_prefix` and `label_suffix` stand before all choices and around each label;
+    `choice_order` moves the choices and the gold answer with them.
+    """
+
+    name: str
+    output_type: str = "multiple_choice"
+    instruction: str | None = None
+    question_prefix: str | None = "Question: "
+    choice_labels: ChoiceLabels = "letters"
+    choice_delimiter: str = "\n"
+    section_separator: str = "\n"
+    answer_instruction: str | None = None
+    answer_prompt: str | None = "Answer:"
+    gen_prefix: str | None = None
+    target_delimiter: str = " "
+    fewshot_delimiter: str = "\n\n"
+    scorer: str | Mapping[str, Any] | None = None
+    description: str | None = None
+    topic: str | None = None
+    choices_prefix: str = ""
+    label_prefix: str = ""
+    label_suffix: str = ". "
+    choice_order: str = "as_is"
+    needs_choices: bool | None = None
+    summary: str = ""
+    citation: str = ""
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self.name, {field: getattr(self, field) for field in PROMPT_FIELDS})
+        object.__setattr__(self, "choice_labels", checked_labels(self.choice_labels))
+        if self.needs_choices is None:
+            wants = self.output_type == "multiple_choice" or self.choice_labels is not None
+            object.__setattr__(self, "needs_choices", wants)
+
+    @property
+    def answer_format(self) -> AnswerFormat:
+        """Return what an answer looks like: `letters` and `numbers` for these labels, else `full_text` (seed 000)."""
+        return self.choice_labels if self.choice_labels in ("letters", "numbers") else "full_text"  # type: ignore[return-value]
+
+    def changed(self, overrides: Mapping[str, Any], where: Where = lambda _field: None) -> Format:
+        """Return this format with other values of some fields.
+
+        Raises FormatError at an unknown field or a value that does not fit; `where` gives its position.
+        """
+        check_fields(self.name, overrides, where)
+        values = dict(overrides)
+        if "choice_labels" in values:
+            values["choice_labels"] = checked_labels(values["choice_labels"], where("choice_labels"))
+        if {"choice_labels", "output_type"} & values.keys():
+            values.setdefault("needs_choices", None)
+        return dataclasses.replace(self, **values)
+
+
+DOCUMENTATION_FIELDS = ("summary", "citation", "notes")
+PROMPT_FIELDS: tuple[str, ...] = tuple(
+    field.name
+    for field in dataclasses.fields(Format)
+    if field.name not in ("name", "needs_choices", *DOCUMENTATION_FIELDS)
+)
+"""The fields a `formats:` entry may set."""
+
+_REQUIRED_TEXTS = (
+    "choice_delimiter",
+    "section_separator",
+    "target_delimiter",
+    "fewshot_delimiter",
+    "choices_prefix",
+    "label_prefix",
+    "label_suffix",
+)
+_OPTIONAL_TEXTS = (
+    "instruction",
+    "question_prefix",
+    "answer_instruction",
+    "answer_prompt",
+    "gen_prefix",
+    "description",
+    "topic",
+)
+_NO_JINJA = ("target_delimiter", "fewshot_delimiter")
+
+
+def check_fields(name: str, values: Mapping[Any, Any], where: Where = lambda _field: None) -> None:
+    """Raise FormatError for the first field that no format has or whose value does not fit."""
+    for field, value in values.items():
+        if field not in PROMPT_FIELDS:
+            raise FormatError(
+                f"format {name!r} has no field {field!r}",
+                position=where(str(field)),
+                hint=did_you_mean(str(field), PROMPT_FIELDS) or f"the fields are {', '.join(PROMPT_FIELDS)}",
+            )
+        if field in _REQUIRED_TEXTS or field in _OPTIONAL_TEXTS:
+            _check_text(name, field, value, where(field))
+    if values.get("output_type", OUTPUT_TYPES[0]) not in OUTPUT_TYPES:
+        raise FormatError(
+            f"format {name!r} cannot have output_type {values['output_type']!r}; a format is one of"
+            f" {' and '.join(OUTPUT_TYPES)}",
+            position=where("output_type"),
+            hint=did_you_mean(str(values["output_type"]), OUTPUT_TYPES),
+        )
+    if values.get("choice_order", ORDERS[0]) not in ORDERS:
+        raise FormatError(
+            f"format {name!r} has choice_order {values['choice_order']!r}; there are {', '.join(ORDERS)}",
+            position=where("choice_order"),
+            hint=did_you_mean(str(values["choice_order"]), ORDERS),
+        )
+    if "choice_labels" in values:
+        checked_labels(values["choice_labels"], where("choice_labels"))
+    if "scorer" in values:
+        checked_scorer(values["scorer"], where("scorer"))
+
+
+def _check_text(name: str, field: str, value: Any, position: Position | None) -> None:
+    if value is None and field in _OPTIONAL_TEXTS:
+        return
+    if not isinstance(value, str):
+        raise FormatError(
+            f"format {name!r}: {field} is {value!r}, which YAML reads as {type(value).__name__}; it must be text",
+            position=position,
+            hint=f'write "" for no {field}' if value is None else "put it in quotes",
+        )
+    if field in _NO_JINJA:
+        return
+    try:
+        grammar().parse(value)
+    except jinja2.TemplateSyntaxError as error:
+        raise FormatError(
+            f"format {name!r}: {field} is no Jinja template: {error.message}",
+            position=position,
+            hint="text that looks like Jinja is written {{ '…' }}",
+        ) from error

@@ -1,0 +1,109 @@
+"""The labels of choices (`A`, `1`, `iii` …): named sets and custom lists, checked, and as Jinja expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from string import ascii_lowercase, ascii_uppercase
+from types import MappingProxyType
+from typing import Any
+
+from pytest_promptfmt.errors import FormatError, Position, did_you_mean
+from pytest_promptfmt.formats.jinja_text import literal
+
+NUMBERS = "numbers"
+"""The only labels without an end."""
+
+LABEL_SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "letters": tuple(ascii_uppercase),
+        "lowercase": tuple(ascii_lowercase),
+        "roman": tuple(
+            "I II III IV V VI VII VIII IX X XI XII XIII XIV XV XVI XVII XVIII XIX XX XXI XXII XXIII XXIV XXV XXVI".split()
+        ),
+        "greek": tuple("αβγδεζηθικλμνξοπρστυφχψω"),
+        "keyboard": tuple("!@#$%^₪*)("),
+    }
+)
+"""Named sets besides `numbers`. `letters` is seed vocabulary; `greek` and `keyboard` are DOVE's (arXiv 2503.01622)."""
+
+ChoiceLabels = str | tuple[str, ...] | None
+"""`letters`, `numbers`, another named set, a custom list, or None for choices without labels."""
+
+
+def checked_labels(value: Any, position: Position | None = None) -> ChoiceLabels:
+    """Return the labels that a `choice_labels` value means; labels are always strings.
+
+    Raises FormatError for an unknown name, an empty list, a repeated label, and a label that is no string or integer.
+    """
+    if value is None or (isinstance(value, str) and (value == NUMBERS or value in LABEL_SETS)):
+        return value
+    if isinstance(value, str):
+        known = (*LABEL_SETS, NUMBERS)
+        raise FormatError(
+            f"choice_labels {value!r} is no set of labels; there are {', '.join(known)}, a list of your own, and null",
+            position=position,
+            hint=did_you_mean(value, known) or f"for labels of your own write a list: [{', '.join(value[:4])}]",
+        )
+    if not isinstance(value, Sequence):
+        raise FormatError(
+            f"choice_labels is a {type(value).__name__}; it must be a name, a list of strings, or null",
+            position=position,
+            hint="choice_labels: [I, II, III, IV]",
+        )
+    labels = tuple(_checked_label(label, position) for label in value)
+    if not labels:
+        raise FormatError("choice_labels is an empty list", position=position, hint="write null for no labels")
+    repeated = next((label for label in labels if labels.count(label) > 1), None)
+    if repeated is not None:
+        raise FormatError(f"choice_labels has {repeated!r} twice", position=position, hint="each label marks one choice")
+    return labels
+
+
+def _checked_label(label: Any, position: Position | None) -> str:
+    if isinstance(label, bool) or not isinstance(label, str | int):
+        raise FormatError(
+            f"choice_labels has {label!r}, which YAML reads as {type(label).__name__}; labels are strings",
+            position=position,
+            hint="put the label in quotes",
+        )
+    if not str(label).strip():
+        raise FormatError("choice_labels has an empty label", position=position, hint="write null for no labels")
+    return str(label)
+
+
+def label_count(labels: ChoiceLabels) -> int | None:
+    """Return how many choices the labels can mark, None where there is no limit."""
+    if labels is None or labels == NUMBERS:
+        return None
+    return len(LABEL_SETS[labels]) if isinstance(labels, str) else len(labels)
+
+
+def first_labels(labels: ChoiceLabels, count: int) -> tuple[str, ...]:
+    """Return the labels of `count` choices. Raises FormatError when there are fewer labels than choices."""
+    if labels is None:
+        return ()
+    if labels == NUMBERS:
+        return tuple(str(number) for number in range(1, count + 1))
+    known = LABEL_SETS[labels] if isinstance(labels, str) else labels
+    if count > len(known):
+        raise FormatError(
+            too_many_choices(count, len(known)), hint="choice_labels: numbers has no end, null needs no labels"
+        )
+    return known[:count]
+
+
+def too_many_choices(count: int | str, limit: int) -> str:
+    """Return the message for a doc with more choices than there are labels."""
+    return f"{count} choices, but only {limit} labels"
+
+
+def sequence_expression(labels: ChoiceLabels) -> str:
+    """Return a Jinja expression of all labels that can be indexed and sliced: a string where each is one character.
+
+    Not for `numbers`, which have no end.
+    """
+    assert labels is not None and labels != NUMBERS, "labels without an end have no sequence"
+    known = LABEL_SETS[labels] if isinstance(labels, str) else labels
+    if all(len(label) == 1 for label in known):
+        return literal("".join(known))
+    return f"[{', '.join(literal(label) for label in known)}]"

@@ -1,0 +1,130 @@
+"""Where formats are found by name: built in, registered by code, entry points, and `formats/*.yaml` beside the tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from functools import cache, lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from pytest_promptfmt.errors import FormatError, Position, did_you_mean, display_path
+from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS, Format
+
+ENTRY_POINT_GROUP = "pytest_promptfmt.formats"
+FOLDER = "formats"
+"""The folder beside the tasks whose YAML files are formats, named by their stems."""
+
+_registered: dict[str, Format] = {}
+
+
+def register_format(format_: Format) -> Format:
+    """Add a format for this process (from a `conftest.py`, a notebook) and return it; the same name replaces."""
+    _registered[format_.name] = format_
+    return format_
+
+
+def known_formats(directory: Path | None = None) -> Mapping[str, Format]:
+    """Return every format by name: built-ins, entry points, registered ones, then those in `directory/formats/`.
+
+    Later ones replace earlier ones of the same name. Raises FormatError, with the file and line or the entry point,
+    for a format that cannot be read.
+    """
+    formats = dict(_installed())
+    formats.update(_registered)
+    formats.update(_folder_formats(directory, formats))
+    return MappingProxyType(formats)
+
+
+def find_format(name: str, directory: Path | None = None, position: Position | None = None) -> Format:
+    """Return the format of that name. Raises FormatError with a did-you-mean when there is none."""
+    formats = known_formats(directory)
+    if name not in formats:
+        raise FormatError(
+            f"there is no format {name!r}",
+            position=position,
+            hint=did_you_mean(name, formats) or f"there are {', '.join(formats)}",
+        )
+    return formats[name]
+
+
+@cache
+def _installed() -> Mapping[str, Format]:
+    from pytest_promptfmt.formats.builtin import BUILTIN_FORMATS
+
+    formats = {format_.name: format_ for format_ in BUILTIN_FORMATS}
+    for entry_point in entry_points(group=ENTRY_POINT_GROUP):
+        formats.update({format_.name: format_ for format_ in _entry_point_formats(entry_point)})
+    return formats
+
+
+def _entry_point_formats(entry_point: EntryPoint) -> Iterator[Format]:
+    try:
+        value = entry_point.load()
+        if isinstance(value, type) and issubclass(value, Format):
+            value = value(name=entry_point.name)
+    except Exception as error:
+        raise FormatError(
+            f"the entry point {entry_point.name!r} of {ENTRY_POINT_GROUP!r} does not load: {error}",
+            hint=f"it should be a Format or several: {entry_point.value}",
+        ) from error
+    for format_ in (value,) if isinstance(value, Format) else value:
+        if not isinstance(format_, Format):
+            raise FormatError(f"the entry point {entry_point.name!r} gives {format_!r}, which is no Format")
+        yield format_
+
+
+def _folder_formats(directory: Path | None, others: Mapping[str, Format]) -> dict[str, Format]:
+    folder = directory / FOLDER if directory is not None else None
+    if folder is None or not folder.is_dir():
+        return {}
+    formats: dict[str, Format] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        content = _read_yaml(path, path.stat().st_mtime_ns)
+        formats[path.stem] = _format_from_file(path, content, {**others, **formats})
+    return formats
+
+
+@lru_cache(maxsize=256)
+def _read_yaml(path: Path, _modified: int) -> tuple[Any, Mapping[str, int]]:
+    """Return the content of a file and the line of each top-level key."""
+    try:
+        source = path.read_text("utf-8")
+        node = yaml.compose(source, Loader=yaml.SafeLoader)
+        lines = {}
+        if isinstance(node, yaml.MappingNode):
+            lines = {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
+        return yaml.safe_load(source), lines
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        mark = getattr(error, "problem_mark", None)
+        position = Position(path, mark.line + 1, mark.column + 1) if mark else Position(path)
+        problem = getattr(error, "problem", None) or error
+        raise FormatError(f"this format cannot be read: {problem}", position=position) from error
+
+
+def _format_from_file(path: Path, content: tuple[Any, Mapping[str, int]], others: Mapping[str, Format]) -> Format:
+    fields, lines = content
+    if not isinstance(fields, Mapping):
+        raise FormatError(
+            "a format file holds a mapping of fields", position=Position(path, 1), hint='question_prefix: "Q: "'
+        )
+
+    def where(field: str) -> Position:
+        return Position(path, lines.get(field))
+
+    base = fields.get("type", "mcqa")
+    if base not in others:
+        raise FormatError(
+            f"type {base!r} is no known format",
+            position=where("type"),
+            hint=did_you_mean(str(base), others) or f"there are {', '.join(others)}",
+        )
+    documentation = {key: str(fields[key] or "") for key in DOCUMENTATION_FIELDS if key in fields}
+    documentation.setdefault("summary", f"{base} as changed in {display_path(path)}")
+    overrides = {key: value for key, value in fields.items() if key not in ("type", *DOCUMENTATION_FIELDS)}
+    renamed = dataclasses.replace(others[base], name=path.stem, **documentation)
+    return renamed.changed(overrides, where)
