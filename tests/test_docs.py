@@ -1,0 +1,147 @@
+"""README and docs are run as they stand: files they show are written, commands started, Python examples tried.
+
+A fenced block after `<!-- file: NAME -->` is written to that file. A `console` block holds commands after `$ ` and the
+output a reader should expect: its lines must come in that order, a line `...` stands for any lines, and times may
+differ. `python` blocks hold doctests. Every page starts in an empty folder with the gallery in `fixtures/tasks`.
+"""
+
+import doctest
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
+)
+BLOCK = re.compile(
+    r"(?:<!-- (?P<note>[^>]*?) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page: its language, text, the comment above it, and its first line's number."""
+
+    language: str
+    text: str
+    note: str
+    line: int
+
+
+def blocks_of(page: str) -> list[Block]:
+    source = (ROOT / page).read_text("utf-8")
+    return [
+        Block(match["language"], match["text"], match["note"] or "", source.count("\n", 0, match.start("text")) + 1)
+        for match in BLOCK.finditer(source)
+    ]
+
+
+def commands_of(block: Block) -> Iterator[tuple[str, list[str]]]:
+    """Yield each command of a console block with the output lines below it."""
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, *expected = part.replace("\\\n", "").rstrip("\n").split("\n")
+        yield command, expected
+
+
+def without_times(line: str) -> str:
+    return re.sub(r"=+", "=", re.sub(r"\b\d+(\.\d+)?m?s\b", "0s", line)).strip()
+
+
+def assert_shows(expected: list[str], output: str, where: str) -> None:
+    """Assert that the expected lines come in the output, next to each other except where `...` stands."""
+    shown = [without_times(line) for line in output.splitlines() if line.strip()]
+    position, may_skip = 0, True
+    for line in (without_times(line) for line in expected if line.strip()):
+        if line == "...":
+            may_skip = True
+            continue
+        try:
+            found = shown.index(line, position)
+        except ValueError:
+            pytest.fail(f"{where}: the output lacks {line!r} from line {position + 1}\n{output}")
+        if found != position and not may_skip:
+            pytest.fail(f"{where}: {shown[position]!r} stands where the page says {line!r}\n{output}")
+        position, may_skip = found + 1, False
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "fixtures" / "tasks", tmp_path / "fixtures" / "tasks")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", "utf-8")
+    return tmp_path
+
+
+def run_in(folder: Path, command: str) -> str:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment |= {"COLUMNS": "100", "GIT_CONFIG_GLOBAL": os.devnull, "PYTEST_ADDOPTS": "", "NO_COLOR": "1"}
+    for name in ("CI", "BUILD_NUMBER", "PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST"):
+        environment.pop(name, None)
+    shell = ["bash", "-c", command]
+    done = subprocess.run(
+        shell, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(b.language == "console" for b in blocks_of(page))])
+def test_a_reader_who_types_the_commands_of_a_page_sees_what_it_shows(page: str, folder: Path) -> None:
+    if any(block.note == "empty folder" for block in blocks_of(page)):
+        shutil.rmtree(folder / "fixtures")
+    for block in blocks_of(page):
+        if block.note.startswith("file: "):
+            file = folder / block.note.removeprefix("file: ").strip()
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text, "utf-8")
+        elif block.language == "console":
+            for command, expected in commands_of(block):
+                assert_shows(expected, run_in(folder, command), f"{page}:{block.line} $ {command}")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(b.language == "python" for b in blocks_of(page))])
+def test_the_python_examples_of_a_page_do_what_it_shows(
+    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    examples: list[doctest.Example] = []
+    for block in blocks_of(page):
+        if block.language == "python":
+            for example in doctest.DocTestParser().get_examples(block.text):
+                example.lineno += block.line - 1
+                examples.append(example)
+    assert examples, "a python block without >>> is not tried by anyone"
+    test = doctest.DocTest(examples, {"__name__": "__main__"}, page, str(ROOT / page), 0, None)
+    failures: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(test, out=failures.append)
+    assert not failures, "".join(failures)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_to_a_file_of_the_project_leads_somewhere(page: str) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / page).read_text("utf-8"))
+    assert not [link for link in links if not ((ROOT / page).parent / link).exists()]
+
+
+def test_the_options_and_ini_values_of_the_settings_page_are_those_of_the_plugin(folder: Path) -> None:
+    shown = run_in(folder, "pytest --promptfmt --help")
+    page = (ROOT / "docs" / "settings.md").read_text("utf-8")
+    options = set(re.findall(r"--promptfmt[a-z-]*", shown))
+    inis = set(re.findall(r"^\s+(promptfmt[a-z_]*) \(", shown, re.MULTILINE))
+    assert options == set(re.findall(r"^\| `(--promptfmt[a-z-]*)", page, re.MULTILINE))
+    assert inis == set(re.findall(r"^\| `(promptfmt[a-z_]*)`", page, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", ["main", "tests"])
+def test_the_readme_names_its_two_commands_once_as_ci_looks_for_them(name: str) -> None:
+    found = [block for block in blocks_of("README.md") if block.note == f"command: {name}"]
+    assert [block.language for block in found] == ["sh"]
+    assert len(found[0].text.splitlines()) == 1
+    assert f"readme_command {name}" in (ROOT / ".ci" / "run").read_text("utf-8")
