@@ -253,7 +253,7 @@ class _Reader:
             return unshow(shown)
         except BadEscapeError as error:
             self.number = number or self.number
-            raise self._error(error.message, hint=error.hint)
+            raise self._error(error.message, hint=error.hint) from None
 
     def _error(self, message: str, *, hint: str | None = None) -> SnapshotError:
         return SnapshotError(message, position=Position(self.path, self.number), hint=hint or _REWRITE)

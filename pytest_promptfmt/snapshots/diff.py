@@ -1,0 +1,194 @@
+"""What changed between two snapshots: a unified diff for people, and the bare changes for grouping.
+
+Plain text without colours; docs are matched by their numbers, so one doc's lines are never taken for another's.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from pytest_promptfmt.snapshots.document import DocRecord, Document, section_lines
+from pytest_promptfmt.snapshots.hunks import Hunk, find_hunks, shared_start
+
+# Pairs of characters that most fonts draw alike, beyond those that NFKC already unites.
+_LOOK_ALIKES = str.maketrans(
+    "АВЕКМНОРСТХЅІЈаеорсухѕіјԁһΑΒΕΖΗΙΚΜΝΟΡΤΥΧον‐‑‒–—−‘’‚′“”„″·•",
+    "ABEKMHOPCTXSIJaeopcyxsijdhABEZHIKMNOPTYXov------''''\"\"\"\"..",
+)
+_LOOK_LIMIT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Neighbouring lines of one doc that were replaced, removed or added.
+
+    `removed` and `added` are lines as shown in the file, without indentation. For a change inside a prompt, `prompt`
+    is its index and `offset` the first changed character in the new prompt's text, both from 0.
+    """
+
+    doc: int
+    section: str
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+    prompt: int | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    shown: str
+    section: str
+    number: int
+    raw: str | None = None
+    prompt: int | None = None
+    offset: int = 0
+
+
+def changes(old: Document, new: Document) -> tuple[Change, ...]:
+    """Return what changed in the docs, in order; the headers are not looked at."""
+    found: list[Change] = []
+    for number, before, after in _differing_docs(old, new):
+        for hunk in find_hunks(_shown(before), _shown(after)):
+            prompt, offset = _place_in_prompt(hunk, before, after)
+            found.append(
+                Change(
+                    number,
+                    _first(hunk, before, after).section,
+                    tuple(line.shown for line in before[hunk.old_start : hunk.old_end]),
+                    tuple(line.shown for line in after[hunk.new_start : hunk.new_end]),
+                    prompt,
+                    offset,
+                )
+            )
+    return tuple(found)
+
+
+def unified_diff(
+    old: Document, new: Document, *, context: int = 3, max_lines: int = 200, max_width: int = 400
+) -> list[str]:
+    """Return the diff as lines: `@@ doc 1, prompt, line 2 @@`, then kept, removed and added lines.
+
+    At most `max_lines` lines of at most about `max_width` characters, then a line that says that there is more.
+    Lines that look alike but differ are followed by the code points that differ.
+    """
+    lines = list(islice(_diff(old, new, context, max_width), max_lines + 1))
+    if len(lines) > max_lines:
+        lines[-1] = "… and more"
+    return lines
+
+
+def _diff(old: Document, new: Document, context: int, width: int) -> Iterator[str]:
+    facts = [[f"{key}: {value}" for key, value in document.header.items()] for document in (old, new)]
+    if facts[0] != facts[1]:
+        yield "@@ header @@"
+        yield from (f"-{fact[:width]}" for fact in facts[0] if fact not in facts[1])
+        yield from (f"+{fact[:width]}" for fact in facts[1] if fact not in facts[0])
+    for number, before, after in _differing_docs(old, new):
+        shown = _shown(before), _shown(after)
+        for group in _grouped(find_hunks(*shown), context):
+            line = _first(group[0], before, after)
+            yield f"@@ doc {number}, {line.section}, line {line.number} @@"
+            at = max(0, group[0].old_start - context)
+            for hunk in group:
+                yield from (f" {line[:width]}" for line in shown[0][at : hunk.old_start])
+                removed = shown[0][hunk.old_start : hunk.old_end]
+                added = shown[1][hunk.new_start : hunk.new_end]
+                yield from _replaced(removed, added, width)
+                at = hunk.old_end
+            yield from (f" {line[:width]}" for line in shown[0][at : at + context])
+
+
+def _replaced(removed: Sequence[str], added: Sequence[str], width: int) -> Iterator[str]:
+    if len(removed) != len(added):
+        yield from (f"-{_clip(line, 0, width)}" for line in removed)
+        yield from (f"+{_clip(line, 0, width)}" for line in added)
+        return
+    at = [shared_start(one, other) for one, other in zip(removed, added, strict=True)]
+    yield from (f"-{_clip(line, start, width)}" for line, start in zip(removed, at, strict=True))
+    yield from (f"+{_clip(line, start, width)}" for line, start in zip(added, at, strict=True))
+    for one, other, start in zip(removed, added, at, strict=True):
+        if _looks_alike(one, other):
+            yield f"?they look alike: {_code_points(one, start)} became {_code_points(other, start)}"
+
+
+def _clip(line: str, at: int, width: int) -> str:
+    """Return the part of a long line that holds the character `at`."""
+    if len(line) <= width:
+        return line
+    start = max(0, min(at - width // 2, len(line) - width))
+    return ("…" if start else "") + line[start : start + width] + ("…" if start + width < len(line) else "")
+
+
+def _looks_alike(one: str, other: str) -> bool:
+    if (one.isascii() and other.isascii()) or max(len(one), len(other)) > _LOOK_LIMIT:
+        return False
+    first, second = (unicodedata.normalize("NFKC", line).translate(_LOOK_ALIKES) for line in (one, other))
+    return first == second
+
+
+def _code_points(line: str, at: int) -> str:
+    return " ".join(f"{character} U+{ord(character):04X}" for character in line[at : at + 2]) or "nothing"
+
+
+def _differing_docs(old: Document, new: Document) -> Iterator[tuple[int, list[_Line], list[_Line]]]:
+    before: Mapping[int, DocRecord] = {doc.number: doc for doc in old.docs}
+    after: Mapping[int, DocRecord] = {doc.number: doc for doc in new.docs}
+    for number in sorted({*before, *after}):
+        one, other = before.get(number), after.get(number)
+        if one != other:
+            yield number, _lines(one), _lines(other)
+
+
+def _lines(doc: DocRecord | None) -> list[_Line]:
+    lines: list[_Line] = []
+    prompts = 0
+    for section in doc.sections if doc else ():
+        # The title takes part, so that a section that came or went is seen, also where it has no lines.
+        lines.append(_Line(section.title, section.title, 0))
+        raws: list[str] = [] if section.text is None else section.text.split("\n")
+        is_prompt = section.text is not None and (section.title == "prompt" or section.title.startswith("prompt "))
+        offset = 0
+        for number, shown in enumerate(section_lines(section), 1):
+            raw = raws[number - 1] if number <= len(raws) else None
+            in_prompt = is_prompt and raw is not None
+            lines.append(_Line(shown[2:], section.title, number, raw, prompts if in_prompt else None, offset))
+            offset += len(raw or "") + 1
+        prompts += is_prompt
+    return lines
+
+
+def _shown(lines: Sequence[_Line]) -> list[str]:
+    return [line.shown for line in lines]
+
+
+def _first(hunk: Hunk, before: Sequence[_Line], after: Sequence[_Line]) -> _Line:
+    return after[hunk.new_start] if hunk.new_start < hunk.new_end else before[hunk.old_start]
+
+
+def _place_in_prompt(hunk: Hunk, before: Sequence[_Line], after: Sequence[_Line]) -> tuple[int | None, int | None]:
+    """Return prompt index and offset of the first changed character, where it stands in a prompt that still is."""
+    if hunk.new_start >= len(after):
+        return None, None
+    line = after[hunk.new_start]
+    if hunk.new_start == hunk.new_end and before[hunk.old_start].prompt != line.prompt:
+        return None, None
+    if line.prompt is None or line.raw is None:
+        return None, None
+    if hunk.old_start == hunk.old_end or hunk.new_start == hunk.new_end:
+        return line.prompt, line.offset
+    return line.prompt, line.offset + shared_start(before[hunk.old_start].raw or "", line.raw)
+
+
+def _grouped(hunks: Sequence[Hunk], context: int) -> Iterator[list[Hunk]]:
+    """Yield runs of hunks whose context lines would touch."""
+    group: list[Hunk] = []
+    for hunk in hunks:
+        if group and hunk.old_start - group[-1].old_end > 2 * context:
+            yield group
+            group = []
+        group.append(hunk)
+    if group:
+        yield group

@@ -1,0 +1,176 @@
+"""Which snapshot files this run's task files define, and hence which files no task needs any more.
+
+Obsolete means: known to be nobody's. A file that this run merely did not reach (deselected, ignored, broken YAML,
+interrupted, another profile) is never obsolete.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_promptfmt.errors import Position, SnapshotError
+from pytest_promptfmt.snapshots.document import MAGIC, read_document
+from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, Claims, Place, decode_name, snapshot_path
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.snapshots.document import DocRecord
+
+_TASK_SUFFIXES = (".yaml", ".yml")
+# Tasks of other systems may live in these; a folder is only an orphan when none of them could own it.
+_OWNER_SUFFIXES = (*_TASK_SUFFIXES, ".json", ".py")
+_SHOTS = re.compile(r"-\d+shot")
+
+
+class Defined(Protocol):
+    """What the registry needs of a task."""
+
+    @property
+    def name(self) -> str:
+        """Return the task's name without format."""
+
+    @property
+    def format(self) -> str | None:
+        """Return the chosen format, if any."""
+
+    @property
+    def id(self) -> str:
+        """Return `name` or `name@format`."""
+
+
+class ExpectedSnapshots:
+    """What one run knows of the snapshots that should exist; filled while collecting."""
+
+    def __init__(self) -> None:
+        self._claims = Claims()
+        self._ids: dict[Path, set[str]] = {}
+        self._open_names: dict[Path, set[str]] = {}
+        self._visited: set[Path] = set()
+        self._profiles: frozenset[str] | None = None
+        self._obsolete: tuple[Path, ...] | None = None
+
+    def know_profiles(self, names: Iterable[str]) -> None:
+        """Say which profiles exist at all; without this, no file is obsolete for its profile alone."""
+        self._profiles = frozenset(names)
+        self._obsolete = None
+
+    def claim(self, task_file: Path, task_id: str, profile: str) -> Place:
+        """Return the place of a snapshot; raises SnapshotError when the name is too long or taken."""
+        path = snapshot_path(task_file, task_id, profile)
+        self._claims.claim(path, f"{task_id} [{profile}] in {task_file.name}", Position(task_file))
+        return Place(str(path), f"{task_id}/{profile}")
+
+    def define(self, task_file: Path, tasks: Iterable[Defined]) -> None:
+        """Say that `task_file` was read to its end and defines exactly these tasks, whatever this run selects.
+
+        Tasks are given in the formats that the file itself declares; a task without format also keeps the
+        snapshots of formats that were tried on it from the command line.
+        """
+        ids = self._ids.setdefault(task_file, set())
+        open_names = self._open_names.setdefault(task_file, set())
+        for task in tasks:
+            ids.add(task.id)
+            if task.format is None:
+                open_names.add(task.name)
+        self._obsolete = None
+
+    def visit(self, directory: Path) -> None:
+        """Say that this run came by a `__prompts__` folder, so that orphans in it count."""
+        self._visited.add(directory)
+        self._obsolete = None
+
+    def obsolete(self) -> tuple[Path, ...]:
+        """Return the snapshot files that no task defines, sorted. Looked up once, then remembered."""
+        if self._obsolete is None:
+            self._obsolete = tuple(sorted({*self._undefined(), *self._orphans()}))
+        return self._obsolete
+
+    def _undefined(self) -> Iterator[Path]:
+        """Yield files of fully read task files whose task or profile does not exist."""
+        for folder in {file.parent / DIRECTORY / file.stem: None for file in self._ids}:
+            owners = [folder.parent.parent / f"{folder.name}{suffix}" for suffix in _TASK_SUFFIXES]
+            owners = [owner for owner in owners if owner in self._ids or owner.exists()]
+            if not all(owner in self._ids for owner in owners):
+                continue  # arc.yml beside arc.yaml shares the folder, and was not read
+            ids = {name for owner in owners for name in self._ids[owner]}
+            open_names = {name for owner in owners for name in self._open_names[owner]}
+            for path in _snapshot_files(folder):
+                task_id = decode_name(path.parent.name)
+                defined = task_id in ids or any(task_id.startswith(f"{name}@") for name in open_names)
+                if not (defined and self._knows_profile(decode_name(path.name.removesuffix(SUFFIX)))) and _is_ours(
+                    path
+                ):
+                    yield path
+
+    def _orphans(self) -> Iterator[Path]:
+        """Yield files in visited folders whose task file is gone."""
+        for directory in self._visited:
+            for folder in _folders(directory):
+                defined = any(folder.parent.parent == file.parent and folder.name == file.stem for file in self._ids)
+                if defined or any((directory.parent / f"{folder.name}{suffix}").exists() for suffix in _OWNER_SUFFIXES):
+                    continue
+                yield from (path for path in _snapshot_files(folder) if _is_ours(path))
+
+    def _knows_profile(self, profile: str) -> bool:
+        return self._profiles is None or profile in self._profiles or _SHOTS.sub("", profile) in self._profiles
+
+
+def renamed(missing: Iterable[tuple[Path, str]], obsolete: Iterable[Path]) -> list[tuple[Path, Path]]:
+    """Return (old, new) pairs of an obsolete file and a missing snapshot that show the same, whatever their headers.
+
+    `missing` holds path and text of each new snapshot. Files whose content occurs more than once on either side are
+    left out: which one became which is a guess.
+    """
+    old_by_docs: dict[tuple[DocRecord, ...], list[Path]] = {}
+    for path in obsolete:
+        try:
+            docs = read_document(path.read_text("utf-8"), path).docs
+        except (OSError, UnicodeDecodeError, SnapshotError):
+            continue
+        old_by_docs.setdefault(docs, []).append(path)
+    new_by_docs: dict[tuple[DocRecord, ...], list[Path]] = {}
+    for path, text in missing:
+        new_by_docs.setdefault(read_document(text, path).docs, []).append(path)
+    return sorted(
+        (old[0], new_by_docs[docs][0])
+        for docs, old in old_by_docs.items()
+        if len(old) == 1 and len(new_by_docs.get(docs, ())) == 1
+    )
+
+
+def is_snapshot_location(path: str) -> bool:
+    """Return whether a file could be one of our snapshots, by its place: `__prompts__/<stem>/<task>/<profile>.txt`."""
+    parts = Path(path).parts
+    return len(parts) > 3 and parts[-4] == DIRECTORY and path.endswith(SUFFIX)
+
+
+def _snapshot_files(folder: Path) -> Iterator[Path]:
+    for task_folder in _folders(folder):
+        try:
+            with os.scandir(task_folder) as entries:
+                yield from (Path(entry.path) for entry in entries if _is_candidate(entry))
+        except OSError:
+            continue
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _is_candidate(entry: os.DirEntry[str]) -> bool:
+    return entry.name.endswith(SUFFIX) and not entry.name.startswith(".") and entry.is_file(follow_symlinks=False)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC.encode()
+    except OSError:
+        return False

@@ -1,0 +1,261 @@
+"""All contact with syrupy 7: its assertion compares, writes, counts and merges; our files are found and named by us.
+
+syrupy asks an extension through class methods, also about the tests of others, so each of them answers "nothing
+here" for a location that is not a `PromptLocation`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from syrupy.assertion import SnapshotAssertion
+from syrupy.data import Snapshot, SnapshotCollection, SnapshotCollections
+from syrupy.exceptions import TaintedSnapshotError
+from syrupy.extensions.base import AbstractSyrupyExtension
+from syrupy.location import PyTestLocation
+
+from pytest_promptfmt.errors import Position, SnapshotError
+from pytest_promptfmt.snapshots.comparison import Comparison, State, compare
+from pytest_promptfmt.snapshots.document import Document, UnknownVersionError
+from pytest_promptfmt.snapshots.expected import ExpectedSnapshots, is_snapshot_location
+from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, Place
+
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = [
+    "DIRECTORY",
+    "ExpectedSnapshots",
+    "Place",
+    "PromptExtension",
+    "Verdict",
+    "check",
+    "expected_snapshots",
+    "syrupy_is_active",
+]
+
+_EXPECTED = "_promptfmt_expected_snapshots"
+_temporary = itertools.count()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of one snapshot.
+
+    `written` says that the file was made or rewritten. `comparison` holds both texts and documents; it is None once
+    the snapshot passed, to keep large runs small.
+    """
+
+    state: State
+    path: Path
+    passed: bool
+    written: bool = False
+    error: SnapshotError | None = None
+    comparison: Comparison | None = None
+
+
+def syrupy_is_active(config: pytest.Config) -> bool:
+    """Return whether syrupy was loaded and has added its options (not `-p no:syrupy`)."""
+    return hasattr(config.option, "update_snapshots")
+
+
+def expected_snapshots(config: pytest.Config) -> ExpectedSnapshots:
+    """Return the registry of this run."""
+    found: ExpectedSnapshots | None = getattr(config, _EXPECTED, None)
+    if found is None:
+        found = ExpectedSnapshots()
+        setattr(config, _EXPECTED, found)
+    return found
+
+
+def check(
+    config: pytest.Config, item: pytest.Item, place: Place, document: Document, *, narrowed_run: bool = False
+) -> Verdict:
+    """Compare a rendered document with its stored snapshot, and write it when syrupy's options say so.
+
+    A difference in the header alone passes. A damaged file is rewritten by `--snapshot-update`, unless docs would be
+    lost by it (`narrowed_run`) or a newer version of the format wrote it.
+    """
+    path = Path(place.path)
+    try:
+        stored = _read(place.path)
+    except OSError as problem:
+        return _unreadable(path, problem)
+    comparison = compare(stored, document, path, narrowed_run=narrowed_run)
+    error = comparison.error
+    update = bool(config.option.update_snapshots)
+    if isinstance(error, UnknownVersionError):
+        update = False
+    elif error is not None and narrowed_run and update:
+        update = False
+        error = SnapshotError(error.message, position=error.position, hint="rewrite it in a run that shows all docs")
+    assertion = SnapshotAssertion(
+        session=config._syrupy,  # type: ignore[attr-defined]  # where syrupy 7 keeps its session
+        extension_class=PromptExtension,
+        test_location=PromptLocation(item, place, expected_snapshots(config)),
+        update_snapshots=update,
+        update_new_snapshots_only=bool(config.option.update_new_snapshots_only),
+    )
+    keep_header = comparison.state == "header-only" and not update
+    passed = assertion == (comparison.stored if keep_header else comparison.text)
+    result = assertion.executions[0]
+    written = bool(result.created or result.updated)
+    if isinstance(result.exception, OSError):
+        error = SnapshotError(f"the snapshot cannot be written: {result.exception}", position=Position(path))
+    elif result.exception is not None and not isinstance(result.exception, TaintedSnapshotError):
+        raise result.exception
+    # syrupy keeps every result to the end of the run; its report needs the names alone.
+    result.asserted_data = result.recalled_data = None
+    return Verdict(
+        state=comparison.state,
+        path=path,
+        passed=passed,
+        written=written,
+        error=None if passed else error,
+        comparison=None if passed else comparison,
+    )
+
+
+class PromptLocation(PyTestLocation):
+    """Where an item's snapshot lies, known beforehand. Compared by identity: syrupy uses locations as keys."""
+
+    place: Place
+    expected: ExpectedSnapshots
+
+    def __init__(self, item: pytest.Item, place: Place, expected: ExpectedSnapshots) -> None:
+        values = {
+            "item": item,
+            "nodename": item.name,
+            "testname": place.name,
+            "methodname": place.name,
+            "modulename": "",
+            "filepath": place.path,
+            "place": place,
+            "expected": expected,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)  # the base class is a frozen dataclass
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    @property
+    def snapshot_name(self) -> str:
+        """Return the name that syrupy lists the snapshot by."""
+        return self.place.name
+
+    def matches_snapshot_name(self, snapshot_name: str) -> bool:
+        """Return whether this is the name of our snapshot."""
+        return snapshot_name == self.place.name
+
+    def matches_snapshot_location(self, snapshot_location: str) -> bool:
+        """Return whether this is the file of our snapshot."""
+        return snapshot_location == self.place.path
+
+
+class PromptExtension(AbstractSyrupyExtension):
+    """One snapshot in one file, exact bytes, written whole or not at all."""
+
+    snapshot_dirname = DIRECTORY
+    file_extension = SUFFIX.removeprefix(".")
+    write_immediately = True
+
+    def serialize(self, data: Any, **_filters: Any) -> str:
+        """Return the text, which is written already."""
+        return str(data)
+
+    @classmethod
+    def get_snapshot_name(cls, *, test_location: PyTestLocation, **_index: Any) -> str:
+        """Return the snapshot's name; there is one per item, so the index does not count."""
+        return test_location.snapshot_name
+
+    @classmethod
+    def get_location(cls, *, test_location: PyTestLocation, **_index: Any) -> str:
+        """Return the file of our item, and nothing for the tests of others."""
+        return test_location.place.path if isinstance(test_location, PromptLocation) else ""
+
+    @classmethod
+    def dirname(cls, *, test_location: PyTestLocation) -> str:
+        """Return one word for all our items, so that syrupy looks for obsolete files once in a run."""
+        return DIRECTORY if isinstance(test_location, PromptLocation) else ""
+
+    @classmethod
+    def matches_test_location(cls, *, test_location: PyTestLocation, snapshot_location: str) -> bool:
+        """Return whether the file is that of our item."""
+        return isinstance(test_location, PromptLocation) and test_location.place.path == snapshot_location
+
+    def is_snapshot_location(self, *, location: str) -> bool:
+        """Return whether the file could be one of ours."""
+        return is_snapshot_location(location)
+
+    def discover_snapshots(self, *, test_location: PyTestLocation, **_ignored: Any) -> SnapshotCollections:
+        """Return the files that no task defines: what merely did not run is not offered for deletion."""
+        found = SnapshotCollections()
+        if isinstance(test_location, PromptLocation):
+            for path in test_location.expected.obsolete():
+                found.add(self.read_snapshot_collection(snapshot_location=str(path)))
+        return found
+
+    def read_snapshot_collection(self, *, snapshot_location: str) -> SnapshotCollection:
+        """Return the file as a collection of its one snapshot."""
+        path = Path(snapshot_location)
+        collection = SnapshotCollection(location=snapshot_location)
+        collection.add(Snapshot(name=f"{path.parent.name}/{path.name.removesuffix(SUFFIX)}"))
+        return collection
+
+    def read_snapshot_data_from_location(self, *, snapshot_location: str, **_names: Any) -> str | None:
+        """Return the file's text; raises TaintedSnapshotError, which counts as different, when it is no UTF-8."""
+        stored = _read(snapshot_location)
+        if stored is None:
+            return None
+        try:
+            return stored.decode()
+        except UnicodeDecodeError:
+            raise TaintedSnapshotError(stored.decode(errors="replace")) from None
+
+    @classmethod
+    def write_snapshot_collection(cls, *, snapshot_collection: SnapshotCollection, **_order: Any) -> None:
+        """Write the one snapshot of the collection."""
+        for snapshot in snapshot_collection:
+            _write(snapshot_collection.location, str(snapshot.data))
+
+    def delete_snapshots(self, *, snapshot_location: str, **_names: Any) -> None:
+        """Delete the file, and the folders that it leaves empty."""
+        if not is_snapshot_location(snapshot_location):
+            return
+        path = Path(snapshot_location)
+        path.unlink(missing_ok=True)
+        for folder in list(path.parents)[:3]:
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _write(path: str, text: str) -> None:
+    # The name does not contain that of the snapshot, which may be as long as a file name can be.
+    temporary = os.path.join(os.path.dirname(path), f".promptfmt-{os.getpid()}-{next(_temporary)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(text.encode())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _unreadable(path: Path, error: OSError) -> Verdict:
+    problem = SnapshotError(f"the snapshot cannot be read: {error.strerror or error}", position=Position(path))
+    return Verdict(state="damaged", path=path, passed=False, error=problem)

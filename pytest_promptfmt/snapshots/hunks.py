@@ -1,0 +1,111 @@
+"""Which lines differ between two lists of lines, and which part of two lines, in time that stays small."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+# SequenceMatcher is cubic at worst; beyond this many pairs of lines it is not asked.
+_SMALL = 10_000
+
+
+class Hunk(NamedTuple):
+    """Lines `old_start:old_end` became lines `new_start:new_end`; one of the two may be empty."""
+
+    old_start: int
+    old_end: int
+    new_start: int
+    new_end: int
+
+
+def find_hunks(old: Sequence[str], new: Sequence[str]) -> list[Hunk]:
+    """Return the differing stretches of two lists of lines, in order, none touching the next."""
+    hunks: list[Hunk] = []
+    old_at = new_at = 0
+    for old_match, new_match in [*_matches(old, new, Hunk(0, len(old), 0, len(new))), (len(old), len(new))]:
+        if old_at < old_match or new_at < new_match:
+            hunks.append(Hunk(old_at, old_match, new_at, new_match))
+        old_at, new_at = old_match + 1, new_match + 1
+    return hunks
+
+
+def shared_start(one: str, other: str) -> int:
+    """Return how many characters two texts have in common at the start."""
+    # Halving compares slices in C: a prompt can be one line of megabytes.
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def shared_end(one: str, other: str) -> int:
+    """Return how many characters two texts have in common at the end."""
+    return shared_start(one[::-1], other[::-1])
+
+
+def _matches(old: Sequence[str], new: Sequence[str], within: Hunk) -> Iterator[tuple[int, int]]:
+    """Yield pairs of indexes of equal lines, ascending in both."""
+    low, high, new_low, new_high = within
+    while low < high and new_low < new_high and old[low] == new[new_low]:
+        yield low, new_low
+        low, new_low = low + 1, new_low + 1
+    tail = 0
+    while low < high and new_low < new_high and old[high - 1] == new[new_high - 1]:
+        high, new_high, tail = high - 1, new_high - 1, tail + 1
+    if low < high and new_low < new_high:
+        yield from _inner_matches(old, new, Hunk(low, high, new_low, new_high))
+    yield from ((high + number, new_high + number) for number in range(tail))
+
+
+def _inner_matches(old: Sequence[str], new: Sequence[str], within: Hunk) -> Iterator[tuple[int, int]]:
+    low, high, new_low, new_high = within
+    if high - low == new_high - new_low:
+        # A changed format changes lines in place, the same few in every shot.
+        same = [(low + at, new_low + at) for at in range(high - low) if old[low + at] == new[new_low + at]]
+        if 2 * len(same) >= high - low:
+            yield from same
+            return
+    if (high - low) * (new_high - new_low) <= _SMALL:
+        matcher = SequenceMatcher(None, old[low:high], new[new_low:new_high], autojunk=False)
+        for block in matcher.get_matching_blocks():
+            yield from ((low + block.a + at, new_low + block.b + at) for at in range(block.size))
+        return
+    anchors = _anchors(old, new, within)
+    if not anchors:
+        if high - low == new_high - new_low:
+            yield from ((low + at, new_low + at) for at in range(high - low) if old[low + at] == new[new_low + at])
+        return
+    for old_match, new_match in anchors:
+        yield from _matches(old, new, Hunk(low, old_match, new_low, new_match))
+        yield old_match, new_match
+        low, new_low = old_match + 1, new_match + 1
+    yield from _matches(old, new, Hunk(low, high, new_low, new_high))
+
+
+def _anchors(old: Sequence[str], new: Sequence[str], within: Hunk) -> list[tuple[int, int]]:
+    """Return the longest ascending run of lines that occur once on either side (patience diff)."""
+    low, high, new_low, new_high = within
+    old_counts, new_counts = Counter(old[low:high]), Counter(new[new_low:new_high])
+    where = {new[at]: at for at in range(new_low, new_high) if new_counts[new[at]] == 1}
+    pairs = [(at, where[old[at]]) for at in range(low, high) if old_counts[old[at]] == 1 and old[at] in where]
+    ends: list[int] = []
+    last: list[int] = []
+    before: list[int | None] = []
+    for number, (_, new_at) in enumerate(pairs):
+        rank = bisect_left(ends, new_at)
+        before.append(last[rank - 1] if rank else None)
+        ends[rank : rank + 1] = [new_at]
+        last[rank : rank + 1] = [number]
+    run: list[tuple[int, int]] = []
+    at = last[-1] if last else None
+    while at is not None:
+        run.append(pairs[at])
+        at = before[at]
+    return run[::-1]
