@@ -7,14 +7,17 @@ problem here is a SourceError that names the line.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from pytest_promptfmt.errors import Position, SourceError, did_you_mean, display_path
 from pytest_promptfmt.sources.yaml_parser import ParsedFile, parse_file
+from pytest_promptfmt.tasks import Locate
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ def read_yaml(path: Path, data: bytes | None = None) -> YamlFile:
     real = resolved(path)
     routes: dict[Path, tuple[Path, ...]] = {}
     parts: list[ParsedFile] = []
-    _collect(real, (real,), data, routes, parts)
+    _collect(_parse_first(real, data), (real,), routes, parts)
     if len(parts) == 1:
         return YamlFile(real, MappingProxyType(_without_include(parts[0].values)), (parts[0],))
     merged: dict[Any, Any] = {}
@@ -69,9 +72,48 @@ def read_yaml(path: Path, data: bytes | None = None) -> YamlFile:
     return YamlFile(real, MappingProxyType(merged), tuple(parts))
 
 
+def read_include(
+    written: Any, keys: tuple[str | int, ...], locate: Locate, path: Path | None
+) -> YamlFile:
+    """Return what the `include` of a mapping inside the file at `path` brings in, `task_list` left out.
+
+    `keys` is where the include stands in that file. Raises SourceError as `read_yaml` does.
+    """
+    folder = path.parent if path is not None else Path.cwd()
+    merged: dict[Any, Any] = {}
+    parts: list[ParsedFile] = []
+    for index, entry in enumerate(written if isinstance(written, list) else [written]):
+        position = locate((*keys, index) if isinstance(written, list) else keys)
+        target = _include_target(folder, entry, position)
+        try:
+            included = read_yaml(target) if target.is_file() else None
+        except ValueError:
+            included = None
+        if included is None:
+            raise _bad_include(entry, position, target, FileNotFoundError())
+        merged.update(included.config)
+        merged.pop("task_list", None)
+        parts += included.parts
+    return YamlFile(folder, MappingProxyType(merged), tuple(parts))
+
+
 def resolved(path: Path) -> Path:
     """Return the absolute path with `~` expanded and symlinks followed, as lm-eval 0.4.13 opens files."""
-    return Path(os.path.realpath(os.path.expanduser(path)))
+    return Path(_real(os.path.expanduser(path)))
+
+
+def _real(path: str) -> str:
+    # A folder is followed once per process: thousands of task files share few folders.
+    folder, name = os.path.split(path)
+    if name in ("", os.curdir, os.pardir):
+        return os.path.realpath(path)
+    joined = os.path.join(_real_folder(folder if os.path.isabs(folder) else os.path.join(os.getcwd(), folder)), name)
+    return os.path.realpath(joined) if os.path.islink(joined) else joined
+
+
+@lru_cache(maxsize=4096)
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)
 
 
 def _without_include(values: Mapping[Any, Any]) -> Mapping[Any, Any]:
@@ -81,22 +123,27 @@ def _without_include(values: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def _collect(
-    path: Path,
+    parsed: ParsedFile,
     route: tuple[Path, ...],
-    data: bytes | None,
     routes: dict[Path, tuple[Path, ...]],
     parts: list[ParsedFile],
 ) -> None:
-    routes[path] = route
-    parsed = parse_file(path, os.stat(path), data) if len(route) > 1 else _parse_first(path, data)
+    routes[parsed.path] = route
     if "include" in parsed.values:
-        listed = isinstance(parsed.values["include"], list)
-        for index, entry in enumerate(parsed.values["include"] if listed else [parsed.values["include"]]):
-            keys = ("include", index) if listed else ("include",)
-            target = _include_target(parsed, entry, keys)
+        written = parsed.values["include"]
+        for index, entry in enumerate(written if isinstance(written, list) else [written]):
+            keys = ("include", index) if isinstance(written, list) else ("include",)
+            target = _include_target(parsed.path.parent, entry, parsed.locate(keys))
             if target in routes:
                 raise _second_visit(parsed, keys, routes[target], (*route, target))
-            _collect(target, (*route, target), None, routes, parts)
+            try:
+                status = os.stat(target)
+                if not stat.S_ISREG(status.st_mode):
+                    raise SourceError(f"include {entry!r} is no ordinary file", position=parsed.locate(keys))
+                included = parse_file(target, status)
+            except (OSError, ValueError) as error:
+                raise _bad_include(entry, parsed.locate(keys), target, error) from error
+            _collect(included, (*route, target), routes, parts)
     parts.append(parsed)
 
 
@@ -104,30 +151,27 @@ def _parse_first(path: Path, data: bytes | None) -> ParsedFile:
     try:
         return parse_file(path, os.stat(path), data)
     except OSError as error:
-        raise _unreadable(path, Position(path), "file", error) from error
+        raise _unreadable(path, error) from error
 
 
-def _include_target(parsed: ParsedFile, entry: Any, keys: tuple[str | int, ...]) -> Path:
+def _include_target(folder: Path, entry: Any, position: Position | None) -> Path:
     if not isinstance(entry, str):
         what = "null" if entry is None else f"{entry!r}"
         raise SourceError(
             f"include takes a path or a list of paths, not {what}",
-            position=parsed.locate(keys),
+            position=position,
             hint="remove the key, or name the file to include; lm-eval 0.4.13 drops the whole file without a word",
         )
     # lm-eval expands `~` after joining, that is never: the path is relative to the including file.
-    target = Path(os.path.realpath(os.path.join(parsed.path.parent, entry)))
-    try:
-        if target.is_file():
-            return target
-    except (OSError, ValueError) as error:
-        raise SourceError(f"include {entry!r} is no usable path: {error}", position=parsed.locate(keys)) from error
-    what = "is a folder, not a file" if target.is_dir() else "does not exist"
-    raise SourceError(
-        f"include {entry!r} {what}",
-        position=parsed.locate(keys),
-        hint=_missing_hint(target, entry),
-    )
+    return Path(_real(os.path.join(folder, entry)))
+
+
+def _bad_include(entry: str, position: Position | None, target: Path, error: Exception) -> SourceError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return SourceError(
+            f"include {entry!r} does not exist", position=position, hint=_missing_hint(target, entry)
+        )
+    return SourceError(f"include {entry!r} cannot be read: {error}", position=position)
 
 
 def _missing_hint(target: Path, entry: str) -> str:
@@ -156,9 +200,9 @@ def _second_visit(
     )
 
 
-def _unreadable(path: Path, position: Position, what: str, error: OSError) -> SourceError:
+def _unreadable(path: Path, error: OSError) -> SourceError:
+    position = Position(path)
     if isinstance(error, FileNotFoundError):
-        folder = path.parent
-        names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-        return SourceError(f"the {what} does not exist", position=position, hint=did_you_mean(path.name, names))
-    return SourceError(f"the {what} cannot be read: {error.strerror or error}", position=position)
+        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        return SourceError("the file does not exist", position=position, hint=did_you_mean(path.name, names))
+    return SourceError(f"the file cannot be read: {error.strerror or error}", position=position)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,8 @@ def parse_file(path: Path, status: stat_result, data: bytes | None = None) -> Pa
     known = _parsed.get(path)
     if known is not None and known.stamp == stamp:
         return known
+    if not stat.S_ISREG(status.st_mode):
+        raise SourceError("this is no ordinary file", position=Position(path))
     if status.st_size > MAX_BYTES:
         raise SourceError(
             f"the file has {status.st_size / 2**20:.0f} MiB; a task file may have {MAX_BYTES // 2**20} MiB",

@@ -1,0 +1,123 @@
+"""Task files of lm-evaluation-harness 0.4.13: which tasks a file, a folder or a mapping defines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_promptfmt.errors import Position, SourceError, did_you_mean
+from pytest_promptfmt.sources.groups import group_tasks
+from pytest_promptfmt.sources.index import TaskIndex, yaml_files
+from pytest_promptfmt.sources.kinds import Kind, kind_of, looks_like_task, read_if_task
+from pytest_promptfmt.sources.task_config import task_from_config
+from pytest_promptfmt.sources.yaml import YamlFile, resolved
+from pytest_promptfmt.tasks import Task, locate_nowhere
+
+__all__ = ["Kind", "TaskFile", "kind_of", "load_tasks", "looks_like_task", "read_task_file", "task_from_config"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskFile:
+    """A file that defines a task, a group or a Python task class.
+
+    `names` is the name it registers; `tasks` are the tasks that this file defines or changes. `unresolved` are
+    members of a group that the index does not know. `notes` are remarks for people; for a class, why it has no tasks.
+    """
+
+    path: Path
+    kind: Kind
+    tasks: tuple[Task, ...] = ()
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    unresolved: tuple[str, ...] = ()
+
+
+def read_task_file(path: Path, index: TaskIndex | None = None) -> TaskFile | None:
+    """Return what a YAML file defines; None for YAML that has nothing to do with evaluation tasks.
+
+    Members of a group are looked up in `index`, to which the file's own folder is added where it does not cover it.
+    Raises SourceError for a file that looks like a task and is broken.
+    """
+    path = Path(path)
+    try:
+        file = read_if_task(path)
+    except OSError as error:
+        raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error
+    if file is None:
+        return None
+    notes = tuple(
+        f"{position}: {key!r} is written twice; the later one wins" for key, position in file.repeated
+    )
+    match kind_of(file.config):
+        case "class":
+            return _class_file(path, file, notes)
+        case "group":
+            index = TaskIndex() if index is None else index
+            if not index.covers(file.path):
+                index.add(file.path.parent)
+            found = group_tasks(file.config, path=path, locate=file.locate, index=index)
+            return TaskFile(
+                path=path,
+                kind="group",
+                tasks=found.tasks,
+                names=(file.config["group"],),
+                notes=(*notes, *found.notes),
+                unresolved=found.unresolved,
+            )
+        case _:
+            task = task_from_config(file.config, path=path, locate=file.locate)
+            return TaskFile(path=path, kind="task", tasks=(task,), names=(task.name,), notes=notes)
+
+
+def load_tasks(source: str | Path | Mapping[str, Any], *, allow_code: bool = False) -> list[Task]:
+    """Return the tasks of a file, of all `*.yaml` files below a folder, or of a mapping with the keys of a task.
+
+    With `allow_code` the Python functions of the tasks are imported and bound; without it they stay references, and
+    rendering a task that needs one raises CodeNotAllowedError. Raises SourceError for the first file that is broken,
+    FunctionError for the first function that cannot be imported.
+    """
+    tasks = list(_tasks_of(source))
+    if not allow_code:
+        return tasks
+    from pytest_promptfmt.sources.functions import bind_functions  # only where code may run
+
+    return [bind_functions(task, trusted=lambda _path: True) for task in tasks]
+
+
+def _tasks_of(source: str | Path | Mapping[str, Any]) -> tuple[Task, ...]:
+    if isinstance(source, Mapping):
+        if kind_of(source) == "group":
+            return group_tasks(source, path=None, locate=locate_nowhere, index=TaskIndex()).tasks
+        return (task_from_config(source, path=None, locate=locate_nowhere),)
+    path = resolved(Path(source))
+    if path.is_dir():
+        index = TaskIndex([path])
+        files = (read_task_file(file, index) for file in yaml_files(path))
+        return tuple(task for file in files if file is not None for task in file.tasks)
+    if not path.exists():
+        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise SourceError(
+            "there is no such file or folder", position=Position(path), hint=did_you_mean(path.name, siblings)
+        )
+    file = read_task_file(path)
+    if file is None:
+        raise SourceError(
+            "this file defines no task",
+            position=Position(path),
+            hint="a task has a `task` key, a group `group` and `task`, at the top level",
+        )
+    return file.tasks
+
+
+def _class_file(path: Path, file: YamlFile, notes: tuple[str, ...]) -> TaskFile:
+    name = file.config.get("task")
+    if not isinstance(name, str) or not name:
+        raise SourceError(
+            "a Python task class needs a name: the key `task` is missing",
+            position=file.locate(("class",)),
+            hint="lm-eval 0.4.13 drops the file without a word",
+        )
+    reason = f"{name} is a Python task class ({file.config['class']}): its prompts are made by its own code"
+    return TaskFile(path=path, kind="class", names=(name,), notes=(*notes, reason))
