@@ -63,57 +63,19 @@ class Shapes:
     literal_length: int | None = None
 
 
-_TEXT_FILTERS: Final = frozenset(
-    [
-        "capitalize",
-        "center",
-        "escape",
-        "e",
-        "forceescape",
-        "format",
-        "indent",
-        "lower",
-        "regex_replace",
-        "replace",
-        "safe",
-        "striptags",
-        "title",
-        "trim",
-        "truncate",
-        "upper",
-        "urlencode",
-        "urlize",
-        "wordcount",
-        "wordwrap",
-        "xmlattr",
-    ]
-)
+# fmt: off
+_TEXT_FILTERS: Final = frozenset({
+    "capitalize", "center", "escape", "e", "forceescape", "format", "indent", "lower", "regex_replace", "replace",
+    "safe", "striptags", "title", "trim", "truncate", "upper", "urlencode", "urlize", "wordcount", "wordwrap",
+})
+_LIST_FILTERS: Final = frozenset({
+    "batch", "first", "groupby", "join", "last", "list", "map", "max", "min", "random", "reject", "rejectattr",
+    "reverse", "select", "selectattr", "slice", "sort", "sum", "unique",
+})
+# fmt: on
 _SAME_TEXT: Final = frozenset({"string", "trim", "upper", "lower", "escape", "e", "safe", "title", "capitalize"})
 _NUMBER_FILTERS: Final = frozenset({"abs", "round", "filesizeformat"})
 _CASTS: Final = frozenset({"int", "float"})
-_LIST_FILTERS: Final = frozenset(
-    [
-        "batch",
-        "first",
-        "groupby",
-        "join",
-        "last",
-        "list",
-        "map",
-        "max",
-        "min",
-        "random",
-        "reject",
-        "rejectattr",
-        "reverse",
-        "select",
-        "selectattr",
-        "slice",
-        "sort",
-        "sum",
-        "unique",
-    ]
-)
 _ATTRIBUTE_FILTERS: Final = frozenset({"groupby", "join", "map", "max", "min", "sort", "sum", "unique"})
 _MAPPING_FILTERS: Final = frozenset({"dictsort", "items", "xmlattr"})
 _NUMBER_TESTS: Final = frozenset({"divisibleby", "even", "odd", "number", "integer", "float"})
@@ -244,7 +206,7 @@ class _Walk:
 
     def _hide(self, target: nodes.Node) -> None:
         for name in [target] if isinstance(target, nodes.Name) else target.find_all(nodes.Name):
-            self._bound[name.name] = None  # type: ignore[attr-defined]
+            self._bound[name.name] = None
 
     def _assign_block(self, node: nodes.AssignBlock) -> None:
         self.visit_all(node.body)
@@ -326,10 +288,11 @@ class _Walk:
         cut = _constant(bounds.start)
         if isinstance(cut, int) and 0 < cut <= _MAX_CUT:
             self.note(sliced, "cut", cut)
-        for bound, kind in ((bounds.start, "start"), (bounds.stop, "end")):
+        for bound in (bounds.start, bounds.stop):
             if bound is not None:
                 self.visit(bound)
-                self.note(bound, kind)
+        self.note(bounds.start, "start")
+        self.note(bounds.stop, "end")
 
     def _indexed(self, container: nodes.Node, index: int) -> None:
         length = index + 1 if index >= 0 else -index

@@ -48,7 +48,7 @@ def synthetic_docs(task: Task, *, count: int, split: str | None = None) -> tuple
     Python function that may not be run. A template that cannot be right for any doc (syntax, unknown filter) is left
     to rendering to report.
     """
-    plan = _plan_for(task)
+    plan = _plan_for(task.doc_source)
     marked = split is not None and split != task.dataset.evaluation_split
     mark = "".join(letter for letter in split or "" if letter.isalnum() or letter in "_-")[:24] if marked else ""
     return tuple(plan.doc(number, mark) for number in range(1, count + 1))
