@@ -231,6 +231,8 @@ class _Builder:
 
     def _add(self, group: str, member: str, config: Mapping[Any, Any], locate: Locate) -> None:
         name = f"{group}.{member}"
+        if name in self.tasks:
+            self.notes.append(f"{name!r} is defined twice in this group; lm-eval 0.4.13 keeps the last one")
         self.tasks[name] = task_from_config(
             MappingProxyType(dict(config)), path=self.path, locate=locate, name=name, group=group
         )
@@ -304,9 +306,7 @@ def _check_aggregation(config: Mapping[Any, Any], origins: _Origins) -> None:
     for entry, keys in _aggregations(config.get("aggregate_metric_list")):
         position = origins.at("aggregate_metric_list", *keys)
         if not isinstance(entry, Mapping) or "metric" not in entry:
-            raise SourceError(
-                "an entry of aggregate_metric_list is a mapping with the key `metric`", position=position
-            )
+            raise SourceError("an entry of aggregate_metric_list is a mapping with the key `metric`", position=position)
         for key in entry:
             if key not in _AGGREGATE_KEYS:
                 raise SourceError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -12,13 +13,17 @@ from pytest_promptfmt.sources.yaml_parser import MAX_BYTES
 
 Kind = Literal["class", "group", "task"]
 
+_HEAD_BYTES: Final = 65_536
+"""How much of a file too large to be a task is looked at, to say so only where it reads like one."""
 _DEFINES: Final = frozenset({"class", "group", "task"})
 _SIGN: Final = re.compile(
     r"doc_to_\w+|dataset_\w+|(?:training|validation|test|fewshot)_split|fewshot_\w+|num_fewshot|output_type|metric_list"
     r"|filter_list|generation_kwargs|include|use_prompt|custom_dataset|process_docs|process_results|target_delimiter"
     r"|gen_prefix|task_alias|group_alias|aggregate_metric_list|should_decontaminate|formats|template|tag"
 )
-_PREAMBLE: Final = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t]*(?:#[^\n]*|%[^\n]*|---[ \t]*(?:#[^\n]*)?)?\n)*(?:---[ \t]+)?")
+_PREAMBLE: Final = re.compile(
+    rb"(?:\xef\xbb\xbf)?(?:[ \t]*(?:#[^\n]*|%[^\n]*|---[ \t]*(?:#[^\n]*)?)?\n)*(?:---[ \t]+)?"
+)
 _FLOW_KEY: Final = re.compile(rb"""[{,]\s*["']?([A-Za-z_]\w*)["']?\s*:""")
 
 
@@ -56,11 +61,12 @@ def read_if_task(path: Path) -> YamlFile | None:
 
     Raises SourceError for a file that looks like a task and cannot be read, OSError when it cannot be opened.
     """
-    with path.open("rb") as stream:
-        data = stream.read(MAX_BYTES + 1)
+    with open(path, "rb") as stream:
+        whole = os.fstat(stream.fileno()).st_size <= MAX_BYTES
+        data = stream.read() if whole else stream.read(_HEAD_BYTES)
     if not looks_like_task(data):
         return None
-    file = read_yaml(path, data if len(data) <= MAX_BYTES else None)
+    file = read_yaml(path, data if whole else None)
     return file if kind_of(file.config) is not None and concerns_us(file.config) else None
 
 

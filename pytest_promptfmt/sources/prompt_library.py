@@ -22,7 +22,9 @@ BUILTIN_PROMPTS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 )
 
 
-def prompt_fields(use_prompt: str, *, has_choices: bool, folder: Path | None, position: Position | None) -> dict[str, str]:
+def prompt_fields(
+    use_prompt: str, *, has_choices: bool, folder: Path | None, position: Position | None
+) -> dict[str, str]:
     """Return the fields that `use_prompt` replaces, for the task and for its demonstrations alike.
 
     A built-in prompt replaces doc_to_text, doc_to_target and (where the task has choices) doc_to_choice, all three by

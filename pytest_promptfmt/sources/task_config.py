@@ -306,9 +306,7 @@ def _fewshot(config: Mapping[Any, Any], where: _Where) -> dict[str, Any]:
             hint = did_you_mean(str(key), FEWSHOT_KEYS)
             if key in _TASK_KEYS:
                 hint = f"{key} stands at the top level of the task, not under fewshot_config"
-            raise SourceError(
-                f"{key!r} is no key of fewshot_config", position=where("fewshot_config", key), hint=hint
-            )
+            raise SourceError(f"{key!r} is no key of fewshot_config", position=where("fewshot_config", key), hint=hint)
         if key in _FEWSHOT_TYPES:
             _check_value(f"fewshot_config.{key}", value, _FEWSHOT_TYPES[key], where("fewshot_config", key))
         if key != "fewshot_indices":  # accepted and ignored by lm-eval 0.4.13

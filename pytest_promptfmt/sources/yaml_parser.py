@@ -437,4 +437,3 @@ def _unquoted_template(data: bytes, mark: Any) -> bool:
         return False
     lines = data.decode("utf-8", "replace").splitlines()[: mark.line + 1]
     return bool(lines) and any(re.search(r":\s+\{[{%]", line) is not None for line in lines[-2:])
-
