@@ -11,12 +11,15 @@ from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Any, Literal, get_args
 
+from pytest_promptfmt.snapshots.characters import END
 from pytest_promptfmt.snapshots.diff import Change
 from pytest_promptfmt.snapshots.hunks import shared_end, shared_start
 
 Category = Literal["error", "damaged", "changed", "new", "renamed", "obsolete", "header-only"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 """All categories, the most urgent first."""
+
+_MARK = "| "  # stands before every line of a text; other lines begin with two characters as well
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,6 +130,7 @@ def _trimmed(old: str, new: str) -> tuple[str, str, str]:
     start = shared_start(old, new)
     tail = shared_end(old[start:], new[start:])
     old_part, new_part = old[start : len(old) - tail], new[start : len(new) - tail]
-    # Two marks (`| `, `* `) stand before every line.
-    where = {(True, True): "whole", (True, False): "start", (False, True): "end"}.get((start <= 2, tail == 0), "inside")
+    at_start = start <= len(_MARK)
+    at_end = tail == 0 or (tail == len(END) and old.endswith(END))
+    where = {(True, True): "whole", (True, False): "start", (False, True): "end"}.get((at_start, at_end), "inside")
     return old_part, new_part, where

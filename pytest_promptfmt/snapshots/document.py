@@ -235,8 +235,7 @@ class _Reader:
         if match is None:
             raise self._error("the end line is not whole")
         if self.lines[self.number :] != [""]:
-            self.number += 1
-            raise self._error("nothing but one line end may follow the end line")
+            raise self._error("one line end, and nothing else, has to follow the end line")
         if int(match[1]) != count:
             raise self._error(f"the end line counts {match[1]} docs, the file has {count}")
         if match[2] != _digest(body):

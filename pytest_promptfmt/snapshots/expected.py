@@ -17,7 +17,7 @@ from pytest_promptfmt.snapshots.document import MAGIC, read_document
 from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, Claims, Place, decode_name, snapshot_path
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.snapshots.document import DocRecord
+    from pytest_promptfmt.snapshots.document import DocRecord, Document
 
 _TASK_SUFFIXES = (".yaml", ".yml")
 # Tasks of other systems may live in these; a folder is only an orphan when none of them could own it.
@@ -51,6 +51,7 @@ class ExpectedSnapshots:
         self._visited: set[Path] = set()
         self._profiles: frozenset[str] | None = None
         self._obsolete: tuple[Path, ...] | None = None
+        self._obsolete_by_docs: dict[tuple[DocRecord, ...], list[Path]] | None = None
 
     def know_profiles(self, names: Iterable[str]) -> None:
         """Say which profiles exist at all; without this, no file is obsolete for its profile alone."""
@@ -88,6 +89,19 @@ class ExpectedSnapshots:
             self._obsolete = tuple(sorted({*self._undefined(), *self._orphans()}))
         return self._obsolete
 
+    def obsolete_like(self, document: Document) -> Path | None:
+        """Return the obsolete file that shows the same docs, whatever its header; None when not exactly one does."""
+        if self._obsolete_by_docs is None:
+            self._obsolete_by_docs = {}
+            for path in self.obsolete():
+                try:
+                    docs = read_document(path.read_text("utf-8"), path).docs
+                except (OSError, UnicodeDecodeError, SnapshotError):
+                    continue
+                self._obsolete_by_docs.setdefault(docs, []).append(path)
+        alike = self._obsolete_by_docs.get(document.docs, [])
+        return alike[0] if len(alike) == 1 else None
+
     def _undefined(self) -> Iterator[Path]:
         """Yield files of fully read task files whose task or profile does not exist."""
         for folder in {file.parent / DIRECTORY / file.stem: None for file in self._ids}:
@@ -116,29 +130,6 @@ class ExpectedSnapshots:
 
     def _knows_profile(self, profile: str) -> bool:
         return self._profiles is None or profile in self._profiles or _SHOTS.sub("", profile) in self._profiles
-
-
-def renamed(missing: Iterable[tuple[Path, str]], obsolete: Iterable[Path]) -> list[tuple[Path, Path]]:
-    """Return (old, new) pairs of an obsolete file and a missing snapshot that show the same, whatever their headers.
-
-    `missing` holds path and text of each new snapshot. Files whose content occurs more than once on either side are
-    left out: which one became which is a guess.
-    """
-    old_by_docs: dict[tuple[DocRecord, ...], list[Path]] = {}
-    for path in obsolete:
-        try:
-            docs = read_document(path.read_text("utf-8"), path).docs
-        except (OSError, UnicodeDecodeError, SnapshotError):
-            continue
-        old_by_docs.setdefault(docs, []).append(path)
-    new_by_docs: dict[tuple[DocRecord, ...], list[Path]] = {}
-    for path, text in missing:
-        new_by_docs.setdefault(read_document(text, path).docs, []).append(path)
-    return sorted(
-        (old[0], new_by_docs[docs][0])
-        for docs, old in old_by_docs.items()
-        if len(old) == 1 and len(new_by_docs.get(docs, ())) == 1
-    )
 
 
 def is_snapshot_location(path: str) -> bool:

@@ -34,11 +34,9 @@ __all__ = [
     "PromptExtension",
     "Verdict",
     "check",
-    "expected_snapshots",
     "syrupy_is_active",
 ]
 
-_EXPECTED = "_promptfmt_expected_snapshots"
 _temporary = itertools.count()
 
 
@@ -47,7 +45,8 @@ class Verdict:
     """What became of one snapshot.
 
     `written` says that the file was made or rewritten. `comparison` holds both texts and documents; it is None once
-    the snapshot passed, to keep large runs small.
+    the snapshot passed, to keep large runs small. `renamed_from` is an obsolete file that shows the same as a missing
+    one.
     """
 
     state: State
@@ -56,6 +55,7 @@ class Verdict:
     written: bool = False
     error: SnapshotError | None = None
     comparison: Comparison | None = None
+    renamed_from: Path | None = None
 
 
 def syrupy_is_active(config: pytest.Config) -> bool:
@@ -63,17 +63,14 @@ def syrupy_is_active(config: pytest.Config) -> bool:
     return hasattr(config.option, "update_snapshots")
 
 
-def expected_snapshots(config: pytest.Config) -> ExpectedSnapshots:
-    """Return the registry of this run."""
-    found: ExpectedSnapshots | None = getattr(config, _EXPECTED, None)
-    if found is None:
-        found = ExpectedSnapshots()
-        setattr(config, _EXPECTED, found)
-    return found
-
-
 def check(
-    config: pytest.Config, item: pytest.Item, place: Place, document: Document, *, narrowed_run: bool = False
+    config: pytest.Config,
+    item: pytest.Item,
+    place: Place,
+    document: Document,
+    *,
+    expected: ExpectedSnapshots,
+    narrowed_run: bool = False,
 ) -> Verdict:
     """Compare a rendered document with its stored snapshot, and write it when syrupy's options say so.
 
@@ -96,7 +93,7 @@ def check(
     assertion = SnapshotAssertion(
         session=config._syrupy,  # type: ignore[attr-defined]  # where syrupy 7 keeps its session
         extension_class=PromptExtension,
-        test_location=PromptLocation(item, place, expected_snapshots(config)),
+        test_location=PromptLocation(item, place, expected),
         update_snapshots=update,
         update_new_snapshots_only=bool(config.option.update_new_snapshots_only),
     )
@@ -117,6 +114,7 @@ def check(
         written=written,
         error=None if passed else error,
         comparison=None if passed else comparison,
+        renamed_from=expected.obsolete_like(document) if comparison.state == "missing" and not passed else None,
     )
 
 

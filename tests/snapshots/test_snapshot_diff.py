@@ -1,0 +1,126 @@
+from dataclasses import replace
+from difflib import SequenceMatcher
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_promptfmt.snapshots.diff import changes, unified_diff
+from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section
+from pytest_promptfmt.snapshots.hunks import find_hunks, shared_end, shared_start
+
+LINES = st.lists(st.sampled_from("abcdefg"), max_size=30)
+
+
+def document(*prompts: str, header: str = "arc") -> Document:
+    entries = (Entry('" A"', True), Entry('" B"'))
+    return Document(
+        {"task": header},
+        tuple(
+            DocRecord(number, (Section("prompt", prompt), Section("continuations", None, entries)))
+            for number, prompt in enumerate(prompts, 1)
+        ),
+    )
+
+
+@given(LINES, LINES)
+def test_hunks_turn_the_old_lines_into_the_new(old: list[str], new: list[str]) -> None:
+    made: list[str] = []
+    at = 0
+    for hunk in find_hunks(old, new):
+        made += old[at : hunk.old_start] + new[hunk.new_start : hunk.new_end]
+        assert hunk.old_start >= at
+        at = hunk.old_end
+    assert made + old[at:] == new
+
+
+def test_hunks_of_long_lists_stay_small() -> None:
+    old = [f"line {number % 700} of {number // 9}" if number % 3 else "" for number in range(6000)]
+    new = [line.replace("line 5", "row 5") for line in old]
+    del new[3000:3002]
+    new.insert(17, "added")
+    changed = sum(max(hunk.old_end - hunk.old_start, hunk.new_end - hunk.new_start) for hunk in find_hunks(old, new))
+    assert changed <= 3 + sum("line 5" in line for line in old) * 2
+
+
+@given(st.text("ab"), st.text("ab"))
+def test_shared_parts_are_as_long_as_they_can_be(one: str, other: str) -> None:
+    start, end = shared_start(one, other), shared_end(one, other)
+    assert one[:start] == other[:start]
+    assert one[start : start + 1] != other[start : start + 1] or start == min(len(one), len(other))
+    assert one[len(one) - end :] == other[len(other) - end :]
+
+
+def test_a_trailing_blank_is_seen() -> None:
+    old, new = document("Question: x\nAnswer:", "same"), document("Question: x\nAnswer: ", "same")
+    assert unified_diff(old, new) == [
+        "@@ doc 1, prompt, line 2 @@",
+        " prompt",
+        " | Question: x",
+        "-| Answer:⟨end⟩",
+        "+| Answer: ⟨end⟩",
+        " continuations",
+        ' * " A"',
+        '   " B"',
+    ]
+
+
+def test_a_change_says_where_in_the_new_prompt_it_begins() -> None:
+    old, new = document("same", "Question:\tx\nAnswer:"), document("same", "Question:\tx\nAnswer: ")
+    (change,) = changes(old, new)
+    assert (change.doc, change.section, change.prompt) == (2, "prompt", 0)
+    assert change.offset == len("Question:\tx\nAnswer:")
+
+
+def test_a_change_of_a_continuation_is_in_no_prompt() -> None:
+    old = document("same")
+    sections = (old.docs[0].sections[0], Section("continuations", None, (Entry('"A"', True), Entry('" B"'))))
+    (change,) = changes(old, replace(old, docs=(DocRecord(1, sections),)))
+    assert (change.removed, change.added) == (('* " A"',), ('* "A"',))
+    assert (change.prompt, change.offset) == (None, None)
+
+
+def test_a_moved_gold_mark_is_a_change() -> None:
+    old = document("same")
+    sections = (old.docs[0].sections[0], Section("continuations", None, (Entry('" A"'), Entry('" B"', True))))
+    assert changes(old, replace(old, docs=(DocRecord(1, sections),)))
+
+
+def test_equal_documents_have_no_diff() -> None:
+    assert unified_diff(document("a"), document("a")) == []
+    assert changes(document("a"), document("a")) == ()
+
+
+def test_the_header_is_shown_but_is_no_change() -> None:
+    old, new = document("a"), document("a", header="arc2")
+    assert unified_diff(old, new) == ["@@ header @@", "-task: arc", "+task: arc2"]
+    assert changes(old, new) == ()
+
+
+def test_docs_that_came_or_went_are_shown_whole() -> None:
+    assert "+| b⟨end⟩" in unified_diff(document("a"), document("a", "b"))
+    assert "-| b⟨end⟩" in unified_diff(document("a", "b"), document("a"))
+    assert [change.doc for change in changes(document("a", "b"), document("a"))] == [2]
+
+
+def test_letters_that_look_alike_are_shown_by_their_code_points() -> None:
+    for old, new in (("Answer", "Аnswer"), ("café", "cafe\u0301"), ("it's", "it’s"), ("Ａ", "A")):
+        assert any(line.startswith("?they look alike") for line in unified_diff(document(old), document(new)))
+    assert not any(line.startswith("?") for line in unified_diff(document("漢字"), document("漢語")))
+
+
+def test_a_diff_is_bounded() -> None:
+    old = document("\n".join(f"line {number}" for number in range(5000)))
+    new = document("\n".join(f"row {number}" for number in range(5000)))
+    lines = unified_diff(old, new, max_lines=50)
+    assert len(lines) == 51
+    assert lines[-1] == "… and more"
+    wide = unified_diff(document("x" * 100_000 + "a"), document("x" * 100_000 + "b"))
+    assert max(map(len, wide)) < 500
+    assert any(line.startswith("-") and line.endswith("a⟨end⟩") for line in wide)
+
+
+@given(LINES, LINES)
+def test_short_diffs_are_as_good_as_those_of_difflib(old: list[str], new: list[str]) -> None:
+    ours = len(old) - sum(hunk.old_end - hunk.old_start for hunk in find_hunks(old, new))
+    blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+    assert ours * 2 >= sum(block.size for block in blocks)
