@@ -49,8 +49,19 @@ class SourceError(PromptfmtError):
     """A file that cannot be read as the task or group it looks like."""
 
 
-class CodeNotAllowedError(PromptfmtError):
+class WithheldError(PromptfmtError):
+    """Rendering needs what the user has not given or allowed: a reason to skip a task, not to fail.
+
+    `reason` is the same for all tasks that lack the same thing.
+    """
+
+    reason = "something is withheld that rendering needs"
+
+
+class CodeNotAllowedError(WithheldError):
     """A task needs Python code that the user has not allowed to run."""
+
+    reason = "Python code outside the rootdir and --promptfmt-allow-code, or switched off"
 
 
 class FunctionError(PromptfmtError):
@@ -61,8 +72,10 @@ class DocsError(PromptfmtError):
     """The docs of a task cannot be found, read or made."""
 
 
-class SyntheticDocsError(DocsError):
-    """A task without docs at hand whose Python functions synthetic docs cannot feed: a reason to skip, not to fail."""
+class SyntheticDocsError(DocsError, WithheldError):
+    """A task without docs at hand whose Python functions synthetic docs cannot feed."""
+
+    reason = "no docs at hand, and Python functions that synthetic docs cannot feed"
 
 
 class RenderError(PromptfmtError):

@@ -6,7 +6,7 @@ this project from the documented prompt layouts of the model families, not copie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -60,3 +60,11 @@ def builtin_profile(name: str) -> Profile:
         )
     file = resources.files("pytest_promptfmt") / "data" / "chat_templates" / f"{name.removeprefix('chat-')}.jinja"
     return Profile(name=name, chat_template=file.read_text("utf-8"), special_tokens=_ARCHETYPES[name])
+
+
+def resolve_profiles(names: Iterable[str]) -> tuple[Profile, ...]:
+    """Return the profiles of these names, each once; `chat` stands for all built-in chat profiles."""
+    wanted: dict[str, None] = {}
+    for name in names:
+        wanted.update(dict.fromkeys(_ARCHETYPES if name == "chat" else (name,)))
+    return tuple(builtin_profile(name) for name in wanted)

@@ -5,7 +5,7 @@ Importing this module costs next to nothing: it is read before it is known wheth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,6 +33,8 @@ class Settings:
 
     `docs` is how many docs a snapshot shows (None: 2 synthetic, 3 otherwise), `num_fewshot` overrides the shots of
     every task that does not fix them to 0, `time_limit` is in seconds for rendering one task with one profile.
+    `is_narrowed` says that the command line asked for a number of docs: stored docs beyond it are kept. `repeat` are
+    the command-line options that another run needs to render the same.
     """
 
     rootdir: Path
@@ -44,6 +46,8 @@ class Settings:
     allow_code: tuple[Path, ...] = ()
     no_code: bool = False
     time_limit: float = DEFAULT_TIME_LIMIT
+    is_narrowed: bool = False
+    repeat: tuple[str, ...] = ()
 
     def trusts(self, file: Path) -> bool:
         """Return whether Python code in `file` may run: below the rootdir or an allowed path, unless switched off."""
@@ -78,7 +82,18 @@ def read_settings(config: Options, default_profiles: Sequence[str]) -> Settings:
         ),
         no_code=config.getoption("promptfmt_no_code"),
         time_limit=_seconds(config.getini("promptfmt_time_limit")),
+        is_narrowed=config.getoption("promptfmt_docs") is not None,
+        repeat=tuple(_given(config)),
     )
+
+
+def _given(config: Options) -> Iterator[str]:
+    """Yield the command-line options that change what is rendered, as they were given."""
+    for name in ("profile", "format", "docs", "num_fewshot", "allow_code_path"):
+        given = config.getoption(f"promptfmt_{name}")
+        for value in given if isinstance(given, list) else [given]:
+            if value is not None:
+                yield from (f"--promptfmt-{name.removesuffix('_path').replace('_', '-')}", str(value))
 
 
 def _count(config: Options, name: str, *, least: int) -> int | None:

@@ -157,6 +157,11 @@ class Task:
         own = self.metadata.get("promptfmt")
         return own if isinstance(own, Mapping) else {}
 
+    @property
+    def doc_source(self) -> Task:
+        """Return the task whose field mappings tell what its docs look like: itself, unless a format laid it out."""
+        return self
+
     def position(self, *keys: str | int) -> Position | None:
         """Return where a key was written; the nearest parent, then the file, where the key itself is not written."""
         while keys:

@@ -1,0 +1,93 @@
+"""One task through the rooms: functions bound, docs found, prompts rendered, limits kept, a snapshot document made.
+
+The profile-independent part of a task is done once and shared by its profiles; only the task worked on last is
+held, so that a run over thousands of tasks stays small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_promptfmt.errors import PromptfmtError
+from pytest_promptfmt.limits import time_limit
+from pytest_promptfmt.profiles import Profile
+from pytest_promptfmt.rendering import TaskRenderer
+from pytest_promptfmt.rendering.prompt import Instance
+from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.snapshots.content import header_facts, make_document
+from pytest_promptfmt.snapshots.document import Document
+from pytest_promptfmt.sources.docs import effective_shots, load_docs
+from pytest_promptfmt.sources.functions import bind_functions
+from pytest_promptfmt.tasks import Task, TaskDocs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Prepared:
+    """What the profiles of a task share."""
+
+    docs: TaskDocs
+    shots: int
+    renderer: TaskRenderer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rendered:
+    """What came out for one task and profile: the instances, and the document that a snapshot stores."""
+
+    instances: Sequence[Instance]
+    document: Document
+
+
+class Pipeline:
+    """Renders tasks by the settings of one run."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._task: Task | None = None
+        self._prepared: _Prepared | PromptfmtError | None = None
+
+    def render(self, task: Task, profile: Profile, profile_id: str) -> Rendered:
+        """Return the instances of a task's docs for a profile, and their document.
+
+        Raises the PromptfmtError that stopped it: code not allowed, docs not found, a template that fails, the time
+        limit. The part that profiles share is tried once: its error is raised for each of them.
+        """
+        with time_limit(self._settings.time_limit, f"rendering {task.id}", task.position("doc_to_text")):
+            prepared = self._prepare(task)
+            instances = tuple(prepared.renderer.instances(profile))
+        header = header_facts(
+            task=task.id,
+            profile=profile_id,
+            output=task.output_type,
+            docs=prepared.docs.origin,
+            shots=prepared.shots,
+            fewshot_docs=prepared.docs.fewshot_origin,
+        )
+        return Rendered(instances=instances, document=make_document(header, instances))
+
+    def release(self) -> None:
+        """Forget the task worked on last."""
+        self._task = self._prepared = None
+
+    def _prepare(self, task: Task) -> _Prepared:
+        if self._task is not task:
+            self._task = task
+            try:
+                self._prepared = self._fresh(task)
+            except PromptfmtError as error:
+                self._prepared = error
+        assert self._prepared is not None
+        if isinstance(self._prepared, PromptfmtError):
+            raise self._prepared.with_traceback(None)
+        return self._prepared
+
+    def _fresh(self, task: Task) -> _Prepared:
+        settings = self._settings
+        bound = bind_functions(task, trusted=settings.trusts)
+        docs = load_docs(bound, count=settings.docs, num_fewshot=settings.num_fewshot)
+        return _Prepared(
+            docs=docs,
+            shots=effective_shots(bound, settings.num_fewshot),
+            renderer=TaskRenderer(bound, docs, num_fewshot=settings.num_fewshot),
+        )

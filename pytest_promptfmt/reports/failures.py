@@ -1,0 +1,129 @@
+"""What a failing snapshot says: what differs, which line of which file made it, and how to accept just this.
+
+Plain text, without colours: it also goes to JUnit files and annotations.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from pytest_promptfmt.errors import display_path
+from pytest_promptfmt.reports.clusters import cluster_key
+from pytest_promptfmt.reports.outcomes import Outcome
+from pytest_promptfmt.rendering.prompt import Instance, Origin
+from pytest_promptfmt.snapshots.comparison import Comparison
+from pytest_promptfmt.snapshots.diff import Change, changes, unified_diff
+from pytest_promptfmt.snapshots.extension import Verdict
+
+PREVIEW_LINES = 40
+"""Lines shown of a snapshot that does not exist yet."""
+
+
+def outcome_of(verdict: Verdict, instances: Sequence[Instance], *, task: str, file: str, profile: str) -> Outcome:
+    """Return the outcome of a comparison; a change is keyed by what changed and by the configuration key behind it."""
+    facts = {"task": task, "file": file, "profile": profile}
+    if verdict.error is not None:
+        return Outcome(category="damaged", key=verdict.error.message, title=str(verdict.error), **facts)
+    if verdict.passed:
+        stale = verdict.state == "header-only" and not verdict.written
+        return Outcome(category="header-only" if stale else "passed", **facts)
+    if verdict.renamed_from is not None:
+        old, new = display_path(verdict.renamed_from), display_path(verdict.path)
+        return Outcome(category="renamed", key=old, title=f"renamed {old} → {new}", **facts)
+    if verdict.state == "missing":
+        return Outcome(category="new", title="snapshots that do not exist yet", **facts)
+    changed = _changes(verdict)
+    origin = _origin(changed, instances)
+    return Outcome(
+        category="changed",
+        key=cluster_key(changed, origin.key or origin.part if origin else ""),
+        title=_change_title(changed[0], origin) if changed else "changed",
+        docs=len({change.doc for change in changed}),
+        **facts,
+    )
+
+
+def failure_text(verdict: Verdict, instances: Sequence[Instance], outcome: Outcome, *, command: str) -> str:
+    """Return the text of a failing item: what differs as a diff, where it comes from, the command that accepts it."""
+    return "\n".join([*_explanation(verdict, instances, outcome), f"accept: {command}"])
+
+
+def repeated_text(outcome: Outcome, first: str, *, command: str) -> str:
+    """Return the short text of an item that fails as `first` did."""
+    return f"{outcome.task} [{outcome.profile}]: as {first}\naccept: {command}"
+
+
+def accept_command(path: str, names: str, options: Sequence[str]) -> str:
+    """Return the shell command that accepts one item: its file, the rest of its node id, and this run's options."""
+    return shlex.join(["pytest", "--promptfmt", *options, f"{path}::{names}", "--snapshot-update"])
+
+
+def _explanation(verdict: Verdict, instances: Sequence[Instance], outcome: Outcome) -> Iterator[str]:
+    path = display_path(verdict.path)
+    who = f"{outcome.task} [{outcome.profile}]"
+    if verdict.error is not None:
+        yield f"{who}: the snapshot cannot be trusted"
+        yield str(verdict.error)
+        return
+    if verdict.renamed_from is not None:
+        yield f"{who}: there is no snapshot {path}, but one that no task defines shows the same"
+        yield outcome.title
+        return
+    if verdict.state == "missing":
+        yield f"{who}: there is no snapshot yet"
+        yield path
+        yield from _preview(verdict.comparison)
+        return
+    changed = _changes(verdict)
+    total = len(instances)
+    yield f"{who}: {outcome.docs} of {total} {'doc' if total == 1 else 'docs'} changed"
+    yield f"--- {path}"
+    yield "+++ now"
+    if verdict.comparison and verdict.comparison.old and verdict.comparison.new:
+        yield from unified_diff(verdict.comparison.old, verdict.comparison.new)
+    origin = _origin(changed, instances)
+    if origin is not None:
+        yield f"the first change is in text from {origin}"
+
+
+def _preview(comparison: Comparison | None) -> Iterator[str]:
+    if comparison is None:
+        return
+    lines = comparison.text.splitlines()
+    yield from (f"+{line}" for line in islice(lines, PREVIEW_LINES))
+    if len(lines) > PREVIEW_LINES:
+        yield f"… and {len(lines) - PREVIEW_LINES} more lines"
+
+
+def _changes(verdict: Verdict) -> tuple[Change, ...]:
+    comparison = verdict.comparison
+    if comparison is None or comparison.old is None or comparison.new is None:
+        return ()
+    return changes(comparison.old, comparison.new)
+
+
+def _origin(changed: Sequence[Change], instances: Sequence[Instance]) -> Origin | None:
+    """Return where the text at the first change in a prompt comes from."""
+    by_number = {instance.index + 1: instance for instance in instances}
+    for change in changed:
+        instance = by_number.get(change.doc)
+        if instance is None or change.prompt is None or change.offset is None:
+            continue
+        if change.prompt < len(instance.prompts):
+            span = instance.prompts[change.prompt].span_at(change.offset)
+            if span is not None:
+                return span.origin
+    return None
+
+
+def _change_title(change: Change, origin: Origin | None) -> str:
+    where = f" from {origin}" if origin else f" in {change.section}"
+    removed = change.removed[0] if change.removed else "nothing"
+    added = change.added[0] if change.added else "nothing"
+    return f"{_short(removed)} became {_short(added)},{where}"
+
+
+def _short(line: str, width: int = 60) -> str:
+    return line if len(line) <= width else f"{line[: width - 1]}…"

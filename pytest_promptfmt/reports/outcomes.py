@@ -1,0 +1,64 @@
+"""What became of each item, small enough to travel in pytest's reports, and the tally of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from pytest_promptfmt.errors import PromptfmtError
+from pytest_promptfmt.reports.clusters import Category, Clusters, Member
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """One item's result. `key` is equal for results to be shown once; `title` is the line that shows them."""
+
+    category: Category | Literal["passed", "skipped"]
+    task: str
+    file: str
+    profile: str = ""
+    key: str = ""
+    title: str = ""
+    docs: int = 0
+
+    @classmethod
+    def of_error(cls, error: PromptfmtError, *, task: str, file: str, profile: str = "") -> Outcome:
+        """Return the outcome of a task that could not be read or rendered; equal messages are shown once."""
+        where = f"{error.position}: " if error.position else ""
+        return cls(
+            category="error", task=task, file=file, profile=profile, key=error.message, title=f"{where}{error.message}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a mapping that JSON knows."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Outcome:
+        """Return the outcome that `to_json` wrote."""
+        return cls(**data)
+
+
+@dataclass(slots=True)
+class Tally:
+    """The outcomes of a run: clusters of equal problems, and skipped tasks by reason."""
+
+    clusters: Clusters = field(default_factory=Clusters)
+    skipped: dict[str, list[str]] = field(default_factory=dict)
+    _first: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def add(self, outcome: Outcome, item: str) -> bool:
+        """Count the outcome of an item; return whether it repeats a problem that an earlier item had."""
+        if outcome.category == "passed":
+            return False
+        if outcome.category == "skipped":
+            self.skipped.setdefault(outcome.title, []).append(outcome.task)
+            return False
+        self._first.setdefault((outcome.category, outcome.key), item)
+        member = Member(task=outcome.task, profile=outcome.profile, file=outcome.file, docs=outcome.docs)
+        return not self.clusters.add(outcome.category, outcome.key, outcome.title, member)
+
+    def first_item(self, outcome: Outcome) -> str | None:
+        """Return the item that had the same problem first, None when there was none yet."""
+        return self._first.get((outcome.category, outcome.key))

@@ -1,0 +1,58 @@
+"""What stands in the terminal before and after a run, as plain lines; colours and sections are pytest's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from pytest_promptfmt.errors import display_path
+from pytest_promptfmt.reports.clusters import Cluster
+from pytest_promptfmt.reports.outcomes import Tally
+from pytest_promptfmt.settings import Settings
+
+SHOWN_TASKS: Final = 8
+"""How many tasks of one cluster are named without -v."""
+
+SHOWN_CLUSTERS: Final = 20
+"""How many clusters are listed without -v."""
+
+
+def header_lines(settings: Settings, profile_ids: Sequence[str]) -> list[str]:
+    """Return the lines for pytest's header: what is rendered, and whose Python code may run."""
+    allowed = ", ".join(["the rootdir", *(display_path(path) for path in settings.allow_code)])
+    code = "Python code is not run" if settings.no_code else f"Python code may run below {allowed}"
+    return [f"promptfmt: profiles {', '.join(profile_ids)}; {code}"]
+
+
+def summary_lines(tally: Tally, *, verbosity: int = 0) -> list[str]:
+    """Return the closing lines: each distinct problem once, with how often and where; empty when all was well."""
+    return list(_summary(tally, verbosity))
+
+
+def _summary(tally: Tally, verbosity: int) -> Iterator[str]:
+    shown = len(tally.clusters) if verbosity > 0 else SHOWN_CLUSTERS
+    for cluster in islice(tally.clusters, shown):
+        yield from _cluster_lines(cluster, verbosity)
+    if len(tally.clusters) > shown:
+        yield f"… and {len(tally.clusters) - shown:,} more distinct problems; -v lists them all"
+    for reason, tasks in sorted(tally.skipped.items(), key=lambda entry: -len(entry[1])):
+        yield f"skipped, {_count(len(tasks), 'item')}: {reason}"
+
+
+def _cluster_lines(cluster: Cluster, verbosity: int) -> Iterator[str]:
+    size = f"{_count(len(cluster.members), 'item')} of {_count(len(cluster.tasks), 'task')}"
+    title = "the header is out of date; --snapshot-update rewrites it" if cluster.category == "header-only" else ""
+    yield f"{cluster.category}, {size}: {title or cluster.example}"
+    if len(cluster.members) > 1:
+        yield f"    {_names(cluster.tasks, verbosity)}"
+
+
+def _names(tasks: Sequence[str], verbosity: int) -> str:
+    if verbosity > 0 or len(tasks) <= SHOWN_TASKS:
+        return ", ".join(tasks)
+    return ", ".join(tasks[:SHOWN_TASKS]) + f" and {len(tasks) - SHOWN_TASKS:,} more"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
