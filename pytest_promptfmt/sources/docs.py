@@ -76,7 +76,7 @@ def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str]:
     if shots <= 0:
         return (), "none needed"
     if split is None and task.fewshot.samples is not None:
-        return (), "fewshot_config.samples"
+        return _written_samples(task), "fewshot_config.samples"
     if split is None:
         split = _fallback_split(task)
     source = search.demonstrations(split)
@@ -93,6 +93,20 @@ def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str]:
         made = synthetic_docs(task, count=needed - len(pool), split=SHOT_SPLIT)
         return (*pool, *made), f"{origin}, {len(made)} synthetic"
     return pool, origin
+
+
+def _written_samples(task: Task) -> tuple[Doc, ...]:
+    """Return the docs of `fewshot_config.samples`, a list or a function that returns one; taken as they are."""
+    keys = ("fewshot_config", "samples")
+    samples = task.fewshot.samples
+    if isinstance(samples, FunctionRef):
+        raise CodeNotAllowedError(
+            f"{'.'.join(keys)} is the Python function {samples}, which has not been allowed to run",
+            position=task.position(*keys),
+            hint="allow the task's code, if you trust it",
+        )
+    docs = _run(lambda: list(samples()), task, keys) if callable(samples) else samples
+    return tuple(_Source(label=".".join(keys), position=task.position(*keys), docs=lambda: docs).checked())
 
 
 def _pool_rule(task: Task) -> tuple[str | None, Spec, tuple[str, ...]]:
