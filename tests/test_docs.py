@@ -120,7 +120,7 @@ def test_the_python_examples_of_a_page_do_what_it_shows(
     assert examples, "a python block without >>> is not tried by anyone"
     test = doctest.DocTest(examples, {"__name__": "__main__"}, page, str(ROOT / page), 0, None)
     failures: list[str] = []
-    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(test, out=failures.append)
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=failures.append)
     assert not failures, "".join(failures)
 
 
