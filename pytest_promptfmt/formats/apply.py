@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_promptfmt.errors import FormatError, Position, did_you_mean
-from pytest_promptfmt.formats.builder import Fields, Templates, build_templates
+from pytest_promptfmt.formats.builder import STAND_INS, Fields, Templates, build_templates
 from pytest_promptfmt.formats.declared import declared, is_single
-from pytest_promptfmt.formats.fields import answer_field, choices_field, question_field, topic_field
-from pytest_promptfmt.formats.format import PROMPT_FIELDS, Format
+from pytest_promptfmt.formats.fields import choices_field, text_field
+from pytest_promptfmt.formats.format import PROMPT_FIELDS, TEXT_FIELDS, Format
+from pytest_promptfmt.formats.jinja_text import has_markup
 from pytest_promptfmt.formats.registry import find_format, known_formats
 from pytest_promptfmt.formats.scorers import Scorer, make_scorer
+from pytest_promptfmt.formats.template import has_template
 from pytest_promptfmt.tasks import UNSET, FewShot, Spec, Task
 
 
@@ -43,6 +45,28 @@ class LaidOutTask(Task):
     gold: str | None = None
     scorer: Scorer | None = None
     overwritten: tuple[Overwritten, ...] = ()
+
+    @property
+    def doc_source(self) -> Task:
+        """Return the task with the mappings that its format consumed: docs are the same for every format.
+
+        Columns that the format's own texts use stand in its description.
+        """
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(Task)}
+        for key in ("doc_to_text", "doc_to_target", "doc_to_choice", "output_type", "gen_prefix"):
+            own[key] = getattr(self.written, key)
+        for key, column in _default_columns(self.written).items():
+            own[key] = column if own[key] is None else own[key]
+        mappings = {
+            key: getattr(self.written.fewshot, key) for key in ("doc_to_text", "doc_to_target", "doc_to_choice")
+        }
+        own["fewshot"] = dataclasses.replace(self.fewshot, **mappings)
+        texts = [text for name in TEXT_FIELDS if (text := getattr(self.layout, name)) is not None]
+        if any(has_markup(text) for text in texts):
+            own["description"] = STAND_INS + "\n".join((str(self.written.description or ""), *texts))
+        else:
+            own["description"] = self.written.description
+        return Task(**own)
 
 
 def declared_formats(task: Task) -> tuple[str, ...]:
@@ -99,6 +123,12 @@ def lay_out(task: Task, layout: Format) -> LaidOutTask:
             position=task.position("output_type"),
             hint="formats ask questions; the text of this task is scored as it stands",
         )
+    if task.config.get("use_prompt") is not None:
+        raise FormatError(
+            f"format {layout.name!r} cannot lay out a task with use_prompt, which is a layout itself",
+            position=task.position("use_prompt"),
+            hint="write doc_to_text, doc_to_target and doc_to_choice as columns instead",
+        )
     templates = _templates(task, layout, task)
     scorer = make_scorer(layout.scorer, layout.choice_labels)
     becomes: dict[str, Any] = {
@@ -138,6 +168,12 @@ def overwritten(task: Task, name: str) -> tuple[Overwritten, ...]:
     return apply_format(task, name).overwritten
 
 
+def _default_columns(task: Task) -> dict[str, str]:
+    """Return the columns that stand in for mappings the author did not write."""
+    columns = {"doc_to_text": "question", "doc_to_target": "answer"}
+    return {**columns, "doc_to_choice": "choices"} if has_template(task) else columns
+
+
 def _directory(task: Task) -> Path | None:
     return task.path.parent if task.path is not None else None
 
@@ -148,11 +184,16 @@ def _templates(task: Task, layout: Format, source: Any) -> Templates:
     def at(key: str) -> Position | None:
         return task.position("fewshot_config", key) if source is not task else task.position(key)
 
+    defaults = _default_columns(task)
+    specs = {
+        key: defaults.get(key) if (spec := getattr(source, key)) is None else spec
+        for key in ("doc_to_text", "doc_to_choice", "doc_to_target")
+    }
     fields = Fields(
-        question=question_field(source.doc_to_text, at("doc_to_text")),
-        choices=choices_field(source.doc_to_choice, at("doc_to_choice")),
-        answer=answer_field(source.doc_to_target, at("doc_to_target")),
-        topic=None if layout.topic is None else topic_field(layout.topic, task.position("formats", "topic")),
+        question=text_field("doc_to_text", specs["doc_to_text"], at("doc_to_text")),
+        choices=choices_field(specs["doc_to_choice"], at("doc_to_choice")),
+        answer=text_field("doc_to_target", specs["doc_to_target"], at("doc_to_target")),
+        topic=None if layout.topic is None else text_field("topic", layout.topic, task.position("formats", "topic")),
     )
     return build_templates(layout, fields, lambda field: _where(task, layout, field))
 

@@ -21,6 +21,12 @@ from pytest_promptfmt.tasks import Spec, TextTemplate
 LABEL_VARIABLES = ("_num_choices", "_choice_labels", "_choice_list_and", "_choice_list_or")
 """The variables of seed 000, there where choices are labelled."""
 
+STAND_INS = (
+    "{% set _topic = '' %}{% set _num_choices = 1 %}{% set _choice_labels = ['A'] %}"
+    "{% set _choice_list_and = 'A' %}{% set _choice_list_or = 'A' %}"
+)
+"""Jinja that defines every computed variable, to see which columns a text asks for besides."""
+
 _LETTERS = literal("".join(LABEL_SETS["letters"]))
 
 
@@ -240,7 +246,11 @@ def _with_variables(layout: Format, fields: Fields, text: str, key: str, where: 
                 position=where(key),
                 hint="topic: <column or template>",
             )
-        before += f"{{% set _topic %}}{fields.topic.template}{{% endset %}}"
+        topic = fields.topic
+        if topic.expression is not None:
+            before += f"{{% set _topic = {topic.expression} %}}"
+        else:
+            before += f"{{% set _topic %}}{topic.template}{{% endset %}}"
     wanted = [name for name in LABEL_VARIABLES if name in used]
     if not wanted:
         return before + text

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jinja2
 
 from pytest_promptfmt.errors import FormatError, Position
-from pytest_promptfmt.formats.jinja_text import has_markup, is_path, literal, only_expression, operand, sealed
+from pytest_promptfmt.formats.jinja_text import grammar, has_markup, is_path, literal, only_expression, operand, sealed
 from pytest_promptfmt.tasks import FunctionRef, Spec
 
 
@@ -37,22 +36,30 @@ class Choices:
         return f"{self.expression}|map('string')|list"
 
 
-def question_field(spec: Spec, position: Position | None = None) -> Field:
-    """Return the question of a doc from `doc_to_text`; the column `question` when it is not set (lm-eval next0.5).
+def text_field(key: str, spec: Spec, position: Position | None = None) -> Field:
+    """Return the question, answer or topic of a doc, from the mapping of that key.
 
     Raises FormatError for a function, a list and a bare name that Jinja cannot read.
     """
-    return _text_field("doc_to_text", "question" if spec is None else spec, position)
-
-
-def answer_field(spec: Spec, position: Position | None = None) -> Field:
-    """Return the answer of a doc from `doc_to_target`; the column `answer` when it is not set (lm-eval next0.5)."""
-    return _text_field("doc_to_target", "answer" if spec is None else spec, position)
-
-
-def topic_field(spec: Spec, position: Position | None = None) -> Field:
-    """Return the topic of a doc: a column or a template."""
-    return _text_field("topic", spec, position)
+    _refuse_function(key, spec, position)
+    if isinstance(spec, int):
+        number = str(int(spec))
+        return Field(number, number)
+    if not isinstance(spec, str):
+        raise FormatError(
+            f"{key} is a {type(spec).__name__}; a format needs a column or a template there", position=position
+        )
+    source = spec.strip()
+    if not has_markup(source):
+        return _bare_field(key, source, position)
+    try:
+        inner = only_expression(source)
+        grammar().parse(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise FormatError(f"{key} is no Jinja template: {error.message}", position=position) from error
+    if inner is None:
+        return Field(sealed(source), None)
+    return Field(f"{{{{ {inner} }}}}", inner)
 
 
 def choices_field(spec: Spec, position: Position | None = None) -> Choices | None:
@@ -72,10 +79,10 @@ def choices_field(spec: Spec, position: Position | None = None) -> Choices | Non
         return Choices(f"[{', '.join(literal(choice) for choice in fixed)}]", fixed)
     if not isinstance(spec, str):
         raise FormatError(f"doc_to_choice {spec!r} is neither a column, a template nor a list", position=position)
-    field = _text_field("doc_to_choice", spec, position)
+    field = text_field("doc_to_choice", spec, position)
     if field.expression is None:
         raise FormatError(
-            "doc_to_choice is a whole template; a format needs a column or one expression, to count and label the choices",
+            "doc_to_choice is a whole template; a format needs a column or one expression to count them",
             position=position,
             hint="write the list as one expression: doc_to_choice: '{{ [first, second] }}'",
         )
@@ -89,27 +96,6 @@ def _refuse_function(key: str, spec: Spec, position: Position | None) -> None:
             position=position,
             hint=f"give the format a column or template: {key}: <column>",
         )
-
-
-def _text_field(key: str, spec: Any, position: Position | None) -> Field:
-    _refuse_function(key, spec, position)
-    if isinstance(spec, int):
-        number = str(int(spec))
-        return Field(number, number)
-    if not isinstance(spec, str):
-        raise FormatError(
-            f"{key} is a {type(spec).__name__}; a format needs a column or a template there", position=position
-        )
-    source = spec.strip()
-    if not has_markup(source):
-        return _bare_field(key, source, position)
-    try:
-        inner = only_expression(source)
-    except jinja2.TemplateSyntaxError as error:
-        raise FormatError(f"{key} is no Jinja template: {error.message}", position=position) from error
-    if inner is None:
-        return Field(sealed(source), None)
-    return Field(f"{{{{ {inner} }}}}", inner)
 
 
 def _bare_field(key: str, name: str, position: Position | None) -> Field:

@@ -128,6 +128,22 @@ _OPTIONAL_TEXTS = (
     "description",
     "topic",
 )
+TEXT_FIELDS: tuple[str, ...] = (
+    "topic",
+    "description",
+    "instruction",
+    "question_prefix",
+    "section_separator",
+    "choices_prefix",
+    "label_prefix",
+    "label_suffix",
+    "choice_delimiter",
+    "answer_instruction",
+    "answer_prompt",
+    "gen_prefix",
+)
+"""The fields whose text may hold Jinja."""
+
 _NO_JINJA = ("target_delimiter", "fewshot_delimiter")
 
 

@@ -77,3 +77,9 @@ def sealed(source: str) -> str:
     if len(bare) < len(source):
         source = f"{bare}{{{{ {literal(source[len(bare) :])} }}}}"
     return source
+
+
+def printed(text: str) -> str:
+    """Return a template that prints exactly this text, whatever it contains."""
+    plain = not has_markup(text) and "\r" not in text and not text.endswith("{")
+    return text if plain else f"{{{{ {literal(text)} }}}}"

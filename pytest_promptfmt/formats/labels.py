@@ -13,13 +13,13 @@ from pytest_promptfmt.formats.jinja_text import literal
 NUMBERS = "numbers"
 """The only labels without an end."""
 
+_ROMAN_ONES = ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
+
 LABEL_SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "letters": tuple(ascii_uppercase),
         "lowercase": tuple(ascii_lowercase),
-        "roman": tuple(
-            "I II III IV V VI VII VIII IX X XI XII XIII XIV XV XVI XVII XVIII XIX XX XXI XXII XXIII XXIV XXV XXVI".split()
-        ),
+        "roman": tuple(tens + ones for tens in ("", "X", "XX") for ones in _ROMAN_ONES if tens + ones)[:26],
         "greek": tuple("αβγδεζηθικλμνξοπρστυφχψω"),
         "keyboard": tuple("!@#$%^₪*)("),
     }
@@ -55,7 +55,9 @@ def checked_labels(value: Any, position: Position | None = None) -> ChoiceLabels
         raise FormatError("choice_labels is an empty list", position=position, hint="write null for no labels")
     repeated = next((label for label in labels if labels.count(label) > 1), None)
     if repeated is not None:
-        raise FormatError(f"choice_labels has {repeated!r} twice", position=position, hint="each label marks one choice")
+        raise FormatError(
+            f"choice_labels has {repeated!r} twice", position=position, hint="each label marks one choice"
+        )
     return labels
 
 
@@ -100,10 +102,9 @@ def too_many_choices(count: int | str, limit: int) -> str:
 def sequence_expression(labels: ChoiceLabels) -> str:
     """Return a Jinja expression of all labels that can be indexed and sliced: a string where each is one character.
 
-    Not for `numbers`, which have no end.
+    Not for null, and not for `numbers`, which have no end (KeyError).
     """
-    assert labels is not None and labels != NUMBERS, "labels without an end have no sequence"
-    known = LABEL_SETS[labels] if isinstance(labels, str) else labels
+    known = LABEL_SETS[labels] if isinstance(labels, str) else labels or ()
     if all(len(label) == 1 for label in known):
         return literal("".join(known))
     return f"[{', '.join(literal(label) for label in known)}]"

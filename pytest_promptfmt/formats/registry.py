@@ -1,4 +1,4 @@
-"""Where formats are found by name: built in, registered by code, entry points, and `formats/*.yaml` beside the tasks."""
+"""Where formats are found by name: built in, entry points, registered by code, `formats/*.yaml` beside the tasks."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _format_from_file(path: Path, content: tuple[Any, Mapping[str, int]], others
             position=where("type"),
             hint=did_you_mean(str(base), others) or f"there are {', '.join(others)}",
         )
-    documentation = {key: str(fields[key] or "") for key in DOCUMENTATION_FIELDS if key in fields}
+    documentation: dict[str, Any] = {key: str(fields[key] or "") for key in DOCUMENTATION_FIELDS if key in fields}
     documentation.setdefault("summary", f"{base} as changed in {display_path(path)}")
     overrides = {key: value for key, value in fields.items() if key not in ("type", *DOCUMENTATION_FIELDS)}
     renamed = dataclasses.replace(others[base], name=path.stem, **documentation)

@@ -1,0 +1,136 @@
+"""`TemplateFactory` of seed 001: templates by style, from mappings, and from one kind to the other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any
+
+from pytest_promptfmt.errors import FormatError, did_you_mean
+from pytest_promptfmt.formats.labels import first_labels
+from pytest_promptfmt.formats.template_configs import (
+    TEMPLATE_CLASSES,
+    ClozeTemplateConfig,
+    MCQTemplateConfig,
+    TemplateConfig,
+)
+
+ENTRY_POINT_GROUP = "pytest_promptfmt.templates"
+
+
+class TemplateFactory:
+    """Makes templates; every method is static."""
+
+    @staticmethod
+    def from_dict(config: Mapping[str, Any]) -> TemplateConfig:
+        """Return the template that a `template:` mapping describes; `template_type` is `mcq` when not given.
+
+        `template_type` may be a class that extends `TemplateConfig`. Raises FormatError for an unknown type or
+        option, with a did-you-mean.
+        """
+        options = dict(config)
+        kind = options.pop("template_type", "mcq")
+        made_of = kind if isinstance(kind, type) and issubclass(kind, TemplateConfig) else _class_named(kind)
+        known = [entry.name for entry in dataclasses.fields(made_of) if entry.init]
+        for option in options:
+            if option not in known:
+                raise FormatError(
+                    f"template {kind!r} has no option {option!r}",
+                    hint=did_you_mean(str(option), (*known, "template_type")) or f"the options are {', '.join(known)}",
+                )
+        return made_of(**options)
+
+    @staticmethod
+    def create_mmlu_style() -> MCQTemplateConfig:
+        """Return `A. choice` lines and `Answer:`."""
+        return MCQTemplateConfig()
+
+    @staticmethod
+    def create_gpqa_style() -> MCQTemplateConfig:
+        """Return `(A) choice` on one line and `Answer:`."""
+        return MCQTemplateConfig(choice_format="({label}) {choice}", choice_delimiter=" ")
+
+    @staticmethod
+    def create_numbered_style(num_choices: int = 4) -> MCQTemplateConfig:
+        """Return `1. choice` lines and `Answer:` for that many choices."""
+        return MCQTemplateConfig(choice_labels=first_labels("numbers", num_choices))
+
+    @staticmethod
+    def create_cloze_with_options() -> ClozeTemplateConfig:
+        """Return a blank after the question and the labelled options on the next line."""
+        return ClozeTemplateConfig()
+
+    @staticmethod
+    def create_pure_cloze() -> ClozeTemplateConfig:
+        """Return a blank after the question, without options."""
+        return ClozeTemplateConfig(show_choices=False)
+
+    @staticmethod
+    def convert_template(template: TemplateConfig, target_type: str, **options: Any) -> TemplateConfig:
+        """Return the template as `mcq` or `cloze`; the same object when it is that already.
+
+        Raises FormatError for another target, or a template that is neither.
+        """
+        if target_type not in ("mcq", "cloze"):
+            raise FormatError(
+                f"a template cannot be converted to {target_type!r}", hint=did_you_mean(target_type, ("mcq", "cloze"))
+            )
+        if template.template_type == target_type:
+            return template
+        if isinstance(template, MCQTemplateConfig):
+            return template.to_cloze(**options)
+        if isinstance(template, ClozeTemplateConfig):
+            return template.to_mcq(**options)
+        raise FormatError(
+            f"{type(template).__name__} cannot be converted to {target_type!r}", hint="only mcq and cloze"
+        )
+
+
+def mmlu_template() -> MCQTemplateConfig:
+    """Return `TemplateFactory.create_mmlu_style()`."""
+    return TemplateFactory.create_mmlu_style()
+
+
+def gpqa_template() -> MCQTemplateConfig:
+    """Return `TemplateFactory.create_gpqa_style()`."""
+    return TemplateFactory.create_gpqa_style()
+
+
+def numbered_template(n: int = 4) -> MCQTemplateConfig:
+    """Return `TemplateFactory.create_numbered_style(n)`."""
+    return TemplateFactory.create_numbered_style(n)
+
+
+def cloze_template(show_choices: bool = True) -> ClozeTemplateConfig:
+    """Return the cloze template, with or without its options shown."""
+    return TemplateFactory.create_cloze_with_options() if show_choices else TemplateFactory.create_pure_cloze()
+
+
+def known_templates() -> Mapping[str, type[TemplateConfig]]:
+    """Return every template class by its name in YAML: built-ins, then the entry points."""
+    return _known()
+
+
+@cache
+def _known() -> Mapping[str, type[TemplateConfig]]:
+    known = {str(made_of.template_type): made_of for made_of in TEMPLATE_CLASSES}
+    for entry_point in entry_points(group=ENTRY_POINT_GROUP):
+        made_of = entry_point.load()
+        if not (isinstance(made_of, type) and issubclass(made_of, TemplateConfig)):
+            raise FormatError(
+                f"the entry point {entry_point.name!r} of {ENTRY_POINT_GROUP!r} is no class that extends TemplateConfig"
+            )
+        known[entry_point.name] = made_of
+    return MappingProxyType(known)
+
+
+def _class_named(kind: Any) -> type[TemplateConfig]:
+    known = known_templates()
+    if not isinstance(kind, str) or kind not in known:
+        raise FormatError(
+            f"there is no template {kind!r}; there are {', '.join(known)}", hint=did_you_mean(str(kind), known)
+        )
+    return known[kind]
