@@ -257,7 +257,7 @@ def typed_column(cells: Sequence[str]) -> list[Any]:
 
 def _read_parquet(path: Path, _: Mapping[str, Any]) -> Iterator[Doc]:
     try:
-        import pyarrow  # type: ignore[import-untyped]
+        import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise needs_datasets(f"reading {display_path(path)}", Position(path)) from error

@@ -36,6 +36,8 @@ def load_docs(task: Task, *, count: int | None = None, num_fewshot: int | None =
     Raises DocsError with file and line when docs cannot be found or read, SyntheticDocsError when none can be made,
     CodeNotAllowedError when `process_docs` would be needed but may not run, LimitExceededError when it does not end.
     """
+    from pytest_promptfmt.rendering.fewshot import count_shots  # a room to the right: only when docs are wanted
+
     if count is not None and count < 1:
         raise DocsError(f"cannot evaluate {count} docs", hint="ask for at least 1")
     search = _Search(task)
@@ -49,7 +51,7 @@ def load_docs(task: Task, *, count: int | None = None, num_fewshot: int | None =
         origin = f"{len(evaluated)} from {source.label}"
         if not evaluated:
             raise DocsError(f"no docs: {source.label} has none", position=source.position)
-    pool, pool_origin = _pool(search, effective_shots(task, num_fewshot))
+    pool, pool_origin = _pool(search, count_shots(task, num_fewshot))
     return TaskDocs(
         evaluated=evaluated,
         fewshot=pool,
@@ -59,16 +61,6 @@ def load_docs(task: Task, *, count: int | None = None, num_fewshot: int | None =
     )
 
 
-def effective_shots(task: Task, num_fewshot: int | None = None) -> int:
-    """Return the number of demonstrations: the argument, unless the task says 0, else the task's own or 0.
-
-    As lm-eval 0.4.13 reads its `--num_fewshot`.
-    """
-    if task.num_fewshot == 0 or num_fewshot is None:
-        return task.num_fewshot or 0
-    return num_fewshot
-
-
 def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str]:
     """Return the docs that demonstrations are drawn from, and where they came from in a few words."""
     task = search.task
@@ -76,7 +68,7 @@ def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str]:
     if shots <= 0:
         return (), "none needed"
     if split is None and task.fewshot.samples is not None:
-        return _written_samples(task), "fewshot_config.samples"
+        return _written_samples(task)
     if split is None:
         split = _fallback_split(task)
     source = search.demonstrations(split)
@@ -95,18 +87,23 @@ def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str]:
     return pool, origin
 
 
-def _written_samples(task: Task) -> tuple[Doc, ...]:
-    """Return the docs of `fewshot_config.samples`, a list or a function that returns one; taken as they are."""
-    keys = ("fewshot_config", "samples")
-    samples = task.fewshot.samples
+def _written_samples(task: Task) -> tuple[tuple[Doc, ...], str]:
+    """Return the demonstrations written into the task itself; lm-eval 0.4.13 does not process them."""
+    samples, keys = task.fewshot.samples, ("fewshot_config", "samples")
+    position = task.position(*keys)
     if isinstance(samples, FunctionRef):
-        raise CodeNotAllowedError(
-            f"{'.'.join(keys)} is the Python function {samples}, which has not been allowed to run",
-            position=task.position(*keys),
-            hint="allow the task's code, if you trust it",
+        raise _not_allowed(samples, task, keys)
+    if callable(samples):
+        samples = _run(samples, task, keys)
+    if not isinstance(samples, list | tuple):
+        raise DocsError(
+            f"fewshot_config.samples gives {type(samples).__name__}",
+            position=position,
+            hint="give a list of docs, or a function that returns one",
         )
-    docs = _run(lambda: list(samples()), task, keys) if callable(samples) else samples
-    return tuple(_Source(label=".".join(keys), position=task.position(*keys), docs=lambda: docs).checked())
+    source = _Source(label="fewshot_config.samples", position=position, docs=lambda: samples)
+    pool = tuple(source.checked())
+    return pool, f"{len(pool)} from {source.label}"
 
 
 def _pool_rule(task: Task) -> tuple[str | None, Spec, tuple[str, ...]]:
@@ -295,11 +292,7 @@ class _Search:
         if process_docs is None and normalize == "raw":
             return tuple(islice(source.checked(), count))
         if isinstance(process_docs, FunctionRef):
-            raise CodeNotAllowedError(
-                f"{'.'.join(keys)} is the Python function {process_docs}, which has not been allowed to run",
-                position=task.position(*keys),
-                hint="allow the task's code, if you trust it",
-            )
+            raise _not_allowed(process_docs, task, keys)
         # Both look at a whole split: one float makes a column of integers floats, and functions filter.
         docs: Iterable[Doc] = list(islice(source.checked(), MAX_DOCS))
         if normalize == "arrow":
@@ -335,6 +328,14 @@ def _processed(process_docs: Callable[..., Any], docs: list[Doc], task: Task, ke
     if not made:
         raise DocsError(f"no docs: {'.'.join(keys)} kept none of {len(docs)}", position=task.position(*keys))
     return list(made)
+
+
+def _not_allowed(function: FunctionRef, task: Task, keys: tuple[str, ...]) -> CodeNotAllowedError:
+    return CodeNotAllowedError(
+        f"{'.'.join(keys)} is the Python function {function}, which has not been allowed to run",
+        position=task.position(*keys),
+        hint="allow the task's code, if you trust it",
+    )
 
 
 def _run(function: Callable[[], Any], task: Task, keys: tuple[str, ...]) -> Any:
@@ -379,7 +380,7 @@ def _as_arrow(docs: list[Doc], source: _Source) -> Iterable[Doc]:
 
 def _datasets(what: str, position: Position | None) -> Any:
     try:
-        import datasets  # type: ignore[import-untyped]
+        import datasets
     except ImportError as error:
         raise needs_datasets(what, position) from error
     return datasets

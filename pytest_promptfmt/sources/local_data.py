@@ -5,6 +5,7 @@ A name of the hub (`cais/mmlu`) or an address is nothing local: the answer is No
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pytest_promptfmt.sources.data_files import KINDS, kind_of, missing_file
 from pytest_promptfmt.tasks import Task
 
 _MAX_FILES: Final = 1000
+_SHOWN_FILES: Final = 3
 _DEFAULT_SPLIT: Final = "train"
 # The words by which Hugging Face datasets 5.2 finds the splits of a folder.
 _SPLIT_WORDS: Final[Mapping[str, frozenset[str]]] = {
@@ -30,20 +32,27 @@ _SPLIT_WORDS: Final[Mapping[str, frozenset[str]]] = {
 class LocalFiles:
     """The files of each split; `kind` is set where the task names it (`json`, `csv`, `parquet`).
 
-    `written` is what the task calls the files of each split, `beside_task` whether they were found from the task's
-    folder instead of the working directory.
+    `folder` is that of the task: names are told from there, so that they do not change with the working directory.
     """
 
     splits: Mapping[str, tuple[Path, ...]]
-    written: Mapping[str, str]
     kind: str | None
     options: Mapping[str, Any]
-    beside_task: bool
+    folder: Path
 
     def label(self, split: str) -> str:
         """Return what to call the files of a split."""
-        found = " (found beside the task)" if self.beside_task else ""
-        return self.written[split] + found
+        files = self.splits[split]
+        more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
+        return ", ".join(self._shown(file) for file in files[:_SHOWN_FILES]) + more
+
+    def _shown(self, file: Path) -> str:
+        try:
+            shown = Path(os.path.relpath(file, self.folder)).as_posix()
+        except ValueError:  # another drive
+            return file.name
+        # Far away: the folders on the way are those of somebody's machine.
+        return file.name if shown.startswith("../../../") else shown
 
 
 def local_files(task: Task) -> LocalFiles | None:
@@ -59,27 +68,28 @@ def local_files(task: Task) -> LocalFiles | None:
     if path in KINDS:
         return _named_files(task, path, options)
     is_path = path.startswith(("./", "../", "/", "~"))
-    for folder, beside_task in _starts(task):
+    for folder in _starts(task):
         place = folder / Path(path).expanduser()
         if _is_safely(place.is_file):
             split = task.dataset.evaluation_split or _DEFAULT_SPLIT
-            return _one(task, split, path, place, options, beside_task)
+            return _one(task, split, place, options)
         if _is_safely(place.is_dir):
-            found = _folder_files(task, path, place, options, beside_task)
+            found = _folder_files(task, place, options)
             # A folder that happens to be called like a dataset of the hub is not meant.
             if found is not None and (is_path or task.dataset.evaluation_split in found.splits):
                 return found
     if is_path or kind_of(Path(path)) is not None:
-        raise missing_file(_starts(task)[-1][0] / Path(path).expanduser(), task.position("dataset_path"))
+        raise missing_file(_starts(task)[-1] / Path(path).expanduser(), task.position("dataset_path"))
     return None
 
 
-def _starts(task: Task) -> list[tuple[Path, bool]]:
+def _starts(task: Task) -> list[Path]:
     """Return the folders that relative paths may start from."""
-    starts = [(Path.cwd(), False)]
-    if task.path is not None:
-        starts.append((task.path.absolute().parent, True))
-    return starts
+    return [Path.cwd(), *([task.path.absolute().parent] if task.path is not None else [])]
+
+
+def _gathered(task: Task, splits: Mapping[str, tuple[Path, ...]], kind: str | None, options: Any) -> LocalFiles:
+    return LocalFiles(splits=splits, kind=kind, options=options, folder=_starts(task)[-1])
 
 
 def _is_safely(test: Any) -> bool:
@@ -89,52 +99,41 @@ def _is_safely(test: Any) -> bool:
         return False
 
 
-def _one(task: Task, split: str, path: str, file: Path, options: Mapping[str, Any], beside_task: bool) -> LocalFiles:
+def _one(task: Task, split: str, file: Path, options: Mapping[str, Any]) -> LocalFiles:
     if kind_of(file) is None:
         raise DocsError(
-            f"dataset_path names the file {path}, which is no data file",
+            f"dataset_path names the file {file.name}, which is no data file",
             position=task.position("dataset_path"),
             hint="give a .jsonl, .json, .csv or .parquet file",
         )
-    return LocalFiles(
-        splits={split: (file,)}, written={split: _shown(path)}, kind=None, options=options, beside_task=beside_task
-    )
+    return _gathered(task, {split: (file,)}, None, options)
 
 
 def _named_files(task: Task, kind: str, options: Mapping[str, Any]) -> LocalFiles | None:
     """Return the files of `dataset_path: json` and its like."""
     position = task.position("dataset_kwargs", "data_files")
-    given = options.get("data_files")
     base = options.get("data_dir")
     starts = _starts(task)
-    if given is None and isinstance(base, str):
-        for folder, beside_task in starts:
-            if _is_safely((folder / base).is_dir):
-                return _folder_files(task, base, folder / base, options, beside_task, kind=kind)
-    patterns = _patterns(given, position)
+    if options.get("data_files") is None and isinstance(base, str):
+        place = next((start / base for start in starts if _is_safely((start / base).is_dir)), None)
+        return _folder_files(task, place, options, kind) if place is not None else None
+    patterns = _patterns(options.get("data_files"), position)
     if not patterns or any("://" in name for names in patterns.values() for name in names):
         return None
     prefix = Path(base) if isinstance(base, str) else Path()
-    splits: dict[str, tuple[Path, ...]] = {}
-    beside_any = False
-    for split, names in patterns.items():
-        for name in names:
-            found, beside_task = _found(starts, prefix, name)
-            if not found:
-                raise missing_file(starts[-1][0] / prefix / Path(name).expanduser(), position)
-            splits[split] = (*splits.get(split, ()), *found)
-            beside_any = beside_any or beside_task
-    written = {split: ", ".join(_shown(name) for name in names) for split, names in patterns.items()}
-    return LocalFiles(splits=splits, written=written, kind=kind, options=options, beside_task=beside_any)
+    splits = {
+        split: tuple(file for name in names for file in _found([start / prefix for start in starts], name, position))
+        for split, names in patterns.items()
+    }
+    return _gathered(task, splits, kind, options)
 
 
-def _found(starts: Iterable[tuple[Path, bool]], prefix: Path, name: str) -> tuple[list[Path], bool]:
-    """Return the files a name means, and whether they were found from the task's folder."""
-    for folder, beside_task in starts:
-        found = _matches(folder / prefix, name)
-        if found:
-            return found, beside_task
-    return [], False
+def _found(folders: list[Path], name: str, position: Position | None) -> list[Path]:
+    """Return the files that a name or glob means in the first folder that has any; raises DocsError when none has."""
+    for folder in folders:
+        if found := _matches(folder, name):
+            return found
+    raise missing_file(folders[-1] / Path(name).expanduser(), position)
 
 
 def _patterns(given: Any, position: Position | None) -> dict[str, list[str]]:
@@ -170,30 +169,16 @@ def _matches(folder: Path, name: str) -> list[Path]:
         return []
 
 
-def _folder_files(
-    task: Task, path: str, folder: Path, options: Mapping[str, Any], beside_task: bool, kind: str | None = None
-) -> LocalFiles | None:
+def _folder_files(task: Task, folder: Path, options: Mapping[str, Any], kind: str | None = None) -> LocalFiles | None:
     """Return the data files in a folder, their splits told by `data_files` or by the words in their names."""
     position = task.position("dataset_kwargs", "data_files")
-    patterns = _patterns(options.get("data_files"), position)
-    if patterns:
-        splits = {
-            split: tuple(file for name in names for file in _matches(folder, name)) for split, names in patterns.items()
-        }
-        for split, names in patterns.items():
-            if not splits[split]:
-                raise missing_file(folder / names[0], position)
-    else:
-        found = sorted(file for file in _walk(folder) if kind_of(file) is not None)
-        splits = _by_words(folder, found)
-    if not splits:
-        return None
-    written = {
-        split: ", ".join(_shown(f"{path.rstrip('/')}/{file.relative_to(folder).as_posix()}") for file in files[:3])
-        + (f" and {len(files) - 3} more" if len(files) > 3 else "")
-        for split, files in splits.items()
+    splits = {
+        split: tuple(file for name in names for file in _found([folder], name, position))
+        for split, names in _patterns(options.get("data_files"), position).items()
     }
-    return LocalFiles(splits=splits, written=written, kind=kind, options=options, beside_task=beside_task)
+    if not splits:
+        splits = _by_words(folder, sorted(file for file in _walk(folder) if kind_of(file) is not None))
+    return _gathered(task, splits, kind, options) if splits else None
 
 
 def _walk(folder: Path) -> Iterable[Path]:
@@ -213,9 +198,3 @@ def _by_words(folder: Path, files: Iterable[Path]) -> dict[str, tuple[Path, ...]
         else:
             splits[split] = (*splits.get(split, ()), file)
     return splits or ({_DEFAULT_SPLIT: rest} if rest else {})
-
-
-def _shown(name: str) -> str:
-    """Return a path as written, without the folders of somebody's machine."""
-    path = Path(name)
-    return path.name if path.is_absolute() or name.startswith("~") else path.as_posix()

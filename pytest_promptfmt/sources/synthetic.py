@@ -7,7 +7,6 @@ brought together, tried, and turned into values. `process_docs` is not applied: 
 
 from __future__ import annotations
 
-import ast
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,17 +14,21 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, Literal
 
-from jinja2 import Environment, StrictUndefined, TemplateError
+from jinja2 import TemplateError, UndefinedError
 
-from pytest_promptfmt.errors import CodeNotAllowedError, PromptfmtError, SyntheticDocsError
-from pytest_promptfmt.limits import time_limit
+from pytest_promptfmt.errors import (
+    CodeNotAllowedError,
+    LimitExceededError,
+    PromptfmtError,
+    RenderError,
+    SyntheticDocsError,
+)
 from pytest_promptfmt.sources.shapes import ELEMENT, Fact, Path, template_shapes
 from pytest_promptfmt.tasks import Doc, FunctionRef, Spec, Task, Unset
 
 SHOT_SPLIT: Final = "shot"
 """The split name of docs that are made to be demonstrations."""
 
-FUNCTION_SECONDS: Final = 10.0
 _MAX_PROBED_COLUMNS: Final = 64
 _MAX_TRIALS: Final = 160
 _DEFAULT_CHOICES: Final = 4
@@ -153,12 +156,13 @@ def _plan(fields: tuple[_Field, ...]) -> _Plan:
     first_error: _NoFitError | None = None
     probed: set[str] = set()
     recounted = False
+    trial = _Trial(fields)
     guesses = _guess_ladder(_Plan.build(facts, (), choices), target, has_choices)
     for guess in islice(guesses, _MAX_TRIALS):
         plan = _Plan.build(facts, guess, choices)
         while True:
             try:
-                fit = _try(plan, fields)
+                fit = trial.fit(plan)
             except _MissingColumnError as missing:
                 if missing.name in probed or len(probed) >= _MAX_PROBED_COLUMNS:
                     raise _NoFitError(missing.field, KeyError(missing.name)) from missing
@@ -168,7 +172,7 @@ def _plan(fields: tuple[_Field, ...]) -> _Plan:
             except _NoFitError as failed:
                 if callable(failed.field.spec):
                     raise
-                if isinstance(failed.error, TemplateError | PromptfmtError) and not _is_about_values(failed.error):
+                if not _is_about_values(failed.error):
                     return plan
                 first_error = first_error or failed
                 break
@@ -190,12 +194,7 @@ def _plan(fields: tuple[_Field, ...]) -> _Plan:
 
 def _is_about_values(error: BaseException) -> bool:
     """Return whether other values could help: not against a syntax error or a filter that does not exist."""
-    from jinja2 import TemplateSyntaxError, UndefinedError
-
-    cause = error.__cause__ if isinstance(error, PromptfmtError) and error.__cause__ is not None else error
-    if isinstance(cause, TemplateSyntaxError):
-        return False
-    return not isinstance(cause, TemplateError) or isinstance(cause, UndefinedError)
+    return isinstance(error, UndefinedError) or not isinstance(error, TemplateError | PromptfmtError)
 
 
 def _facts_of(found: _Field) -> Iterator[Fact]:
@@ -540,61 +539,61 @@ class _Fit:
     gold_is_valid: bool
 
 
-_ENVIRONMENT: Final = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
+class _Trial:
+    """The fields of a task as rendering applies them, tried on docs before anybody sees these."""
+
+    def __init__(self, fields: tuple[_Field, ...]) -> None:
+        self._fields = fields
+        own = {found.role: _unfrozen(found.spec) for found in fields if len(found.keys) == 1}
+        self._task = Task(name="synthetic docs", doc_to_choice=own.get("doc_to_choice"))
+
+    def fit(self, plan: _Plan) -> _Fit:
+        """Return how two evaluated docs and a demonstration fare.
+
+        Raises _NoFitError at the first field that fails, _MissingColumnError when a function wants a column.
+        """
+        choices: int | None = None
+        valid = True
+        for number, mark in ((1, ""), (2, ""), (1, SHOT_SPLIT)):
+            doc = plan.doc(number, mark)
+            values = {found.keys: self._value(found, doc) for found in self._fields}
+            offered = values[("doc_to_choice",)]
+            if isinstance(offered, list | tuple):
+                choices = len(offered)
+            valid = valid and _is_valid(values[("doc_to_text",)], offered, values[("doc_to_target",)])
+        return _Fit(choices, valid)
+
+    def _value(self, found: _Field, doc: Doc) -> Any:
+        # Trying docs is rendering them; the room to the right loads only when docs have to be made up.
+        from pytest_promptfmt.rendering import fields as rendering
+
+        spec = _unfrozen(found.spec)
+        if spec is None or spec == "":
+            return spec
+        own = copy.deepcopy(dict(doc)) if callable(spec) else doc
+        match found.role:
+            case "doc_to_text":
+                applied = rendering.text_field(self._task, spec, found.role, doc)
+            case "doc_to_target":
+                applied = rendering.target_field(self._task, spec, found.role, doc)
+            case "doc_to_choice":
+                applied = rendering.choice_field(self._task, spec, found.role, doc)
+            case _:
+                applied = rendering.plain_field(self._task, spec, "description", found.role, doc)
+        try:
+            return applied(own, rendering.Place("synthetic docs", 0)).value
+        except LimitExceededError:
+            raise
+        except RenderError as failed:
+            error = failed.__cause__ or failed
+            name = error.args[0] if isinstance(error, KeyError) and error.args else None
+            if callable(spec) and isinstance(name, str) and name not in doc:
+                raise _MissingColumnError(found, name) from error
+            raise _NoFitError(found, error) from error
 
 
-@lru_cache(maxsize=8192)
-def _compiled(source: str) -> Any:
-    return _ENVIRONMENT.from_string(source)
-
-
-def _try(plan: _Plan, fields: tuple[_Field, ...]) -> _Fit:
-    """Try the plan on two evaluated docs and a demonstration; raises _NoFitError at the first that fails."""
-    choices: int | None = None
-    valid = True
-    for number, mark in ((1, ""), (2, ""), (1, SHOT_SPLIT)):
-        doc = plan.doc(number, mark)
-        values = {found.keys: _value_of(found, doc) for found in fields}
-        offered = values.get(("doc_to_choice",))
-        if isinstance(offered, list | tuple):
-            choices = len(offered)
-        valid = valid and _is_valid(values[("doc_to_text",)], offered, values[("doc_to_target",)])
-    return _Fit(choices, valid)
-
-
-def _value_of(found: _Field, doc: Doc) -> Any:
-    """Return what a field gives for the doc, by the rules of lm-eval 0.4.13."""
-    spec = found.spec
-    if callable(spec):
-        return _called(found, doc)
-    if not isinstance(spec, str):
-        return spec
-    if spec in doc:
-        return doc[spec]
-    try:
-        rendered = _compiled(spec).render(**doc)
-        if found.role == "doc_to_choice":
-            return ast.literal_eval(rendered)
-        if found.role in ("doc_to_text", "doc_to_target") and rendered.isdigit():
-            return ast.literal_eval(rendered)
-    except Exception as error:
-        raise _NoFitError(found, error) from error
-    return rendered
-
-
-def _called(found: _Field, doc: Doc) -> Any:
-    """Return what the function gives for a copy of the doc; raises _MissingColumnError for a column it wants."""
-    own = copy.deepcopy(dict(doc))
-    try:
-        with time_limit(FUNCTION_SECONDS, f"{found.role} ({_function_name(found.spec)})"):
-            return found.spec(own)
-    except KeyError as error:
-        name = error.args[0] if error.args else None
-        if isinstance(name, str) and name not in doc:
-            raise _MissingColumnError(found, name) from error
-        raise _NoFitError(found, error) from error
-    except Exception as error:
-        raise _NoFitError(found, error) from error
+def _unfrozen(spec: Any) -> Any:
+    return [_unfrozen(item) for item in spec] if isinstance(spec, tuple) else spec
 
 
 def _is_valid(text: Any, choices: Any, target: Any) -> bool:
