@@ -56,7 +56,7 @@ class ExpectedSnapshots:
     def know_profiles(self, names: Iterable[str]) -> None:
         """Say which profiles exist at all; without this, no file is obsolete for its profile alone."""
         self._profiles = frozenset(names)
-        self._obsolete = None
+        self._obsolete = self._obsolete_by_docs = None
 
     def claim(self, task_file: Path, task_id: str, profile: str) -> Place:
         """Return the place of a snapshot; raises SnapshotError when the name is too long or taken."""
@@ -76,12 +76,12 @@ class ExpectedSnapshots:
             ids.add(task.id)
             if task.format is None:
                 open_names.add(task.name)
-        self._obsolete = None
+        self._obsolete = self._obsolete_by_docs = None
 
     def visit(self, directory: Path) -> None:
         """Say that this run came by a `__prompts__` folder, so that orphans in it count."""
         self._visited.add(directory)
-        self._obsolete = None
+        self._obsolete = self._obsolete_by_docs = None
 
     def obsolete(self) -> tuple[Path, ...]:
         """Return the snapshot files that no task defines, sorted. Looked up once, then remembered."""

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, write_document
-from pytest_promptfmt.snapshots.expected import ExpectedSnapshots, renamed
+from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, read_document, write_document
+from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 
 
 @dataclass(frozen=True)
@@ -114,14 +114,16 @@ def test_links_are_not_followed(folder: Path, tmp_path_factory: pytest.TempPathF
     assert obsolete(expected, folder) == ["gone/gone/plain.txt"]
 
 
-def test_a_new_file_with_the_content_of_an_obsolete_one_is_a_rename(folder: Path) -> None:
-    old, other = folder / "__prompts__/gone/gone/plain.txt", folder / "__prompts__/arc/old/plain.txt"
-    new = folder / "__prompts__/new/new/plain.txt"
-    assert renamed([(new, text("gone/gone/plain", task="new"))], [old, other]) == [(old, new)]
-    assert renamed([(new, text("something else"))], [old, other]) == []
+def test_an_obsolete_file_that_shows_the_same_is_found_whatever_its_header(folder: Path) -> None:
+    expected = ExpectedSnapshots()
+    expected.visit(folder / "__prompts__")
+    renamed = read_document(text("gone/gone/plain", task="new"), folder)
+    assert expected.obsolete_like(renamed) == folder / "__prompts__/gone/gone/plain.txt"
+    assert expected.obsolete_like(read_document(text("something else"), folder)) is None
 
 
 def test_renames_are_not_guessed_among_equals(folder: Path) -> None:
-    old = folder / "__prompts__/gone/gone/plain.txt"
-    new = [(folder / name, text("gone/gone/plain")) for name in ("a.txt", "b.txt")]
-    assert renamed(new, [old]) == []
+    (folder / "__prompts__/gone/gone/chat.txt").write_text(text("gone/gone/plain"), "utf-8")
+    expected = ExpectedSnapshots()
+    expected.visit(folder / "__prompts__")
+    assert expected.obsolete_like(read_document(text("gone/gone/plain"), folder)) is None
