@@ -185,21 +185,26 @@ def _installed_module(
 
 def _specs(module: str) -> Iterator[ModuleSpec | None]:
     """Yield the spec of each package on the way to a dotted module, without running any; None where one is missing."""
-    path: Any = None
+    path: list[str] | None = None
     parts = module.split(".")
-    for end in range(1, len(parts) + 1):
+    for end, part in enumerate(parts, start=1):
         name = ".".join(parts[:end])
-        loaded = sys.modules.get(name)
-        spec = getattr(loaded, "__spec__", None)
-        if spec is None:
-            try:
-                spec = PathFinder.find_spec(name, path) or (importlib.util.find_spec(name) if end == 1 else None)
-            except (ImportError, ValueError, AttributeError):
-                spec = None
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        try:
+            if spec is None:
+                spec = PathFinder.find_spec(name, path)
+            if spec is None and path is None:
+                spec = importlib.util.find_spec(name)  # what an editable install or a built-in provides
+        except KeyError:
+            # A folder without __init__.py below a package that is not imported yet: no code of its own.
+            path = [f"{folder}/{part}" for folder in path or () if Path(folder, part).is_dir()]
+            continue
+        except (ImportError, ValueError, AttributeError):
+            spec = None
         yield spec
         if spec is None:
             return
-        path = spec.submodule_search_locations
+        path = list(spec.submodule_search_locations or ())
 
 
 def _origin(spec: ModuleSpec) -> Path | None:
@@ -246,15 +251,17 @@ def _explained(error: BaseException, file: Path | None) -> tuple[str, str | None
         return f"its module ends the program when it is imported (exit status {error.code!r})", None
     at = _last_line_in(error, file)
     if isinstance(error, ModuleNotFoundError) and error.name:
-        package = error.name.partition(".")[0]
-        sibling = file is not None and (file.parent / f"{package}.py").is_file()
-        return (
-            f"its module does not import{at}: there is no module {error.name!r}",
-            f"the folder of the YAML is not on sys.path in lm-eval 0.4.13, so {package}.py beside it cannot be imported"
-            if sibling
-            else f"install the package that has {package!r}",
-        )
+        return f"its module does not import{at}: there is no module {error.name!r}", _install_hint(error.name, file)
     return f"its module does not import{at}: {type(error).__name__}: {error}", None
+
+
+def _install_hint(module: str, file: Path | None) -> str:
+    package = module.partition(".")[0]
+    if file is not None and (file.parent / f"{package}.py").is_file():
+        return f"lm-eval 0.4.13 does not put this folder on sys.path, so {package}.py beside the YAML is not found"
+    if package in sys.modules:
+        return f"the installed version of {package!r} does not have it"
+    return f"install the package that has {package!r}"
 
 
 def _last_line_in(error: BaseException, file: Path | None) -> str:
