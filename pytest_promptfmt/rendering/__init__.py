@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from pytest_promptfmt.profiles import PLAIN, Profile
 from pytest_promptfmt.rendering.chat import chat_prompt
 from pytest_promptfmt.rendering.context import ContextBuilder, Layout, Turn, join_system
 from pytest_promptfmt.rendering.fields import Place
-from pytest_promptfmt.rendering.prompt import Instance, Message, Prompt
+from pytest_promptfmt.rendering.prompt import Instance, Message, Prompt, Span
 from pytest_promptfmt.rendering.requests import RequestBuilder
 from pytest_promptfmt.tasks import Task, TaskDocs
 
@@ -56,16 +56,17 @@ class TaskRenderer:
     def _instance(self, requests: RequestBuilder, number: int, profile: Profile) -> Instance:
         layout = self._layout(requests.context, number)
         system = join_system(profile.system_instruction, layout.description, self.task)
-        opening = (Turn.of((Message("system", system),)),) if system else ()
+        opening = Turn.of((Message("system", system),)) if system else None
         is_chat = profile.chat_template is not None
-        if is_chat:
-            where = str(Place(self.task.id, number))
-            prompts = tuple(
-                chat_prompt(profile, _messages((*opening, *layout.shots, question)), where=where)
+        where = str(Place(self.task.id, number)) if is_chat else ""
+        prompts = tuple(
+            [
+                chat_prompt(profile, opening, (*layout.shots, question), where=where)
+                if is_chat
+                else _plain_prompt((*((opening,) if opening is not None else ()), *layout.shots, question))
                 for question in layout.questions
-            )
-        else:
-            prompts = tuple(_plain_prompt((*opening, *layout.shots, question)) for question in layout.questions)
+            ]
+        )
         if requests.context.is_repeatable:
             made = requests.requests(layout, number, prompts, chat=is_chat)
         else:
@@ -142,12 +143,9 @@ class _OwnRandomness:
                 numpy.set_state(earlier_numpy)
 
 
-def _messages(turns: tuple[Turn, ...]) -> tuple[Message, ...]:
-    return tuple([message for turn in turns for message in turn.messages])
+def _plain_prompt(turns: Sequence[Turn]) -> Prompt:
+    def make() -> tuple[tuple[Span, ...], tuple[Message, ...]]:
+        messages = tuple([message for turn in turns for message in turn.messages])
+        return tuple([span for each in messages for span in (*each.content, *each.delimiter)]), messages
 
-
-def _plain_prompt(turns: tuple[Turn, ...]) -> Prompt:
-    prompt = Prompt(tuple([span for turn in turns for span in turn.spans]), _messages(turns))
-    # The text of every turn is known already, and that of a demonstration is used again and again.
-    prompt.__dict__["text"] = "".join([turn.text for turn in turns])
-    return prompt
+    return Prompt.lazy("".join([turn.text for turn in turns]), make)

@@ -19,6 +19,7 @@ from jinja2.utils import Namespace
 from pytest_promptfmt.errors import LimitExceededError, RenderError
 from pytest_promptfmt.limits import time_limit
 from pytest_promptfmt.profiles import Profile
+from pytest_promptfmt.rendering.context import Turn
 from pytest_promptfmt.rendering.prompt import Message, Origin, Prompt, Span
 from pytest_promptfmt.rendering.sandbox import LimitedSandbox
 
@@ -66,51 +67,59 @@ def render_messages(
     return text if final is None else _cut_at_marker(text, final)
 
 
-def chat_prompt(profile: Profile, messages: tuple[Message, ...], *, where: str) -> Prompt:
+def chat_prompt(profile: Profile, system: Turn | None, turns: Sequence[Turn], *, where: str) -> Prompt:
     """Return the prompt of a profile with a chat template.
 
-    `messages` are turns with delimiters, as for plain text. The generation prompt is added unless the last message
-    is the assistant's (a gen prefix), which is then continued. A template that refuses the system message gets a
-    second try without it (lm-eval 0.4.13). Raises RenderError, from the original exception.
+    `turns` end with the question of the evaluated doc. The generation prompt is added unless a gen prefix follows
+    the question, which is then continued. A template that refuses the system message gets a second try without it
+    (lm-eval 0.4.13). Raises RenderError, from the original exception.
     """
-    shaped = messages if profile.fewshot_as_turns else merge_turns(messages)
-    continues = shaped[-1].role == "assistant"
-    used = shaped
+    opening = list(system.contents) if system is not None else []
+    if profile.fewshot_as_turns:
+        contents = [content for turn in turns for content in turn.contents]
+    else:
+        question, *gen_prefix = turns[-1].contents
+        contents = [("user", "".join([turn.text for turn in turns[:-1]]) + question[1]), *gen_prefix]
+    used_system = system
     try:
         try:
-            text = _render(profile, shaped, continues)
+            text = _render(profile, opening + contents)
         except TemplateError:
-            used = tuple(message for message in shaped if message.role != "system")
-            text = _render(profile, used, continues)
+            used_system = None
+            text = _render(profile, contents)
     except LimitExceededError:
         raise
     except Exception as error:
+        refused = "the template refuses these messages with and without the system message"
         raise RenderError(
             f"the chat template of profile {profile.name!r} fails {where}: {type(error).__name__}: {error}",
-            hint="the template refuses these messages with and without the system message"
-            if isinstance(error, TemplateError)
-            else None,
+            hint=refused if isinstance(error, TemplateError) else None,
         ) from error
-    prompt = Prompt(_locate(text, used), shaped)
-    prompt.__dict__["text"] = text
-    return prompt
+
+    def make() -> tuple[tuple[Span, ...], tuple[Message, ...]]:
+        opening = system.messages if system is not None else ()
+        shaped = _messages(turns) if profile.fewshot_as_turns else _merged(turns)
+        return _locate(text, (*opening, *shaped) if used_system is not None else shaped), (*opening, *shaped)
+
+    return Prompt.lazy(text, make)
 
 
-def merge_turns(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return system message, one user message with all turns as text, and the gen prefix as assistant message."""
-    system, rest = (messages[:1], messages[1:]) if messages[0].role == "system" else ((), messages)
-    final: tuple[Message, ...] = ()
-    if rest[-1].role == "assistant":
-        final, rest = (Message("assistant", rest[-1].content),), rest[:-1]
-    content = tuple(span for message in rest[:-1] for span in (*message.content, *message.delimiter))
-    return (*system, Message("user", content + rest[-1].content), *final)
+def _messages(turns: Sequence[Turn]) -> tuple[Message, ...]:
+    return tuple([message for turn in turns for message in turn.messages])
 
 
+def _merged(turns: Sequence[Turn]) -> tuple[Message, ...]:
+    """Return one user message with all turns as text, and the gen prefix as assistant message."""
+    question, *gen_prefix = turns[-1].messages
+    before = [span for each in _messages(turns[:-1]) for span in (*each.content, *each.delimiter)]
+    return (Message("user", (*before, *question.content)), *gen_prefix)
 
-def _render(profile: Profile, messages: Sequence[Message], continues: bool) -> str:
+
+def _render(profile: Profile, contents: Sequence[tuple[str, str]]) -> str:
+    continues = contents[-1][0] == "assistant"
     return render_messages(
         profile,
-        [{"role": message.role, "content": message.text} for message in messages],
+        [{"role": role, "content": content} for role, content in contents],
         add_generation_prompt=not continues,
         continue_final_message=continues,
     )

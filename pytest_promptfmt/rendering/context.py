@@ -6,9 +6,8 @@ Nothing here knows of profiles; what a chat template or a system instruction add
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pytest_promptfmt.errors import Position, RenderError
@@ -19,11 +18,10 @@ from pytest_promptfmt.rendering.fields import (
     Value,
     choice_field,
     plain_field,
-    prompt_override,
     target_field,
     text_field,
 )
-from pytest_promptfmt.rendering.prompt import Message, Origin, Part, Span
+from pytest_promptfmt.rendering.prompt import Message, Origin, Part, Span, join
 from pytest_promptfmt.tasks import Doc, Spec, Task, TaskDocs, Unset
 
 Spans = tuple[Span, ...]
@@ -33,17 +31,39 @@ _CACHED_TURNS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Messages in a row, and the same as plain text: contents and delimiters."""
+    """Messages in a row: the text of each with its role, and all of it as plain text with delimiters.
 
-    messages: tuple[Message, ...]
-    spans: Spans
+    A demonstration is laid out once; at another place its spans differ only in the number of the shot.
+    """
+
+    base: tuple[Message, ...]
+    contents: tuple[tuple[str, str], ...]
     text: str
+    shot: int | None = None
 
     @classmethod
     def of(cls, messages: tuple[Message, ...]) -> Turn:
-        """Return the messages with their plain form."""
-        spans = tuple(span for message in messages for span in (*message.content, *message.delimiter))
-        return cls(messages, spans, "".join([span.text for span in spans]))
+        """Return the turn made of these messages."""
+        contents = tuple([(message.role, join(message.content)) for message in messages])
+        text = "".join(
+            [content + join(message.delimiter) for message, (_, content) in zip(messages, contents, strict=True)]
+        )
+        return cls(messages, contents, text)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Return the messages, their spans knowing the shot."""
+        if self.shot is None:
+            return self.base
+        moved: dict[Origin, Origin] = {}
+
+        def move(spans: Spans) -> Spans:
+            for span in spans:
+                if span.origin not in moved:
+                    moved[span.origin] = replace(span.origin, shot=self.shot)
+            return tuple([Span(span.text, moved[span.origin]) for span in spans])
+
+        return tuple([Message(each.role, move(each.content), move(each.delimiter)) for each in self.base])
 
 
 @dataclass(slots=True)
@@ -78,7 +98,7 @@ class ContextBuilder:
         # Functions may change the docs they get, and lm-eval keeps the pool for the whole task.
         self._pool: Sequence[Doc] = docs.fewshot if self.is_repeatable else copy_docs(docs.fewshot)
         self._draw = make_sampler(task, self._pool)
-        self._turns: OrderedDict[tuple[int, int], Turn] = OrderedDict()
+        self._turns: dict[int, Turn] = {}
         self.has_several_inputs = self._check_first_doc(docs.evaluated)
 
     def layout(self, number: int, doc: Doc) -> Layout:
@@ -159,16 +179,14 @@ class ContextBuilder:
         drawn = draw_shots(self.task, self._draw, self.num_shots, doc, number, self._pool)
         turns = []
         for shot, (index, shot_doc) in enumerate(drawn):
-            if not self.is_repeatable or index is None:
-                turns.append(self._shot(shot_doc, Place(self.task.id, number, shot)))
-                continue
-            turn = self._turns.get((index, shot))
+            turn = self._turns.get(index) if self.is_repeatable and index is not None else None
             if turn is None:
                 turn = self._shot(shot_doc, Place(self.task.id, number, shot))
-                if len(self._turns) >= _CACHED_TURNS:
-                    self._turns.popitem(last=False)
-                self._turns[index, shot] = turn
-            turns.append(turn)
+                if self.is_repeatable and index is not None:
+                    if len(self._turns) >= _CACHED_TURNS:
+                        self._turns.clear()
+                    self._turns[index] = turn
+            turns.append(Turn(turn.base, turn.contents, turn.text, shot))
         return turns
 
     def _shot(self, doc: Doc, place: Place) -> Turn:
@@ -186,9 +204,7 @@ class ContextBuilder:
         if target.value is not None and target.value != "":
             answer = self._answer(choices, target, place)
             gap = (Span(" ", fields.origin("gen prefix", "fewshot_config.gen_prefix", place.shot)),)
-            messages.append(
-                Message("assistant", _joined(prefix.spans, answer, gap), fields.shot_delimiter(place.shot))
-            )
+            messages.append(Message("assistant", _joined(prefix.spans, answer, gap), fields.shot_delimiter(place.shot)))
             delimited = not prefix.value or _meet_without_space(question, prefix.spans)
         else:
             delimited = bool(prefix.value) and _meet_without_space(question, prefix.spans)
@@ -262,20 +278,15 @@ class _Fields:
 
     def __post_init__(self) -> None:
         task, shots, columns = self.task, self.task.fewshot, frozenset(self.columns)
-        override = prompt_override(task)
-
-        def own(spec: Spec) -> Spec:
-            return spec if override is None else override
 
         def inherited(spec: Spec, parent: Spec, key: str) -> tuple[Spec, str]:
-            if override is not None:
-                return override, "use_prompt"
             return (parent, key) if isinstance(spec, Unset) or spec is None else (spec, f"fewshot_config.{key}")
 
-        self.text = text_field(task, own(task.doc_to_text), "doc_to_text", columns)
-        self.target = target_field(task, own(task.doc_to_target), "doc_to_target", columns)
-        choice = own(task.doc_to_choice)
-        self.choice = None if choice is None else choice_field(task, choice, "doc_to_choice", columns)
+        self.text = text_field(task, task.doc_to_text, "doc_to_text", columns)
+        self.target = target_field(task, task.doc_to_target, "doc_to_target", columns)
+        self.choice = (
+            None if task.doc_to_choice is None else choice_field(task, task.doc_to_choice, "doc_to_choice", columns)
+        )
         self.description = plain_field(task, task.description, "description", "description", None)
         if not task.description:
             self.description = None

@@ -7,7 +7,7 @@ lm-eval 0.4.13.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from pytest_promptfmt.errors import CodeNotAllowedError, LimitExceededError, Position, PromptfmtError, RenderError
@@ -256,26 +256,3 @@ def _list_literal(text: str) -> Any:
 
 def _shortened(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "…")
-
-
-_PROMPTS: Final[Mapping[str, str]] = {
-    "qa-basic:question-newline-answer": "Question: {{question}}\nAnswer:",
-    "qa-basic:q-newline-a": "Q: {{question}}\nA:",
-}
-
-
-def prompt_override(task: Task) -> str | None:
-    """Return the template that `use_prompt` puts in place of all three mappings; None without that key.
-
-    Raises RenderError for prompt collections other than the two that lm-eval 0.4.13 ships.
-    """
-    name = task.config.get("use_prompt")
-    if name is None:
-        return None
-    if name not in _PROMPTS:
-        raise RenderError(
-            f"use_prompt of {task.name!r} names {name!r}; only {' and '.join(_PROMPTS)} are known here",
-            position=task.position("use_prompt"),
-            hint="write the prompt as doc_to_text and doc_to_target",
-        )
-    return _PROMPTS[name]

@@ -14,6 +14,7 @@ from jinja2 import StrictUndefined, nodes
 from jinja2 import Template as JinjaTemplate
 from jinja2.compiler import Frame
 from jinja2.exceptions import SecurityError, TemplateRuntimeError, TemplateSyntaxError, UndefinedError
+from jinja2.runtime import Context
 
 from pytest_promptfmt.errors import LimitExceededError, Position, RenderError, did_you_mean
 from pytest_promptfmt.rendering.sandbox import MAX_CHARACTERS, LimitedGenerator, LimitedSandbox
@@ -122,7 +123,7 @@ class Template:
     `is_random` tells whether two renderings of the same doc may differ.
     """
 
-    __slots__ = ("_compiled", "_constant", "is_random", "source")
+    __slots__ = ("_compiled", "_constant", "_globals", "_root", "is_random", "source")
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -131,6 +132,8 @@ class Template:
         self._compiled: JinjaTemplate | None = None
         if "{{" in source or "{%" in source or "{#" in source:
             self._compiled = _ENVIRONMENT.from_string(source)
+            self._globals = dict(self._compiled.globals)
+            self._root: Callable[[Context], Iterable[Any]] = self._compiled.root_render_func
         else:
             text = _LINE_END.sub("\n", source)
             self._constant = [(text, None, None)] if text else []
@@ -145,9 +148,10 @@ class Template:
             raise TypeError("a column named 'self' cannot be passed to a template")
         if self._compiled is None:
             return self._constant or []
+        context = Context(_ENVIRONMENT, dict(self._globals, **doc), None, self._compiled.blocks)
         pieces: list[Piece] = []
         length = 0
-        for piece in self._compiled.root_render_func(self._compiled.new_context(doc)):  # type: ignore[arg-type]
+        for piece in self._root(context):
             if piece.__class__ is str:
                 piece = (piece, None, None)
             length += len(piece[0])
@@ -203,7 +207,9 @@ def explain(
         missing = re.fullmatch(r"'(.+)' is undefined", error.message or "")
         if missing and missing[1].isidentifier():
             hint = did_you_mean(missing[1], columns) or (f"the docs have {_listing(columns)}" if columns else None)
-            return RenderError(f"{key} uses {missing[1]!r}, which no doc has ({where}{at})", position=position, hint=hint)
+            return RenderError(
+                f"{key} uses {missing[1]!r}, which no doc has ({where}{at})", position=position, hint=hint
+            )
         return RenderError(f"{key} {where}{at}: {error.message}", position=position)
     if isinstance(error, SecurityError):
         return RenderError(
@@ -225,5 +231,3 @@ def _line_of(source: str, error: BaseException) -> int | None:
 
 def _listing(columns: Sequence[str]) -> str:
     return ", ".join(repr(column) for column in columns[:12]) + (", …" if len(columns) > 12 else "")
-
-

@@ -6,8 +6,8 @@ Values only. Joining the spans of a prompt is its text, byte for byte.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal
@@ -78,7 +78,26 @@ class Prompt:
     """A rendered prompt: its spans, and the messages it was made from."""
 
     spans: tuple[Span, ...]
-    messages: tuple[Message, ...] = ()
+    messages: tuple[Message, ...] = field(default_factory=tuple)
+
+    @classmethod
+    def lazy(cls, text: str, make: Callable[[], tuple[tuple[Span, ...], tuple[Message, ...]]]) -> Prompt:
+        """Return a prompt whose text is known; `make` gives spans and messages once somebody asks for them."""
+        prompt = object.__new__(cls)
+        prompt.__dict__.update(text=text, _make=make)
+        return prompt
+
+    def __getattr__(self, name: str) -> Any:
+        """Make what `lazy` put off; runs only for attributes that are not there."""
+        if name not in ("spans", "messages") or "_make" not in self.__dict__:
+            raise AttributeError(f"a prompt has no attribute {name!r}")
+        spans, messages = self.__dict__.pop("_make")()
+        self.__dict__.update(spans=spans, messages=messages)
+        return self.__dict__[name]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy by value, whether or not everything was made yet."""
+        return Prompt, (self.spans, self.messages)
 
     @cached_property
     def text(self) -> str:

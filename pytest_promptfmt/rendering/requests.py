@@ -141,11 +141,7 @@ def _likelihood_requests(
     builder: RequestBuilder, layout: Layout, number: int, prompts: Sequence[Prompt], chat: bool
 ) -> tuple[Request, ...]:
     target = builder.context.target_of(layout, number)
-    return (
-        Request(
-            kind="loglikelihood", index=0, context=prompts[0].text, continuation=target, prompt=0, gold=True
-        ),
-    )
+    return (Request(kind="loglikelihood", index=0, context=prompts[0].text, continuation=target, prompt=0, gold=True),)
 
 
 def _rolling_requests(

@@ -64,7 +64,7 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
         _BINOP_CHECKS[operator](left, right)
         return super().call_binop(context, operator, left, right)
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902, N805
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Return the result of a call, unless it would be too large."""
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, (str, bytes, int)):
@@ -174,7 +174,9 @@ def _check_power(left: Any, right: Any) -> None:
 def _check_modulo(left: Any, right: Any) -> None:
     if isinstance(left, (str, bytes)):
         pattern = left if isinstance(left, str) else left.decode("latin-1")
-        values = right if isinstance(right, tuple) else tuple(right.values()) if isinstance(right, Mapping) else (right,)
+        values = (
+            right if isinstance(right, tuple) else tuple(right.values()) if isinstance(right, Mapping) else (right,)
+        )
         _check_format(pattern, values, _STAR_WIDTH)
 
 
@@ -291,6 +293,7 @@ _FILTER_CHECKS: Final[Mapping[str, Callable[..., None]]] = {
     "tojson": _check_tojson,
     "wordwrap": _check_wordwrap,
 }
+
 
 def _limit_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the filter with its sizes checked before and after; how Jinja calls it stays as it is."""
