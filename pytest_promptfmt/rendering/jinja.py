@@ -89,7 +89,7 @@ class _TaskSandbox(LimitedSandbox):
     code_generator_class = _PieceGenerator
 
     @staticmethod
-    def concat(pieces: Iterable[str | Piece]) -> str:  # type: ignore[override]
+    def concat(pieces: Iterable[str | Piece]) -> str:
         return LimitedSandbox.concat(piece if isinstance(piece, str) else piece[0] for piece in pieces)
 
 

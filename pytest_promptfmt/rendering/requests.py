@@ -5,12 +5,22 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pytest_promptfmt.errors import RenderError
 from pytest_promptfmt.rendering.context import ContextBuilder, Layout
 from pytest_promptfmt.rendering.prompt import Prompt, Request
-from pytest_promptfmt.tasks import Task
+from pytest_promptfmt.tasks import OutputType, Task
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """One doc, laid out and rendered for one profile."""
+
+    layout: Layout
+    number: int
+    prompts: Sequence[Prompt]
+    is_chat: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,7 @@ class RequestBuilder:
 
     def requests(self, layout: Layout, number: int, prompts: Sequence[Prompt], *, chat: bool) -> tuple[Request, ...]:
         """Return the requests for a doc, in lm-eval's order."""
-        return _BUILDERS[self.context.task.output_type](self, layout, number, prompts, chat)
+        return _BUILDERS[self.context.task.output_type](self, _Laid(layout, number, prompts, chat))
 
 
 def generation_arguments(task: Task) -> Mapping[str, Any]:
@@ -74,15 +84,13 @@ def _metric_name(metric: Any) -> Any:
     return metric.get("metric") if isinstance(metric, Mapping) else metric
 
 
-def _choice_requests(
-    builder: RequestBuilder, layout: Layout, number: int, prompts: Sequence[Prompt], chat: bool
-) -> tuple[Request, ...]:
+def _choice_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
     context = builder.context
-    choices = context.choices_of(layout, number)
-    delimiter = builder.chat_delimiter if chat else builder.delimiter
+    choices = context.choices_of(laid.layout, laid.number)
+    delimiter = builder.chat_delimiter if laid.is_chat else builder.delimiter
     requests: list[Request] = []
     if context.has_several_inputs:
-        continuation = f"{delimiter}{context.target_of(layout, number)}"
+        continuation = f"{delimiter}{context.target_of(laid.layout, laid.number)}"
         requests.extend(
             Request(
                 kind="loglikelihood",
@@ -90,17 +98,17 @@ def _choice_requests(
                 context=prompt.text,
                 continuation=continuation,
                 prompt=index,
-                gold=index == layout.text,
+                gold=index == laid.layout.text,
             )
-            for index, prompt in enumerate(prompts)
+            for index, prompt in enumerate(laid.prompts)
         )
     else:
-        gold = gold_indices(layout.target, choices)
-        text = prompts[0].text
+        gold = gold_indices(laid.layout.target, choices)
+        text = laid.prompts[0].text
         try:
             continuations = [f"{delimiter}{choice}" for choice in choices]
         except TypeError as error:
-            message = f"doc_to_choice of {context.task.id!r}, doc {number + 1} must give a list, not {choices!r}"
+            message = f"doc_to_choice of {context.task.id!r}, doc {laid.number + 1} must give a list, not {choices!r}"
             raise RenderError(message, position=context.task.position("doc_to_choice")) from error
         requests.extend(
             Request(
@@ -137,38 +145,31 @@ def gold_indices(target: Any, choices: Any) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _likelihood_requests(
-    builder: RequestBuilder, layout: Layout, number: int, prompts: Sequence[Prompt], chat: bool
-) -> tuple[Request, ...]:
-    target = builder.context.target_of(layout, number)
-    return (Request(kind="loglikelihood", index=0, context=prompts[0].text, continuation=target, prompt=0, gold=True),)
+def _likelihood_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
+    target = builder.context.target_of(laid.layout, laid.number)
+    return (
+        Request(kind="loglikelihood", index=0, context=laid.prompts[0].text, continuation=target, prompt=0, gold=True),
+    )
 
 
-def _rolling_requests(
-    builder: RequestBuilder, layout: Layout, number: int, prompts: Sequence[Prompt], chat: bool
-) -> tuple[Request, ...]:
-    target = builder.context.target_of(layout, number)
+def _rolling_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
+    target = builder.context.target_of(laid.layout, laid.number)
     return (Request(kind="loglikelihood_rolling", index=0, continuation=target),)
 
 
-def _generation_requests(
-    builder: RequestBuilder, layout: Layout, number: int, prompts: Sequence[Prompt], chat: bool
-) -> tuple[Request, ...]:
+def _generation_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
     return (
         Request(
             kind="generate_until",
             index=0,
-            context=prompts[0].text,
+            context=laid.prompts[0].text,
             generation_kwargs=copy.deepcopy(builder.generation_kwargs),
             prompt=0,
         ),
     )
 
 
-_Kind = Literal["loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until"]
-_BUILDERS: Final[
-    Mapping[_Kind, Callable[[RequestBuilder, Layout, int, Sequence[Prompt], bool], tuple[Request, ...]]]
-] = {
+_BUILDERS: Final[Mapping[OutputType, Callable[[RequestBuilder, _Laid], tuple[Request, ...]]]] = {
     "loglikelihood": _likelihood_requests,
     "multiple_choice": _choice_requests,
     "loglikelihood_rolling": _rolling_requests,
