@@ -107,11 +107,11 @@ class Clusters:
 def cluster_key(changes: Iterable[Change], origin: str = "") -> str:
     """Return a digest that is equal for changes that differ only in the docs' own text.
 
-    Of each change counts which part of a line came and went, where in the line, and in which kind of section; how
-    often and in which docs does not. `origin` (the configuration key behind the change) tells changes apart that
-    look the same but come from different places.
+    Of each change counts which part of a line came and went, and in which kind of section; how often and in which
+    docs does not. `origin` is the configuration key behind the change. Without it the place in the line (start, end,
+    inside) has to tell changes apart; that place differs between profiles, where markup stands around the same text.
     """
-    fragments = {fragment for change in changes for fragment in _fragments(change)}
+    fragments = {fragment if not origin else fragment[:-1] for change in changes for fragment in _fragments(change)}
     return sha256(json.dumps([origin, sorted(fragments)]).encode()).hexdigest()[:16]
 
 

@@ -23,6 +23,12 @@ def test_a_change_in_the_line_of_the_docs_own_text_is_one_cluster() -> None:
     assert key(document("Q: sky?"), document("Question: sky?")) == key(document("Q: x"), document("Question: x"))
 
 
+def test_the_same_change_inside_chat_markup_is_one_cluster_when_its_origin_is_known() -> None:
+    plain = key(document("Answer:"), document("Answer: "), origin="doc_to_text")
+    chat = key(document("Answer:<|im_end|>"), document("Answer: <|im_end|>"), origin="doc_to_text")
+    assert plain == chat
+
+
 def test_different_changes_are_different_clusters() -> None:
     old = document("Q: x\nAnswer:")
     keys = {
