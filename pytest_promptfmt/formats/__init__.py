@@ -21,9 +21,11 @@ from pytest_promptfmt.formats.format import Format
 from pytest_promptfmt.formats.registry import find_format, known_formats, register_format
 from pytest_promptfmt.formats.suffix import split_name, split_suffix
 from pytest_promptfmt.formats.template import Resolve, apply_template, has_template
+from pytest_promptfmt.formats.variants import AXES, variants_of, vary
 from pytest_promptfmt.tasks import Task
 
 __all__ = [
+    "AXES",
     "Format",
     "LaidOutTask",
     "Overwritten",
@@ -40,30 +42,40 @@ __all__ = [
     "register_format",
     "split_name",
     "split_suffix",
+    "variants_of",
+    "vary",
     "wanted_formats",
 ]
 
 
-def laid_out(task: Task, formats: Sequence[str] = (), *, resolve: Resolve | None = None) -> tuple[Task, ...]:
+def laid_out(
+    task: Task, formats: Sequence[str] = (), *, variants: Sequence[str] = (), resolve: Resolve | None = None
+) -> tuple[Task, ...]:
     """Return the tasks that are tested for one task that was read.
 
     Each declared format gives a task of its own; a suffix in the task's name (`subtask_a@mcqa`) chooses one. A task
     that names no format stays as it is (with its `template:` applied), followed by itself in each of `formats`.
-    `resolve` gives the class that a `!function` in `template:` names, where the user allows its code.
+    `variants` (axes such as `enumerator`, single values such as `enumerator-roman`, or `all`) add each variant of each
+    of these formats. `resolve` gives the class that a `!function` in `template:` names, where the user allows its code.
     Raises FormatError when a format is unknown or does not fit.
     """
-    return tuple(lay_out_as(task, name, resolve=resolve) for name in wanted_formats(task, formats))
+    return tuple(lay_out_as(task, name, resolve=resolve) for name in wanted_formats(task, formats, variants))
 
 
-def wanted_formats(task: Task, formats: Sequence[str] = ()) -> tuple[str | None, ...]:
+def wanted_formats(task: Task, formats: Sequence[str] = (), variants: Sequence[str] = ()) -> tuple[str | None, ...]:
     """Return what `laid_out` makes of a task, as names for `lay_out_as`: None is the task as it is.
 
     A caller that goes through the names one by one can report a format that does not fit without losing the others.
     """
-    _, suffix = split_suffix(task)
-    if suffix is not None:
-        return (suffix,)
-    return declared_formats(task) or (None, *dict.fromkeys(formats))
+    bare, suffix = split_suffix(task)
+    chosen = (suffix,) if suffix is not None else declared_formats(task)
+    names = chosen or tuple(dict.fromkeys(formats))
+    as_it_is = () if chosen else (None,)
+    if not variants:
+        return (*as_it_is, *names)
+    axes = () if "all" in variants else variants
+    varied = [layout.name for name in names for layout in variants_of(format_of(bare, name), axes)]
+    return (*as_it_is, *names, *varied)
 
 
 def lay_out_as(task: Task, name: str | None, *, resolve: Resolve | None = None) -> Task:

@@ -14,9 +14,11 @@ from pytest_promptfmt.formats.declared import declared, is_single
 from pytest_promptfmt.formats.fields import choices_field, text_field
 from pytest_promptfmt.formats.format import PROMPT_FIELDS, TEXT_FIELDS, Format
 from pytest_promptfmt.formats.jinja_text import has_markup
+from pytest_promptfmt.formats.reading import Mappings, declared_mappings, read_mappings
 from pytest_promptfmt.formats.registry import find_format, known_formats
 from pytest_promptfmt.formats.scorers import Scorer, make_scorer
 from pytest_promptfmt.formats.template import has_template
+from pytest_promptfmt.formats.variants import split_variants, vary
 from pytest_promptfmt.tasks import UNSET, FewShot, Spec, Task
 
 
@@ -45,6 +47,7 @@ class LaidOutTask(Task):
     gold: str | None = None
     scorer: Scorer | None = None
     overwritten: tuple[Overwritten, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def doc_source(self) -> Task:
@@ -83,6 +86,9 @@ def format_of(task: Task, name: str) -> Format:
     A suffix always wins over the one format that a task names; of several declared formats only those can be
     chosen. Raises FormatError, with a position and a did-you-mean, for a name that means nothing.
     """
+    base_name, variants = split_variants(name)
+    if variants:
+        return vary(format_of(task, base_name), variants)
     directory = _directory(task)
     entries = {entry.name: entry for entry in declared(task)}
     if name in entries:
@@ -129,7 +135,8 @@ def lay_out(task: Task, layout: Format) -> LaidOutTask:
             position=task.position("use_prompt"),
             hint="write doc_to_text, doc_to_target and doc_to_choice as columns instead",
         )
-    templates = _templates(task, layout, task)
+    mappings = _mappings(task, layout)
+    templates = _templates(task, layout, mappings)
     scorer = make_scorer(layout.scorer, layout.choice_labels)
     becomes: dict[str, Any] = {
         "output_type": layout.output_type,
@@ -143,7 +150,7 @@ def lay_out(task: Task, layout: Format) -> LaidOutTask:
         "doc_to_target": templates.doc_to_target,
         "doc_to_choice": templates.doc_to_choice,
         **becomes,
-        "fewshot": _laid_out_fewshot(task, layout),
+        "fewshot": _laid_out_fewshot(task, layout, mappings),
     }
     kept = {field.name: getattr(task, field.name) for field in dataclasses.fields(Task) if field.name not in values}
     kept["format"] = layout.name
@@ -157,6 +164,7 @@ def lay_out(task: Task, layout: Format) -> LaidOutTask:
         gold=templates.gold,
         scorer=scorer,
         overwritten=tuple(_overwritten(task, becomes)),
+        notes=mappings.notes,
     )
 
 
@@ -178,40 +186,55 @@ def _directory(task: Task) -> Path | None:
     return task.path.parent if task.path is not None else None
 
 
-def _templates(task: Task, layout: Format, source: Any) -> Templates:
-    """Return the templates for the field mappings of `source`: the task, or its few-shot settings resolved."""
+def _mappings(task: Task, layout: Format) -> Mappings:
+    """Return the fields to lay out: those told in metadata, those of a task written for formats, else as read."""
+    told = declared_mappings(task)
+    if told is not None:
+        return told
+    names = [entry.name for entry in declared(task)]
+    if layout.name.partition("+")[0] in names or has_template(task):
+        return Mappings(task.doc_to_text, task.doc_to_choice, task.doc_to_target)
+    return read_mappings(task, layout.name)
+
+
+def _templates(task: Task, layout: Format, mappings: Mappings, *, section: tuple[str, ...] = ()) -> Templates:
+    """Return the templates for these fields; `section` is the key that holds them, for positions."""
+    defaults = _default_columns(task)
+
+    def spec(key: str, value: Spec) -> Spec:
+        return defaults.get(key) if value is None else value
 
     def at(key: str) -> Position | None:
-        return task.position("fewshot_config", key) if source is not task else task.position(key)
+        return task.position(*section, key)
 
-    defaults = _default_columns(task)
-    specs = {
-        key: defaults.get(key) if (spec := getattr(source, key)) is None else spec
-        for key in ("doc_to_text", "doc_to_choice", "doc_to_target")
-    }
+    topic_at = _where(task, layout, "topic")
     fields = Fields(
-        question=text_field("doc_to_text", specs["doc_to_text"], at("doc_to_text")),
-        choices=choices_field(specs["doc_to_choice"], at("doc_to_choice")),
-        answer=text_field("doc_to_target", specs["doc_to_target"], at("doc_to_target")),
-        topic=None if layout.topic is None else text_field("topic", layout.topic, task.position("formats", "topic")),
+        question=text_field("doc_to_text", spec("doc_to_text", mappings.question), at("doc_to_text")),
+        choices=choices_field(spec("doc_to_choice", mappings.choices), at("doc_to_choice")),
+        answer=text_field("doc_to_target", spec("doc_to_target", mappings.answer), at("doc_to_target")),
+        topic=None if layout.topic is None else text_field("topic", layout.topic, topic_at),
     )
     return build_templates(layout, fields, lambda field: _where(task, layout, field))
 
 
 def _where(task: Task, layout: Format, field: str) -> Position | None:
-    entry = next((entry for entry in declared(task) if entry.name == layout.name), None)
+    entry = next((entry for entry in declared(task) if entry.name == layout.name.partition("+")[0]), None)
     if field in PROMPT_FIELDS and entry is not None:
         return task.position(*entry.keys, field)
     return task.position(field)
 
 
-def _laid_out_fewshot(task: Task, layout: Format) -> FewShot:
+def _laid_out_fewshot(task: Task, layout: Format, mappings: Mappings) -> FewShot:
     """Return the few-shot settings, with field mappings of their own laid out like the task's."""
     own = {key: getattr(task.fewshot, key) for key in ("doc_to_text", "doc_to_target", "doc_to_choice")}
     if all(value is UNSET for value in own.values()):
         return task.fewshot
-    resolved = {key: getattr(task, key) if value is UNSET else value for key, value in own.items()}
-    templates = _templates(task, layout, FewShot(**resolved))
+    theirs = Mappings(
+        mappings.question if own["doc_to_text"] is UNSET else own["doc_to_text"],
+        mappings.choices if own["doc_to_choice"] is UNSET else own["doc_to_choice"],
+        mappings.answer if own["doc_to_target"] is UNSET else own["doc_to_target"],
+    )
+    templates = _templates(task, layout, theirs, section=("fewshot_config",))
     return dataclasses.replace(
         task.fewshot,
         doc_to_text=templates.doc_to_text,

@@ -77,6 +77,6 @@ def _without_type(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _checked_name(value: Any, task: Task, keys: tuple[str, ...]) -> str:
-    if isinstance(value, str) and value and "@" not in value and "/" not in value:
+    if isinstance(value, str) and value and not set(value) & set("@/+"):
         return value
     raise FormatError(f"{value!r} is no name of a format", position=task.position(*keys), hint="formats: mcqa")

@@ -13,7 +13,9 @@ from typing import Any
 import yaml
 
 from pytest_promptfmt.errors import FormatError, Position, did_you_mean, display_path
+from pytest_promptfmt.formats.builtin import BUILTIN_FORMATS
 from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS, Format
+from pytest_promptfmt.formats.literature import LITERATURE_FORMATS
 
 ENTRY_POINT_GROUP = "pytest_promptfmt.formats"
 FOLDER = "formats"
@@ -54,9 +56,7 @@ def find_format(name: str, directory: Path | None = None, position: Position | N
 
 @cache
 def _installed() -> Mapping[str, Format]:
-    from pytest_promptfmt.formats.builtin import BUILTIN_FORMATS
-
-    formats = {format_.name: format_ for format_ in BUILTIN_FORMATS}
+    formats = {format_.name: format_ for format_ in (*BUILTIN_FORMATS, *LITERATURE_FORMATS)}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         formats.update({format_.name: format_ for format_ in _entry_point_formats(entry_point)})
     return formats

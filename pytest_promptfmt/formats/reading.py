@@ -1,0 +1,184 @@
+r"""Which question, choices and answer a task has, when its `doc_to_text` is a layout already.
+
+A format needs the fields, not a finished prompt: `Question: {{question}}\nAnswer:` is read as the question between two
+cues, `{{question}}\nA. {{choices[0]}}…` as question and choices. What cannot be read is refused with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+
+from pytest_promptfmt.errors import FormatError, did_you_mean
+from pytest_promptfmt.formats.jinja_text import grammar, has_markup, only_expression
+from pytest_promptfmt.formats.labels import LABEL_SETS
+from pytest_promptfmt.tasks import Spec, Task
+
+FIELD_NAMES = {"question": "doc_to_text", "choices": "doc_to_choice", "answer": "doc_to_target"}
+"""The keys of `metadata.promptfmt.fields`, by which a task tells formats its fields without changing its prompt."""
+
+_FIELDS_HINT = (
+    "tell formats the fields under metadata: {promptfmt: {fields: {question: …, choices: …, answer: …}}};"
+    " the task's own prompt stays as it is"
+)
+_OPENING_CUE = re.compile(r"\A\s*(?:Question|Query|Problem|Q)\s*[:.]\s*", re.IGNORECASE)
+_CLOSING_CUE = re.compile(
+    r"\s+(?:(?:The\s+)?(?:Correct\s+|Best\s+)?(?:Answer|Response)(?:\s+is)?\s*[:.]?|A\s*:)\s*\Z", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mappings:
+    """The field mappings that a format consumes, and in words how they were found where the author wrote others."""
+
+    question: Spec
+    choices: Spec
+    answer: Spec
+    notes: tuple[str, ...] = ()
+
+
+def declared_mappings(task: Task) -> Mappings | None:
+    """Return the fields of `metadata.promptfmt.fields`, None without them. Raises FormatError at an unknown name."""
+    fields = task.own_metadata.get("fields")
+    if fields is None:
+        return None
+    keys = ("metadata", "promptfmt", "fields")
+    if not isinstance(fields, Mapping):
+        raise FormatError("fields is no mapping", position=task.position(*keys), hint="fields: {question: …}")
+    for name in fields:
+        if name not in FIELD_NAMES:
+            raise FormatError(
+                f"fields has {name!r}; a format reads {', '.join(FIELD_NAMES)}",
+                position=task.position(*keys, name),
+                hint=did_you_mean(str(name), FIELD_NAMES),
+            )
+    values = {name: fields.get(name, getattr(task, key)) for name, key in FIELD_NAMES.items()}
+    return Mappings(**values)
+
+
+def read_mappings(task: Task, format_name: str) -> Mappings:
+    """Return the fields of a task that was not written for formats.
+
+    Columns and single expressions are taken as they are. A whole template is read as question (and choices) between
+    cues. Raises FormatError, saying what was found and how to tell the fields, when it cannot be read so.
+    """
+    text, choices = task.doc_to_text, task.doc_to_choice
+    labels = _as_labels(choices)
+    if not isinstance(text, str) or not has_markup(text) or _is_expression(text):
+        if labels is not None:
+            raise FormatError(
+                f"doc_to_choice lists the labels {', '.join(labels)}, and doc_to_text is the question alone, so format"
+                f" {format_name!r} cannot find the choices",
+                position=task.position("doc_to_choice"),
+                hint=_FIELDS_HINT,
+            )
+        return Mappings(text, choices, task.doc_to_target)
+    segments = _segments(text)
+    if segments is None:
+        raise _unreadable(task, format_name, "it has statements, of which a format cannot tell the question")
+    if labels is not None:
+        found = _labelled(segments, labels)
+        if found is None:
+            raise _unreadable(task, format_name, f"the choices {', '.join(labels)} are not listed in it one by one")
+        question, expressions = found
+        listed = f"{{{{ [{', '.join(expressions)}] }}}}"
+        return _noted(task, _without_cues(question, closing=False), listed)
+    return _noted(task, _without_cues(segments, closing=True), choices)
+
+
+def _noted(task: Task, question: Sequence[tuple[bool, str]], choices: Spec) -> Mappings:
+    source = "".join(text for _, text in question)
+    notes = [f"doc_to_text is a whole layout; the format reads the question {source!r} in it"]
+    if choices is not task.doc_to_choice:
+        notes.append(f"doc_to_choice lists labels; the format reads the choices {choices!r} in doc_to_text")
+    return Mappings(source, choices, task.doc_to_target, tuple(notes))
+
+
+def _unreadable(task: Task, format_name: str, why: str) -> FormatError:
+    shown = repr(task.doc_to_text if len(task.doc_to_text) <= 80 else f"{task.doc_to_text[:77]}…")
+    return FormatError(
+        f"doc_to_text {shown} is a whole layout, and format {format_name!r} needs the question alone: {why}",
+        position=task.position("doc_to_text"),
+        hint=_FIELDS_HINT,
+    )
+
+
+def _is_expression(source: str) -> bool:
+    try:
+        return only_expression(source.strip()) is not None
+    except jinja2.TemplateSyntaxError:
+        return True  # the format says what is wrong with it
+
+
+def _as_labels(choices: Any) -> tuple[str, ...] | None:
+    """Return the choices when they are nothing but the first labels of a set, else None."""
+    if not isinstance(choices, Sequence) or isinstance(choices, str):
+        return None
+    labels = tuple(str(choice).strip() for choice in choices)
+    bare = tuple(label.strip("().[]:") for label in labels)
+    numbers = tuple(str(number) for number in range(1, len(bare) + 1))
+    known = (*(labels_of[: len(bare)] for labels_of in LABEL_SETS.values()), numbers)
+    return bare if len(bare) > 1 and bare in known else None
+
+
+def _segments(source: str) -> list[tuple[bool, str]] | None:
+    """Return literal texts (False) and `{{ … }}` outputs (True) in turn; None when there is other markup."""
+    try:
+        tokens = list(grammar().lex(source))
+    except jinja2.TemplateSyntaxError:
+        return None
+    segments: list[tuple[bool, str]] = []
+    inside = False
+    for _, kind, text in tokens:
+        if kind == "data":
+            segments.append((False, text))
+        elif kind == "variable_begin":
+            segments.append((True, text))
+            inside = True
+        elif inside:
+            segments[-1] = (True, segments[-1][1] + text)
+            inside = kind != "variable_end"
+        else:
+            return None
+    return segments
+
+
+def _labelled(
+    segments: list[tuple[bool, str]], labels: Sequence[str]
+) -> tuple[list[tuple[bool, str]], list[str]] | None:
+    """Return what stands before the first label, and the expression after each label; None when not all are found."""
+    expressions: list[str] = []
+    question: list[tuple[bool, str]] | None = None
+    for index, (is_output, text) in enumerate(segments[:-1]):
+        if is_output or len(expressions) == len(labels):
+            continue
+        label = re.escape(labels[len(expressions)])
+        match = re.search(rf"(?:\A|\s)[(\[]?{label}[)\].:]*\s*\Z", text)
+        following = segments[index + 1]
+        if match is None or not following[0]:
+            if expressions:
+                return None
+            continue
+        if question is None:
+            question = [*segments[:index], (False, text[: match.start()])]
+        expressions.append(only_expression(following[1]) or "")
+    if question is None or len(expressions) < len(labels):
+        return None
+    after_choices = segments[len(question) + 2 * len(expressions) - 1 :]
+    return None if any(is_output for is_output, _ in after_choices) else (question, expressions)
+
+
+def _without_cues(segments: list[tuple[bool, str]], *, closing: bool) -> list[tuple[bool, str]]:
+    """Return the segments without the words before the question and, where the prompt ends with one, the answer cue."""
+    result = list(segments)
+    if result and not result[0][0]:
+        result[0] = (False, _OPENING_CUE.sub("", result[0][1]))
+    if closing and result and not result[-1][0]:
+        result[-1] = (False, _CLOSING_CUE.sub("", result[-1][1]))
+    if result and not result[-1][0]:
+        result[-1] = (False, result[-1][1].rstrip())
+    return [segment for segment in result if segment[1]]
