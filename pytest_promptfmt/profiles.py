@@ -46,17 +46,6 @@ _ARCHETYPES: Mapping[str, Mapping[str, str]] = {
 }
 BUILTIN_PROFILES: tuple[str, ...] = ("plain", *_ARCHETYPES)
 DEFAULT_PROFILES: tuple[str, ...] = ("plain", "chat-chatml")
-PROFILE_SETS: Mapping[str, tuple[str, ...]] = MappingProxyType({"chat": tuple(_ARCHETYPES)})
-"""Names that stand for several profiles."""
-
-
-def resolve_profiles(names: Iterable[str]) -> tuple[Profile, ...]:
-    """Return the profiles of these names, each once, in the order of first mention; `chat` means all chat profiles.
-
-    Raises SettingsError with a did-you-mean for a name that is not known.
-    """
-    single = [each for name in names for each in PROFILE_SETS.get(name, (name,))]
-    return tuple(builtin_profile(name) for name in dict.fromkeys(single))
 
 
 @cache
@@ -67,14 +56,17 @@ def builtin_profile(name: str) -> Profile:
     if name not in _ARCHETYPES:
         raise SettingsError(
             f"there is no profile {name!r}; built in are {', '.join(BUILTIN_PROFILES)}",
-            hint=did_you_mean(name, (*BUILTIN_PROFILES, *PROFILE_SETS)),
+            hint=did_you_mean(name, (*BUILTIN_PROFILES, "chat")),
         )
     file = resources.files("pytest_promptfmt") / "data" / "chat_templates" / f"{name.removeprefix('chat-')}.jinja"
     return Profile(name=name, chat_template=file.read_text("utf-8"), special_tokens=_ARCHETYPES[name])
 
 
 def resolve_profiles(names: Iterable[str]) -> tuple[Profile, ...]:
-    """Return the profiles of these names, each once; `chat` stands for all built-in chat profiles."""
+    """Return the profiles of these names, each once, in the order of first mention; `chat` stands for all chat profiles.
+
+    Raises SettingsError with a did-you-mean for a name that is not known.
+    """
     wanted: dict[str, None] = {}
     for name in names:
         wanted.update(dict.fromkeys(_ARCHETYPES if name == "chat" else (name,)))

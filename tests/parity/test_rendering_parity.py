@@ -88,6 +88,9 @@ def shipped_tasks() -> Mapping[int, Sequence[tuple[Path, Mapping[str, Any], int]
         config = file.config
         if kind_of(config) != "task" or any(has_code(config.get(key)) for key in CODE_KEYS):
             continue
+        if config.get("doc_to_image") or config.get("doc_to_audio"):
+            # Only text is rendered here.
+            continue
         entry = found.setdefault(json.dumps([config.get(name) for name in KEYS], default=repr), [path, config, 0])
         entry[2] += 1
     chunks: dict[int, list[tuple[Path, Mapping[str, Any], int]]] = {chunk: [] for chunk in range(CHUNKS)}
