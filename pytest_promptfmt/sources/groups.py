@@ -28,6 +28,7 @@ _AGGREGATE_KEYS: Final = ("metric", "filter_list", "aggregation", "weight_by_siz
 _NAMING_KEYS: Final = frozenset({"task", "task_alias", "tag", "group", "task_list", "metadata"})
 """Keys that change neither prompts nor scores."""
 _MAX_NESTING: Final = 50
+_MAX_MEMBERS: Final = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +94,8 @@ class _Builder:
     tasks: dict[str, Task] = field(default_factory=dict)
     unresolved: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    without_circles: set[str] = field(default_factory=set)
+    visits: int = 0
 
     def group(
         self, name: str, config: Mapping[Any, Any], origins: _Origins, outer: _Overrides, route: tuple[str, ...]
@@ -110,6 +113,9 @@ class _Builder:
             return
         for number, member in enumerate(members):
             place = _Origins(origins.locate, (*origins.prefix, "task", number))
+            self.visits += 1
+            if self.visits > _MAX_MEMBERS:
+                raise SourceError(f"this group has more than {_MAX_MEMBERS:,} members", position=self._at(place))
             if isinstance(member, str):
                 self._named(name, member, overrides, {}, place, route)
             elif isinstance(member, Mapping):
@@ -181,14 +187,24 @@ class _Builder:
         self, name: str, entry: Entry, overrides: _Overrides, place: _Origins, route: tuple[str, ...]
     ) -> None:
         assert entry.file is not None
+        deeper = self._deeper(route, entry.name, place)
         if not overrides:
             # Taken over as it is: nothing below it can differ from what its own file defines.
-            self._deeper(route, entry.name, place)
+            self._check_circles(entry, deeper, place)
             return
         origins = _Origins(entry.file.locate, ())
-        self.group(
-            f"{name}.{entry.name}", entry.file.config, origins, overrides, self._deeper(route, entry.name, place)
-        )
+        self.group(f"{name}.{entry.name}", entry.file.config, origins, overrides, deeper)
+
+    def _check_circles(self, entry: Entry, route: tuple[str, ...], place: _Origins) -> None:
+        if entry.name in self.without_circles or entry.file is None:
+            return
+        members = entry.file.config.get("task")
+        for member in members if isinstance(members, list) else ():
+            name = member.get("group", member.get("task")) if isinstance(member, Mapping) else member
+            inner = self.index.find(name) if isinstance(name, str) else None
+            if inner is not None and inner.kind == "group":
+                self._check_circles(inner, self._deeper(route, inner.name, place), place)
+        self.without_circles.add(entry.name)
 
     def _deeper(self, route: tuple[str, ...], name: str, place: _Origins) -> tuple[str, ...]:
         if name in route:

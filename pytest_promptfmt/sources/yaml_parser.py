@@ -260,7 +260,7 @@ def _key_of(node: yaml.Node) -> Any:
     if node.tag == _STR:
         return node.value
     try:
-        key = yaml.constructor.SafeConstructor().construct_object(node, deep=True)  # type: ignore[no-untyped-call]
+        key = yaml.constructor.SafeConstructor().construct_object(node, deep=True)
         hash(key)
     except (yaml.YAMLError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError):
         return None
@@ -399,7 +399,7 @@ _PLAIN_WORDS: Final[Sequence[tuple[str, str, str | None]]] = (
         "use single quotes, where a backslash is a backslash, or write it twice",
     ),
     (
-        "expected a single document in the stream",
+        "expected a single document in the stream|but found another document",
         "a second YAML document starts here ('---')",
         "lm-eval 0.4.13 reads one document per file; split the file",
     ),
