@@ -70,7 +70,9 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
         if isinstance(owner, (str, int)):
             check = _METHOD_CHECKS.get(__obj.__name__)
             if check is not None:
-                check(owner, *args, **kwargs)
+                # Inside loops and blocks Jinja adds arguments of its own.
+                own = {name: value for name, value in kwargs.items() if name not in ("_loop_vars", "_block_vars")}
+                _apply(check, (owner, *args), own)
         result = super().call(__context, __obj, *args, **kwargs)
         if isinstance(result, str):
             _require(len(result))

@@ -59,6 +59,8 @@ PARTS = [
     "{% raw %}{{ raw }}{% endraw %}",
     "{% with w = question %}{{ w }}{% endwith %}",
     "{% autoescape true %}{{ '<b>' }}{{ question }}{% endautoescape %}",
+    "{% for c in choices %}{{ c.replace('a', 'bb') }}{{ c.center(4) }}{{ ', '.join(choices) }}{% endfor %}",
+    "{% block loud %}{{ question.replace('W', 'w') }}{% endblock %}{{ question.replace() }}",
     "{{ missing }}",
     "{{ missing is defined }}{{ missing | default('-') }}",
     "{{ nested.nothing.more }}",
@@ -213,10 +215,8 @@ def test_templates_cannot_make_huge_texts(source: str) -> None:
     ],
 )
 def test_templates_cannot_reach_out_or_change_the_doc(source: str) -> None:
-    with pytest.raises(Exception) as caught:  # noqa: PT011
-        text = "".join(piece[0] for piece in compile_template(source).pieces(DOC))
-        raise AssertionError(text)
-    assert not isinstance(caught.value, AssertionError)
+    with pytest.raises(Exception, match=r"unsafe|undefined|loader|no attribute"):
+        compile_template(source).pieces(DOC)
     assert DOC["choices"] == ["a", " b ", "", "{{ c }}"]
 
 
