@@ -28,7 +28,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from pytest_promptfmt.errors import Position, SnapshotError
-from pytest_promptfmt.snapshots.characters import END, BadEscapeError, show, show_inner, unshow
+from pytest_promptfmt.snapshots.characters import END, BadEscapeError, needs_no_names, show, show_inner, unshow
 
 MAGIC = "pytest-promptfmt snapshot "
 VERSION = "1"
@@ -106,11 +106,18 @@ def section_lines(section: Section) -> list[str]:
     """Return the lines below the title of a section."""
     lines: list[str] = []
     if section.text is not None:
-        *inner, last = section.text.split("\n")
-        lines += [f"  | {show(line)}" if line else "  |" for line in inner]
-        lines.append(f"  | {show_inner(last)}{END}")
+        lines += _text_lines(section.text)
     lines += [f"  {'* ' if entry.marked else '  '}{show(entry.text) or '⟨empty⟩'}" for entry in section.entries]
     return lines
+
+
+def _text_lines(text: str) -> list[str]:
+    if needs_no_names(text):
+        # No blank stands before a line end but that of the bar before an empty line.
+        shown = ("  | " + text.replace("\n", "\n  | ")).replace(" \n", "\n") + END
+        return shown.split("\n")
+    *inner, last = text.split("\n")
+    return [*(f"  | {show(line)}" if line else "  |" for line in inner), f"  | {show_inner(last)}{END}"]
 
 
 def body_of(text: str) -> str | None:
