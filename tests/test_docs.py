@@ -2,8 +2,8 @@
 
 A fenced block after `<!-- file: NAME -->` is written to that file. A `console` block holds commands after `$ ` and the
 output a reader should expect: its lines must come in that order, a line `...` stands for any lines, and times may
-differ. `python` blocks hold doctests. Every page starts in a folder with the gallery in `fixtures/tasks`, its commands in
-an empty one where the page has the comment `<!-- empty folder -->`.
+differ. `python` blocks hold doctests. Every page starts in a folder with the gallery in `fixtures/tasks`, its commands
+in an empty one where the page has the comment `<!-- empty folder -->`.
 """
 
 import doctest
