@@ -10,6 +10,7 @@ import csv
 import json
 import math
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -45,9 +46,13 @@ def read_data_file(
             hint=f"give one of {', '.join(SUFFIXES)}",
         )
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise DocsError(f"{display_path(path)} is not an ordinary file", position=position)
         yield from _READERS[kind](path, options or {})
     except FileNotFoundError:
         raise missing_file(path, position) from None
+    except ValueError as error:  # a name that no file can have
+        raise DocsError(f"cannot read {path.name!r}: {error}", position=position) from error
     except OSError as error:
         raise DocsError(f"cannot read {display_path(path)}: {error.strerror or error}", position=position) from error
 
@@ -188,35 +193,34 @@ def _read_csv(path: Path, options: Mapping[str, Any]) -> Iterator[Doc]:
             hint=f"known are {', '.join(sorted(_CSV_OPTIONS))}; or write the docs as .jsonl",
         )
     delimiter = options.get("sep") or options.get("delimiter") or ("\t" if path.suffix.lower() == ".tsv" else ",")
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        # A field may be as long as a line of JSON; the module's own limit is 128 KiB.
-        csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
-        try:
+    limit = csv.field_size_limit(MAX_LINE_BYTES)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, delimiter=delimiter, quotechar=options.get("quotechar", '"'))
-            names = options.get("column_names") or options.get("names") or next(rows, None)
-            yield from _typed_rows(path, rows, [str(name) for name in names or ()])
-        except UnicodeDecodeError as error:
-            raise DocsError(f"no UTF-8 text (byte {error.start + 1})", position=Position(path)) from None
-        except (csv.Error, TypeError) as error:
-            raise DocsError(f"no valid CSV: {error}", position=Position(path)) from None
-
-
-def _typed_rows(path: Path, rows: Any, names: list[str]) -> Iterator[Doc]:
-    names = _unique_names(names)
-    cells: list[list[str]] = []
-    for row in islice(rows, MAX_DOCS):
-        if not row:
-            continue
-        if len(row) > len(names):
-            raise DocsError(
-                f"the line has {len(row)} fields, the header {len(names)}",
-                position=Position(path, rows.line_num),
-                hint="put text that contains the delimiter between quotes",
-            )
-        cells.append(row + [""] * (len(names) - len(row)))
+            header = options.get("column_names") or options.get("names") or next(rows, None) or ()
+            names = _unique_names([str(name) for name in header])
+            cells = list(_cells(path, rows, len(names)))
+    except UnicodeDecodeError as error:
+        raise DocsError(f"no UTF-8 text (byte {error.start + 1})", position=Position(path)) from None
+    except (csv.Error, TypeError) as error:
+        raise DocsError(f"no valid CSV: {error}", position=Position(path)) from None
+    finally:
+        csv.field_size_limit(limit)
     columns = [typed_column(column) for column in zip(*cells, strict=True)]
     for values in zip(*columns, strict=True):
         yield dict(zip(names, values, strict=True))
+
+
+def _cells(path: Path, rows: Any, width: int) -> Iterator[list[str]]:
+    for row in islice(rows, MAX_DOCS):
+        if len(row) > width:
+            raise DocsError(
+                f"the line has {len(row)} fields, the header {width}",
+                position=Position(path, rows.line_num),
+                hint="put text that contains the delimiter between quotes",
+            )
+        if row:
+            yield row + [""] * (width - len(row))
 
 
 def _unique_names(names: Sequence[str]) -> list[str]:
@@ -225,7 +229,7 @@ def _unique_names(names: Sequence[str]) -> list[str]:
     for place, name in enumerate(names):
         wanted = first = name or f"Unnamed: {place}"
         again = 0
-        while wanted in unique:
+        while wanted in unique or (again and wanted in names):
             again += 1
             wanted = f"{first}.{again}"
         unique[wanted] = None
@@ -265,7 +269,7 @@ def _read_parquet(path: Path, _: Mapping[str, Any]) -> Iterator[Doc]:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=64):
                 yield from batch.to_pylist()
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
         raise DocsError(f"no readable Parquet file: {error}", position=Position(path)) from error
 
 

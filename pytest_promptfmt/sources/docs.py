@@ -187,7 +187,7 @@ class _Search:
             return None
         position = self.task.position(*keys)
         if isinstance(given, str):
-            path = (position.path.parent if position is not None else Path()) / Path(given).expanduser()
+            path = (position.path.parent if position is not None else Path()) / given
             return _Source(label=given, position=position, docs=lambda: read_data_file(path, position=position))
         if isinstance(given, list | tuple):
             return _Source(label=".".join(keys), position=position, docs=lambda: given)
@@ -317,8 +317,11 @@ def _is_file_name(text: str) -> bool:
 def _processed(process_docs: Callable[..., Any], docs: list[Doc], task: Task, keys: tuple[str, ...]) -> Iterable[Doc]:
     """Return what `process_docs` makes of the docs; it is given a `datasets.Dataset`, as in lm-eval 0.4.13."""
     datasets = _datasets(f"{'.'.join(keys)} of {task.name}", task.position(*keys))
+    names = dict.fromkeys(name for doc in docs for name in doc)
+    # from_list alone would drop the columns that the first doc does not have.
+    even = [{name: doc.get(name) for name in names} for doc in docs]
     with _QuietDatasets(datasets):
-        made = _run(lambda: list(process_docs(datasets.Dataset.from_list([dict(doc) for doc in docs]))), task, keys)
+        made = _run(lambda: list(process_docs(datasets.Dataset.from_list(even))), task, keys)
     for index, doc in enumerate(made):
         if not isinstance(doc, Mapping):
             raise DocsError(

@@ -69,7 +69,7 @@ def local_files(task: Task) -> LocalFiles | None:
         return _named_files(task, path, options)
     is_path = path.startswith(("./", "../", "/", "~"))
     for folder in _starts(task):
-        place = folder / Path(path).expanduser()
+        place = folder / _expanded(path)
         if _is_safely(place.is_file):
             split = task.dataset.evaluation_split or _DEFAULT_SPLIT
             return _one(task, split, place, options)
@@ -79,7 +79,7 @@ def local_files(task: Task) -> LocalFiles | None:
             if found is not None and (is_path or task.dataset.evaluation_split in found.splits):
                 return found
     if is_path or kind_of(Path(path)) is not None:
-        raise missing_file(_starts(task)[-1] / Path(path).expanduser(), task.position("dataset_path"))
+        raise missing_file(_starts(task)[-1] / _expanded(path), task.position("dataset_path"))
     return None
 
 
@@ -90,6 +90,13 @@ def _starts(task: Task) -> list[Path]:
 
 def _gathered(task: Task, splits: Mapping[str, tuple[Path, ...]], kind: str | None, options: Any) -> LocalFiles:
     return LocalFiles(splits=splits, kind=kind, options=options, folder=_starts(task)[-1])
+
+
+def _expanded(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # `~nobody/x`
+        return Path(name)
 
 
 def _is_safely(test: Any) -> bool:
@@ -133,7 +140,7 @@ def _found(folders: list[Path], name: str, position: Position | None) -> list[Pa
     for folder in folders:
         if found := _matches(folder, name):
             return found
-    raise missing_file(folders[-1] / Path(name).expanduser(), position)
+    raise missing_file(folders[-1] / _expanded(name), position)
 
 
 def _patterns(given: Any, position: Position | None) -> dict[str, list[str]]:
@@ -156,7 +163,7 @@ def _patterns(given: Any, position: Position | None) -> dict[str, list[str]]:
 
 def _matches(folder: Path, name: str) -> list[Path]:
     """Return the files that a name or glob means, sorted."""
-    path = Path(name).expanduser()
+    path = _expanded(name)
     try:
         if not re.search(r"[*?\[]", name):
             whole = folder / path

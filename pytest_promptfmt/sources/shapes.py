@@ -83,6 +83,7 @@ _PRESENCE_TESTS: Final = frozenset({"defined", "undefined"})
 _SAME_TEXT_METHODS: Final = frozenset({"strip", "lstrip", "rstrip", "lower", "upper", "capitalize", "title"})
 _MAPPING_METHODS: Final = frozenset({"items", "keys", "values", "get"})
 _NOT_DOC: Final = frozenset(DEFAULT_NAMESPACE) | {"loop", "self", "super", "caller", "varargs", "kwargs"}
+_MAX_DEPTH: Final = 16
 _MAX_LENGTH: Final = 64
 _MAX_CUT: Final = 400
 
@@ -138,6 +139,8 @@ class _Walk:
             self._add(path, kind, argument)
 
     def _add(self, path: Path, kind: Kind, argument: Any = None) -> None:
+        if len(path) > _MAX_DEPTH:
+            return
         with suppress(TypeError):  # an unhashable constant cannot be a doc's value in a comparison that holds
             hash(argument)
             self.facts.append(Fact(path, kind, argument))

@@ -30,11 +30,15 @@ SHOT_SPLIT: Final = "shot"
 """The split name of docs that are made to be demonstrations."""
 
 _MAX_PROBED_COLUMNS: Final = 64
-_MAX_TRIALS: Final = 160
+_MAX_TRIALS: Final = 100
+_MAX_VALUES: Final = 2_000
+_MAX_NESTED: Final = 40
+_MAX_NAME: Final = 60
 _DEFAULT_CHOICES: Final = 4
 _DEFAULT_LENGTH: Final = 3
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LETTER_NAMES: Final = frozenset({"label", "labels", "letter", "letters"})
+_INDEX_NAMES: Final = frozenset({"label", "answer", "gold", "target", "index", "idx"})
 _CHOICE_NAMES: Final = ("choice", "option", "candidate", "ending", "alternative", "distractor", "label")
 _OVERRIDES: Final = ("doc_to_text", "doc_to_target", "doc_to_choice", "gen_prefix")
 
@@ -157,7 +161,8 @@ def _plan(fields: tuple[_Field, ...]) -> _Plan:
     probed: set[str] = set()
     recounted = False
     trial = _Trial(fields)
-    guesses = _guess_ladder(_Plan.build(facts, (), choices), target, has_choices)
+    inputs = next((_alone(f) for f in fields if f.keys == ("doc_to_text",)), None)
+    guesses = _guess_ladder(_Plan.build(facts, (), choices), inputs, target, has_choices)
     for guess in islice(guesses, _MAX_TRIALS):
         plan = _Plan.build(facts, guess, choices)
         while True:
@@ -194,7 +199,8 @@ def _plan(fields: tuple[_Field, ...]) -> _Plan:
 
 def _is_about_values(error: BaseException) -> bool:
     """Return whether other values could help: not against a syntax error or a filter that does not exist."""
-    return isinstance(error, UndefinedError) or not isinstance(error, TemplateError | PromptfmtError)
+    hopeless = TemplateError | PromptfmtError | RecursionError
+    return isinstance(error, UndefinedError) or not isinstance(error, hopeless)
 
 
 def _facts_of(found: _Field) -> Iterator[Fact]:
@@ -242,7 +248,7 @@ def _known_choices(fields: Sequence[_Field]) -> _Choices:
     return _Choices(_DEFAULT_CHOICES)
 
 
-def _guess_ladder(plan: _Plan, target: Path | None, has_choices: bool) -> Iterator[Guesses]:
+def _guess_ladder(plan: _Plan, inputs: Path | None, target: Path | None, has_choices: bool) -> Iterator[Guesses]:
     """Yield guesses for the values whose type is open: the likeliest first, one value changed at a time, then all."""
     open_paths = [path for path in plan.open_paths() if path != target]
     targets: list[Guesses] = [()]
@@ -254,6 +260,9 @@ def _guess_ladder(plan: _Plan, target: Path | None, has_choices: bool) -> Iterat
         elif node is not None:
             texts: tuple[Guess, ...] = ("choice", "letter", "index", "ordinal", "digits", "list")
             targets = [(), *(((target, guess),) for guess in texts)]
+    if inputs is not None and has_choices and str(inputs[-1]).lower() in _INDEX_NAMES:
+        # The choices are the inputs, as in Winogrande: the question is an index, the target a text.
+        yield ((inputs, "index"), *(((target, "text"),) if target is not None else ()))
     yield from targets
     kinds: tuple[Guess, ...] = ("number", "index", "list", "letter", "digits", "mapping", "float", "date", "choice")
     for kind in kinds:
@@ -347,11 +356,24 @@ class _Maker:
         # Demonstrations begin with the first choice, evaluated docs with the second: a fixed answer would hide
         # a prompt that always shows the same one.
         self.turn = number - 1 if mark else number
+        self._made = 0
+        self._depth = 0
 
     def mapping(self, node: _Node, indices: tuple[int, ...]) -> dict[str, Any]:
         return {name: self.value(child, indices) for name, child in node.fields.items()}
 
     def value(self, node: _Node, indices: tuple[int, ...]) -> Any:
+        """Return the value at one place; text where a hostile template asks for too much or goes in circles."""
+        self._made += 1
+        if self._made > _MAX_VALUES or self._depth > _MAX_NESTED:
+            return self.text(node, indices)
+        self._depth += 1
+        try:
+            return self._value(node, indices)
+        finally:
+            self._depth -= 1
+
+    def _value(self, node: _Node, indices: tuple[int, ...]) -> Any:
         guess = self.plan.guesses.get(node.path)
         if guess is not None:
             return self.guessed(node, guess, indices)
@@ -368,7 +390,8 @@ class _Maker:
         return self.mapping(node, indices)
 
     def one_of(self, node: _Node, _: tuple[int, ...]) -> Any:
-        options = node.facts["one of"][0]
+        first, *others = node.facts["one of"]
+        options = [option for option in first if all(option in other for other in others)] or first
         return options[self.turn % len(options)] if options else _NOTHING
 
     def in_range(self, node: _Node, _: tuple[int, ...]) -> Any:
@@ -470,7 +493,8 @@ class _Maker:
             words[0] = _singular(words[0])
             last = node.path[-2] if node.path[-1] is ELEMENT else None
             words = [_singular(word) if word == last else word for word in words]
-        return " ".join(words)
+        # A key may hold anything that a template can write, half surrogates and line ends included.
+        return " ".join(" ".join(words).split())[:_MAX_NAME].encode(errors="replace").decode()
 
     def readable(self, name: str, indices: tuple[int, ...], more: str = "") -> str:
         mark = f"{self.mark} " if self.mark else ""
@@ -584,6 +608,8 @@ class _Trial:
             return applied(own, rendering.Place("synthetic docs", 0)).value
         except LimitExceededError:
             raise
+        except RecursionError as error:
+            raise _NoFitError(found, error) from error
         except RenderError as failed:
             error = failed.__cause__ or failed
             name = error.args[0] if isinstance(error, KeyError) and error.args else None
