@@ -13,7 +13,7 @@ from jinja2 import meta
 
 from pytest_promptfmt.errors import FormatError
 from pytest_promptfmt.formats.fields import Choices, Field
-from pytest_promptfmt.formats.format import Format, Where
+from pytest_promptfmt.formats.format import TEXT_FIELDS, Format, Where
 from pytest_promptfmt.formats.jinja_text import grammar, literal, operand, sealed
 from pytest_promptfmt.formats.labels import LABEL_SETS, NUMBERS, first_labels, label_count, sequence_expression
 from pytest_promptfmt.tasks import Spec, TextTemplate
@@ -243,7 +243,7 @@ def _with_variables(layout: Format, fields: Fields, text: str, key: str, where: 
         if fields.topic is None:
             raise FormatError(
                 f"format {layout.name!r}: {key} uses _topic, but no topic is set",
-                position=where(key),
+                position=where(_field_using("_topic", layout, key)),
                 hint="topic: <column or template>",
             )
         topic = fields.topic
@@ -257,7 +257,7 @@ def _with_variables(layout: Format, fields: Fields, text: str, key: str, where: 
     if fields.choices is None or layout.choice_labels is None:
         raise FormatError(
             f"format {layout.name!r} uses {wanted[0]}, which exists only where choices are labelled",
-            position=where(key),
+            position=where(_field_using(wanted[0], layout, key)),
             hint="set choice_labels and doc_to_choice, or write the text without it",
         )
     prepare, labels = _label_list(layout, fields.choices)
@@ -271,3 +271,8 @@ def _with_variables(layout: Format, fields: Fields, text: str, key: str, where: 
             one = "_choice_labels|join"
             before += f"{{% set {name} = {joined} if _choice_labels|length > 1 else {one} %}}"
     return before + text
+
+
+def _field_using(variable: str, layout: Format, key: str) -> str:
+    """Return the field of the format whose text uses the variable; `key` where none does."""
+    return next((name for name in TEXT_FIELDS if variable in (getattr(layout, name) or "")), key)

@@ -103,9 +103,8 @@ def _bare_field(key: str, name: str, position: Position | None) -> Field:
         return Field(name, str(int(name)))
     if is_path(name):
         return Field(f"{{{{ {name} }}}}", name)
-    raise FormatError(
-        f"{key} is {name!r}, which Jinja cannot read as a name, so it cannot stand inside a format",
-        position=position,
-        hint="a column whose name has blanks or signs must be renamed (process_docs, or in the docs file);"
-        " constant text is written {{ '…' }}",
-    )
+    if not name:
+        raise FormatError(f"{key} is empty", position=position, hint=f"{key}: <column>")
+    # Jinja cannot read such a name (`Answer Key`); rendering looks the column up and says so when there is none.
+    lookup = f"_column({literal(name)})"
+    return Field(f"{{{{ {lookup} }}}}", lookup)

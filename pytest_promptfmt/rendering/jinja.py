@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NoReturn
 
-from jinja2 import StrictUndefined, nodes
+from jinja2 import StrictUndefined, nodes, pass_context
 from jinja2 import Template as JinjaTemplate
 from jinja2.compiler import Frame
 from jinja2.exceptions import SecurityError, TemplateRuntimeError, TemplateSyntaxError, UndefinedError
 from jinja2.runtime import Context
+from jinja2.utils import missing
 
 from pytest_promptfmt.errors import LimitExceededError, Position, RenderError, did_you_mean
 from pytest_promptfmt.rendering.sandbox import MAX_CHARACTERS, LimitedGenerator, LimitedSandbox
@@ -105,9 +106,19 @@ def _raise_exception(message: str) -> NoReturn:
     raise TemplateRuntimeError(message)
 
 
+@pass_context
+def _column(context: Context, name: str) -> Any:
+    """Return a column whose name Jinja cannot read (`Answer Key`), for templates that formats write."""
+    value = context.resolve_or_missing(name)
+    if value is missing:
+        raise TemplateRuntimeError(f"the doc has no column {name!r}")
+    return value
+
+
 def _environment() -> _TaskSandbox:
     environment = _TaskSandbox(undefined=StrictUndefined, keep_trailing_newline=True)
     environment.globals["raise_exception"] = _raise_exception
+    environment.globals["_column"] = _column
     environment.filters["regex_replace"] = _regex_replace
     return environment
 
