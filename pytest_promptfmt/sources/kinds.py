@@ -21,7 +21,7 @@ _SIGN: Final = re.compile(
     r"|filter_list|generation_kwargs|include|use_prompt|custom_dataset|process_docs|process_results|target_delimiter"
     r"|gen_prefix|task_alias|group_alias|aggregate_metric_list|should_decontaminate|formats|template|tag"
 )
-_PREAMBLE: Final = re.compile(rb"(?:[ \t]*(?:#[^\n]*|%[^\n]*|---[ \t]*(?:#[^\n]*)?)?\n)*(?:---[ \t]+)?")
+_PREAMBLE: Final = re.compile(rb"(?:[ \t]*+(?:[#%][^\n]*+|---[ \t]*+(?:#[^\n]*+)?)?+\n)*+(?:---[ \t]++)?+")
 _FLOW_KEY: Final = re.compile(rb"""[{,]\s*["']?([A-Za-z_]\w*)["']?\s*:""")
 
 
@@ -42,6 +42,8 @@ def looks_like_task(data: bytes) -> bool:
     """
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         data = data.decode("utf-16", "replace").encode()
+    if not any(word in data for word in (b"task", b"group", b"class", b"include")):
+        return False
     data = data.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")

@@ -19,13 +19,14 @@ from typing import Any, Final
 
 import yaml
 
-from pytest_promptfmt.errors import Position, SourceError, did_you_mean
+from pytest_promptfmt.errors import Position, SourceError
+from pytest_promptfmt.sources.yaml_errors import in_plain_words, no_mapping, position_of, unreadable
 from pytest_promptfmt.tasks import FunctionRef
 
 MAX_BYTES: Final = 8 * 1024 * 1024
 MAX_DEPTH: Final = 100
-MAX_NODES: Final = 1_000_000
-"""How many values a file may stand for once its aliases are written out."""
+MAX_NODES: Final = 300_000
+"""How many values a file may have, also once its aliases are written out: about a second and 150 MB."""
 MAX_MERGED: Final = 10_000
 """How many keys one `<<` may bring in."""
 MAX_DIGITS: Final = 4_000
@@ -34,7 +35,6 @@ _STR: Final = "tag:yaml.org,2002:str"
 _MERGE: Final = "tag:yaml.org,2002:merge"
 # Fewer opening brackets than this and no such run of indentation means that the depth is bounded already.
 _DEEP_INDENT: Final = re.compile(rb"[ \t?:-]{200,}")
-_CONTROL: Final = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 # lm-eval 0.4.13 takes the C loader, and FullLoader without libyaml; both build the same plain values.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -64,7 +64,7 @@ class ParsedFile:
         except (OSError, yaml.YAMLError, RecursionError):
             return None
         node = _find(root, keys)
-        return None if node is None else _position(self.path, node.start_mark)
+        return None if node is None else position_of(self.path, node.start_mark)
 
 
 _parsed: dict[Path, ParsedFile] = {}
@@ -91,12 +91,6 @@ def parse_file(path: Path, status: stat_result, data: bytes | None = None) -> Pa
     parsed = _parse(path, path.read_bytes() if data is None else data, stamp)
     _parsed[path] = parsed
     return parsed
-
-
-def is_parsed(path: Path, status: stat_result) -> bool:
-    """Return whether this very version of the file was parsed before."""
-    known = _parsed.get(path)
-    return known is not None and known.stamp == (status.st_mtime_ns, status.st_size)
 
 
 class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at run time
@@ -127,7 +121,7 @@ def _construct_function(loader: _Loader, node: yaml.Node) -> FunctionRef:
         raise yaml.constructor.ConstructorError(
             None, None, f"!function needs module.function, not {spec!r}", node.start_mark
         )
-    return FunctionRef(module, name, loader.path.parent, _position(loader.path, node.start_mark))
+    return FunctionRef(module, name, loader.path.parent, position_of(loader.path, node.start_mark))
 
 
 def _guarded(construct: Callable[[Any, Any], Any], what: str) -> Callable[[_Loader, yaml.Node], Any]:
@@ -157,13 +151,13 @@ _Loader.add_constructor("tag:yaml.org,2002:binary", _guarded(_Base.construct_yam
 def _parse(path: Path, data: bytes, stamp: tuple[int, int]) -> ParsedFile:
     try:
         data = _as_utf8(data)
-        _check_depth(path, data)
+        _check_size(path, data)
         loader = _Loader(data)
         loader.path = path
         try:
             node = loader.get_single_node()
             if not isinstance(node, yaml.MappingNode):
-                raise _no_mapping(path, node)
+                raise no_mapping(path, node)
             if b"*" in data and b"&" in data:
                 _check_aliases(path, node)
             marks, repeated = _top_level_marks(path, node)
@@ -171,9 +165,9 @@ def _parse(path: Path, data: bytes, stamp: tuple[int, int]) -> ParsedFile:
         finally:
             loader.dispose()
     except (yaml.reader.ReaderError, UnicodeDecodeError) as error:
-        raise _unreadable(path, data) from error
+        raise unreadable(path, data) from error
     except yaml.MarkedYAMLError as error:
-        raise _in_plain_words(path, data, error) from error
+        raise in_plain_words(path, data, error) from error
     except RecursionError as error:
         raise _too_deep(Position(path)) from error
     # The few dozen key names are repeated in every file: sharing them saves a third of the memory.
@@ -187,16 +181,26 @@ def _as_utf8(data: bytes) -> bytes:
     return data
 
 
-def _check_depth(path: Path, data: bytes) -> None:
-    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH and not _DEEP_INDENT.search(data):
+def _check_size(path: Path, data: bytes) -> None:
+    shallow = data.count(b"[") + data.count(b"{") <= MAX_DEPTH and not _DEEP_INDENT.search(data)
+    # Every value needs a line, a comma or a bracket of its own, and a key beside it.
+    if shallow and 2 * (data.count(b"\n") + data.count(b"\r") + data.count(b",")) < MAX_NODES - 3 * MAX_DEPTH:
         return
     # libyaml keeps its own stack for events; only composing nodes from them recurses.
-    depth = 0
+    depth = nodes = 0
     for event in yaml.parse(io.BytesIO(data), Loader=_Base):
+        if isinstance(event, yaml.NodeEvent):
+            nodes += 1
+            if nodes > MAX_NODES:
+                raise SourceError(
+                    f"the file has more than {MAX_NODES:,} values",
+                    position=position_of(path, event.start_mark),
+                    hint="keep docs in a file of their own and name it under metadata.promptfmt.docs",
+                )
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                raise _too_deep(_position(path, event.start_mark))
+                raise _too_deep(position_of(path, event.start_mark))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -216,7 +220,7 @@ def _check_aliases(path: Path, root: yaml.Node) -> None:
         if identity in open_nodes:
             raise SourceError(
                 "an alias makes this value contain itself",
-                position=_position(path, node.start_mark),
+                position=position_of(path, node.start_mark),
                 hint="write the value out instead of pointing back at it",
             )
         if identity not in measured:
@@ -227,11 +231,11 @@ def _check_aliases(path: Path, root: yaml.Node) -> None:
                     below = measure(part)
                     values, depth = values + below[0], max(depth, below[1])
                 if depth >= MAX_DEPTH:
-                    raise _too_deep(_position(path, node.start_mark))
+                    raise _too_deep(position_of(path, node.start_mark))
                 if values > MAX_NODES:
                     raise SourceError(
                         f"its aliases make this file stand for more than {MAX_NODES:,} values",
-                        position=_position(path, node.start_mark),
+                        position=position_of(path, node.start_mark),
                     )
             open_nodes.discard(identity)
             measured[identity] = values, depth + 1
@@ -310,130 +314,5 @@ def _pair(node: yaml.MappingNode, key: str | int) -> tuple[yaml.Node, yaml.Node]
     return None
 
 
-def _position(path: Path, mark: Any) -> Position:
-    return Position(path) if mark is None else Position(path, mark.line + 1, mark.column + 1)
-
-
 def _shortened(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "…")
-
-
-def _no_mapping(path: Path, node: yaml.Node | None) -> SourceError:
-    found = {yaml.SequenceNode: "a list", yaml.ScalarNode: "a single value"}.get(type(node), "nothing")
-    return SourceError(
-        f"a task file is a mapping of keys to values, but there is {found} at its top level",
-        position=Position(path) if node is None else _position(path, node.start_mark),
-    )
-
-
-def _unreadable(path: Path, data: bytes) -> SourceError:
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        before = data[: error.start].decode("utf-8")
-        position = _end_of(path, before)
-        return SourceError(
-            f"the file is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
-            position=position,
-            hint="save it as UTF-8",
-        )
-    found = _CONTROL.search(text)
-    if found is None:
-        return SourceError("the file contains characters that YAML does not allow", position=Position(path))
-    return SourceError(
-        f"the control character U+{ord(found.group()):04X} may not stand in YAML",
-        position=_end_of(path, text[: found.start()]),
-        hint=f'write it as "\\x{ord(found.group()):02x}" in double quotes' if ord(found.group()) < 256 else None,
-    )
-
-
-def _end_of(path: Path, before: str) -> Position:
-    return Position(path, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
-
-
-_TAG: Final = re.compile(r"could not determine a constructor for the tag '(?P<tag>[^']*)'")
-_PLAIN_WORDS: Final[Sequence[tuple[str, str, str | None]]] = (
-    (
-        "mapping values are not allowed",
-        "a ':' stands where no key can start",
-        "put text that contains ': ' in quotes",
-    ),
-    (
-        "found unhashable key|found unacceptable key",
-        "a list or mapping stands where a key belongs",
-        "put text that starts with '{' or '[' in quotes",
-    ),
-    (
-        r"cannot start any token.*|found character '\\t'.*|found a tab character.*",
-        "a character stands here that cannot start a value",
-        "indent with spaces, not tabs; put text that starts with a tab, '@', '`' or '%' in quotes",
-    ),
-    (
-        "found unexpected end of stream|found unexpected document indicator",
-        "a quote is opened but never closed",
-        None,
-    ),
-    (
-        r"did not find expected ',' or '[]}]'|expected ',' or '[]}]'.*",
-        "a list or mapping in brackets is not closed, or a comma is missing",
-        "put text that starts with '{' or '[' in quotes",
-    ),
-    (
-        "did not find expected key|expected <block end>.*|did not find expected '-' indicator",
-        "this line does not fit the lines above: its indentation is off, or a quote above is closed too early",
-        None,
-    ),
-    (
-        "could not find expected ':'",
-        "this line is no 'key: value'",
-        "a text over several lines needs '|' or quotes, and deeper indentation",
-    ),
-    (
-        "found undefined alias.*",
-        "'*' names an anchor that no '&' defines",
-        "put text that starts with '*' in quotes",
-    ),
-    (
-        "found unknown escape character.*",
-        "a backslash in double quotes starts no known escape",
-        "use single quotes, where a backslash is a backslash, or write it twice",
-    ),
-    (
-        "expected a single document in the stream|but found another document",
-        "a second YAML document starts here ('---')",
-        "lm-eval 0.4.13 reads one document per file; split the file",
-    ),
-)
-
-
-def _in_plain_words(path: Path, data: bytes, error: yaml.MarkedYAMLError) -> SourceError:
-    problem = error.problem or str(error)
-    mark = error.problem_mark or error.context_mark
-    if error.problem and "end of stream" in problem and error.context_mark is not None:
-        mark = error.context_mark  # where the quote opens tells more than where the file ends
-    position = _position(path, mark)
-    tag = _TAG.search(problem)
-    if tag is not None:
-        return SourceError(
-            f"the tag {tag['tag']} is not known; lm-eval 0.4.13 knows only !function",
-            position=position,
-            hint=did_you_mean(tag["tag"], ["!function"]) or "put text that starts with '!' in quotes",
-        )
-    message, hint = problem, None
-    for pattern, words, advice in _PLAIN_WORDS:
-        if re.search(pattern, problem):
-            message, hint = words, advice
-            break
-    else:
-        if error.context:
-            message = f"{problem} ({error.context})"
-    if _unquoted_template(data, mark):
-        hint = "a Jinja template that starts with '{{' or '{%' must stand in quotes or after '|'"
-    return SourceError(f"not valid YAML: {message}", position=position, hint=hint)
-
-
-def _unquoted_template(data: bytes, mark: Any) -> bool:
-    if mark is None:
-        return False
-    lines = data.decode("utf-8", "replace").splitlines()[: mark.line + 1]
-    return bool(lines) and any(re.search(r":\s+\{[{%]", line) is not None for line in lines[-2:])
