@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from pytest_promptfmt.errors import RenderError
+from pytest_promptfmt.errors import PromptfmtError
 from pytest_promptfmt.profiles import PLAIN, Profile
 from pytest_promptfmt.rendering.chat import chat_prompt
 from pytest_promptfmt.rendering.context import ContextBuilder, Layout, Turn, join_system
@@ -43,9 +43,7 @@ class TaskRenderer:
         self._docs = docs
         self._num_fewshot = num_fewshot
         self._keep = keep
-        self._layouts: list[Layout | RenderError] = []
-        self._requests: RequestBuilder | RenderError | None = None
-        self._random = _OwnRandomness()
+        self._start_over()
 
     def instances(self, profile: Profile = PLAIN) -> Iterator[Instance]:
         """Yield the instance of every doc, in order; raises as `render_task`."""
@@ -76,22 +74,27 @@ class TaskRenderer:
             index=number, doc=self._docs.evaluated[number], prompts=prompts, requests=made, target=layout.target
         )
 
+    def _start_over(self) -> None:
+        self._layouts: list[Layout | PromptfmtError] = []
+        self._requests: RequestBuilder | PromptfmtError | None = None
+        self._random = _OwnRandomness()
+
     def _request_builder(self) -> RequestBuilder:
         if self._requests is None:
             try:
                 with self._random.used():
                     context = ContextBuilder(self.task, self._docs, self._num_fewshot)
                 self._requests = RequestBuilder.for_task(context)
-            except RenderError as error:
+            except PromptfmtError as error:
                 self._requests = error
-        if isinstance(self._requests, RenderError):
+        if isinstance(self._requests, PromptfmtError):
             raise self._requests
         return self._requests
 
     def _layout(self, context: ContextBuilder, number: int) -> Layout:
         if number < len(self._layouts):
             known = self._layouts[number]
-            if isinstance(known, RenderError):
+            if isinstance(known, PromptfmtError):
                 raise known
             return known
         try:
@@ -100,8 +103,12 @@ class TaskRenderer:
             else:
                 with self._random.used():
                     layout = context.layout(number, self._docs.evaluated[number])
-        except RenderError as error:
+        except PromptfmtError as error:
             self._layouts.append(error)
+            raise
+        except BaseException:
+            # Interrupted half-way: what was drawn cannot be undrawn, so the next profile starts from the beginning.
+            self._start_over()
             raise
         if self._keep:
             self._layouts.append(layout)

@@ -45,9 +45,11 @@ class Turn:
     def of(cls, messages: tuple[Message, ...]) -> Turn:
         """Return the turn made of these messages."""
         contents = tuple([(message.role, join(message.content)) for message in messages])
-        text = "".join(
-            [content + join(message.delimiter) for message, (_, content) in zip(messages, contents, strict=True)]
-        )
+        parts = []
+        for message, (_, content) in zip(messages, contents, strict=True):
+            parts.append(content)
+            parts += [span.text for span in message.delimiter]
+        text = "".join(parts)
         return cls(messages, contents, text)
 
     @property
@@ -203,8 +205,10 @@ class ContextBuilder:
         messages = [Message("user", question)]
         if target.value is not None and target.value != "":
             answer = self._answer(choices, target, place)
-            gap = (Span(" ", fields.origin("gen prefix", "fewshot_config.gen_prefix", place.shot)),)
-            messages.append(Message("assistant", _joined(prefix.spans, answer, gap), fields.shot_delimiter(place.shot)))
+            if prefix.spans:
+                gap = (Span(" ", fields.origin("gen prefix", "fewshot_config.gen_prefix", place.shot)),)
+                answer = _joined(prefix.spans, answer, gap)
+            messages.append(Message("assistant", answer, fields.shot_delimiter(place.shot)))
             delimited = not prefix.value or _meet_without_space(question, prefix.spans)
         else:
             delimited = bool(prefix.value) and _meet_without_space(question, prefix.spans)

@@ -159,4 +159,4 @@ class Instance:
 
 def join(spans: Iterable[Span]) -> str:
     """Return the text of the spans."""
-    return "".join(span.text for span in spans)
+    return "".join([span.text for span in spans])

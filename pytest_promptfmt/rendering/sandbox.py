@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import BuiltinMethodType
 from typing import Any, Final
 
 from jinja2 import nodes
@@ -22,6 +23,7 @@ from pytest_promptfmt.errors import LimitExceededError
 MAX_CHARACTERS: Final = 10_000_000
 """The longest text that a template may make, at any point of its work."""
 
+_TEXT_METHODS: Final = frozenset(name for name in dir(str) if name[0] != "_") - {"format", "format_map"}
 _MAX_INTEGER_BITS: Final = 100_000
 
 
@@ -68,15 +70,27 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
         """Return the result of a call, unless it would be too large."""
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, (str, int)):
+            # Inside loops and blocks Jinja adds arguments of its own.
+            own = {name: value for name, value in kwargs.items() if name not in ("_loop_vars", "_block_vars")}
             check = _METHOD_CHECKS.get(__obj.__name__)
             if check is not None:
-                # Inside loops and blocks Jinja adds arguments of its own.
-                own = {name: value for name, value in kwargs.items() if name not in ("_loop_vars", "_block_vars")}
                 _apply(check, (owner, *args), own)
+            if owner.__class__ is str and __obj.__class__ is BuiltinMethodType:
+                # What Jinja looks for in a callable, a method of `str` does not have.
+                result = __obj(*args, **own)
+                if result.__class__ is str:
+                    _require(len(result))
+                return result
         result = super().call(__context, __obj, *args, **kwargs)
         if isinstance(result, str):
             _require(len(result))
         return result
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Return an attribute or item of a value; the methods of texts, which are harmless, without many questions."""
+        if obj.__class__ is str and attribute in _TEXT_METHODS:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """Return the sandboxed form of `str.format`, which refuses huge widths; None for any other value."""

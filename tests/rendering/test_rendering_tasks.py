@@ -212,6 +212,22 @@ def test_error_of_a_doc_comes_again_for_every_profile() -> None:
         assert "doc 2" in str(caught.value)
 
 
+def test_interrupted_task_starts_over_for_the_next_profile() -> None:
+    interrupted = iter([KeyboardInterrupt()])
+
+    def question(doc: Doc) -> str:
+        if doc["question"] == "Q3?":
+            for error in interrupted:
+                raise error
+        return str(doc["question"])
+
+    renderer = TaskRenderer(choice_task(doc_to_text=question, num_fewshot=2), TaskDocs.in_memory(DOCS))
+    with pytest.raises(KeyboardInterrupt):
+        list(renderer.instances())
+    expected = list(render_task(choice_task(doc_to_text="question", num_fewshot=2), TaskDocs.in_memory(DOCS)))
+    assert [each.prompts[0].text for each in renderer.instances()] == [each.prompts[0].text for each in expected]
+
+
 def test_demonstrations_have_their_own_mappings_and_delimiters() -> None:
     shots = FewShot(
         sampler="first_n",
