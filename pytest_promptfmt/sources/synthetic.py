@@ -1,18 +1,18 @@
 """Docs made from a task's own templates, for tasks whose data is not at hand.
 
 They are readable (`«question 1»`), the same everywhere, differ from doc to doc, and have a gold answer that is
-valid and moves from doc to doc. What the templates ask for is found in shapes.py; here the answers of all fields are
-brought together, tried, and turned into values. `process_docs` is not applied: these docs imitate what it returns.
+valid and moves from doc to doc. What the templates ask for is found in shapes.py, the values are made in doc_values.py;
+here guesses are tried until every field accepts them. `process_docs` is not applied: these docs imitate what it returns.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from jinja2 import TemplateError, UndefinedError
 
@@ -23,7 +23,8 @@ from pytest_promptfmt.errors import (
     RenderError,
     SyntheticDocsError,
 )
-from pytest_promptfmt.sources.shapes import ELEMENT, Fact, Path, template_shapes
+from pytest_promptfmt.sources.doc_values import Choices, DocPlan, Guess, Guesses
+from pytest_promptfmt.sources.shapes import Fact, Path, template_shapes
 from pytest_promptfmt.tasks import Doc, FunctionRef, Spec, Task, Unset
 
 SHOT_SPLIT: Final = "shot"
@@ -31,20 +32,9 @@ SHOT_SPLIT: Final = "shot"
 
 _MAX_PROBED_COLUMNS: Final = 64
 _MAX_TRIALS: Final = 100
-_MAX_VALUES: Final = 2_000
-_MAX_NESTED: Final = 40
-_MAX_NAME: Final = 60
 _DEFAULT_CHOICES: Final = 4
-_DEFAULT_LENGTH: Final = 3
-_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_LETTER_NAMES: Final = frozenset({"label", "labels", "letter", "letters"})
 _INDEX_NAMES: Final = frozenset({"label", "answer", "gold", "target", "index", "idx"})
-_CHOICE_NAMES: Final = ("choice", "option", "candidate", "ending", "alternative", "distractor", "label")
 _OVERRIDES: Final = ("doc_to_text", "doc_to_target", "doc_to_choice", "gen_prefix")
-
-Guess = Literal["text", "index", "ordinal", "choice", "letter", "number", "digits", "list", "float", "date", "mapping"]
-Guesses = tuple[tuple[Path, Guess], ...]
-"""What to try for values whose type the templates leave open."""
 
 
 def synthetic_docs(task: Task, *, count: int, split: str | None = None) -> tuple[Doc, ...]:
@@ -99,7 +89,7 @@ def _hashable(spec: Spec) -> Any:
     return spec
 
 
-def _plan_for(task: Task) -> _Plan:
+def _plan_for(task: Task) -> DocPlan:
     fields = _fields_of(task)
     for found in fields:
         if isinstance(found.spec, FunctionRef):
@@ -150,21 +140,21 @@ class _NoFitError(Exception):
 
 
 @lru_cache(maxsize=8192)
-def _plan(fields: tuple[_Field, ...]) -> _Plan:
+def _plan(fields: tuple[_Field, ...]) -> DocPlan:
     """Return a plan whose docs every field accepts; cached by the field mappings, which decide everything."""
     facts = [fact for found in fields for fact in _facts_of(found)]
     choices = _known_choices(fields)
     target = next((_subject(f) for f in fields if f.keys == ("doc_to_target",)), None)
     has_choices = any(f.role == "doc_to_choice" and f.spec is not None for f in fields)
-    best: _Plan | None = None
+    best: DocPlan | None = None
     first_error: _NoFitError | None = None
     probed: set[str] = set()
     recounted = False
     trial = _Trial(fields)
     inputs = next((_alone(f) for f in fields if f.keys == ("doc_to_text",)), None)
-    guesses = _guess_ladder(_Plan.build(facts, (), choices), inputs, target, has_choices)
+    guesses = _guess_ladder(DocPlan.build(facts, (), choices), inputs, target, has_choices)
     for guess in islice(guesses, _MAX_TRIALS):
-        plan = _Plan.build(facts, guess, choices)
+        plan = DocPlan.build(facts, guess, choices)
         while True:
             try:
                 fit = trial.fit(plan)
@@ -173,7 +163,7 @@ def _plan(fields: tuple[_Field, ...]) -> _Plan:
                     raise _NoFitError(missing.field, KeyError(missing.name)) from missing
                 probed.add(missing.name)
                 facts.append(Fact((missing.name,), "sized"))
-                plan = _Plan.build(facts, guess, choices)
+                plan = DocPlan.build(facts, guess, choices)
             except _NoFitError as failed:
                 if callable(failed.field.spec):
                     raise
@@ -185,7 +175,7 @@ def _plan(fields: tuple[_Field, ...]) -> _Plan:
                 if fit.choices and fit.choices != choices.count and not recounted:
                     recounted = True
                     choices = replace(choices, count=fit.choices)
-                    plan = _Plan.build(facts, guess, choices)
+                    plan = DocPlan.build(facts, guess, choices)
                     continue
                 if fit.gold_is_valid:
                     return plan
@@ -239,16 +229,16 @@ def _subject(found: _Field) -> Path | None:
     return paths.pop() if len(paths) == 1 else None
 
 
-def _known_choices(fields: Sequence[_Field]) -> _Choices:
+def _known_choices(fields: Sequence[_Field]) -> Choices:
     for found in fields:
         if found.keys == ("doc_to_choice",) and isinstance(found.spec, tuple) and found.spec:
-            return _Choices(len(found.spec), constants=found.spec)
+            return Choices(len(found.spec), constants=found.spec)
         if found.keys == ("doc_to_choice",) and isinstance(found.spec, str):
-            return _Choices(template_shapes(found.spec).literal_length or _DEFAULT_CHOICES, path=_alone(found))
-    return _Choices(_DEFAULT_CHOICES)
+            return Choices(template_shapes(found.spec).literal_length or _DEFAULT_CHOICES, path=_alone(found))
+    return Choices(_DEFAULT_CHOICES)
 
 
-def _guess_ladder(plan: _Plan, inputs: Path | None, target: Path | None, has_choices: bool) -> Iterator[Guesses]:
+def _guess_ladder(plan: DocPlan, inputs: Path | None, target: Path | None, has_choices: bool) -> Iterator[Guesses]:
     """Yield guesses for the values whose type is open: the likeliest first, one value changed at a time, then all."""
     open_paths = [path for path in plan.open_paths() if path != target]
     targets: list[Guesses] = [()]
@@ -271,276 +261,6 @@ def _guess_ladder(plan: _Plan, inputs: Path | None, target: Path | None, has_cho
     for kind in kinds:
         for about_target in targets:
             yield (*about_target, *((path, kind) for path in open_paths))
-
-
-# -- values ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Node:
-    """Everything the fields ask of the value at one path."""
-
-    path: Path
-    fields: dict[str, _Node] = field(default_factory=dict)
-    element: _Node | None = None
-    facts: dict[str, list[Any]] = field(default_factory=dict)
-
-    def child(self, step: str | None) -> _Node:
-        if step is ELEMENT:
-            if self.element is None:
-                self.element = _Node((*self.path, ELEMENT))
-            return self.element
-        return self.fields.setdefault(step, _Node((*self.path, step)))
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether nothing says what this is, beyond that it is there."""
-        return not self.fields and self.element is None and not set(self.facts) - {"used", "sized"}
-
-    def walk(self) -> Iterator[_Node]:
-        yield self
-        for child in (*self.fields.values(), *((self.element,) if self.element is not None else ())):
-            yield from child.walk()
-
-
-@dataclass(frozen=True)
-class _Choices:
-    """What is known of the choices: how many, and the constants or the path of the list they come from."""
-
-    count: int
-    constants: tuple[Any, ...] = ()
-    path: Path | None = None
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """How to make doc k: the shape of every column, and the guesses that turned out to work."""
-
-    root: _Node
-    guesses: Mapping[Path, Guess]
-    choices: _Choices
-
-    @classmethod
-    def build(cls, facts: Sequence[Fact], guesses: Guesses, choices: _Choices) -> _Plan:
-        root = _Node(())
-        for fact in facts:
-            node = root
-            for step in fact.path:
-                node = node.child(step)
-            node.facts.setdefault(fact.kind, []).append(fact.argument)
-        return cls(root=root, guesses=dict(guesses), choices=choices)
-
-    def open_paths(self) -> list[Path]:
-        return [node.path for node in self.root.walk() if node.path and node.is_open and node.path[-1] is not ELEMENT]
-
-    def find(self, path: Path) -> _Node | None:
-        node: _Node | None = self.root
-        for step in path:
-            if node is None:
-                return None
-            node = node.element if step is ELEMENT else node.fields.get(step)
-        return node
-
-    def doc(self, number: int, mark: str) -> Doc:
-        """Return doc `number` (from 1); the gold answer moves on by one from doc to doc."""
-        return _Maker(self, number, mark).mapping(self.root, ())
-
-
-class _Maker:
-    """Makes the values of one doc."""
-
-    def __init__(self, plan: _Plan, number: int, mark: str) -> None:
-        self.plan = plan
-        self.number = number
-        self.mark = mark
-        # Demonstrations begin with the first choice, evaluated docs with the second: a fixed answer would hide
-        # a prompt that always shows the same one.
-        self.turn = number - 1 if mark else number
-        self._made = 0
-        self._depth = 0
-
-    def mapping(self, node: _Node, indices: tuple[int, ...]) -> dict[str, Any]:
-        return {name: self.value(child, indices) for name, child in node.fields.items()}
-
-    def value(self, node: _Node, indices: tuple[int, ...]) -> Any:
-        """Return the value at one place; text where a hostile template asks for too much or goes in circles."""
-        self._made += 1
-        if self._made > _MAX_VALUES or self._depth > _MAX_NESTED:
-            return self.text(node, indices)
-        self._depth += 1
-        try:
-            return self._value(node, indices)
-        finally:
-            self._depth -= 1
-
-    def _value(self, node: _Node, indices: tuple[int, ...]) -> Any:
-        guess = self.plan.guesses.get(node.path)
-        if guess is not None:
-            return self.guessed(node, guess, indices)
-        for kind, maker in _MAKERS:
-            if kind in node.facts or (kind == "fields" and node.fields) or (kind == "element" and node.element):
-                made = maker(self, node, indices)
-                if made is not _NOTHING:
-                    return made
-        return self.text(node, indices)
-
-    # -- one maker for each kind of fact, strongest first ------------------------------------------------------
-
-    def whole_mapping(self, node: _Node, indices: tuple[int, ...]) -> Any:
-        return self.mapping(node, indices)
-
-    def one_of(self, node: _Node, _: tuple[int, ...]) -> Any:
-        first, *others = node.facts["one of"]
-        options = [option for option in first if all(option in other for other in others)] or first
-        return options[self.turn % len(options)] if options else _NOTHING
-
-    def in_range(self, node: _Node, _: tuple[int, ...]) -> Any:
-        first, last = node.facts["range"][0]
-        return first + self.turn % (last - first)
-
-    def index_of(self, node: _Node, _: tuple[int, ...]) -> Any:
-        other = self.plan.find(node.facts["index of"][0])
-        return self.turn % self.length(other) if other is not None else _NOTHING
-
-    def member_of(self, node: _Node, indices: tuple[int, ...]) -> Any:
-        other = self.plan.find(node.facts["member of"][0])
-        if other is None or other is node:
-            return _NOTHING
-        member = self.turn % self.length(other)
-        return self.element(other, (*indices[: other.path.count(ELEMENT)], member))
-
-    def whole_list(self, node: _Node, indices: tuple[int, ...]) -> Any:
-        return [self.element(node, (*indices, index)) for index in range(self.length(node))]
-
-    def element(self, node: _Node, indices: tuple[int, ...]) -> Any:
-        """Return one element of a list; the last of `indices` is its place."""
-        for wanted in node.facts.get("contains", ()):
-            gold = indices[-1] == self.turn % self.length(node)
-            if gold or isinstance(wanted, int | float):
-                return wanted if gold else type(wanted)(0)
-        return self.value(node.element or _Node((*node.path, ELEMENT)), indices)
-
-    def parts(self, node: _Node, indices: tuple[int, ...]) -> Any:
-        separator, least = max(node.facts["parts"], key=lambda part: (bool(part[0].strip()), part[1]))
-        name = self.name(node)
-        parts = range(1, max(least, 2) + 1)
-        return separator.join(self.readable(name, indices, f", part {part}") for part in parts)
-
-    def equal(self, node: _Node, indices: tuple[int, ...]) -> Any:
-        options = list(dict.fromkeys(node.facts["equals"]))
-        if len(options) == 1:
-            only = options[0]
-            options += [not only] if isinstance(only, bool) else []
-            options += [only + 1] if isinstance(only, int | float) and not isinstance(only, bool) else []
-            options += [self.text(node, indices)] if isinstance(only, str) else []
-        return options[self.turn % len(options)]
-
-    def slice_end(self, *_: Any) -> Any:
-        return 12
-
-    def slice_start(self, *_: Any) -> Any:
-        return 1
-
-    def amount(self, *_: Any) -> Any:
-        return self.number + (10 if self.mark else 0)
-
-    def sized(self, node: _Node, indices: tuple[int, ...]) -> Any:
-        plural = isinstance(node.path[-1], str) and node.path[-1].lower().endswith("s")
-        return self.whole_list(node, indices) if plural and _is_choice_like(node.path) else _NOTHING
-
-    def text(self, node: _Node, indices: tuple[int, ...]) -> str:
-        if node.path[-1] is ELEMENT and node.path[-2] in _LETTER_NAMES:
-            return _letter(indices[-1])
-        text = self.readable(self.name(node), indices)
-        cut = max(node.facts.get("cut", (0,)))
-        return (f"{self.readable(f'start of {self.name(node)}', indices)} ".ljust(cut, "."))[:cut] + text
-
-    def guessed(self, node: _Node, guess: Guess, indices: tuple[int, ...]) -> Any:
-        choices = self.plan.choices
-        turn = self.turn % choices.count
-        match guess:
-            case "index":
-                return turn
-            case "ordinal":
-                return turn + 1
-            case "digits":
-                return str(turn)
-            case "letter":
-                return _letter(turn)
-            case "choice" if choices.constants:
-                return choices.constants[turn]
-            case "choice" if choices.path and (offered := self.plan.find(choices.path)) is not None:
-                return self.element(offered, (turn,))
-            case "number":
-                return self.amount()
-            case "float":
-                return self.amount() + 0.5
-            case "date":
-                return f"2001-01-{1 + self.amount() % 28:02d}"
-            case "list":
-                return self.whole_list(node, indices)
-            case "mapping":
-                return {"text": self.text(node, indices)}
-            case _:
-                return self.text(node, indices)
-
-    # -- names and lengths -------------------------------------------------------------------------------------
-
-    def name(self, node: _Node) -> str:
-        """Return the words for a path: `choices` → `choice` for one of its elements."""
-        words = [step for step in node.path if step is not ELEMENT]
-        if ELEMENT in node.path:
-            words[0] = _singular(words[0])
-            last = node.path[-2] if node.path[-1] is ELEMENT else None
-            words = [_singular(word) if word == last else word for word in words]
-        # A key may hold anything that a template can write, half surrogates and line ends included.
-        return " ".join(" ".join(words).split())[:_MAX_NAME].encode(errors="replace").decode()
-
-    def readable(self, name: str, indices: tuple[int, ...], more: str = "") -> str:
-        mark = f"{self.mark} " if self.mark else ""
-        return f"«{mark}{name} {'.'.join([str(self.number), *(str(index + 1) for index in indices)])}{more}»"
-
-    def length(self, node: _Node) -> int:
-        """Return how many elements a list has; lists side by side in one mapping have the same number."""
-        parent = self.plan.find(node.path[:-1]) if node.path and node.path[-1] is not ELEMENT else None
-        siblings = list(parent.fields.values()) if parent is not None and parent.path else []
-        known = max((length for near in (node, *siblings) for length in near.facts.get("list", (0,))), default=0)
-        if known:
-            return known
-        return self.plan.choices.count if _is_choice_like(node.path) or node.facts.get("contains") else _DEFAULT_LENGTH
-
-
-_NOTHING: Final = object()
-_MAKERS: Final[Sequence[tuple[str, Callable[[_Maker, _Node, tuple[int, ...]], Any]]]] = (
-    ("fields", _Maker.whole_mapping),
-    ("mapping", _Maker.whole_mapping),
-    ("one of", _Maker.one_of),
-    ("range", _Maker.in_range),
-    ("index of", _Maker.index_of),
-    ("member of", _Maker.member_of),
-    ("element", _Maker.whole_list),
-    ("list", _Maker.whole_list),
-    ("contains", _Maker.whole_list),
-    ("parts", _Maker.parts),
-    ("equals", _Maker.equal),
-    ("text", _Maker.text),
-    ("end", _Maker.slice_end),
-    ("start", _Maker.slice_start),
-    ("number", _Maker.amount),
-    ("sized", _Maker.sized),
-)
-
-
-def _is_choice_like(path: Path) -> bool:
-    return any(isinstance(step, str) and any(name in step.lower() for name in _CHOICE_NAMES) for step in path)
-
-
-def _singular(word: str) -> str:
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
-
-
-def _letter(index: int) -> str:
-    return _LETTERS[index % len(_LETTERS)]
 
 
 # -- trials ----------------------------------------------------------------------------------------------------------
@@ -571,7 +291,7 @@ class _Trial:
         own = {found.role: _unfrozen(found.spec) for found in fields if len(found.keys) == 1}
         self._task = Task(name="synthetic docs", doc_to_choice=own.get("doc_to_choice"))
 
-    def fit(self, plan: _Plan) -> _Fit:
+    def fit(self, plan: DocPlan) -> _Fit:
         """Return how two evaluated docs and a demonstration fare.
 
         Raises _NoFitError at the first field that fails, _MissingColumnError when a function wants a column.
@@ -611,11 +331,11 @@ class _Trial:
         except RecursionError as error:
             raise _NoFitError(found, error) from error
         except RenderError as failed:
-            error = failed.__cause__ or failed
-            name = error.args[0] if isinstance(error, KeyError) and error.args else None
+            cause = failed.__cause__ or failed
+            name = cause.args[0] if isinstance(cause, KeyError) and cause.args else None
             if callable(spec) and isinstance(name, str) and name not in doc:
-                raise _MissingColumnError(found, name) from error
-            raise _NoFitError(found, error) from error
+                raise _MissingColumnError(found, name) from cause
+            raise _NoFitError(found, cause) from cause
 
 
 def _unfrozen(spec: Any) -> Any:

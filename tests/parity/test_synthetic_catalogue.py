@@ -21,8 +21,16 @@ pytestmark = pytest.mark.parity
 
 EVERY = 1 if os.environ.get("PROMPTFMT_PARITY") == "all" else 20
 FIELDS = (
-    ["process_docs", "doc_to_text", "doc_to_target", "doc_to_choice", "custom_dataset", "fewshot_config"]
-    + ["description", "gen_prefix", "doc_to_image", "doc_to_audio"]  # fmt: skip
+    "process_docs",
+    "doc_to_text",
+    "doc_to_target",
+    "doc_to_choice",
+    "custom_dataset",
+    "fewshot_config",
+    "description",
+    "gen_prefix",
+    "doc_to_image",
+    "doc_to_audio",
 )
 
 
