@@ -290,6 +290,8 @@ def _is_choice_like(path: Path) -> bool:
 
 
 def _singular(word: str) -> str:
+    if word.endswith("sses"):
+        return word[:-2]
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 

@@ -1,8 +1,9 @@
 """Docs made from a task's own templates, for tasks whose data is not at hand.
 
 They are readable (`«question 1»`), the same everywhere, differ from doc to doc, and have a gold answer that is
-valid and moves from doc to doc. What the templates ask for is found in shapes.py, the values are made in doc_values.py;
-here guesses are tried until every field accepts them. `process_docs` is not applied: these docs imitate what it returns.
+valid and moves from doc to doc. What the templates ask for is found in shapes.py, the values are made in
+doc_values.py; here guesses are tried until every field accepts them. `process_docs` is not applied: these docs
+imitate what it returns.
 """
 
 from __future__ import annotations
