@@ -15,6 +15,7 @@ Kind = Literal["class", "group", "task"]
 
 _HEAD_BYTES: Final = 65_536
 """How much of a file too large to be a task is looked at, to say so only where it reads like one."""
+_MAX_INDENT: Final = 100
 _DEFINES: Final = frozenset({"class", "group", "task"})
 _SIGN: Final = re.compile(
     r"doc_to_\w+|dataset_\w+|(?:training|validation|test|fewshot)_split|fewshot_\w+|num_fewshot|output_type|metric_list"
@@ -50,6 +51,8 @@ def looks_like_task(data: bytes) -> bool:
     preamble = _PREAMBLE.match(data)
     start = preamble.end() if preamble else 0
     indent = data[start : len(data) - len(data[start:].lstrip(b" \t"))]
+    if len(indent) > _MAX_INDENT:
+        return False
     if data[start + len(indent) : start + len(indent) + 1] == b"{":
         names = _FLOW_KEY.findall(data, start)
     else:

@@ -59,6 +59,7 @@ OTHER_TEXTS = [
     "apiVersion: v1\nkind: Pod\nmetadata:\n  name: task\n",
     "key: 'never closed\n",
     "\x00\x01\x02",
+    " " * 1_000_000 + "task",
 ]
 
 
