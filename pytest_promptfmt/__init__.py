@@ -23,6 +23,29 @@ if TYPE_CHECKING:
         SnapshotError,
         SourceError,
     )
+    from pytest_promptfmt.formats import (
+        Format,
+        LaidOutTask,
+        apply_format,
+        known_formats,
+        laid_out,
+        register_format,
+    )
+    from pytest_promptfmt.formats.template_configs import (
+        ClassificationTemplateConfig,
+        ClozeTemplateConfig,
+        GenerationTemplateConfig,
+        MCQTemplateConfig,
+        RankingTemplateConfig,
+        TemplateConfig,
+    )
+    from pytest_promptfmt.formats.template_factory import (
+        TemplateFactory,
+        cloze_template,
+        gpqa_template,
+        mmlu_template,
+        numbered_template,
+    )
     from pytest_promptfmt.profiles import PLAIN, Profile, builtin_profile
     from pytest_promptfmt.rendering import render_task
     from pytest_promptfmt.rendering.prompt import Instance, Message, Origin, Prompt, Request, Span
@@ -31,20 +54,27 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PLAIN",
+    "ClassificationTemplateConfig",
+    "ClozeTemplateConfig",
     "CodeNotAllowedError",
     "Dataset",
     "DocsError",
     "FewShot",
+    "Format",
     "FormatError",
     "FunctionError",
+    "GenerationTemplateConfig",
     "Instance",
+    "LaidOutTask",
     "LimitExceededError",
+    "MCQTemplateConfig",
     "Message",
     "Origin",
     "Position",
     "Profile",
     "Prompt",
     "PromptfmtError",
+    "RankingTemplateConfig",
     "RenderError",
     "Request",
     "SettingsError",
@@ -53,8 +83,18 @@ __all__ = [
     "Span",
     "Task",
     "TaskDocs",
+    "TemplateConfig",
+    "TemplateFactory",
+    "apply_format",
     "builtin_profile",
+    "cloze_template",
+    "gpqa_template",
+    "known_formats",
+    "laid_out",
     "load_tasks",
+    "mmlu_template",
+    "numbered_template",
+    "register_format",
     "render_task",
 ]
 
@@ -72,6 +112,29 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "SettingsError",
         "SnapshotError",
         "SourceError",
+    ),
+    "formats": (
+        "Format",
+        "LaidOutTask",
+        "apply_format",
+        "known_formats",
+        "laid_out",
+        "register_format",
+    ),
+    "formats.template_configs": (
+        "ClassificationTemplateConfig",
+        "ClozeTemplateConfig",
+        "GenerationTemplateConfig",
+        "MCQTemplateConfig",
+        "RankingTemplateConfig",
+        "TemplateConfig",
+    ),
+    "formats.template_factory": (
+        "TemplateFactory",
+        "cloze_template",
+        "gpqa_template",
+        "mmlu_template",
+        "numbered_template",
     ),
     "profiles": ("PLAIN", "Profile", "builtin_profile"),
     "rendering": ("render_task",),

@@ -17,7 +17,7 @@ from pytest_promptfmt.formats.jinja_text import has_markup
 from pytest_promptfmt.formats.reading import Mappings, declared_mappings, read_mappings
 from pytest_promptfmt.formats.registry import find_format, known_formats
 from pytest_promptfmt.formats.scorers import Scorer, make_scorer
-from pytest_promptfmt.formats.template import has_template
+from pytest_promptfmt.formats.template import TemplatedTask, has_template
 from pytest_promptfmt.formats.variants import split_variants, vary
 from pytest_promptfmt.tasks import UNSET, FewShot, Spec, Task
 
@@ -111,7 +111,7 @@ def apply_format(task: Task, name: str) -> LaidOutTask:
 
     Raises FormatError when the format is unknown or does not fit the task.
     """
-    written = task.written if isinstance(task, LaidOutTask) else task
+    written = as_written(task)
     return lay_out(written, format_of(written, name))
 
 
@@ -121,8 +121,7 @@ def lay_out(task: Task, layout: Format) -> LaidOutTask:
     Order as in lm-eval's branch next0.5: the format first, then generation defaults, then few-shot inheritance.
     Raises FormatError when the format does not fit the task.
     """
-    if isinstance(task, LaidOutTask):
-        task = task.written
+    task = as_written(task)
     if task.output_type in ("loglikelihood", "loglikelihood_rolling") and "output_type" in task.config:
         raise FormatError(
             f"format {layout.name!r} cannot lay out a task of output_type {task.output_type}",
@@ -166,6 +165,11 @@ def lay_out(task: Task, layout: Format) -> LaidOutTask:
         overwritten=tuple(_overwritten(task, becomes)),
         notes=mappings.notes,
     )
+
+
+def as_written(task: Task) -> Task:
+    """Return the task as its author wrote it, without a format or template applied."""
+    return task.written if isinstance(task, (LaidOutTask, TemplatedTask)) else task
 
 
 def overwritten(task: Task, name: str) -> tuple[Overwritten, ...]:

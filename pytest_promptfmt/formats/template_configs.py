@@ -73,13 +73,18 @@ class TemplateConfig(ABC):
         for name in ("prefix", "suffix", "question_choice_delimiter", "choice_delimiter"):
             _check_text(self, name)
 
-    def _joined(self, *parts: str) -> str:
-        """Return prefix, parts and suffix joined by the delimiter between question and choices."""
-        return self.question_choice_delimiter.join(part for part in (self.prefix, *parts, self.suffix) if part)
+    def _joined(self, *parts: str | None) -> str:
+        """Return prefix, parts and suffix joined by the delimiter between question and choices.
 
-    def _joined_template(self, *parts: str) -> str:
-        pieces = [sealed(self.prefix), *parts, sealed(self.suffix)]
-        return sealed(self.question_choice_delimiter).join(piece for piece in pieces if piece)
+        An empty prefix or suffix is left out, and so is a part that is None.
+        """
+        return self.question_choice_delimiter.join(
+            part for part in (self.prefix or None, *parts, self.suffix or None) if part is not None
+        )
+
+    def _joined_template(self, *parts: str | None) -> str:
+        pieces = (sealed(self.prefix) or None, *parts, sealed(self.suffix) or None)
+        return sealed(self.question_choice_delimiter).join(piece for piece in pieces if piece is not None)
 
     def _rendered(self, text: str, question: str, choices: Sequence[str] | None, columns: Mapping[str, Any]) -> str:
         if not has_markup(text):
@@ -172,12 +177,12 @@ class MCQTemplateConfig(LabelledChoices):
         Raises FormatError when there are more choices than labels.
         """
         texts = self._with_rendered_texts(question, choices, kwargs)
-        shown = texts._choice_texts(choices) if choices is not None and self.show_choices_in_prompt else ""
+        shown = texts._choice_texts(choices) if choices is not None and self.show_choices_in_prompt else None
         return texts._joined(question.strip(), shown)
 
     def get_doc_to_text(self) -> str:
         """Return the Jinja template of the prompt; it needs as many choices as there are labels."""
-        shown = self._choices_template() if self.show_choices_in_prompt else ""
+        shown = self._choices_template() if self.show_choices_in_prompt else None
         return self._joined_template("{{question.strip()}}", shown)
 
     def get_doc_to_choice(self) -> str | list[str] | None:
@@ -382,13 +387,13 @@ class ClassificationTemplateConfig(TemplateConfig):
     def format_prompt(self, question: str, choices: Sequence[str] | None = None, **kwargs: Any) -> str:
         """Return the prompt for one text; `choices` are the template's own labels."""
         texts = self._with_rendered_texts(question, choices, kwargs)
-        shown = self.labels_prefix + texts.choice_delimiter.join(self.labels) if self.show_labels else ""
+        shown = self.labels_prefix + texts.choice_delimiter.join(self.labels) if self.show_labels else None
         return texts._joined(question.strip(), shown)
 
     def get_doc_to_text(self) -> str:
         """Return the Jinja template of the prompt."""
         shown = printed(self.labels_prefix) + sealed(self.choice_delimiter).join(map(printed, self.labels))
-        return self._joined_template("{{question.strip()}}", shown if self.show_labels else "")
+        return self._joined_template("{{question.strip()}}", shown if self.show_labels else None)
 
     def get_doc_to_choice(self) -> str | list[str] | None:
         """Return the labels."""
