@@ -13,11 +13,13 @@ from pytest_promptfmt.errors import PromptfmtError
 from pytest_promptfmt.limits import time_limit
 from pytest_promptfmt.profiles import Profile
 from pytest_promptfmt.rendering import TaskRenderer
+from pytest_promptfmt.rendering.columns import refuse_mistyped_columns
+from pytest_promptfmt.rendering.fewshot import count_shots
 from pytest_promptfmt.rendering.prompt import Instance
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.content import header_facts, make_document
 from pytest_promptfmt.snapshots.document import Document
-from pytest_promptfmt.sources.docs import effective_shots, load_docs
+from pytest_promptfmt.sources.docs import load_docs
 from pytest_promptfmt.sources.functions import bind_functions
 from pytest_promptfmt.tasks import Task, TaskDocs
 
@@ -86,8 +88,9 @@ class Pipeline:
         settings = self._settings
         bound = bind_functions(task, trusted=settings.trusts)
         docs = load_docs(bound, count=settings.docs, num_fewshot=settings.num_fewshot)
+        refuse_mistyped_columns(bound, docs)
         return _Prepared(
             docs=docs,
-            shots=effective_shots(bound, settings.num_fewshot),
+            shots=count_shots(bound, settings.num_fewshot),
             renderer=TaskRenderer(bound, docs, num_fewshot=settings.num_fewshot),
         )

@@ -153,7 +153,9 @@ class Field:
         try:
             value = self._convert(text)
         except Exception as error:
-            message = f"{self.key} {place} renders to {_shortened(text)}, which is no Python literal ({error})"
+            # ast's other errors name only the node, by its address in memory.
+            told = f" ({error.msg})" if isinstance(error, SyntaxError) else ""
+            message = f"{self.key} {place} renders to {_shortened(text)}, which is no Python literal{told}"
             raise RenderError(message, position=self.position) from error
         return self._text(pieces, place.shot) if value is text else Value(value)
 
