@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_promptfmt.errors import Position, SnapshotError
 from pytest_promptfmt.snapshots.document import MAGIC, read_document
-from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, Claims, Place, decode_name, snapshot_path
+from pytest_promptfmt.snapshots.paths import (
+    DIRECTORY,
+    SUFFIX,
+    Claims,
+    Place,
+    decode_name,
+    snapshot_folder,
+    snapshot_path,
+)
 
 if TYPE_CHECKING:
     from pytest_promptfmt.snapshots.document import DocRecord, Document
@@ -104,7 +112,7 @@ class ExpectedSnapshots:
 
     def _undefined(self) -> Iterator[Path]:
         """Yield files of fully read task files whose task or profile does not exist."""
-        for folder in {file.parent / DIRECTORY / file.stem: None for file in self._ids}:
+        for folder in {snapshot_folder(file): None for file in self._ids}:
             owners = [folder.parent.parent / f"{folder.name}{suffix}" for suffix in _TASK_SUFFIXES]
             owners = [owner for owner in owners if owner in self._ids or owner.exists()]
             if not all(owner in self._ids for owner in owners):
@@ -113,23 +121,29 @@ class ExpectedSnapshots:
             open_names = {name for owner in owners for name in self._open_names[owner]}
             for path in _snapshot_files(folder):
                 task_id = decode_name(path.parent.name)
-                defined = task_id in ids or any(task_id.startswith(f"{name}@") for name in open_names)
-                if not (defined and self._knows_profile(decode_name(path.name.removesuffix(SUFFIX)))) and _is_ours(
-                    path
-                ):
+                defined = task_id in ids or any(name in open_names for name in _names_before_format(task_id))
+                known = defined and self._knows_profile(decode_name(path.name.removesuffix(SUFFIX)))
+                if not known and _is_ours(path):
                     yield path
 
     def _orphans(self) -> Iterator[Path]:
         """Yield files in visited folders whose task file is gone."""
+        defined = {(str(file.parent), file.stem) for file in self._ids}
+        defined = {snapshot_folder(file) for file in self._ids}
         for directory in self._visited:
             for folder in _folders(directory):
-                defined = any(folder.parent.parent == file.parent and folder.name == file.stem for file in self._ids)
-                if defined or any((directory.parent / f"{folder.name}{suffix}").exists() for suffix in _OWNER_SUFFIXES):
+                owners = (directory.parent / f"{folder.name}{suffix}" for suffix in _OWNER_SUFFIXES)
+                if folder in defined or any(owner.exists() for owner in owners):
                     continue
                 yield from (path for path in _snapshot_files(folder) if _is_ours(path))
 
     def _knows_profile(self, profile: str) -> bool:
         return self._profiles is None or profile in self._profiles or _SHOTS.sub("", profile) in self._profiles
+
+
+def _names_before_format(task_id: str) -> Iterator[str]:
+    """Yield what may be the name in `name@format`; names may have an @ of their own."""
+    return (task_id[: match.start()] for match in re.finditer("@", task_id))
 
 
 def is_snapshot_location(path: str) -> bool:
