@@ -9,6 +9,7 @@ each run: items by outcome, skips and failures by reason, seconds, and the peak 
 import argparse
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -60,7 +61,9 @@ def run_pytest(project: Path, *options: str, limit_seconds: float) -> Run:
     pytest = [sys.executable, "-m", "pytest", "--promptfmt", "tasks", "-q", "--tb=line", "--junitxml=results.xml"]
     pytest += ["--ignore-glob=*.py"]  # lm-eval's tree holds a test module of its own
     command = [sys.executable, "-c", MEASURED_RUN, "usage.json", *pytest, "-p", "no:cacheprovider", *options]
-    subprocess.run(command, cwd=project, check=True, timeout=limit_seconds)
+    # Some tasks fetch from a hub in their functions; without a network they wait and retry unless told.
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    subprocess.run(command, cwd=project, env=offline, check=True, timeout=limit_seconds)
     exit_code, seconds, processor_seconds, peak = json.loads((project / "usage.json").read_text("utf-8"))
     outcomes, reasons = read_results(project / "results.xml")
     return Run(exit_code, seconds, processor_seconds, peak, outcomes, reasons)
