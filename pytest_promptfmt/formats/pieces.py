@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import jinja2
@@ -139,9 +139,12 @@ def _of_kind(pieces: Sequence[Piece], kind: str) -> list[str]:
     return [piece.text for piece in pieces if piece.kind == kind]
 
 
-@cache
-def _sandbox() -> jinja2.Environment:
-    return ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+_SANDBOX = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+
+
+@lru_cache(maxsize=512)
+def _compiled(text: str) -> jinja2.Template:
+    return _SANDBOX.from_string(text)
 
 
 class _Written:
@@ -179,7 +182,7 @@ class _Written:
             self.pieces.append(Piece("choice", choice))
 
     def _printed(self, text: str) -> str:
-        return _sandbox().from_string(text).render(self.variables) if has_markup(text) else text
+        return _compiled(text).render(self.variables) if has_markup(text) else text
 
 
 def listing(labels: Sequence[str], word: str) -> str:

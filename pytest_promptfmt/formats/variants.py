@@ -243,7 +243,9 @@ def _varied(layout: Format, variant: Variant) -> Format:
             hint=did_you_mean(variant.value, axis.values),
         )
     if not has_axis(layout, variant.axis):
-        raise FormatError(f"format {layout.name!r} has no {axis.summary}, so {variant.id!r} cannot change it")
+        raise FormatError(
+            f"format {layout.name!r} has nothing that {variant.id!r} could change: the axis is {axis.summary}"
+        )
     return layout.changed(axis.values[variant.value](layout))
 
 
