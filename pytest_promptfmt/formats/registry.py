@@ -21,6 +21,9 @@ ENTRY_POINT_GROUP = "pytest_promptfmt.formats"
 FOLDER = "formats"
 """The folder beside the tasks whose YAML files are formats, named by their stems."""
 
+_TASK_KEYS = ("task", "group", "class")
+"""Keys that make a file one of lm-eval's, whatever its folder is called."""
+
 _registered: dict[str, Format] = {}
 
 
@@ -36,22 +39,34 @@ def known_formats(directory: Path | None = None) -> Mapping[str, Format]:
     Later ones replace earlier ones of the same name. Raises FormatError, with the file and line or the entry point,
     for a format that cannot be read.
     """
-    formats = dict(_installed())
-    formats.update(_registered)
-    formats.update(_folder_formats(directory, formats))
+    formats = {**_installed(), **_registered}
+    for name in _file_names(directory):
+        format_ = _file_format(name, directory, ())
+        if format_ is not None:
+            formats[name] = format_
     return MappingProxyType(formats)
 
 
 def find_format(name: str, directory: Path | None = None, position: Position | None = None) -> Format:
-    """Return the format of that name. Raises FormatError with a did-you-mean when there is none."""
-    formats = known_formats(directory)
-    if name not in formats:
+    """Return the format of that name. Raises FormatError with a did-you-mean when there is none.
+
+    Other files of `directory/formats/` are not read.
+    """
+    return _find(name, directory, position, ())
+
+
+def _find(name: str, directory: Path | None, position: Position | None, route: tuple[str, ...]) -> Format:
+    format_ = _file_format(name, directory, route) if name not in route else None
+    if format_ is None:
+        format_ = _registered.get(name) or _installed().get(name)
+    if format_ is None:
+        known = [*_installed(), *_registered, *_file_names(directory)]
         raise FormatError(
             f"there is no format {name!r}",
             position=position,
-            hint=did_you_mean(name, formats) or f"there are {', '.join(formats)}",
+            hint=did_you_mean(name, known) or f"there are {', '.join(known)}",
         )
-    return formats[name]
+    return format_
 
 
 @cache
@@ -78,15 +93,38 @@ def _entry_point_formats(entry_point: EntryPoint) -> Iterator[Format]:
         yield format_
 
 
-def _folder_formats(directory: Path | None, others: Mapping[str, Format]) -> dict[str, Format]:
+def _file_names(directory: Path | None) -> list[str]:
     folder = directory / FOLDER if directory is not None else None
-    if folder is None or not folder.is_dir():
-        return {}
-    formats: dict[str, Format] = {}
-    for path in sorted(folder.glob("*.yaml")):
-        content = _read_yaml(path, path.stat().st_mtime_ns)
-        formats[path.stem] = _format_from_file(path, content, {**others, **formats})
-    return formats
+    return sorted(path.stem for path in folder.glob("*.yaml")) if folder is not None and folder.is_dir() else []
+
+
+def _file_format(name: str, directory: Path | None, route: tuple[str, ...]) -> Format | None:
+    """Return the format in `formats/<name>.yaml`; None when there is no such file, or when it is a task or group.
+
+    `route` are the formats that start from this one: a name among them means the installed format.
+    """
+    if directory is None or name not in _file_names(directory):
+        return None
+    path = directory / FOLDER / f"{name}.yaml"
+    fields, lines = _read_yaml(path, path.stat().st_mtime_ns)
+    if isinstance(fields, Mapping) and any(key in fields for key in _TASK_KEYS):
+        return None
+
+    def where(field: str) -> Position:
+        return Position(path, lines.get(field))
+
+    if not isinstance(fields, Mapping):
+        raise FormatError(
+            "a format file holds a mapping of fields", position=Position(path, 1), hint='question_prefix: "Q: "'
+        )
+    base_name = fields.get("type", "mcqa")
+    if not isinstance(base_name, str):
+        raise FormatError(f"type {base_name!r} is no name of a format", position=where("type"), hint="type: mcqa")
+    base = _find(base_name, directory, where("type"), (*route, name))
+    documentation: dict[str, Any] = {key: str(fields[key] or "") for key in DOCUMENTATION_FIELDS if key in fields}
+    documentation.setdefault("summary", f"{base_name} as changed in {display_path(path)}")
+    overrides = {key: value for key, value in fields.items() if key not in ("type", *DOCUMENTATION_FIELDS)}
+    return dataclasses.replace(base, name=name, **documentation).changed(overrides, where)
 
 
 @lru_cache(maxsize=256)
@@ -98,33 +136,11 @@ def _read_yaml(path: Path, _modified: int) -> tuple[Any, Mapping[str, int]]:
         lines = {}
         if isinstance(node, yaml.MappingNode):
             lines = {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
+            if any(key in lines for key in _TASK_KEYS):
+                return dict.fromkeys(lines), lines
         return yaml.safe_load(source), lines
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         mark = getattr(error, "problem_mark", None)
         position = Position(path, mark.line + 1, mark.column + 1) if mark else Position(path)
         problem = getattr(error, "problem", None) or error
         raise FormatError(f"this format cannot be read: {problem}", position=position) from error
-
-
-def _format_from_file(path: Path, content: tuple[Any, Mapping[str, int]], others: Mapping[str, Format]) -> Format:
-    fields, lines = content
-    if not isinstance(fields, Mapping):
-        raise FormatError(
-            "a format file holds a mapping of fields", position=Position(path, 1), hint='question_prefix: "Q: "'
-        )
-
-    def where(field: str) -> Position:
-        return Position(path, lines.get(field))
-
-    base = fields.get("type", "mcqa")
-    if base not in others:
-        raise FormatError(
-            f"type {base!r} is no known format",
-            position=where("type"),
-            hint=did_you_mean(str(base), others) or f"there are {', '.join(others)}",
-        )
-    documentation: dict[str, Any] = {key: str(fields[key] or "") for key in DOCUMENTATION_FIELDS if key in fields}
-    documentation.setdefault("summary", f"{base} as changed in {display_path(path)}")
-    overrides = {key: value for key, value in fields.items() if key not in ("type", *DOCUMENTATION_FIELDS)}
-    renamed = dataclasses.replace(others[base], name=path.stem, **documentation)
-    return renamed.changed(overrides, where)

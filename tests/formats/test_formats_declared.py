@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,21 +35,21 @@ def rendered_text(task: Task, **doc: object) -> str:
 # -- which format a name means ---------------------------------------------------------------------------------------
 
 
-def test_task_without_formats_declares_none():
+def test_task_without_formats_declares_none() -> None:
     assert declared_formats(task_with()) == ()
     assert wanted_formats(task_with(), ["mcqa", "cloze", "mcqa"]) == (None, "mcqa", "cloze")
 
 
-def test_task_that_declares_formats_is_not_tried_in_others():
+def test_task_that_declares_formats_is_not_tried_in_others() -> None:
     assert wanted_formats(task_with("mcqa"), ["cloze"]) == ("mcqa",)
 
 
-def test_suffix_of_the_same_name_keeps_the_overrides_of_the_task():
+def test_suffix_of_the_same_name_keeps_the_overrides_of_the_task() -> None:
     task = apply_format(task_with({"type": "mcqa", "answer_prompt": "A:"}), "mcqa")
     assert task.layout.answer_prompt == "A:"
 
 
-def test_suffix_of_another_name_wins_over_the_one_format_that_the_task_names():
+def test_suffix_of_another_name_wins_over_the_one_format_that_the_task_names() -> None:
     for formats in ("mcqa", {"type": "mcqa", "answer_prompt": "A:"}):
         task = apply_format(task_with(formats), "generate")
         assert task.output_type == "generate_until"
@@ -56,13 +57,13 @@ def test_suffix_of_another_name_wins_over_the_one_format_that_the_task_names():
         assert task.layout.answer_prompt.startswith("Your response")
 
 
-def test_suffix_that_a_mapping_of_formats_lacks_lists_those_it_has():
+def test_suffix_that_a_mapping_of_formats_lacks_lists_those_it_has() -> None:
     with pytest.raises(FormatError, match="declares mcqa, cot") as caught:
         apply_format(task_with({"mcqa": None, "cot": None}), "cloze")
     assert caught.value.hint == "add `cloze: null` under formats"
 
 
-def test_format_in_a_mapping_may_be_named_freely_and_be_of_another_type():
+def test_format_in_a_mapping_may_be_named_freely_and_be_of_another_type() -> None:
     task = task_with({"short": {"type": "mcqa", "answer_prompt": "A:"}, "mcqa": "cot"})
     assert declared_formats(task) == ("short", "mcqa")
     short, aliased = laid_out(task)
@@ -72,13 +73,13 @@ def test_format_in_a_mapping_may_be_named_freely_and_be_of_another_type():
     assert (aliased.id, aliased.output_type) == ("t@mcqa", "generate_until")
 
 
-def test_name_is_split_at_the_last_at_sign():
+def test_name_is_split_at_the_last_at_sign() -> None:
     assert split_name("a@b@mcqa") == ("a@b", "mcqa")
     assert split_name("mmlu_*@mcqa") == ("mmlu_*", "mcqa")
     assert split_name("mmlu") == ("mmlu", None)
 
 
-def test_laying_out_anew_starts_from_what_the_author_wrote():
+def test_laying_out_anew_starts_from_what_the_author_wrote() -> None:
     task = task_with()
     assert apply_format(apply_format(task, "cot"), "mcqa") == apply_format(task, "mcqa")
 
@@ -86,7 +87,7 @@ def test_laying_out_anew_starts_from_what_the_author_wrote():
 # -- what the task becomes -------------------------------------------------------------------------------------------
 
 
-def test_values_that_the_format_replaces_are_told_with_their_places(tmp_path):
+def test_values_that_the_format_replaces_are_told_with_their_places(tmp_path: Path) -> None:
     path = tmp_path / "t.yaml"
     path.write_text(
         "task: t\ndoc_to_text: question\ndoc_to_target: answer\ndoc_to_choice: choices\n"
@@ -101,11 +102,11 @@ def test_values_that_the_format_replaces_are_told_with_their_places(tmp_path):
     assert str(found["fewshot_delimiter"].position).endswith("t.yaml:7:1")
 
 
-def test_value_equal_to_that_of_the_format_is_not_told():
+def test_value_equal_to_that_of_the_format_is_not_told() -> None:
     assert overwritten(task_with("mcqa", target_delimiter=" ", fewshot_delimiter="\n\n"), "mcqa") == ()
 
 
-def test_description_filters_and_shots_of_the_author_stay():
+def test_description_filters_and_shots_of_the_author_stay() -> None:
     filters = [{"name": "mine", "filter": [{"function": "take_first"}]}]
     task = Task(
         name="t",
@@ -120,7 +121,7 @@ def test_description_filters_and_shots_of_the_author_stay():
     assert made.metric_list is not None
 
 
-def test_demonstrations_with_mappings_of_their_own_are_laid_out_as_well():
+def test_demonstrations_with_mappings_of_their_own_are_laid_out_as_well() -> None:
     task = Task(name="t", **FIELDS, fewshot=FewShot(doc_to_text="{{ shot_question }}"), config=FIELDS)  # type: ignore[arg-type]
     made = apply_format(task, "mcqa")
     doc = {"question": "Q", "choices": ["x", "y"], "answer": 0}
@@ -132,7 +133,7 @@ def test_demonstrations_with_mappings_of_their_own_are_laid_out_as_well():
 
 @pytest.mark.parametrize("name", ["mcqa", "cloze", "generate", "cot"])
 @pytest.mark.parametrize("answer", [1, "1", 1.0, True, "B", "Rome"])
-def test_an_answer_means_the_same_choice_in_every_format(name, answer):
+def test_an_answer_means_the_same_choice_in_every_format(name: Any, answer: Any) -> None:
     made = apply_format(task_with(), name)
     doc = {"question": "Q", "choices": ["Oslo", "Rome", "Bonn"], "answer": answer}
     instance = next(iter(made.render(TaskDocs.in_memory([doc]), num_fewshot=0)))
@@ -141,7 +142,7 @@ def test_an_answer_means_the_same_choice_in_every_format(name, answer):
 
 @pytest.mark.parametrize("name", ["mcqa", "cloze", "generate", "cot"])
 @pytest.mark.parametrize("answer", [3, -1, "Paris", "Z", "", None, 1.5, float("nan"), "²", ["Rome"]])
-def test_an_answer_that_is_none_of_the_choices_is_refused(name, answer):
+def test_an_answer_that_is_none_of_the_choices_is_refused(name: Any, answer: Any) -> None:
     made = apply_format(task_with(), name)
     doc = {"question": "Q", "choices": ["Oslo", "Rome", "Bonn"], "answer": answer}
     with pytest.raises(RenderError, match="is none of the 3 choices"):
@@ -149,14 +150,14 @@ def test_an_answer_that_is_none_of_the_choices_is_refused(name, answer):
 
 
 @pytest.mark.parametrize("target", ["[1, 2]", "['x']", "7", "007", "{{ answer }}", "True"])
-def test_free_answer_stays_the_text_it_is(target):
+def test_free_answer_stays_the_text_it_is(target: Any) -> None:
     task = Task(name="t", doc_to_text="question", doc_to_target="answer")
     made = apply_format(task, "cot")
     docs = TaskDocs.in_memory([{"question": "Q", "answer": target}])
     assert next(iter(made.render(docs, num_fewshot=0))).target == target
 
 
-def test_choices_that_the_task_fixes_become_lists():
+def test_choices_that_the_task_fixes_become_lists() -> None:
     task = Task(name="t", doc_to_text="question", doc_to_target="answer", doc_to_choice=["no", "yes"])
     assert apply_format(task, "mcqa").doc_to_choice == ["A", "B"]
     assert apply_format(task, "cloze").doc_to_choice == ["no", "yes"]
@@ -164,7 +165,7 @@ def test_choices_that_the_task_fixes_become_lists():
 
 
 @pytest.mark.parametrize("count", range(1, 27))
-def test_lists_of_labels_read_well_for_every_count_of_choices(count):
+def test_lists_of_labels_read_well_for_every_count_of_choices(count: Any) -> None:
     made = apply_format(
         task_with({"type": "generate", "instruction": "{{ _choice_list_and }}|{{ _choice_list_or }}\n"}), "generate"
     )
@@ -178,14 +179,14 @@ def test_lists_of_labels_read_well_for_every_count_of_choices(count):
 
 
 @pytest.mark.parametrize("name", ["mcqa", "generate"])
-def test_more_choices_than_letters_is_a_clear_error(name):
+def test_more_choices_than_letters_is_a_clear_error(name: Any) -> None:
     made = apply_format(task_with(), name)
     with pytest.raises(RenderError, match="27 choices, but only 26 labels"):
         rendered_text(made, question="Q", choices=["x"] * 27, answer=0)
     assert rendered_text(apply_format(task_with(), "cloze"), question="Q", choices=["x"] * 27, answer=0)
 
 
-def test_numbers_label_any_number_of_choices():
+def test_numbers_label_any_number_of_choices() -> None:
     made = apply_format(task_with({"type": "mcqa", "choice_labels": "numbers"}), "mcqa")
     docs = TaskDocs.in_memory([{"question": "Q", "choices": ["x"] * 120, "answer": 119, "range": "a column"}])
     instance = next(iter(made.render(docs, num_fewshot=0)))
@@ -193,7 +194,7 @@ def test_numbers_label_any_number_of_choices():
     assert instance.requests[119].continuation == " 120"
 
 
-def test_text_put_together_from_other_columns_is_taken_as_it_is():
+def test_text_put_together_from_other_columns_is_taken_as_it_is() -> None:
     task = Task(
         name="t",
         doc_to_text="{{ passage }}\n{{- ' ' }}{{ question }}",
@@ -266,7 +267,7 @@ def read_one(tmp_path: Path, source: str) -> Task:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistake_is_told_with_its_line_and_what_to_do(tmp_path, mistake):
+def test_mistake_is_told_with_its_line_and_what_to_do(tmp_path: Path, mistake: Any) -> None:
     formats, line, says, hint = MISTAKES[mistake]
     task = read_one(
         tmp_path, f"task: t\ndoc_to_text: question\ndoc_to_target: answer\ndoc_to_choice: choices\n{formats}\n"
@@ -279,7 +280,7 @@ def test_mistake_is_told_with_its_line_and_what_to_do(tmp_path, mistake):
     assert hint in (caught.value.hint or "")
 
 
-def test_fixed_choices_that_outnumber_the_labels_are_told_at_load(tmp_path):
+def test_fixed_choices_that_outnumber_the_labels_are_told_at_load(tmp_path: Path) -> None:
     task = read_one(
         tmp_path,
         "task: t\ndoc_to_text: question\ndoc_to_target: answer\ndoc_to_choice: [a, b, c]\n"
@@ -291,13 +292,13 @@ def test_fixed_choices_that_outnumber_the_labels_are_told_at_load(tmp_path):
     assert caught.value.position.line == 7
 
 
-def test_doc_with_more_choices_than_custom_labels_is_a_clear_error():
+def test_doc_with_more_choices_than_custom_labels_is_a_clear_error() -> None:
     made = apply_format(task_with({"type": "mcqa", "choice_labels": ["I", "II"]}), "mcqa")
     with pytest.raises(RenderError, match="3 choices, but only 2 labels"):
         rendered_text(made, question="Q", choices=["x", "y", "z"], answer=0)
 
 
-def test_missing_choices_are_told_at_load(tmp_path):
+def test_missing_choices_are_told_at_load(tmp_path: Path) -> None:
     task = read_one(tmp_path, "task: t\ndoc_to_text: question\ndoc_to_target: answer\nformats: mcqa\n")
     with pytest.raises(FormatError, match="format 'mcqa' needs doc_to_choice") as caught:
         laid_out(task)
@@ -305,7 +306,7 @@ def test_missing_choices_are_told_at_load(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["t@mcqaa", "'@mcqa'", "t@"])
-def test_suffix_of_an_unknown_name_is_told(tmp_path, name):
+def test_suffix_of_an_unknown_name_is_told(tmp_path: Path, name: Any) -> None:
     task = read_one(tmp_path, f"task: {name}\ndoc_to_text: question\ndoc_to_target: answer\ndoc_to_choice: choices\n")
     with pytest.raises(FormatError) as caught:
         laid_out(task)
@@ -313,18 +314,18 @@ def test_suffix_of_an_unknown_name_is_told(tmp_path, name):
     assert caught.value.position.line == 1
 
 
-def test_unknown_suffix_comes_with_the_closest_name():
+def test_unknown_suffix_comes_with_the_closest_name() -> None:
     with pytest.raises(FormatError, match="there is no format 'mcq'") as caught:
         apply_format(task_with(), "mcq")
     assert caught.value.hint == "did you mean 'mcqa'?"
 
 
-def test_suffix_in_the_name_of_a_task_is_taken_off_once():
+def test_suffix_in_the_name_of_a_task_is_taken_off_once() -> None:
     task, suffix = split_suffix(Task(name="subtask_a@mcqa"))
     assert (task.name, suffix) == ("subtask_a", "mcqa")
 
 
-def test_function_as_a_field_mapping_is_refused(tmp_path):
+def test_function_as_a_field_mapping_is_refused(tmp_path: Path) -> None:
     ref = FunctionRef("wordings", "ask", tmp_path, None)  # type: ignore[arg-type]
     with pytest.raises(FormatError, match="doc_to_text is a function"):
         apply_format(Task(name="t", doc_to_text=ref, doc_to_target="answer", doc_to_choice="choices"), "mcqa")
@@ -334,21 +335,21 @@ def test_function_as_a_field_mapping_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "column", ["Answer Key", "in", "not", "2nd", "a-b", "it's", "{", "größe", "質問", "loop", "_x"]
 )
-def test_any_column_name_can_be_laid_out(key, column):
-    task = Task(name="t", **{**FIELDS, key: column})  # type: ignore[arg-type]
+def test_any_column_name_can_be_laid_out(key: Any, column: Any) -> None:
+    task = Task(name="t", **{**FIELDS, key: column})
     doc = {"doc_to_text": "Q", "doc_to_target": 1, "doc_to_choice": ["x", "y"]}
     named = {column if name == key else FIELDS[name]: value for name, value in doc.items()}
     instance = next(iter(apply_format(task, "mcqa").render(TaskDocs.in_memory([named]), num_fewshot=0)))
     assert (instance.prompts[0].text, instance.target) == ("Question: Q\nA. x\nB. y\nAnswer:", 1)
 
 
-def test_bare_name_that_no_doc_has_is_told_when_rendering():
+def test_bare_name_that_no_doc_has_is_told_when_rendering() -> None:
     made = apply_format(Task(name="t", **{**FIELDS, "doc_to_text": "Answer Kye"}), "mcqa")  # type: ignore[arg-type]
     with pytest.raises(RenderError, match="the doc has no column 'Answer Kye'"):
         rendered_text(made, **{"Answer Key": "Q", "choices": ["x"], "answer": 0})
 
 
-def test_task_scored_as_it_stands_cannot_be_laid_out():
+def test_task_scored_as_it_stands_cannot_be_laid_out() -> None:
     task = Task(
         name="t",
         doc_to_text="",
@@ -360,12 +361,12 @@ def test_task_scored_as_it_stands_cannot_be_laid_out():
         apply_format(task, "mcqa")
 
 
-def test_use_prompt_cannot_be_laid_out():
+def test_use_prompt_cannot_be_laid_out() -> None:
     with pytest.raises(FormatError, match="use_prompt"):
         apply_format(task_with(use_prompt="qa-basic:q-newline-a"), "mcqa")
 
 
-def test_message_is_where_what_and_what_now(tmp_path):
+def test_message_is_where_what_and_what_now(tmp_path: Path) -> None:
     source = "task: t\ndoc_to_text: question\nformats:\n  type: mcqa\n  anwser_prompt: x\n"
     with pytest.raises(FormatError) as caught:
         laid_out(read_one(tmp_path, source))

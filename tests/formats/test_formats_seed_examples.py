@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ FIELDS = """
 """
 
 Read = Callable[[str], list[Task]]
+Make = Callable[[str], Task]
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def read(tmp_path: Path) -> Read:
 
 
 @pytest.fixture
-def my_task(read: Read) -> Callable[[str], Task]:
+def my_task(read: Read) -> Make:
     return lambda formats: read(f"task: my_task\n{textwrap.dedent(FIELDS)}{textwrap.dedent(formats)}")[0]
 
 
@@ -81,19 +83,21 @@ Your response should end with "The final answer is [answer]" where [answer] is t
 
 
 @pytest.mark.parametrize(("name", "expected"), [("mcqa", MCQA), ("cloze", CLOZE), ("generate", GENERATE)])
-def test_built_in_format_prints_the_documented_prompt_with_its_answer(my_task, name, expected):
+def test_built_in_format_prints_the_documented_prompt_with_its_answer(my_task: Make, name: Any, expected: Any) -> None:
     (task,) = laid_out(my_task(f"formats: {name}"))
     assert shown_with_answer(task) == expected
 
 
-def test_cot_prints_the_documented_prompt_and_the_full_answer_after_a_newline(my_task):
+def test_cot_prints_the_documented_prompt_and_the_full_answer_after_a_newline(my_task: Make) -> None:
     (task,) = laid_out(my_task("formats: cot"))
     assert rendered(task).prompts[0].text == COT
     assert shown_with_answer(task) == COT + "\nParis"
 
 
 @pytest.mark.parametrize(("name", "expected"), [("mcqa", MCQA), ("cloze", CLOZE), ("generate", GENERATE)])
-def test_suffix_at_run_time_gives_the_same_prompt_without_a_formats_key(my_task, name, expected):
+def test_suffix_at_run_time_gives_the_same_prompt_without_a_formats_key(
+    my_task: Make, name: Any, expected: Any
+) -> None:
     task = my_task("")
     assert shown_with_answer(task.with_format(name)) == expected
     assert [made.id for made in laid_out(task, [name])] == ["my_task", f"my_task@{name}"]
@@ -108,12 +112,12 @@ def test_suffix_at_run_time_gives_the_same_prompt_without_a_formats_key(my_task,
         ("cot", "generate_until", None),
     ],
 )
-def test_built_in_formats_have_the_documented_output_type_and_labels(name, output_type, labels):
+def test_built_in_formats_have_the_documented_output_type_and_labels(name: Any, output_type: Any, labels: Any) -> None:
     layout = known_formats()[name]
     assert (layout.output_type, layout.choice_labels) == (output_type, labels)
 
 
-def test_documented_defaults_of_mcqa():
+def test_documented_defaults_of_mcqa() -> None:
     layout = known_formats()["mcqa"]
     assert layout.instruction is None
     assert layout.question_prefix == "Question: "
@@ -128,21 +132,21 @@ def test_documented_defaults_of_mcqa():
     assert layout.scorer is None
 
 
-def test_mcqa_scores_the_labels_and_cloze_the_texts(my_task):
+def test_mcqa_scores_the_labels_and_cloze_the_texts(my_task: Make) -> None:
     mcqa, cloze = laid_out(my_task("formats: {mcqa: null, cloze: null}"))
     assert [request.continuation for request in rendered(mcqa).requests] == [" A", " B", " C", " D"]
     assert [request.continuation for request in rendered(cloze).requests] == [" Berlin", " Madrid", " Paris", " London"]
     assert [request.gold for request in rendered(mcqa).requests] == [False, False, True, False]
 
 
-def test_generate_sends_the_gen_prefix_and_expects_the_label(my_task):
+def test_generate_sends_the_gen_prefix_and_expects_the_label(my_task: Make) -> None:
     (task,) = laid_out(my_task("formats: generate"))
     instance = rendered(task)
     assert instance.requests[0].context == GENERATE.removesuffix(" C")
     assert instance.target == "C"
 
 
-def test_inline_overrides(my_task):
+def test_inline_overrides(my_task: Make) -> None:
     (task,) = laid_out(
         my_task(
             """
@@ -161,7 +165,7 @@ def test_inline_overrides(my_task):
     )
 
 
-def test_numbered_choices_with_an_instruction(my_task):
+def test_numbered_choices_with_an_instruction(my_task: Make) -> None:
     (task,) = laid_out(
         my_task(
             """
@@ -190,7 +194,7 @@ def test_numbered_choices_with_an_instruction(my_task):
     )
 
 
-def test_custom_labels(my_task):
+def test_custom_labels(my_task: Make) -> None:
     (task,) = laid_out(my_task('formats: {type: mcqa, choice_labels: ["I", "II", "III", "IV"]}'))
     assert shown_with_answer(task) == (
         "Question: What is the capital of France?\nI. Berlin\nII. Madrid\nIII. Paris\nIV. London\nAnswer: III"
@@ -198,13 +202,13 @@ def test_custom_labels(my_task):
 
 
 @pytest.mark.parametrize(("labels", "answer"), [("numbers", "3"), ('["I", "II", "III", "IV"]', "III")])
-def test_generated_answer_is_the_label_for_every_labelling(my_task, labels, answer):
+def test_generated_answer_is_the_label_for_every_labelling(my_task: Make, labels: Any, answer: Any) -> None:
     (task,) = laid_out(my_task(f"formats: {{type: generate, choice_labels: {labels}}}"))
     assert rendered(task).target == answer
     assert shown_with_answer(task).endswith(f"\nThe best answer is {answer}")
 
 
-def test_several_formats_are_each_a_task_and_the_first_is_the_default(my_task):
+def test_several_formats_are_each_a_task_and_the_first_is_the_default(my_task: Make) -> None:
     tasks = laid_out(
         my_task(
             """
@@ -221,13 +225,13 @@ def test_several_formats_are_each_a_task_and_the_first_is_the_default(my_task):
     assert rendered(tasks[1]).prompts[0].text.startswith("Generate the answer.Question: ")
 
 
-def test_null_in_a_mapping_of_formats_means_as_built_in(my_task):
+def test_null_in_a_mapping_of_formats_means_as_built_in(my_task: Make) -> None:
     tasks = laid_out(my_task('formats: {mcqa: null, generate: {instruction: "..."}}'))
     assert shown_with_answer(tasks[0]) == MCQA
     assert rendered(tasks[1]).prompts[0].text.startswith("...Question: ")
 
 
-def test_formats_in_a_group_by_suffix_and_by_key(read):
+def test_formats_in_a_group_by_suffix_and_by_key(read: Read) -> None:
     tasks = read(
         """
         group: my_benchmark
@@ -252,7 +256,7 @@ def test_formats_in_a_group_by_suffix_and_by_key(read):
     assert shown_with_answer(made[1]) == GENERATE
 
 
-def test_computed_variables_have_the_documented_values(my_task):
+def test_computed_variables_have_the_documented_values(my_task: Make) -> None:
     (task,) = laid_out(
         my_task(
             """
@@ -266,7 +270,9 @@ def test_computed_variables_have_the_documented_values(my_task):
     assert first_line == "4|['A', 'B', 'C', 'D']|A, B, C and D|A, B, C or D"
 
 
-def test_documented_instruction_and_answer_prompt_of_generate_can_be_written_in_the_task(my_task):
+def test_documented_instruction_and_answer_prompt_of_generate_can_be_written_in_the_task(
+    my_task: Make,
+) -> None:
     (task,) = laid_out(
         my_task(
             """
@@ -281,13 +287,13 @@ def test_documented_instruction_and_answer_prompt_of_generate_can_be_written_in_
 
 
 @pytest.mark.parametrize("name", ["mcqa", "cloze", "generate"])
-def test_formats_that_offer_choices_need_them(read, name):
+def test_formats_that_offer_choices_need_them(read: Read, name: Any) -> None:
     (task,) = read(f"task: my_task\ndoc_to_text: question\ndoc_to_target: answer\nformats: {name}\n")
     with pytest.raises(FormatError, match="needs doc_to_choice"):
         laid_out(task)
 
 
-def test_cot_needs_no_choices(read):
+def test_cot_needs_no_choices(read: Read) -> None:
     (task,) = read("task: my_task\ndoc_to_text: question\ndoc_to_target: answer\nformats: cot\n")
     (made,) = laid_out(task)
     docs = TaskDocs.in_memory([{"question": "1 + 1?", "answer": "2"}])
@@ -295,7 +301,7 @@ def test_cot_needs_no_choices(read):
     assert instance.target == "2"
 
 
-def test_field_mappings_default_to_the_columns_question_and_answer(read):
+def test_field_mappings_default_to_the_columns_question_and_answer(read: Read) -> None:
     (task,) = read("task: my_task\ndoc_to_choice: choices\nformats: mcqa\n")
     (made,) = laid_out(task)
     assert isinstance(made, LaidOutTask)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jinja2
 import pytest
@@ -143,14 +144,14 @@ SNIPPETS = {
 
 
 @pytest.mark.parametrize("name", SNIPPETS)
-def test_snippet_prints_the_documented_prompt(make, name):
+def test_snippet_prints_the_documented_prompt(make: Make, name: Any) -> None:
     source, expected, choices = SNIPPETS[name]
     task = make(textwrap.dedent(source) + ("" if "doc_to_target" in source else "doc_to_target: answer\n"))
     assert printed(task) == expected
     assert task.doc_to_choice == choices
 
 
-def test_old_style_and_new_style_are_equal(make):
+def test_old_style_and_new_style_are_equal(make: Make) -> None:
     old = make(
         'doc_to_text: "{{question.strip()}}\\nA. {{choices[0]}}\\nB. {{choices[1]}}\\nC. {{choices[2]}}\\n'
         'D. {{choices[3]}}\\nAnswer:"\ndoc_to_choice: ["A", "B", "C", "D"]\ndoc_to_target: answer\n'
@@ -166,7 +167,7 @@ def test_old_style_and_new_style_are_equal(make):
     assert old_requests == new_requests
 
 
-def test_output_type_that_is_not_written_becomes_multiple_choice_and_is_said(make):
+def test_output_type_that_is_not_written_becomes_multiple_choice_and_is_said(make: Make) -> None:
     task = make("template: mcq\ndoc_to_target: answer\n")
     assert isinstance(task, TemplatedTask)
     assert task.output_type == "multiple_choice"
@@ -178,26 +179,26 @@ def test_output_type_that_is_not_written_becomes_multiple_choice_and_is_said(mak
 @pytest.mark.parametrize(
     ("key", "value"), [("doc_to_text", "'{{question}}?'"), ("doc_to_choice", '["a", "b", "c", "d"]')]
 )
-def test_what_the_author_writes_wins_each_on_its_own(make, key, value):
+def test_what_the_author_writes_wins_each_on_its_own(make: Make, key: Any, value: Any) -> None:
     task = make(f"template: mcq\ndoc_to_target: answer\n{key}: {value}\n")
     assert printed(task) == ("Question text?" if key == "doc_to_text" else MCQ)
     assert task.doc_to_choice == (LETTERS if key == "doc_to_text" else ["a", "b", "c", "d"])
 
 
-def test_task_without_template_stays_the_same_object():
+def test_task_without_template_stays_the_same_object() -> None:
     task = Task(name="t", doc_to_text="question", doc_to_target="answer")
     assert laid_out(task) == (task,)
     assert laid_out(task)[0] is task
 
 
-def test_templated_task_can_be_laid_out_by_a_format(make):
+def test_templated_task_can_be_laid_out_by_a_format(make: Make) -> None:
     task = make("template: mcq\ndoc_to_target: answer\n")
     assert isinstance(task, TemplatedTask)
     assert printed(task.written.with_format("cloze")) == "Question: Question text\nAnswer:"
     assert printed(task.with_format("mcqa")) == f"Question: {MCQ}"
 
 
-def test_factory_makes_the_documented_styles():
+def test_factory_makes_the_documented_styles() -> None:
     assert TemplateFactory.create_mmlu_style().format_prompt("Question text", CHOICES) == MCQ
     assert TemplateFactory.create_gpqa_style().format_prompt("Question text", CHOICES) == GPQA
     assert TemplateFactory.create_cloze_with_options().format_prompt("Question text", CHOICES) == CLOZE
@@ -217,7 +218,7 @@ def test_factory_makes_the_documented_styles():
     )
 
 
-def test_conversion_to_cloze_carries_the_delimiter_so_that_it_can_go_back():
+def test_conversion_to_cloze_carries_the_delimiter_so_that_it_can_go_back() -> None:
     cloze = mmlu_template().to_cloze()
     assert isinstance(cloze, ClozeTemplateConfig)
     assert cloze.format_prompt("Question text", CHOICES) == (
@@ -226,7 +227,7 @@ def test_conversion_to_cloze_carries_the_delimiter_so_that_it_can_go_back():
     assert cloze.to_mcq() == mmlu_template()
 
 
-def test_convert_template_returns_the_same_object_for_the_same_type():
+def test_convert_template_returns_the_same_object_for_the_same_type() -> None:
     mcq, cloze = mmlu_template(), cloze_template()
     assert TemplateFactory.convert_template(mcq, "mcq") is mcq
     assert TemplateFactory.convert_template(cloze, "cloze") is cloze
@@ -234,7 +235,7 @@ def test_convert_template_returns_the_same_object_for_the_same_type():
     assert TemplateFactory.convert_template(cloze, "mcq").suffix == "Answer:"
 
 
-def test_templates_can_be_switched_at_run_time():
+def test_templates_can_be_switched_at_run_time() -> None:
     config = SimpleNamespace(template_config=None, doc_to_text=None, doc_to_choice=None)
     config.template_config = mmlu_template()
     config.doc_to_text = config.template_config.get_doc_to_text()
@@ -253,17 +254,17 @@ class MyCustomTemplate(TemplateConfig):
 
     shout: bool = False
 
-    def format_prompt(self, question, choices=None, **kwargs):
+    def format_prompt(self, question: str, choices: Any = None, **kwargs: Any) -> str:
         return f"{question.upper() if self.shout else question}?"
 
-    def get_doc_to_text(self):
+    def get_doc_to_text(self) -> str:
         return "{{question|upper}}?" if self.shout else "{{question}}?"
 
-    def get_doc_to_choice(self):
+    def get_doc_to_choice(self) -> list[str]:
         return ["yes", "no"]
 
 
-def test_template_of_a_users_own_class_works_in_python_and_by_function_tag(tmp_path):
+def test_template_of_a_users_own_class_works_in_python_and_by_function_tag(tmp_path: Path) -> None:
     ref = FunctionRef("my_templates", "MyCustomTemplate", tmp_path, None)  # type: ignore[arg-type]
     config = {"template": {"template_type": ref, "shout": True}}
     task = Task(name="t", doc_to_target="answer", config=config)
@@ -276,14 +277,14 @@ def test_template_of_a_users_own_class_works_in_python_and_by_function_tag(tmp_p
     assert printed(laid_out(bare, resolve=lambda _ref: MyCustomTemplate)[0]) == "Question text?"
 
 
-def test_custom_template_says_what_it_is_as_a_mapping():
+def test_custom_template_says_what_it_is_as_a_mapping() -> None:
     assert MyCustomTemplate(shout=True).to_dict()["shout"] is True
 
 
 # -- the extensions that the document names --------------------------------------------------------------------------
 
 
-def test_generation_template(make):
+def test_generation_template(make: Make) -> None:
     task = make("template: generation\ndoc_to_target: answer\n")
     assert (printed(task), task.output_type, task.doc_to_choice) == (
         "Question text\nAnswer:",
@@ -294,14 +295,14 @@ def test_generation_template(make):
     assert task.metric_list[0]["metric"] == "exact_match"
 
 
-def test_ranking_template(make):
+def test_ranking_template(make: Make) -> None:
     task = make("template: ranking\n")
     doc = {**DOC, "ranking": [2, 0, 3, 1]}
     assert printed(task, doc) == MCQ.replace("Answer:", "Ranking:")
     assert next(iter(task.render([doc]))).target == "C > A > D > B"
 
 
-def test_classification_template(make):
+def test_classification_template(make: Make) -> None:
     task = make("template: {template_type: classification, labels: [positive, negative]}\ndoc_to_target: answer\n")
     assert printed(task) == "Question text\nLabels: positive, negative\nLabel:"
     instance = next(iter(task.render([DOC])))
@@ -320,7 +321,7 @@ labels = st.lists(names.filter(str.strip), min_size=1, max_size=5, unique=True)
 
 
 @st.composite
-def mcq_templates(draw):
+def mcq_templates(draw: st.DrawFn) -> MCQTemplateConfig:
     return MCQTemplateConfig(
         prefix=draw(texts),
         suffix=draw(texts),
@@ -334,7 +335,7 @@ def mcq_templates(draw):
 
 
 @st.composite
-def cloze_templates(draw):
+def cloze_templates(draw: st.DrawFn) -> ClozeTemplateConfig:
     return ClozeTemplateConfig(
         prefix=draw(texts),
         suffix=draw(texts),
@@ -353,7 +354,7 @@ docs = st.tuples(st.text(max_size=20), st.lists(st.text(max_size=12), min_size=5
 
 
 @given(st.one_of(mcq_templates(), cloze_templates()), docs)
-def test_python_and_jinja_print_the_same(template, doc):
+def test_python_and_jinja_print_the_same(template: Any, doc: Any) -> None:
     question, choices = doc[0], doc[1][: len(template.choice_labels)]
     expected = template.format_prompt(question, choices)
     assert jinja(template, question=question, choices=choices) == expected.replace("\r\n", "\n") or "\r" in (
@@ -362,23 +363,23 @@ def test_python_and_jinja_print_the_same(template, doc):
 
 
 @given(mcq_templates(), names)
-def test_conversion_there_and_back_loses_nothing(template, marker):
+def test_conversion_there_and_back_loses_nothing(template: Any, marker: Any) -> None:
     cloze = template.to_cloze(marker)
     assert cloze.to_mcq() == template
     assert cloze.to_mcq().to_cloze() == cloze
 
 
 @given(cloze_templates())
-def test_conversion_from_cloze_there_and_back_loses_nothing(template):
+def test_conversion_from_cloze_there_and_back_loses_nothing(template: Any) -> None:
     assert template.to_mcq().to_cloze() == template
 
 
 @given(st.one_of(mcq_templates(), cloze_templates()))
-def test_template_is_made_again_from_its_mapping(template):
+def test_template_is_made_again_from_its_mapping(template: Any) -> None:
     assert TemplateFactory.from_dict(template.to_dict()) == template
 
 
-def test_every_built_in_template_is_made_again_from_its_mapping():
+def test_every_built_in_template_is_made_again_from_its_mapping() -> None:
     for template in (
         GenerationTemplateConfig(),
         RankingTemplateConfig(),
@@ -387,20 +388,20 @@ def test_every_built_in_template_is_made_again_from_its_mapping():
         assert TemplateFactory.from_dict(template.to_dict()) == template
 
 
-def test_marker_in_the_question_is_not_repeated():
+def test_marker_in_the_question_is_not_repeated() -> None:
     template = cloze_template(show_choices=False)
     assert template.format_prompt("Paris is in ______.") == "Paris is in ______."
     assert jinja(template, question="Paris is in ______.") == "Paris is in ______."
 
 
-def test_prefix_may_use_other_columns():
+def test_prefix_may_use_other_columns() -> None:
     template = dataclasses.replace(mmlu_template(), prefix="Subject: {{ subject }}")
     expected = template.format_prompt("Q", CHOICES, subject="{{ art }}")
     assert expected.startswith("Subject: {{ art }}\nQ\n")
     assert jinja(template, question="Q", choices=CHOICES, subject="{{ art }}") == expected
 
 
-def test_doc_with_more_choices_than_labels_is_refused(make):
+def test_doc_with_more_choices_than_labels_is_refused(make: Make) -> None:
     with pytest.raises(FormatError, match="5 choices, but only 4 labels"):
         mmlu_template().format_prompt("Q", [*CHOICES, "choice5"])
     with pytest.raises(RenderError, match="5 choices, but only 4 labels"):
@@ -425,7 +426,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("source", MISTAKES)
-def test_mistake_in_a_template_is_told_with_its_line(make, source):
+def test_mistake_in_a_template_is_told_with_its_line(make: Make, source: Any) -> None:
     line, says, hint = MISTAKES[source]
     with pytest.raises(FormatError) as caught:
         make(source)

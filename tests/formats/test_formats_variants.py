@@ -63,7 +63,7 @@ def test_gold_follows_the_order_of_the_choices(name: str, order: str) -> None:
     if name == "cloze":
         assert continuations[target] == " Oslo"  # type: ignore[call-overload]
     else:
-        label = target if name == "generate" else continuations[target].strip()  # type: ignore[call-overload, union-attr]
+        label = target if name == "generate" else continuations[target].strip()  # type: ignore[call-overload]
         assert f"{label}. Oslo" in text
 
 
