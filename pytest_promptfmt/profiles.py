@@ -63,7 +63,7 @@ def builtin_profile(name: str) -> Profile:
 
 
 def resolve_profiles(names: Iterable[str]) -> tuple[Profile, ...]:
-    """Return the profiles of these names, each once, in the order of first mention; `chat` stands for all chat profiles.
+    """Return the profiles of these names, each once, in order of first mention; `chat` stands for all chat profiles.
 
     Raises SettingsError with a did-you-mean for a name that is not known.
     """
