@@ -5,6 +5,7 @@ Only this module and `plugin.py` import pytest. What an item compares and says i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -30,7 +31,7 @@ from pytest_promptfmt.reports.terminal import header_lines, summary_lines
 from pytest_promptfmt.settings import Settings, read_settings
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.sources.index import TaskIndex
-from pytest_promptfmt.sources.lm_eval import TaskFile, looks_like_task, read_task_file
+from pytest_promptfmt.sources.lm_eval import looks_like_task, read_task_file
 from pytest_promptfmt.tasks import Task
 
 SUFFIXES: Final = (".yaml", ".yml")
@@ -56,6 +57,9 @@ def activate(config: pytest.Config) -> None:
     """
     if not snapshots.syrupy_is_active(config):
         raise SettingsError("prompts are compared through syrupy, which is switched off", hint="drop -p no:syrupy")
+    # No network unless asked: user code that would load data or metrics from a hub fails at once, without retries.
+    for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE"):
+        os.environ.setdefault(variable, "1")
     plugin = PromptfmtPlugin(config, read_settings(config, DEFAULT_PROFILES))
     config.stash[PLUGIN] = plugin
     config.pluginmanager.register(plugin, "promptfmt-active")
@@ -80,6 +84,20 @@ class PromptfmtPlugin:
         self.expected.know_profiles(BUILTIN_PROFILES)
         self.tally = Tally()
         self._first_named: dict[tuple[Path, str], Task] = {}
+        self._roots: dict[Path, Path] = {}
+
+    def root_of(self, node: pytest.Collector) -> Path:
+        """Return the folder named on the command line that a file was found below, else the file's own folder.
+
+        Names are looked up below it, and two definitions of one name below it are a mistake.
+        """
+        folder = node.path.parent
+        root = self._roots.get(folder)
+        if root is None:
+            named = (above for above in node.path.parents if node.session.isinitpath(above))
+            root = self._roots[folder] = next(named, folder)
+            self.index.add(root)
+        return root
 
     def profile_id(self, profile: Profile) -> str:
         """Return the name that stands in node ids and snapshot files: `plain`, or `plain-5shot` with an override."""
@@ -181,6 +199,7 @@ class TaskFileNode(pytest.File):
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         """Return a node per task@format, or one failing item when the file cannot be read."""
         plugin = self.config.stash[PLUGIN]
+        root = plugin.root_of(self)
         try:
             file = read_task_file(self.path, plugin.index)
         except PromptfmtError as error:
@@ -191,7 +210,8 @@ class TaskFileNode(pytest.File):
             self.warn(PromptfmtWarning(note))
         if file.kind == "class":
             return [ClassItem.from_parent(self, name=_node_name(file.names[0]), reason=file.notes[-1])]
-        tasks, nodes = [], []
+        tasks: list[Task] = []
+        nodes: list[pytest.Item | pytest.Collector] = []
         complete = True
         for base in file.tasks:
             try:
@@ -201,7 +221,7 @@ class TaskFileNode(pytest.File):
                 complete = False
                 continue
             tasks += formatted
-            nodes += [self._task_node(plugin, task) for task in formatted]
+            nodes += [self._task_node(plugin.earlier_definition(task, root), task) for task in formatted]
         if complete:
             plugin.expected.define(self.path, tasks)
         return nodes
@@ -216,9 +236,7 @@ class TaskFileNode(pytest.File):
         )
         return [LoadItem.from_parent(self, name="load", error=error)]
 
-    def _task_node(self, plugin: PromptfmtPlugin, task: Task) -> TaskNode:
-        root = next((folder for folder in self.path.parents if self.session.isinitpath(folder)), self.path.parent)
-        earlier = plugin.earlier_definition(task, root)
+    def _task_node(self, earlier: Task | None, task: Task) -> TaskNode:
         error = None
         if earlier is not None:
             error = SourceError(
@@ -271,8 +289,10 @@ class PromptItem(pytest.Item):
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Return the YAML file, the line (from 0) of the task, and the item's name."""
         position = self.place_in_file()
-        is_here = position is not None and position.line is not None and position.path.name == self.path.name
-        return self.path, position.line - 1 if is_here else 0, self.nodeid.partition("::")[2]
+        line = 0
+        if position is not None and position.line is not None and position.path.name == self.path.name:
+            line = position.line - 1
+        return self.path, line, self.nodeid.partition("::")[2]
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the message of our own errors; a traceback only for what is a defect of this plugin."""
@@ -295,7 +315,7 @@ class LoadItem(PromptItem):
     def runtest(self) -> None:
         """Raise what went wrong at collection."""
         name = self.task.id if self.task is not None else self.path.name
-        self.outcome = Outcome.of_error(self.error, task=name, file=str(self.path))
+        self.outcome = Outcome(task=name, file=str(self.path)).failed(self.error)
         raise self.error
 
 
@@ -308,9 +328,8 @@ class ClassItem(PromptItem):
 
     def runtest(self) -> None:
         """Skip, saying why."""
-        self.outcome = Outcome(
-            category="skipped", task=self.name, file=str(self.path), title="Python task classes make their own prompts"
-        )
+        outcome = Outcome(task=self.name, file=str(self.path))
+        self.outcome = outcome.skipped("Python task classes make their own prompts")
         pytest.skip(self.reason)
 
 
@@ -327,14 +346,14 @@ class SnapshotItem(PromptItem):
         """Render and compare; skip where something is withheld that rendering needs."""
         plugin = self.config.stash[PLUGIN]
         profile_id = plugin.profile_id(self.profile)
-        facts = {"task": self.tested.id, "file": str(self.path), "profile": profile_id}
+        item = Outcome(task=self.tested.id, file=str(self.path), profile=profile_id)
         try:
             rendered = plugin.pipeline.render(self.tested, self.profile, profile_id)
         except WithheldError as error:
-            self.outcome = Outcome(category="skipped", title=error.reason, **facts)
+            self.outcome = item.skipped(error.reason)
             pytest.skip(str(error))
         except PromptfmtError as error:
-            self.outcome = Outcome.of_error(error, **facts)
+            self.outcome = item.failed(error)
             raise
         verdict = snapshots.check(
             self.config,
@@ -344,7 +363,7 @@ class SnapshotItem(PromptItem):
             expected=plugin.expected,
             narrowed_run=plugin.settings.is_narrowed,
         )
-        self.outcome = outcome = outcome_of(verdict, rendered.instances, **facts)
+        self.outcome = outcome = outcome_of(verdict, rendered.instances, item)
         if verdict.passed:
             return
         names = self.nodeid.partition("::")[2]

@@ -14,7 +14,6 @@ from pytest_promptfmt.limits import time_limit
 from pytest_promptfmt.profiles import Profile
 from pytest_promptfmt.rendering import TaskRenderer
 from pytest_promptfmt.rendering.columns import refuse_mistyped_columns
-from pytest_promptfmt.rendering.fewshot import count_shots
 from pytest_promptfmt.rendering.prompt import Instance
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.content import header_facts, make_document
@@ -91,6 +90,6 @@ class Pipeline:
         refuse_mistyped_columns(bound, docs)
         return _Prepared(
             docs=docs,
-            shots=count_shots(bound, settings.num_fewshot),
+            shots=bound.shots(settings.num_fewshot),
             renderer=TaskRenderer(bound, docs, num_fewshot=settings.num_fewshot),
         )

@@ -18,7 +18,9 @@ DEFAULT_TIME_LIMIT = 10.0
 class Options(Protocol):
     """What `Settings` needs of a pytest config."""
 
-    rootpath: Path
+    @property
+    def rootpath(self) -> Path:
+        """Return the rootdir."""
 
     def getoption(self, name: str, default: Any = ...) -> Any:
         """Return a command-line option by its dest."""

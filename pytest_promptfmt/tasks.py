@@ -162,6 +162,15 @@ class Task:
         """Return the task whose field mappings tell what its docs look like: itself, unless a format laid it out."""
         return self
 
+    def shots(self, requested: int | None = None) -> int:
+        """Return the number of demonstrations: `requested` wins over the task's own, unless the task says 0.
+
+        Source: lm-eval 0.4.13, where a task without a number has 0.
+        """
+        if self.num_fewshot is None:
+            return requested or 0
+        return self.num_fewshot if requested is None or self.num_fewshot == 0 else requested
+
     def position(self, *keys: str | int) -> Position | None:
         """Return where a key was written; the nearest parent, then the file, where the key itself is not written."""
         while keys:

@@ -5,13 +5,16 @@ Nothing here reads docs or renders; a format turns a task's field mappings into 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from pytest_promptfmt.errors import FormatError
+from pytest_promptfmt.errors import FormatError, PromptfmtError
 from pytest_promptfmt.formats.apply import (
     LaidOutTask,
     Overwritten,
     apply_format,
+    as_written,
     declared_formats,
     format_of,
     lay_out,
@@ -26,11 +29,14 @@ from pytest_promptfmt.tasks import Task
 
 __all__ = [
     "AXES",
+    "Attempt",
     "Format",
     "LaidOutTask",
     "Overwritten",
     "apply_format",
     "apply_template",
+    "as_written",
+    "attempts",
     "declared_formats",
     "find_format",
     "format_of",
@@ -42,40 +48,79 @@ __all__ = [
     "register_format",
     "split_name",
     "split_suffix",
+    "variant_names",
     "variants_of",
     "vary",
     "wanted_formats",
 ]
 
 
-def laid_out(
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A task laid out, or the reason why it cannot be; `task` then is the task as written, in the format's name."""
+
+    task: Task
+    error: PromptfmtError | None = None
+
+
+def attempts(
     task: Task, formats: Sequence[str] = (), *, variants: Sequence[str] = (), resolve: Resolve | None = None
-) -> tuple[Task, ...]:
-    """Return the tasks that are tested for one task that was read.
+) -> Iterator[Attempt]:
+    """Yield what is tested for one task that was read: each format on its own, so that one failing hides no other.
 
     Each declared format gives a task of its own; a suffix in the task's name (`subtask_a@mcqa`) chooses one. A task
     that names no format stays as it is (with its `template:` applied), followed by itself in each of `formats`.
     `variants` (axes such as `enumerator`, single values such as `enumerator-roman`, or `all`) add each variant of each
     of these formats. `resolve` gives the class that a `!function` in `template:` names, where the user allows its code.
-    Raises FormatError when a format is unknown or does not fit.
     """
-    return tuple(lay_out_as(task, name, resolve=resolve) for name in wanted_formats(task, formats, variants))
+    try:
+        names = wanted_formats(task, formats)
+    except PromptfmtError as error:
+        yield Attempt(task, error)
+        return
+    for name in names:
+        yield _attempt(task, name, resolve)
+    for name in names if variants else ():
+        try:
+            varied = () if name is None else variant_names(task, name, variants)
+        except FormatError:
+            continue  # told above, where the format itself was tried
+        for variant in varied:
+            yield _attempt(task, variant, resolve)
 
 
-def wanted_formats(task: Task, formats: Sequence[str] = (), variants: Sequence[str] = ()) -> tuple[str | None, ...]:
-    """Return what `laid_out` makes of a task, as names for `lay_out_as`: None is the task as it is.
+def _attempt(task: Task, name: str | None, resolve: Resolve | None) -> Attempt:
+    try:
+        return Attempt(lay_out_as(task, name, resolve=resolve))
+    except PromptfmtError as error:
+        bare = split_name(task.name)[0] if split_name(task.name)[1] == name else task.name
+        return Attempt(dataclasses.replace(as_written(task), name=bare or task.name, format=name), error)
 
-    A caller that goes through the names one by one can report a format that does not fit without losing the others.
-    """
-    bare, suffix = split_suffix(task)
+
+def laid_out(
+    task: Task, formats: Sequence[str] = (), *, variants: Sequence[str] = (), resolve: Resolve | None = None
+) -> tuple[Task, ...]:
+    """Return the tasks of `attempts`. Raises the first error: a format that is unknown or does not fit."""
+    tasks = []
+    for attempt in attempts(task, formats, variants=variants, resolve=resolve):
+        if attempt.error is not None:
+            raise attempt.error
+        tasks.append(attempt.task)
+    return tuple(tasks)
+
+
+def wanted_formats(task: Task, formats: Sequence[str] = ()) -> tuple[str | None, ...]:
+    """Return the formats that a task is tested in; None is the task as it is. Raises FormatError."""
+    _, suffix = split_suffix(task)
     chosen = (suffix,) if suffix is not None else declared_formats(task)
-    names = chosen or tuple(dict.fromkeys(formats))
-    as_it_is = () if chosen else (None,)
-    if not variants:
-        return (*as_it_is, *names)
+    return chosen or (None, *dict.fromkeys(formats))
+
+
+def variant_names(task: Task, name: str, variants: Sequence[str]) -> tuple[str, ...]:
+    """Return the canonical names of the wanted variants of `task@name`. Raises FormatError."""
+    bare, _ = split_suffix(task)
     axes = () if "all" in variants else variants
-    varied = [layout.name for name in names for layout in variants_of(format_of(bare, name), axes)]
-    return (*as_it_is, *names, *varied)
+    return tuple(layout.name for layout in variants_of(format_of(bare, name), axes))
 
 
 def lay_out_as(task: Task, name: str | None, *, resolve: Resolve | None = None) -> Task:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pytest_promptfmt.errors import Position, RenderError
-from pytest_promptfmt.rendering.fewshot import count_shots, draw_shots, make_sampler
+from pytest_promptfmt.rendering.fewshot import draw_shots, make_sampler
 from pytest_promptfmt.rendering.fields import (
     Field,
     Place,
@@ -94,7 +94,7 @@ class ContextBuilder:
 
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         self.task = task
-        self.num_shots = count_shots(task, num_fewshot)
+        self.num_shots = task.shots(num_fewshot)
         self._fields = _Fields(task, docs.columns)
         self.is_repeatable = self._fields.are_repeatable(self.num_shots) and isinstance(task.fewshot.sampler, str)
         # Functions may change the docs they get, and lm-eval keeps the pool for the whole task.

@@ -20,13 +20,6 @@ Draw = Callable[[int, Doc | None], Sequence[Shot]]
 """From how many, and the doc to leave out, to the demonstrations."""
 
 
-def count_shots(task: Task, requested: int | None) -> int:
-    """Return the number of demonstrations: `requested` wins over the task's own, unless the task says 0."""
-    if task.num_fewshot is None:
-        return requested or 0
-    return task.num_fewshot if requested is None or task.num_fewshot == 0 else requested
-
-
 def leaves_evaluated_doc_out(task: Task) -> bool:
     """Tell whether the evaluated doc is kept out of its own demonstrations.
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from pytest_promptfmt.errors import display_path
+from pytest_promptfmt.rendering.prompt import Instance, Origin
 from pytest_promptfmt.reports.clusters import cluster_key
 from pytest_promptfmt.reports.outcomes import Outcome
-from pytest_promptfmt.rendering.prompt import Instance, Origin
 from pytest_promptfmt.snapshots.comparison import Comparison
 from pytest_promptfmt.snapshots.diff import Change, changes, unified_diff
 from pytest_promptfmt.snapshots.extension import Verdict
@@ -21,27 +22,26 @@ PREVIEW_LINES = 40
 """Lines shown of a snapshot that does not exist yet."""
 
 
-def outcome_of(verdict: Verdict, instances: Sequence[Instance], *, task: str, file: str, profile: str) -> Outcome:
-    """Return the outcome of a comparison; a change is keyed by what changed and by the configuration key behind it."""
-    facts = {"task": task, "file": file, "profile": profile}
+def outcome_of(verdict: Verdict, instances: Sequence[Instance], item: Outcome) -> Outcome:
+    """Return what a comparison made of an item; a change is keyed by what changed and by the key that made it."""
     if verdict.error is not None:
-        return Outcome(category="damaged", key=verdict.error.message, title=str(verdict.error), **facts)
+        return replace(item, category="damaged", key=verdict.error.message, title=str(verdict.error))
     if verdict.passed:
         stale = verdict.state == "header-only" and not verdict.written
-        return Outcome(category="header-only" if stale else "passed", **facts)
+        return replace(item, category="header-only" if stale else "passed")
     if verdict.renamed_from is not None:
         old, new = display_path(verdict.renamed_from), display_path(verdict.path)
-        return Outcome(category="renamed", key=old, title=f"renamed {old} → {new}", **facts)
+        return replace(item, category="renamed", key=old, title=f"renamed {old} → {new}")
     if verdict.state == "missing":
-        return Outcome(category="new", title="snapshots that do not exist yet", **facts)
+        return replace(item, category="new", title="snapshots that do not exist yet")
     changed = _changes(verdict)
     origin = _origin(changed, instances)
-    return Outcome(
+    return replace(
+        item,
         category="changed",
         key=cluster_key(changed, origin.key or origin.part if origin else ""),
         title=_change_title(changed[0], origin) if changed else "changed",
         docs=len({change.doc for change in changed}),
-        **facts,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from pytest_promptfmt.errors import PromptfmtError
@@ -14,21 +14,22 @@ from pytest_promptfmt.reports.clusters import Category, Clusters, Member
 class Outcome:
     """One item's result. `key` is equal for results to be shown once; `title` is the line that shows them."""
 
-    category: Category | Literal["passed", "skipped"]
     task: str
     file: str
     profile: str = ""
+    category: Category | Literal["passed", "skipped"] = "passed"
     key: str = ""
     title: str = ""
     docs: int = 0
 
-    @classmethod
-    def of_error(cls, error: PromptfmtError, *, task: str, file: str, profile: str = "") -> Outcome:
-        """Return the outcome of a task that could not be read or rendered; equal messages are shown once."""
+    def failed(self, error: PromptfmtError) -> Outcome:
+        """Return the outcome of the same item when it could not be read or rendered; equal messages are shown once."""
         where = f"{error.position}: " if error.position else ""
-        return cls(
-            category="error", task=task, file=file, profile=profile, key=error.message, title=f"{where}{error.message}"
-        )
+        return replace(self, category="error", key=error.message, title=f"{where}{error.message}")
+
+    def skipped(self, reason: str) -> Outcome:
+        """Return the outcome of the same item when it was skipped."""
+        return replace(self, category="skipped", title=reason)
 
     def to_json(self) -> dict[str, Any]:
         """Return a mapping that JSON knows."""

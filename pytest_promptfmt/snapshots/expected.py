@@ -128,7 +128,6 @@ class ExpectedSnapshots:
 
     def _orphans(self) -> Iterator[Path]:
         """Yield files in visited folders whose task file is gone."""
-        defined = {(str(file.parent), file.stem) for file in self._ids}
         defined = {snapshot_folder(file) for file in self._ids}
         for directory in self._visited:
             for folder in _folders(directory):

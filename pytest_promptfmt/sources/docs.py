@@ -1,7 +1,8 @@
 """Where the docs of a task come from, without a network: the nearest of several places, else synthetic ones.
 
-In order: `metadata.promptfmt.docs`, sidecar files beside the task, the task's own local data files, the function
-`custom_dataset`, and docs made from the templates (synthetic.py). How a file is read is decided in data_files.py.
+In order: `metadata.promptfmt.docs`, sidecar files beside the task, the task's own local data files, and docs made from
+the templates (synthetic.py). The function `custom_dataset` usually downloads: it is called only where the metadata ask
+for it. How a file is read is decided in data_files.py.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ DEFAULT_COUNT: Final = 3
 DEFAULT_SYNTHETIC_COUNT: Final = 2
 FUNCTION_SECONDS: Final = 60.0
 _FEWSHOT: Final = "fewshot"
+_CUSTOM: Final = "custom_dataset"
 
 
 def load_docs(task: Task, *, count: int | None = None, num_fewshot: int | None = None) -> TaskDocs:
@@ -36,8 +38,6 @@ def load_docs(task: Task, *, count: int | None = None, num_fewshot: int | None =
     Raises DocsError with file and line when docs cannot be found or read, SyntheticDocsError when none can be made,
     CodeNotAllowedError when `process_docs` would be needed but may not run, LimitExceededError when it does not end.
     """
-    from pytest_promptfmt.rendering.fewshot import count_shots  # a room to the right: only when docs are wanted
-
     if count is not None and count < 1:
         raise DocsError(f"cannot evaluate {count} docs", hint="ask for at least 1")
     search = _Search(task)
@@ -51,7 +51,7 @@ def load_docs(task: Task, *, count: int | None = None, num_fewshot: int | None =
         origin = f"{len(evaluated)} from {source.label}"
         if not evaluated:
             raise DocsError(f"no docs: {source.label} has none", position=source.position)
-    pool, pool_origin = _pool(search, count_shots(task, num_fewshot))
+    pool, pool_origin = _pool(search, task.shots(num_fewshot))
     return TaskDocs(
         evaluated=evaluated,
         fewshot=pool,
@@ -183,9 +183,11 @@ class _Search:
                 return None
             given = given[split]
             keys = (*keys, split)
-        elif not main:
+        elif not main and (given != _CUSTOM or split == _FEWSHOT):
             return None
         position = self.task.position(*keys)
+        if given == _CUSTOM and callable(self.task.dataset.custom) and split is not None:
+            return self._custom_source(split)
         if isinstance(given, str):
             path = (position.path.parent if position is not None else Path()) / given
             return _Source(label=given, position=position, docs=lambda: read_data_file(path, position=position))
@@ -230,11 +232,7 @@ class _Search:
     def _data(self, split: str | None) -> _Source | None:
         if split is None:
             return None
-        if self._local is not None:
-            return self._local_source(split)
-        if callable(self.task.dataset.custom):
-            return self._custom_source(split)
-        return None
+        return None if self._local is None else self._local_source(split)
 
     @cached_property
     def _local(self) -> Any:

@@ -34,7 +34,6 @@ _DATASET_FIELDS: Final = {"custom": ("custom_dataset",), "process_docs": ("proce
 _FEWSHOT_FIELDS: Final = (
     "sampler",
     "samples",
-    "process_docs",
     "doc_to_text",
     "doc_to_choice",
     "doc_to_target",
@@ -53,9 +52,10 @@ def functions_of(task: Task) -> tuple[FunctionRef, ...]:
 def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS) -> Task:
     """Return the task with the functions that rendering needs imported and put in place of their references.
 
-    `trusted` is asked about every Python file that would run; `time_limit` is seconds for one import. References in
-    metric_list, filter_list and process_results stay as they are. Raises CodeNotAllowedError for a file that may not
-    run, FunctionError for a function that cannot be had.
+    `trusted` is asked about every Python file that would run; `time_limit` is seconds for one import. Functions that
+    make docs are imported when they are first called: synthetic docs need none of them. References in metric_list,
+    filter_list and process_results stay as they are. Raises CodeNotAllowedError for a file that may not run,
+    FunctionError for a function that cannot be had.
     """
 
     def bound(value: Any, *keys: str) -> Any:
@@ -63,9 +63,15 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
             return value
         return _function(value, task.locate(keys) or value.position, ".".join(keys), trusted, time_limit)
 
+    def bound_when_called(value: Any, *keys: str) -> Any:
+        if not isinstance(value, FunctionRef):
+            return value
+        return lambda *args, **kwargs: bound(value, *keys)(*args, **kwargs)
+
     fields = {name: bound(getattr(task, name), name) for name in _TASK_FIELDS}
-    dataset = {name: bound(getattr(task.dataset, name), *keys) for name, keys in _DATASET_FIELDS.items()}
+    dataset = {name: bound_when_called(getattr(task.dataset, name), *keys) for name, keys in _DATASET_FIELDS.items()}
     fewshot = {name: bound(getattr(task.fewshot, name), "fewshot_config", name) for name in _FEWSHOT_FIELDS}
+    fewshot["process_docs"] = bound_when_called(task.fewshot.process_docs, "fewshot_config", "process_docs")
     return replace(
         task,
         dataset=replace(task.dataset, **dataset),
@@ -77,7 +83,7 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
 def _rendering_refs(task: Task) -> Iterator[FunctionRef]:
     values = [getattr(task, name) for name in _TASK_FIELDS]
     values += [getattr(task.dataset, name) for name in _DATASET_FIELDS]
-    values += [getattr(task.fewshot, name) for name in _FEWSHOT_FIELDS]
+    values += [getattr(task.fewshot, name) for name in (*_FEWSHOT_FIELDS, "process_docs")]
     yield from (value for value in values if isinstance(value, FunctionRef))
 
 

@@ -96,6 +96,8 @@ class _Builder:
     notes: list[str] = field(default_factory=list)
     without_circles: set[str] = field(default_factory=set)
     visits: int = 0
+    suffix: str = ""
+    """`@format` where the members being visited were named with one."""
 
     def group(
         self, name: str, config: Mapping[Any, Any], origins: _Origins, outer: _Overrides, route: tuple[str, ...]
@@ -137,7 +139,10 @@ class _Builder:
         if "group" in member:
             inner = self._member_name(member, "group", place)
             entry = self.index.find(inner)
-            if entry is not None and entry.kind == "group":
+            if entry is None and self.index.find(inner.rpartition("@")[0]) is not None:
+                kept = {key: value for key, value in own.items() if key not in GROUP_KEYS}
+                self._named(name, inner, {**overrides, **kept}, {}, place, route)
+            elif entry is not None and entry.kind == "group":
                 kept = {key: value for key, value in own.items() if key not in GROUP_KEYS}
                 self._known_group(name, entry, {**overrides, **kept}, place, route)
             else:
@@ -161,6 +166,25 @@ class _Builder:
         route: tuple[str, ...],
     ) -> None:
         entry = self.index.find(member)
+        outer_suffix = self.suffix
+        if entry is None and "@" in member:  # the whole name comes first: a task may have an @ of its own
+            known, _, format_name = member.rpartition("@")
+            entry = self.index.find(known)
+            if entry is not None:
+                member, self.suffix = known, f"@{format_name}"
+        self._add_found(name, member, entry, overrides, own, place, route)
+        self.suffix = outer_suffix
+
+    def _add_found(
+        self,
+        name: str,
+        member: str,
+        entry: Entry | None,
+        overrides: _Overrides,
+        own: _Overrides,
+        place: _Origins,
+        route: tuple[str, ...],
+    ) -> None:
         together = {**overrides, **own}
         if entry is None:
             self._unknown(name, member, together, own, place)
@@ -188,7 +212,7 @@ class _Builder:
     ) -> None:
         assert entry.file is not None
         deeper = self._deeper(route, entry.name, place)
-        if not overrides:
+        if not overrides and not self.suffix:
             # Taken over as it is: nothing below it can differ from what its own file defines.
             self._check_circles(entry, deeper, place)
             return
@@ -224,10 +248,10 @@ class _Builder:
             for key, value in overrides.items()
             if key != "task" and (key not in child or not _same(child[key], value[0]))
         }
-        if not any(_matters(key, child.get(key), value[0]) for key, value in changes.items()):
+        if not self.suffix and not any(_matters(key, child.get(key), value[0]) for key, value in changes.items()):
             return
         config = {**child, **{key: value[0] for key, value in changes.items()}}
-        self._add(name, entry.name, config, _combined(changes, entry.file.locate))
+        self._add(name, entry.name + self.suffix, config, _combined(changes, entry.file.locate))
 
     def _unknown(self, name: str, member: str, together: _Overrides, own: _Overrides, place: _Origins) -> None:
         """Add a member that no file defines, if its keys make a task of it."""
@@ -243,7 +267,7 @@ class _Builder:
             return
         beneath = included.locate if included is not None else _nowhere
         config = {**keys, "task": member}
-        self._add(name, member, config, _combined(together, beneath))
+        self._add(name, member if "@" in member else member + self.suffix, config, _combined(together, beneath))
 
     def _add(self, group: str, member: str, config: Mapping[Any, Any], locate: Locate) -> None:
         name = f"{group}.{member}"

@@ -349,24 +349,32 @@ def test_custom_dataset_is_called_with_metadata_and_arguments(tmp_path: Path) ->
         return {"test": numbered("made", 4)}
 
     dataset = Dataset(test_split="test", custom=custom, kwargs={"size": 3})
-    docs = load_docs(make_task(tmp_path, dataset=dataset, metadata={"version": 1}))
+    metadata = {"version": 1, "promptfmt": {"docs": "custom_dataset"}}
+    docs = load_docs(make_task(tmp_path, dataset=dataset, metadata=metadata))
     assert docs.origin == "3 from custom_dataset"
     assert (seen["version"], seen["size"], seen["config_source"]) == (1, 3, str(tmp_path / "tasks.yaml"))
 
 
-def test_custom_dataset_is_not_called_when_docs_are_nearer(tmp_path: Path) -> None:
+def test_custom_dataset_is_not_called_unless_asked_for(tmp_path: Path) -> None:
     def custom(**arguments: Any) -> None:
         raise AssertionError
 
-    task = make_task(tmp_path, {"docs": numbered("x", 1)}, dataset=Dataset(test_split="test", custom=custom))
-    assert load_docs(task).origin == "1 from metadata.promptfmt.docs"
+    task = make_task(tmp_path, dataset=Dataset(test_split="test", custom=custom))
+    assert load_docs(task).origin == "2 synthetic"
+
+
+def test_custom_dataset_gives_the_demonstrations_too(tmp_path: Path) -> None:
+    splits = {"test": numbered("x", 2), "train": numbered("shot", 4)}
+    dataset = Dataset(test_split="test", training_split="train", custom=lambda **_: splits)
+    docs = load_docs(make_task(tmp_path, {"docs": "custom_dataset"}, dataset=dataset), num_fewshot=2)
+    assert (docs.origin, docs.fewshot_origin) == ("2 from custom_dataset", "4 from custom_dataset")
 
 
 @pytest.mark.parametrize("result", [{"tset": []}, None, 3])
 def test_custom_dataset_without_the_split_is_told(tmp_path: Path, result: Any) -> None:
     dataset = Dataset(test_split="test", custom=lambda **_: result)
     with pytest.raises(DocsError, match="gives no split 'test'"):
-        load_docs(make_task(tmp_path, dataset=dataset))
+        load_docs(make_task(tmp_path, {"docs": "custom_dataset"}, dataset=dataset))
 
 
 def test_custom_dataset_that_may_not_run_gives_way_to_synthetic_docs(tmp_path: Path) -> None:
