@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_promptfmt.errors import SettingsError
-from pytest_promptfmt.settings import is_asked_for
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the command-line options and ini values; all of them begin with promptfmt."""
@@ -81,9 +78,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers always, and the working plugin when this run asks for it."""
     config.addinivalue_line("markers", "promptfmt_snapshot: the prompts of a task compared with their snapshot")
-    if not is_asked_for(config):
+    if not (config.getoption("promptfmt") or config.getini("promptfmt")):
         return
     from pytest_promptfmt.collection import activate
+    from pytest_promptfmt.errors import SettingsError
 
     try:
         activate(config)

@@ -1,7 +1,4 @@
-"""One `Settings` object from the command line and the ini file; everything else asks it and never the options.
-
-Importing this module costs next to nothing: it is read before it is known whether the plugin is wanted.
-"""
+"""One `Settings` object from the command line and the ini file; everything else asks it and never the options."""
 
 from __future__ import annotations
 
@@ -57,11 +54,6 @@ class Settings:
             return False
         resolved = file.resolve()
         return any(resolved.is_relative_to(root.resolve()) for root in (self.rootdir, *self.allow_code))
-
-
-def is_asked_for(config: Options) -> bool:
-    """Return whether this run wants prompt-format tests (`--promptfmt`, or `promptfmt = true` in the ini file)."""
-    return bool(config.getoption("promptfmt") or config.getini("promptfmt"))
 
 
 def read_settings(config: Options, default_profiles: Sequence[str]) -> Settings:
