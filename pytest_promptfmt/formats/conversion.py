@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_promptfmt.errors import FormatError
 from pytest_promptfmt.formats.jinja_text import has_markup, is_name, only_expression
@@ -20,8 +20,10 @@ from pytest_promptfmt.formats.reading import labels_in, segments_of
 from pytest_promptfmt.formats.registry import find_format
 from pytest_promptfmt.formats.template import has_template, template_of
 from pytest_promptfmt.formats.template_factory import TemplateFactory
-from pytest_promptfmt.rendering.prompt import Instance
 from pytest_promptfmt.tasks import Task, TaskDocs
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.rendering.prompt import Instance
 
 
 @dataclass(frozen=True, slots=True)

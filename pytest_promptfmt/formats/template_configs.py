@@ -237,8 +237,8 @@ class ClozeTemplateConfig(LabelledChoices):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("blank_marker", "choices_prefix"):
-            check_text(self, name)
+        check_text(self, "blank_marker", is_template=False)
+        check_text(self, "choices_prefix")
         if self.blank_position not in ("end", "inline"):
             raise FormatError(
                 f"blank_position {self.blank_position!r} is neither 'end' nor 'inline'",
@@ -294,11 +294,13 @@ class ClozeTemplateConfig(LabelledChoices):
         return mcq
 
 
-def check_text(template: TemplateConfig, name: str) -> None:
-    """Raise FormatError when the option is no text, or no Jinja template."""
+def check_text(template: TemplateConfig, name: str, *, is_template: bool = True) -> None:
+    """Raise FormatError when the option is no text, or one that should be a Jinja template and is none."""
     value = getattr(template, name)
     if not isinstance(value, str):
         raise FormatError(f"template: {name} is {value!r}; it must be text", hint='write "" for none')
+    if not is_template:
+        return
     try:
         _sandbox().parse(value)
     except jinja2.TemplateSyntaxError as error:

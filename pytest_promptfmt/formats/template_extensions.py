@@ -97,7 +97,7 @@ class ClassificationTemplateConfig(TemplateConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_text(self, "labels_prefix")
+        check_text(self, "labels_prefix", is_template=False)
         if isinstance(self.labels, str) or not self.labels:
             raise FormatError("a classification template needs its labels", hint="labels: [positive, negative]")
         self.labels = list(checked_labels(self.labels) or ())
