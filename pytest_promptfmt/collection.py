@@ -21,6 +21,7 @@ from pytest_promptfmt.errors import (
     SnapshotError,
     SourceError,
     WithheldError,
+    did_you_mean,
     display_path,
 )
 from pytest_promptfmt.formats import laid_out
@@ -32,7 +33,7 @@ from pytest_promptfmt.reports.terminal import header_lines, summary_lines
 from pytest_promptfmt.settings import Settings, read_settings
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.sources.index import TaskIndex
-from pytest_promptfmt.sources.lm_eval import looks_like_task, read_task_file
+from pytest_promptfmt.sources.lm_eval import TaskFile, looks_like_task, read_task_file
 from pytest_promptfmt.tasks import Task
 
 SUFFIXES: Final = (".yaml", ".yml")
@@ -215,7 +216,7 @@ class TaskFileNode(pytest.File):
             return [LoadItem.from_parent(self, name="load", error=error)]
         if file is None:
             return self._no_task()
-        for note in file.notes if file.kind != "class" else ():
+        for note in (*(file.notes if file.kind != "class" else ()), *_likely_misspelt(file, plugin.index)):
             self.warn(PromptfmtWarning(note))
         if file.kind == "class":
             return [ClassItem.from_parent(self, name=_node_name(file.names[0]), reason=file.notes[-1])]
@@ -381,6 +382,17 @@ class SnapshotItem(PromptItem):
         if first is None:
             raise SnapshotMismatchError(failure_text(verdict, rendered.instances, outcome, command=command))
         raise SnapshotMismatchError(repeated_text(outcome, first, command=command))
+
+
+def _likely_misspelt(file: TaskFile, index: TaskIndex) -> Iterator[str]:
+    """Yield a remark for each member of a group that nobody defines, but that reads like a name somebody does.
+
+    Others may be names of tasks that come with lm-eval.
+    """
+    for name in file.unresolved:
+        hint = did_you_mean(name, index.names)
+        if hint is not None:
+            yield f"group {file.names[0]!r} lists {name!r}, which no file here defines; {hint}"
 
 
 def _node_name(task_id: str) -> str:
