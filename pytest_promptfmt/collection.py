@@ -9,6 +9,7 @@ import gc
 import os
 from collections.abc import Generator, Iterable, Iterator
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,14 +25,15 @@ from pytest_promptfmt.errors import (
     did_you_mean,
     display_path,
 )
-from pytest_promptfmt.formats import laid_out
-from pytest_promptfmt.pipeline import Pipeline
+from pytest_promptfmt.formats import Attempt, attempts, base_format, is_variant, remarks
+from pytest_promptfmt.pipeline import Pipeline, Rendered
 from pytest_promptfmt.profiles import BUILTIN_PROFILES, DEFAULT_PROFILES, Profile, resolve_profiles
 from pytest_promptfmt.reports.failures import accept_command, failure_text, outcome_of, repeated_text
 from pytest_promptfmt.reports.outcomes import Outcome, Tally
 from pytest_promptfmt.reports.terminal import header_lines, summary_lines
 from pytest_promptfmt.settings import Settings, read_settings
 from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.sources.functions import load_function
 from pytest_promptfmt.sources.index import TaskIndex
 from pytest_promptfmt.sources.lm_eval import TaskFile, looks_like_task, read_task_file
 from pytest_promptfmt.tasks import Task
@@ -106,6 +108,11 @@ class PromptfmtPlugin:
         shots = self.settings.num_fewshot
         return profile.name if shots is None else f"{profile.name}-{shots}shot"
 
+    def attempts(self, task: Task) -> Iterable[Attempt]:
+        """Return the task in every format and variant that is tested."""
+        resolve = partial(load_function, trusted=self.settings.trusts)
+        return attempts(task, self.settings.formats, variants=self.settings.variants, resolve=resolve)
+
     def earlier_definition(self, task: Task, root: Path) -> Task | None:
         """Return the task of the same name in another file that was met before below the same root, if any."""
         first = self._first_named.setdefault((root, task.id), task)
@@ -114,7 +121,7 @@ class PromptfmtPlugin:
     def chooses(self, task: Task) -> bool:
         """Return whether the task globs and formats of this run choose a task."""
         globs, formats = self.settings.task_globs, self.settings.formats
-        if formats and task.format not in formats:
+        if formats and base_format(task.format) not in formats:
             return False
         return not globs or any(fnmatchcase(name, glob) for glob in globs for name in (task.name, task.id))
 
@@ -216,25 +223,16 @@ class TaskFileNode(pytest.File):
             return [LoadItem.from_parent(self, name="load", error=error)]
         if file is None:
             return self._no_task()
-        for note in (*(file.notes if file.kind != "class" else ()), *_likely_misspelt(file, plugin.index)):
-            self.warn(PromptfmtWarning(note))
         if file.kind == "class":
             return [ClassItem.from_parent(self, name=_node_name(file.names[0]), reason=file.notes[-1])]
-        tasks: list[Task] = []
-        nodes: list[pytest.Item | pytest.Collector] = []
-        complete = True
-        for base in file.tasks:
-            try:
-                formatted = laid_out(base, plugin.settings.formats)
-            except PromptfmtError as error:
-                nodes.append(TaskNode.from_parent(self, name=_node_name(base.id), task=base, error=error))
-                complete = False
-                continue
-            tasks += formatted
-            nodes += [self._task_node(plugin.earlier_definition(task, root), task) for task in formatted]
-        if complete:
-            plugin.expected.define(self.path, tasks)
-        return nodes
+        self._remark(*file.notes, *_likely_misspelt(file, plugin.index))
+        found = [attempt for task in file.tasks for attempt in plugin.attempts(task)]
+        plugin.expected.define(self.path, [attempt.task for attempt in found])
+        return [self._task_node(plugin, root, attempt) for attempt in found]
+
+    def _remark(self, *notes: str) -> None:
+        for note in notes:
+            self.warn(PromptfmtWarning(note))
 
     def _no_task(self) -> list[pytest.Item]:
         if not self.session.isinitpath(self.path):
@@ -246,8 +244,11 @@ class TaskFileNode(pytest.File):
         )
         return [LoadItem.from_parent(self, name="load", error=error)]
 
-    def _task_node(self, earlier: Task | None, task: Task) -> TaskNode:
-        error = None
+    def _task_node(self, plugin: PromptfmtPlugin, root: Path, attempt: Attempt) -> TaskNode:
+        task, error = attempt.task, attempt.error
+        if task.format not in plugin.settings.formats:  # a format that is merely tried replaces what it must
+            self._remark(*remarks(task))
+        earlier = plugin.earlier_definition(task, root)
         if earlier is not None:
             error = SourceError(
                 f"task {task.id!r} is also defined in {earlier.position('task')}",
@@ -266,13 +267,17 @@ class TaskNode(pytest.Collector):
         self.error = error
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield one snapshot item per profile, or one failing item for a task that cannot be tested."""
+        """Yield one snapshot or variant item per profile, or one failing item for a task that cannot be tested."""
         plugin = self.config.stash[PLUGIN]
         if self.error is not None:
             yield LoadItem.from_parent(self, name="load", error=self.error, task=self.task)
             return
         for profile in plugin.profiles:
             profile_id = plugin.profile_id(profile)
+            if is_variant(self.task.format):
+                name = f"variant[{profile_id}]"
+                yield VariantItem.from_parent(self, name=name, task=self.task, profile=profile)
+                continue
             try:
                 place = plugin.expected.claim(self.path, self.task.id, profile_id)
             except SnapshotError as error:
@@ -286,11 +291,13 @@ class TaskNode(pytest.Collector):
 class PromptItem(pytest.Item):
     """What our items share: an outcome, a location in the YAML, and failures told in words."""
 
+    marker = "promptfmt_snapshot"
+
     def __init__(self, *, task: Task | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.task = task
         self.outcome: Outcome | None = None
-        self.own_markers.append(pytest.mark.promptfmt_snapshot.mark)
+        self.own_markers.append(getattr(pytest.mark, self.marker).mark)
 
     def place_in_file(self) -> Position | None:
         """Return the line of the file that reports and annotations point at."""
@@ -343,28 +350,51 @@ class ClassItem(PromptItem):
         pytest.skip(self.reason)
 
 
-class SnapshotItem(PromptItem):
-    """The prompts of one task@format for one profile, compared with their snapshot."""
+class RenderedItem(PromptItem):
+    """What items share that look at the prompts of one task@format for one profile."""
 
-    def __init__(self, *, task: Task, profile: Profile, place: snapshots.Place, **kwargs: Any) -> None:
+    def __init__(self, *, task: Task, profile: Profile, **kwargs: Any) -> None:
         super().__init__(task=task, **kwargs)
         self.tested = task
         self.profile = profile
-        self.place = place
 
     def runtest(self) -> None:
-        """Render and compare; skip where something is withheld that rendering needs."""
+        """Render and judge; skip where something is withheld that rendering needs."""
         plugin = self.config.stash[PLUGIN]
         profile_id = plugin.profile_id(self.profile)
-        item = Outcome(task=self.tested.id, file=str(self.path), profile=profile_id)
+        self.outcome = outcome = Outcome(task=self.tested.id, file=str(self.path), profile=profile_id)
         try:
             rendered = plugin.pipeline.render(self.tested, self.profile, profile_id)
         except WithheldError as error:
-            self.outcome = item.skipped(error.reason)
+            self.outcome = outcome.skipped(error.reason)
             pytest.skip(str(error))
         except PromptfmtError as error:
-            self.outcome = item.failed(error)
+            self.outcome = outcome.failed(error)
             raise
+        self.judge(plugin, rendered, outcome)
+
+    def judge(self, plugin: PromptfmtPlugin, rendered: Rendered, outcome: Outcome) -> None:
+        """Raise what is wrong with the prompts; rendering alone proves that they can be made."""
+
+
+class VariantItem(RenderedItem):
+    """A variant of a format: rendered for each doc, without a snapshot.
+
+    That it differs from its format in what it says and in nothing else was proved when it was laid out.
+    """
+
+    marker = "promptfmt_variant"
+
+
+class SnapshotItem(RenderedItem):
+    """The prompts of one task@format for one profile, compared with their snapshot."""
+
+    def __init__(self, *, place: snapshots.Place, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.place = place
+
+    def judge(self, plugin: PromptfmtPlugin, rendered: Rendered, outcome: Outcome) -> None:
+        """Compare with the snapshot; raises SnapshotMismatchError."""
         verdict = snapshots.check(
             self.config,
             self,
@@ -373,7 +403,7 @@ class SnapshotItem(PromptItem):
             expected=plugin.expected,
             narrowed_run=plugin.settings.is_narrowed,
         )
-        self.outcome = outcome = outcome_of(verdict, rendered.instances, item)
+        self.outcome = outcome = outcome_of(verdict, rendered.instances, outcome)
         if verdict.passed:
             return
         names = self.nodeid.partition("::")[2]

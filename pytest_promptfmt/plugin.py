@@ -39,6 +39,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Try this format on tasks that name none; choose it on tasks that declare it. Repeatable.",
     )
     option(
+        "--promptfmt-variants",
+        action="append",
+        default=[],
+        dest="promptfmt_variants",
+        metavar="AXIS",
+        help="Also render variants of every format that differ in one thing: an axis such as 'enumerator', one value "
+        "such as 'enumerator-roman', or 'all'. No snapshots are kept of them. Repeatable.",
+    )
+    option(
         "--promptfmt-docs",
         default=None,
         dest="promptfmt_docs",
@@ -78,6 +87,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers always, and the working plugin when this run asks for it."""
     config.addinivalue_line("markers", "promptfmt_snapshot: the prompts of a task compared with their snapshot")
+    config.addinivalue_line("markers", "promptfmt_variant: a variant of a format, rendered without a snapshot")
     if not (config.getoption("promptfmt") or config.getini("promptfmt")):
         return
     from pytest_promptfmt.collection import activate

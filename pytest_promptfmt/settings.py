@@ -40,6 +40,7 @@ class Settings:
     profiles: tuple[str, ...]
     task_globs: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
     docs: int | None = None
     num_fewshot: int | None = None
     allow_code: tuple[Path, ...] = ()
@@ -68,6 +69,7 @@ def read_settings(config: Options, default_profiles: Sequence[str]) -> Settings:
         ),
         task_globs=tuple(config.getoption("promptfmt_task")),
         formats=tuple(config.getoption("promptfmt_format")),
+        variants=tuple(config.getoption("promptfmt_variants")),
         docs=_count(config, "promptfmt_docs", least=1),
         num_fewshot=_count(config, "promptfmt_num_fewshot", least=0),
         allow_code=(
@@ -83,7 +85,7 @@ def read_settings(config: Options, default_profiles: Sequence[str]) -> Settings:
 
 def _given(config: Options) -> Iterator[str]:
     """Yield the command-line options that change what is rendered, as they were given."""
-    for name in ("profile", "format", "docs", "num_fewshot", "allow_code_path"):
+    for name in ("profile", "format", "variants", "docs", "num_fewshot", "allow_code_path"):
         given = config.getoption(f"promptfmt_{name}")
         for value in given if isinstance(given, list) else [given]:
             if value is not None:

@@ -142,7 +142,7 @@ class Template:
         self._constant: list[Piece] | None = None
         self._compiled: JinjaTemplate | None = None
         if "{{" in source or "{%" in source or "{#" in source:
-            self._compiled = _ENVIRONMENT.from_string(source)
+            self._compiled = _compiled(source)
             self._globals = dict(self._compiled.globals)
             self._root: Callable[[Context], Iterable[Any]] = self._compiled.root_render_func
         else:
@@ -184,6 +184,14 @@ class Template:
                 line = self._compiled.get_corresponding_lineno(trace.tb_lineno)
             trace = trace.tb_next
         return line
+
+
+def _compiled(source: str) -> JinjaTemplate:
+    try:
+        return _ENVIRONMENT.from_string(source)
+    except (RecursionError, MemoryError, SyntaxError) as error:
+        # Jinja and Python read nested code by recursion, each to a depth of its own.
+        raise TemplateSyntaxError("it is nested too deeply, or has too long an expression", 1) from error
 
 
 @lru_cache(maxsize=_CACHED_TEMPLATES)
