@@ -27,7 +27,7 @@ from pytest_promptfmt.errors import (
 )
 from pytest_promptfmt.formats import Attempt, attempts, base_format, is_variant, remarks
 from pytest_promptfmt.pipeline import Pipeline, Rendered
-from pytest_promptfmt.profiles import BUILTIN_PROFILES, DEFAULT_PROFILES, Profile, resolve_profiles
+from pytest_promptfmt.profiles import BUILTIN_PROFILES, DEFAULT_PROFILES, Profile, profiles_of, resolve_profiles
 from pytest_promptfmt.reports.failures import accept_command, failure_text, outcome_of, repeated_text
 from pytest_promptfmt.reports.outcomes import Outcome, Tally
 from pytest_promptfmt.reports.terminal import header_lines, summary_lines
@@ -107,6 +107,12 @@ class PromptfmtPlugin:
         """Return the name that stands in node ids and snapshot files: `plain`, or `plain-5shot` with an override."""
         shots = self.settings.num_fewshot
         return profile.name if shots is None else f"{profile.name}-{shots}shot"
+
+    def profiles_for(self, task: Task) -> tuple[Profile, ...]:
+        """Return the profiles that a task is rendered for; raises SettingsError for one that it names wrongly."""
+        if self.settings.has_chosen_profiles or "profiles" not in task.own_metadata:
+            return self.profiles
+        return profiles_of(task, self.settings.profiles)
 
     def attempts(self, task: Task) -> Iterable[Attempt]:
         """Return the task in every format and variant that is tested."""
@@ -272,7 +278,12 @@ class TaskNode(pytest.Collector):
         if self.error is not None:
             yield LoadItem.from_parent(self, name="load", error=self.error, task=self.task)
             return
-        for profile in plugin.profiles:
+        try:
+            profiles = plugin.profiles_for(self.task)
+        except SettingsError as error:
+            yield LoadItem.from_parent(self, name="load", error=error, task=self.task)
+            return
+        for profile in profiles:
             profile_id = plugin.profile_id(profile)
             if is_variant(self.task.format):
                 name = f"variant[{profile_id}]"

@@ -32,8 +32,9 @@ class Settings:
 
     `docs` is how many docs a snapshot shows (None: 2 synthetic, 3 otherwise), `num_fewshot` overrides the shots of
     every task that does not fix them to 0, `time_limit` is in seconds for rendering one task with one profile.
-    `is_narrowed` says that the command line asked for a number of docs: stored docs beyond it are kept. `repeat` are
-    the command-line options that another run needs to render the same.
+    `is_narrowed` says that the command line asked for a number of docs: stored docs beyond it are kept.
+    `has_chosen_profiles` says that the command line named the profiles: those that tasks add are then left out.
+    `repeat` are the command-line options that another run needs to render the same.
     """
 
     rootdir: Path
@@ -47,6 +48,7 @@ class Settings:
     no_code: bool = False
     time_limit: float = DEFAULT_TIME_LIMIT
     is_narrowed: bool = False
+    has_chosen_profiles: bool = False
     repeat: tuple[str, ...] = ()
 
     def trusts(self, file: Path) -> bool:
@@ -78,6 +80,7 @@ def read_settings(config: Options, default_profiles: Sequence[str]) -> Settings:
         ),
         no_code=config.getoption("promptfmt_no_code"),
         time_limit=_seconds(config.getini("promptfmt_time_limit")),
+        has_chosen_profiles=bool(config.getoption("promptfmt_profile")),
         is_narrowed=config.getoption("promptfmt_docs") is not None,
         repeat=tuple(_given(config)),
     )
