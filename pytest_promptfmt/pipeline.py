@@ -7,6 +7,7 @@ held, so that a run over thousands of tasks stays small.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pytest_promptfmt.errors import PromptfmtError
@@ -54,8 +55,8 @@ class Pipeline:
         Raises the PromptfmtError that stopped it: code not allowed, docs not found, a template that fails, the time
         limit. The part that profiles share is tried once: its error is raised for each of them.
         """
-        with time_limit(self._settings.time_limit, f"rendering {task.id}", task.position("doc_to_text")):
-            prepared = self._prepare(task)
+        prepared = self._prepare(task)
+        with self._limit(task):
             instances = tuple(prepared.renderer.instances(profile))
         header = header_facts(
             task=task.id,
@@ -85,11 +86,15 @@ class Pipeline:
 
     def _fresh(self, task: Task) -> _Prepared:
         settings = self._settings
-        bound = bind_functions(task, trusted=settings.trusts)
-        docs = load_docs(bound, count=settings.docs, num_fewshot=settings.num_fewshot)
-        refuse_mistyped_columns(bound, docs)
-        return _Prepared(
-            docs=docs,
-            shots=bound.shots(settings.num_fewshot),
-            renderer=TaskRenderer(bound, docs, num_fewshot=settings.num_fewshot),
-        )
+        bound = bind_functions(task, trusted=settings.trusts, time_limit=settings.import_limit)
+        with self._limit(task):
+            docs = load_docs(bound, count=settings.docs, num_fewshot=settings.num_fewshot)
+            refuse_mistyped_columns(bound, docs)
+            return _Prepared(
+                docs=docs,
+                shots=bound.shots(settings.num_fewshot),
+                renderer=TaskRenderer(bound, docs, num_fewshot=settings.num_fewshot),
+            )
+
+    def _limit(self, task: Task) -> AbstractContextManager[None]:
+        return time_limit(self._settings.time_limit, f"rendering {task.id}", task.position("doc_to_text"))

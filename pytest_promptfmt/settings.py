@@ -10,6 +10,8 @@ from typing import Any, Protocol
 from pytest_promptfmt.errors import SettingsError
 
 DEFAULT_TIME_LIMIT = 10.0
+DEFAULT_IMPORT_LIMIT = 60.0
+"""More than for rendering: modules import large libraries, once."""
 
 
 class Options(Protocol):
@@ -31,7 +33,8 @@ class Settings:
     """What this run is to do.
 
     `docs` is how many docs a snapshot shows (None: 2 synthetic, 3 otherwise), `num_fewshot` overrides the shots of
-    every task that does not fix them to 0, `time_limit` is in seconds for rendering one task with one profile.
+    every task that does not fix them to 0, `time_limit` is in seconds for rendering one task with one profile,
+    `import_limit` for importing one module of functions.
     `is_narrowed` says that the command line asked for a number of docs: stored docs beyond it are kept.
     `has_chosen_profiles` says that the command line named the profiles: those that tasks add are then left out.
     `repeat` are the command-line options that another run needs to render the same.
@@ -47,6 +50,7 @@ class Settings:
     allow_code: tuple[Path, ...] = ()
     no_code: bool = False
     time_limit: float = DEFAULT_TIME_LIMIT
+    import_limit: float = DEFAULT_IMPORT_LIMIT
     is_narrowed: bool = False
     has_chosen_profiles: bool = False
     repeat: tuple[str, ...] = ()
@@ -79,7 +83,8 @@ def read_settings(config: Options, default_profiles: Sequence[str]) -> Settings:
             *(Path(path).absolute() for path in config.getoption("promptfmt_allow_code_path")),
         ),
         no_code=config.getoption("promptfmt_no_code"),
-        time_limit=_seconds(config.getini("promptfmt_time_limit")),
+        time_limit=_seconds(config.getini("promptfmt_time_limit"), DEFAULT_TIME_LIMIT),
+        import_limit=_seconds(config.getini("promptfmt_time_limit"), DEFAULT_IMPORT_LIMIT),
         has_chosen_profiles=bool(config.getoption("promptfmt_profile")),
         is_narrowed=config.getoption("promptfmt_docs") is not None,
         repeat=tuple(_given(config)),
@@ -113,9 +118,9 @@ def _count(config: Options, name: str, *, least: int) -> int | None:
     return number
 
 
-def _seconds(written: str) -> float:
+def _seconds(written: str, default: float) -> float:
     try:
-        seconds = float(written or DEFAULT_TIME_LIMIT)
+        seconds = float(written or default)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
