@@ -78,7 +78,8 @@ def builtin_profile(name: str) -> Profile:
 def resolve_profiles(names: Iterable[str]) -> tuple[Profile, ...]:
     """Return the profiles of these names, each once, in order of first mention.
 
-    `chat` stands for the four archetypes with demonstrations as turns. Raises SettingsError with a did-you-mean for a name that is not known.
+    `chat` stands for the four archetypes with demonstrations as turns. Raises SettingsError with a did-you-mean for
+    a name that is not known.
     """
     wanted: dict[str, None] = {}
     for name in names:
