@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator, Iterable, Iterator
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -25,12 +24,13 @@ from pytest_promptfmt.errors import (
     did_you_mean,
     display_path,
 )
-from pytest_promptfmt.formats import Attempt, attempts, base_format, is_variant, remarks
+from pytest_promptfmt.formats import Attempt, attempts, is_variant, remarks
 from pytest_promptfmt.pipeline import Pipeline, Rendered
 from pytest_promptfmt.profiles import BUILTIN_PROFILES, DEFAULT_PROFILES, Profile, profiles_of, resolve_profiles
 from pytest_promptfmt.reports.failures import accept_command, failure_text, outcome_of, repeated_text
 from pytest_promptfmt.reports.outcomes import Outcome, Tally
 from pytest_promptfmt.reports.terminal import header_lines, summary_lines
+from pytest_promptfmt.selection import Selectable, chooses, unmatched
 from pytest_promptfmt.settings import Settings, read_settings
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.sources.functions import load_function
@@ -87,6 +87,7 @@ class PromptfmtPlugin:
         self.expected = snapshots.ExpectedSnapshots()
         self.expected.know_profiles(BUILTIN_PROFILES)
         self.tally = Tally()
+        self.unmatched: list[str] = []
         self._first_named: dict[tuple[Path, str], Task] = {}
         self._roots: dict[Path, Path] = {}
 
@@ -124,13 +125,6 @@ class PromptfmtPlugin:
         first = self._first_named.setdefault((root, task.id), task)
         return first if first.path != task.path else None
 
-    def chooses(self, task: Task) -> bool:
-        """Return whether the task globs and formats of this run choose a task."""
-        globs, formats = self.settings.task_globs, self.settings.formats
-        if formats and base_format(task.format) not in formats:
-            return False
-        return not globs or any(fnmatchcase(name, glob) for glob in globs for name in (task.name, task.id))
-
     def pytest_report_header(self) -> list[str]:
         """Say what is rendered, and whose code may run."""
         return header_lines(self.settings, [self.profile_id(profile) for profile in self.profiles])
@@ -154,18 +148,34 @@ class PromptfmtPlugin:
                 pass  # reported as a failing item
         return TaskFileNode.from_parent(parent, path=file_path)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Deselect what the task globs and formats do not choose."""
+        """Deselect what the task globs and formats do not choose; a file that cannot be read might be what is meant."""
         if not (self.settings.task_globs or self.settings.formats):
             return
         chosen: list[pytest.Item] = []
         left_out: list[pytest.Item] = []
+        known: dict[str, Selectable] = {}
         for item in items:
-            is_chosen = not isinstance(item, PromptItem) or item.task is None or self.chooses(item.task)
-            (chosen if is_chosen else left_out).append(item)
+            task = item.selectable if isinstance(item, PromptItem) else None
+            if task is not None:
+                known[task.id] = task
+            (chosen if task is None or chooses(self.settings, task) else left_out).append(item)
+        self.unmatched = list(unmatched(self.settings, known.values()))
         if left_out:
             self.config.hook.pytest_deselected(items=left_out)
             items[:] = chosen
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Send what the selection missed from an xdist worker, which alone collects, to the controller."""
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["promptfmt_unmatched"] = self.unmatched
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take what a worker sent; each of them collected the same."""
+        self.unmatched = getattr(node, "workeroutput", {}).get("promptfmt_unmatched") or self.unmatched
 
     def pytest_collection_finish(self) -> None:
         """Keep the garbage collector from walking the collected tree, which lives to the end, over and over.
@@ -209,7 +219,9 @@ class PromptfmtPlugin:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print what went wrong, each distinct problem once."""
-        lines = summary_lines(self.tally, verbosity=self.config.get_verbosity())
+        verbosity = self.config.get_verbosity()
+        arguments = self.config.invocation_params.args
+        lines = [*self.unmatched, *summary_lines(self.tally, arguments=arguments, verbosity=verbosity)]
         if lines:
             terminalreporter.section("prompt formats")
             for line in lines:
@@ -221,6 +233,7 @@ class TaskFileNode(pytest.File):
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         """Return a node per task@format, or one failing item when the file cannot be read."""
+        self._refused: list[LoadItem] = []
         plugin = self.config.stash[PLUGIN]
         root = plugin.root_of(self)
         try:
@@ -230,15 +243,20 @@ class TaskFileNode(pytest.File):
         if file is None:
             return self._no_task()
         if file.kind == "class":
-            return [ClassItem.from_parent(self, name=_node_name(file.names[0]), reason=file.notes[-1])]
+            return [ClassItem.from_parent(self, task_name=file.names[0], reason=file.notes[-1])]
         self._remark(*file.notes, *_likely_misspelt(file, plugin.index))
         found = [attempt for task in file.tasks for attempt in plugin.attempts(task)]
         plugin.expected.define(self.path, [attempt.task for attempt in found])
-        return [self._task_node(plugin, root, attempt) for attempt in found]
+        nodes = [self._task_node(plugin, root, attempt) for attempt in found]
+        return [*nodes, *self._refused]
 
     def _remark(self, *notes: str) -> None:
         for note in notes:
-            self.warn(PromptfmtWarning(note))
+            try:
+                self.warn(PromptfmtWarning(note))
+            except PromptfmtWarning:  # -W error: a failing item of its own, and the tasks of the file still run
+                name = f"remark[{len(self._refused) + 1}]"
+                self._refused.append(LoadItem.from_parent(self, name=name, error=SourceError(note)))
 
     def _no_task(self) -> list[pytest.Item]:
         if not self.session.isinitpath(self.path):
@@ -307,6 +325,7 @@ class PromptItem(pytest.Item):
     def __init__(self, *, task: Task | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.task = task
+        self.selectable = Selectable(name=task.name, id=task.id, format=task.format) if task is not None else None
         self.outcome: Outcome | None = None
         self.own_markers.append(getattr(pytest.mark, self.marker).mark)
 
@@ -350,13 +369,15 @@ class LoadItem(PromptItem):
 class ClassItem(PromptItem):
     """An lm-eval task written as a Python class: its prompts are made by code of its own."""
 
-    def __init__(self, *, reason: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *, task_name: str, reason: str, **kwargs: Any) -> None:
+        super().__init__(name=_node_name(task_name), **kwargs)
+        self.selectable = Selectable(name=task_name, id=task_name)
+        self.task_name = task_name
         self.reason = reason
 
     def runtest(self) -> None:
         """Skip, saying why."""
-        outcome = Outcome(task=self.name, file=str(self.path))
+        outcome = Outcome(task=self.task_name, file=str(self.path))
         self.outcome = outcome.skipped("Python task classes make their own prompts")
         pytest.skip(self.reason)
 
@@ -418,7 +439,7 @@ class SnapshotItem(RenderedItem):
         if verdict.passed:
             return
         names = self.nodeid.partition("::")[2]
-        command = accept_command(display_path(self.path), names, plugin.settings.repeat)
+        command = accept_command(display_path(self.path), names, plugin.settings.repeat, self.tested.id)
         first = plugin.tally.first_item(outcome)
         if first is None:
             raise SnapshotMismatchError(failure_text(verdict, rendered.instances, outcome, command=command))
@@ -437,5 +458,5 @@ def _likely_misspelt(file: TaskFile, index: TaskIndex) -> Iterator[str]:
 
 
 def _node_name(task_id: str) -> str:
-    """Return a task's name as part of a node id, whose own separator is `::`."""
-    return task_id.replace("::", ".")
+    """Return a task's name as part of a node id, where `::` separates names and `[` begins the last of them."""
+    return task_id.replace("::", ".").replace("[", "(").replace("]", ")")
