@@ -15,6 +15,7 @@ from jinja2 import Template as JinjaTemplate
 from jinja2.compiler import Frame
 from jinja2.exceptions import SecurityError, TemplateRuntimeError, TemplateSyntaxError, UndefinedError
 from jinja2.runtime import Context
+from jinja2.sandbox import MAX_RANGE
 from jinja2.utils import missing
 
 from pytest_promptfmt.errors import LimitExceededError, Position, RenderError, did_you_mean
@@ -230,6 +231,10 @@ def explain(
                 f"{key} uses {missing[1]!r}, which no doc has ({where}{at})", position=position, hint=hint
             )
         return RenderError(f"{key} {where}{at}: {error.message}", position=position)
+    if isinstance(error, OverflowError) and str(error).startswith("Range too big"):
+        return LimitExceededError(
+            f"{key} {where}{at}: a range of more than {MAX_RANGE:,} numbers", position=position
+        )
     if isinstance(error, SecurityError):
         return RenderError(
             f"{key} {where}{at}: the sandbox refuses what lm-eval would allow: {error.message}",

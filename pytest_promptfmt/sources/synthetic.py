@@ -189,8 +189,8 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
 
 
 def _is_about_values(error: BaseException) -> bool:
-    """Return whether other values could help: not against a syntax error or a filter that does not exist."""
-    hopeless = TemplateError | PromptfmtError | RecursionError
+    """Return whether other values could help: not against a syntax error, a missing filter or a boundless loop."""
+    hopeless = TemplateError | PromptfmtError | RecursionError | OverflowError
     return isinstance(error, UndefinedError) or not isinstance(error, hopeless)
 
 
