@@ -232,9 +232,7 @@ def explain(
             )
         return RenderError(f"{key} {where}{at}: {error.message}", position=position)
     if isinstance(error, OverflowError) and str(error).startswith("Range too big"):
-        return LimitExceededError(
-            f"{key} {where}{at}: a range of more than {MAX_RANGE:,} numbers", position=position
-        )
+        return LimitExceededError(f"{key} {where}{at}: a range of more than {MAX_RANGE:,} numbers", position=position)
     if isinstance(error, SecurityError):
         return RenderError(
             f"{key} {where}{at}: the sandbox refuses what lm-eval would allow: {error.message}",
