@@ -14,11 +14,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pytest_promptfmt.errors import FormatError
+from pytest_promptfmt.errors import FormatError, PromptfmtError, did_you_mean
 from pytest_promptfmt.formats.jinja_text import has_markup, is_name, only_expression
 from pytest_promptfmt.formats.reading import labels_in, segments_of
 from pytest_promptfmt.formats.registry import find_format
-from pytest_promptfmt.formats.template import has_template, template_of
+from pytest_promptfmt.formats.template import apply_template, has_template, template_of
+from pytest_promptfmt.formats.template_configs import (
+    DEFAULT_LABELS,
+    ClozeTemplateConfig,
+    MCQTemplateConfig,
+    TemplateConfig,
+)
 from pytest_promptfmt.formats.template_factory import TemplateFactory
 from pytest_promptfmt.tasks import Task, TaskDocs
 
@@ -45,11 +51,8 @@ def convert_template_key(task: Task, target_type: str) -> Conversion:
             position=task.position("task"),
             hint="a hand-written doc_to_text is converted to a format: mcqa or cloze",
         )
-    made = TemplateFactory.convert_template(template_of(task), target_type).to_dict()
-    default = TemplateFactory.from_dict({"template_type": target_type}).to_dict()
-    options = {key: value for key, value in made.items() if value != default[key]}
-    value: Any = {"template_type": target_type, **options} if options else target_type
-    return Conversion(MappingProxyType({"template": value}))
+    made = TemplateFactory.convert_template(template_of(task), target_type)
+    return Conversion(MappingProxyType({"template": _shortest(made)}))
 
 
 def convert_layout(task: Task, format_name: str, docs: TaskDocs) -> Conversion:
@@ -71,6 +74,68 @@ def convert_layout(task: Task, format_name: str, docs: TaskDocs) -> Conversion:
     removed = tuple(key for key in ("output_type", "target_delimiter", "fewshot_delimiter") if key in task.config)
     _prove_identical(task, _converted(task, written, removed).with_format(format_name), docs)
     return Conversion(MappingProxyType(written), removed)
+
+
+def convert_layout_to_template(task: Task, target_type: str, docs: TaskDocs) -> Conversion:
+    """Return the `template:` (`mcq` or `cloze`) that replaces a hand-written `doc_to_text` and `doc_to_choice`.
+
+    A template strips the question, so the proof is made on questions with blanks around them too. Raises FormatError
+    as `convert_layout` does.
+    """
+    if has_template(task) or task.config.get("formats") is not None:
+        raise FormatError(f"task {task.name!r} has a format or template already", position=task.position("task"))
+    if target_type not in ("mcq", "cloze"):
+        raise FormatError(
+            f"a template cannot be converted to {target_type!r}", hint=did_you_mean(target_type, ("mcq", "cloze"))
+        )
+    padded = tuple({**doc, "question": f" {doc['question']}\n"} for doc in docs.evaluated if "question" in doc)
+    tried = dataclasses.replace(docs, evaluated=(*docs.evaluated, *padded))
+    refusals: list[PromptfmtError] = []
+    for template in _candidate_templates(task, target_type):
+        replaced = ("doc_to_text", "doc_to_choice") if template.get_doc_to_choice() is not None else ("doc_to_text",)
+        written = {"template": _shortest(template)}
+        config = {key: value for key, value in task.config.items() if key not in replaced} | written
+        choices = None if "doc_to_choice" in replaced else task.doc_to_choice
+        after = dataclasses.replace(task, config=MappingProxyType(config), doc_to_text=None, doc_to_choice=choices)
+        try:
+            _prove_identical(task, apply_template(after), tried)
+        except PromptfmtError as error:
+            refusals.append(error)
+            continue
+        return Conversion(MappingProxyType(written), tuple(key for key in replaced if key in task.config))
+    shown = next((error for error in refusals if isinstance(error, FormatError)), None)
+    raise shown or _refusal(task, f"template {target_type}", refusals[0].message) from refusals[0]
+
+
+def _candidate_templates(task: Task, target_type: str) -> Sequence[TemplateConfig]:
+    """Return the templates that may have this layout; the proof chooses."""
+    if target_type == "cloze":
+        shown = ClozeTemplateConfig(choice_labels=labels_in(task.doc_to_choice) or DEFAULT_LABELS)
+        return shown, TemplateFactory.create_pure_cloze()
+    found = _read_layout(task, "mcq").overrides
+    if found["choice_labels"] is None:
+        raise _refusal(task, "mcq", "doc_to_choice lists no labels")
+    separator = found["section_separator"]
+    label_prefix, label_suffix = (
+        found[key].replace("{", "{{").replace("}", "}}") for key in ("label_prefix", "label_suffix")
+    )
+    template = MCQTemplateConfig(
+        prefix=(found["question_prefix"] or "").removesuffix(separator),
+        suffix=found["answer_prompt"] or "",
+        question_choice_delimiter=separator,
+        choice_delimiter=found["choice_delimiter"],
+        choice_labels=labels_in(task.doc_to_choice) or (),
+        choice_format=f"{label_prefix}{{label}}{label_suffix}{{choice}}",
+    )
+    return (template,)
+
+
+def _shortest(template: TemplateConfig) -> Any:
+    """Return the value of `template:` that makes this template: its name, and the options unlike the defaults."""
+    made = template.to_dict()
+    default = TemplateFactory.from_dict({"template_type": made["template_type"]}).to_dict()
+    options = {key: value for key, value in made.items() if value != default[key]}
+    return {"template_type": made["template_type"], **options} if options else made["template_type"]
 
 
 @dataclass(frozen=True, slots=True)
