@@ -322,8 +322,9 @@ class PromptItem(pytest.Item):
 
     marker = "promptfmt_snapshot"
 
-    def __init__(self, *, task: Task | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *, name: str, parent: pytest.Collector, task: Task | None = None, **kwargs: Any) -> None:
+        # As text, so that pytest 9.2 parses it as it parses the ids it stored: else --lf and --ff find none of ours.
+        super().__init__(name=name, parent=parent, nodeid=f"{parent.nodeid}::{name}", **kwargs)
         self.task = task
         self.selectable = Selectable(name=task.name, id=task.id, format=task.format) if task is not None else None
         self.outcome: Outcome | None = None
