@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import warnings
 from collections.abc import Generator, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -253,7 +254,7 @@ class TaskFileNode(pytest.File):
     def _remark(self, *notes: str) -> None:
         for note in notes:
             try:
-                self.warn(PromptfmtWarning(note))
+                warnings.warn_explicit(PromptfmtWarning(note), category=None, filename=str(self.path), lineno=1)
             except PromptfmtWarning:  # -W error: a failing item of its own, and the tasks of the file still run
                 name = f"remark[{len(self._refused) + 1}]"
                 self._refused.append(LoadItem.from_parent(self, name=name, error=SourceError(note)))
