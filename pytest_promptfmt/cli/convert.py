@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pytest_promptfmt.errors import FormatError, Position, SettingsError, SourceError, display_path
+from pytest_promptfmt.errors import (
+    CodeNotAllowedError,
+    FormatError,
+    Position,
+    SettingsError,
+    SourceError,
+    display_path,
+)
 
 if TYPE_CHECKING:
     from pytest_promptfmt.formats.conversion import Conversion
@@ -45,7 +52,11 @@ def convert(
     path = file.resolve()
     task = _only_task(path, allow_code=allow_code)
     before = _text_of(path)
-    conversion = _conversion(task, to, format_name)
+    try:
+        conversion = _conversion(task, to, format_name)
+    except CodeNotAllowedError as error:
+        hint = "--allow-code lets the proof run it, if you trust it"
+        raise CodeNotAllowedError(error.message, position=error.position, hint=hint) from error
     _refuse_keys_elsewhere(path, task, conversion)
     after = _converted(before, conversion, task)
     if stdout:
@@ -53,6 +64,8 @@ def convert(
     elif before == after:
         typer.echo(f"{display_path(file)}: nothing to change", err=True)
     else:
+        if "template" in task.config:
+            typer.echo("one template becomes another, so the prompts change", err=True)
         _print_difference(before, after, display_path(file))
         if write:
             _replace(path, after)
@@ -93,7 +106,6 @@ def _conversion(task: Task, to: str | None, format_name: str | None) -> Conversi
     from pytest_promptfmt.sources.docs import load_docs
 
     if to is not None and has_template(task):
-        typer.echo("a template becomes another: the prompts change", err=True)
         return convert_template_key(task, to)
     with time_limit(PROOF_SECONDS, f"proving the conversion of {task.name}", task.position("doc_to_text")):
         docs = load_docs(task, count=PROOF_DOCS, num_fewshot=PROOF_SHOTS)
