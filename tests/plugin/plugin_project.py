@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,9 @@ class Project:
         """Return the content of every snapshot file."""
         found = (path for path in self.root.rglob("*.txt") if "__prompts__" in path.parts)
         return {path.relative_to(self.root).as_posix(): path.read_bytes() for path in found}
+
+    def failures(self, *args: str) -> list[str]:
+        """Return the whole text of each failure of a run, those that repeat another one too."""
+        file = self.root / "report.xml"
+        self.run(*args, "--junitxml", str(file))
+        return [found.text or "" for found in ElementTree.parse(file).iter("failure")]

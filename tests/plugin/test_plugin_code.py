@@ -24,7 +24,7 @@ def test_code_runs_below_the_rootdir_and_where_it_is_allowed(
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     shutil.copytree(project.root / "inside", elsewhere / "outside")
     (elsewhere / "outside/arc.yaml").write_text(
-        (project.root / "inside/arc.yaml").read_text("utf-8").replace("task: \"arc\"", "task: \"far\""), "utf-8"
+        (project.root / "inside/arc.yaml").read_text("utf-8").replace('task: "arc"', 'task: "far"'), "utf-8"
     )
     marker = elsewhere / "outside/ran"
     utils = elsewhere / "outside/arc_utils.py"
