@@ -179,7 +179,7 @@ def test_layout_in_an_included_file_is_refused_with_its_line(task: Path) -> None
     task.write_text("include: _base\ntask: capitals\n")
     result = promptfmt("convert", "capitals.yaml", "--format", "mcqa", "--write")
     assert result.exit_code == 1
-    assert "\n_base:4:1: doc_to_text is written here, and capitals.yaml includes it\n" in f"\n{result.stderr}"
+    assert result.stderr.startswith("_base:4:1: doc_to_text is written here, and capitals.yaml includes it\n")
     assert task.read_text() == "include: _base\ntask: capitals\n"
 
 
@@ -187,7 +187,7 @@ def test_key_that_would_be_removed_may_not_stand_in_an_included_file(task: Path)
     (task.parent / "_base").write_text("test_split: test\noutput_type: multiple_choice\n")
     task.write_text(TASK.replace("output_type: multiple_choice  # log-likelihoods\n", "include: _base\n"))
     result = promptfmt("convert", "capitals.yaml", "--format", "mcqa")
-    assert "_base:2:1: output_type is written here" in result.stderr
+    assert result.stderr.startswith("_base:2:1: output_type is written here")
 
 
 def test_keys_from_a_merge_or_written_twice_are_refused(task: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,24 @@ def test_format_with_a_scorer_mapping_is_data_too(folder: Path) -> None:
     add_format(folder, "house", 'type: generate\nscorer: {type: regex, regex_pattern: "x(.)"}\n')
     [entry] = json.loads(promptfmt("formats", "house", "--json").stdout)
     assert entry["fields"]["scorer"]["regex_pattern"] == "x(.)"
+
+
+def test_formats_of_installed_packages_are_listed(folder: Path) -> None:
+    (folder / "lab_formats.py").write_text(
+        "from pytest_promptfmt import Format\nlab = Format(name='lab', summary='The lab asks.', question_prefix='L: ')\n"
+    )
+    info = folder / "lab_formats-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-formats\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[pytest_promptfmt.formats]\nlab = lab_formats:lab\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_promptfmt", "formats", "lab"],
+        env={**os.environ, "PYTHONPATH": str(folder), "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.startswith("from installed packages\nlab\n  The lab asks.\n  | L: What is"), done.stderr
 
 
 @pytest.mark.parametrize(
