@@ -81,7 +81,7 @@ def test_format_with_a_scorer_mapping_is_data_too(folder: Path) -> None:
 
 def test_formats_of_installed_packages_are_listed(folder: Path) -> None:
     (folder / "lab_formats.py").write_text(
-        "from pytest_promptfmt import Format\nlab = Format(name='lab', summary='The lab asks.', question_prefix='L: ')\n"
+        "from pytest_promptfmt import Format\nlab = Format(name='lab', summary='The lab.', question_prefix='L: ')\n"
     )
     info = folder / "lab_formats-1.0.dist-info"
     info.mkdir()
@@ -94,7 +94,7 @@ def test_formats_of_installed_packages_are_listed(folder: Path) -> None:
         text=True,
         timeout=120,
     )
-    assert done.stdout.startswith("from installed packages\nlab\n  The lab asks.\n  | L: What is"), done.stderr
+    assert done.stdout.startswith("from installed packages\nlab\n  The lab.\n  | L: What is"), done.stderr
 
 
 @pytest.mark.parametrize(
