@@ -7,13 +7,13 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-import pytest
+from pytest import Pytester, RunResult
 
 
 class Project:
     """What the tests of the plugin write and run."""
 
-    def __init__(self, pytester: pytest.Pytester) -> None:
+    def __init__(self, pytester: Pytester) -> None:
         self.pytester = pytester
         self.root = pytester.path
         self.write("pytest.ini", "[pytest]\n")
@@ -44,7 +44,7 @@ class Project:
         assert old in text
         (self.root / path).write_text(text.replace(old, new), "utf-8")
 
-    def pytest(self, *args: str) -> pytest.RunResult:
+    def pytest(self, *args: str) -> RunResult:
         """Return what pytest did; nothing of it was an error of pytest or of ours."""
         result = self.pytester.runpytest_subprocess(*args, timeout=120)
         output = result.stdout.str() + result.stderr.str()
@@ -53,7 +53,7 @@ class Project:
         assert "pytest_promptfmt/" not in output, "a place in the plugin is no help to a user"
         return result
 
-    def run(self, *args: str) -> pytest.RunResult:
+    def run(self, *args: str) -> RunResult:
         """Return what `pytest --promptfmt` did; equal failures after the first count as "failed alike"."""
         return self.pytest("--promptfmt", *args)
 

@@ -1,11 +1,12 @@
 """What runs when a part is asked for; what was not asked for is never obsolete."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plugin_project import Project
 
-CHOICES = {
+CHOICES: dict[str, Any] = {
     "output_type": "multiple_choice",
     "doc_to_text": "question",
     "doc_to_choice": "choices",
