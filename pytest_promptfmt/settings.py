@@ -36,7 +36,8 @@ class Settings:
     `docs` is how many docs a snapshot shows (None: 2 synthetic, 3 otherwise), `num_fewshot` overrides the shots of
     every task that does not fix them to 0, `time_limit` is in seconds for rendering one task with one profile.
     `is_narrowed` says that the command line asked for a number of docs: stored docs beyond it are kept. `repeat` are
-    the command-line options that another run needs to render the same.
+    the command-line options that another run needs to render the same. `select` and `ignore` are codes and prefixes of
+    rules, `per_file_ignores` lines `glob: codes`, `checks` Python files that define rules.
     """
 
     rootdir: Path
@@ -50,6 +51,10 @@ class Settings:
     time_limit: float = DEFAULT_TIME_LIMIT
     is_narrowed: bool = False
     repeat: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    per_file_ignores: tuple[str, ...] = ()
+    checks: tuple[Path, ...] = ()
 
     def trusts(self, file: Path) -> bool:
         """Return whether Python code in `file` may run: below the rootdir or an allowed path, unless switched off."""
@@ -86,6 +91,10 @@ def read_settings(config: Options, default_profiles: Sequence[str]) -> Settings:
         time_limit=_seconds(config.getini("promptfmt_time_limit")),
         is_narrowed=config.getoption("promptfmt_docs") is not None,
         repeat=tuple(_given(config)),
+        select=_codes(config, "promptfmt_select"),
+        ignore=_codes(config, "promptfmt_ignore"),
+        per_file_ignores=tuple(config.getini("promptfmt_per_file_ignores")),
+        checks=tuple(Path(path) for path in config.getini("promptfmt_checks")),
     )
 
 
@@ -96,6 +105,12 @@ def _given(config: Options) -> Iterator[str]:
         for value in given if isinstance(given, list) else [given]:
             if value is not None:
                 yield from (f"--promptfmt-{name.removesuffix('_path').replace('_', '-')}", str(value))
+
+
+def _codes(config: Options, name: str) -> tuple[str, ...]:
+    """Return the codes of an option, else of the ini value of the same name; commas and blanks separate them."""
+    written = config.getoption(name) or config.getini(name)
+    return tuple(code for text in written for code in text.replace(",", " ").split())
 
 
 def _count(config: Options, name: str, *, least: int) -> int | None:
