@@ -80,6 +80,7 @@ def modern(text: str) -> str:
     """Return a task file of an earlier lm-eval with the names that 0.4.13 has for the same keys."""
     if re.search(r"^\"?(doc_to_text|dataset_path|include)\"?:", text, re.M):
         text = re.sub(r"^group:", "tag:", text, flags=re.M)
+    text = re.sub(r"^(dataset_name): (\d+)$", r'\1: "\2"', text, flags=re.M)
     return text.replace("output_type: greedy_until", "output_type: generate_until")
 
 

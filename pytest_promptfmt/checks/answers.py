@@ -82,22 +82,26 @@ def padded_target(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #1275 (gsm8k_cot), #3795 (fda).
 
     """
-    if not view.generates or view.written.process_results is not None:
+    if not view.generates or view.task.process_results is not None:
         return
+    if any(metric.startswith("!function") for metric in view.metrics):
+        return
+    is_exact = "exact_match" in (view.metrics or ("exact_match",))
+    is_doubled = view.task.target_delimiter[:1].isspace()
+    if not is_doubled and not view.task.filter_list:
+        return  # the blank is the delimiter, and completions keep theirs
     for instance in view.instances:
         target = instance.target
         if not isinstance(target, str) or "\n" in target.strip() or not target.strip():
             continue
         if target[0].isspace() or (view.has_real_docs and target[-1].isspace()):
-            if any(metric.startswith("!function") for metric in view.metrics):
-                return
             yield Finding(
                 message="the gold answer begins or ends with white space",
                 saw=target,
                 do="strip it: {{answer.strip()}}",
                 keys=("doc_to_target",),
                 doc=instance.index,
-                severity=None if target[0].isspace() else Severity.WARNING,
+                severity=None if target[0].isspace() and is_exact else Severity.WARNING,
             )
             return
 

@@ -6,12 +6,15 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
 from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import FileView, TaskView
 from pytest_promptfmt.errors import did_you_mean, display_path
 from pytest_promptfmt.sources.functions import functions_of
+
+_OWN_KEYS: Final = ("docs", "ignore", "fields", "normalize")
 
 
 @check("PF101", "repeated-key", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
@@ -221,3 +224,70 @@ def unused_generation_arguments(view: TaskView) -> Iterator[Finding]:
             do="remove them, or set output_type: generate_until",
             keys=("generation_kwargs",),
         )
+
+
+@check("PF107", "unknown-own-key", severity=Severity.ERROR, family=Family.CONFIG)
+def unknown_own_key(view: TaskView) -> Iterator[Finding]:
+    """Report a key of `metadata.promptfmt` that this plugin does not know.
+
+    Why: lm-eval accepts anything under `metadata`, so that nobody else notices the mistake.
+
+    Example:
+        metadata:
+          promptfmt:
+            docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+            ignores: {PF201: the blank is in the paper}
+
+    Silent example:
+        doc_to_text: "{{question}} "
+        metadata:
+          promptfmt:
+            docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+            ignore: {PF201: the blank is in the paper}
+
+    Fix: write `docs`, `ignore`, `fields` or `normalize`.
+
+    Real: a mistyped key of this kind would make a task test made-up docs.
+
+    """
+    for key in view.task.own_metadata:
+        if key not in _OWN_KEYS:
+            yield Finding(
+                message="a key of metadata.promptfmt that is not known",
+                saw=str(key),
+                do=did_you_mean(str(key), _OWN_KEYS) or f"known are {', '.join(_OWN_KEYS)}",
+                keys=("metadata", "promptfmt", str(key)),
+            )
+
+
+@check("PF108", "overruled-by-library-prompt", severity=Severity.WARNING, family=Family.CONFIG)
+def overruled_by_prompt(view: TaskView) -> Iterator[Finding]:
+    """Report a field mapping beside `use_prompt`, which replaces it.
+
+    Why: both stand in the file and only one counts.
+
+    Example:
+        output_type: generate_until
+        use_prompt: "qa-basic:q-newline-a"
+        doc_to_text: "{{question}}"
+
+    Silent example:
+        output_type: generate_until
+        doc_to_text: "{{question}}"
+
+    Fix: remove one of them.
+
+    Real: `use_prompt` of lm-evaluation-harness, which no task of 0.4.13 uses any more.
+
+    """
+    if view.config.get("use_prompt") is None:
+        return
+    for key in ("doc_to_text", "doc_to_target", "doc_to_choice"):
+        written = view.config.get(key)
+        if written is not None and written != getattr(view.written, key):
+            yield Finding(
+                message=f"use_prompt replaces {key}, which the task writes out",
+                saw=str(written),
+                do="remove one of them",
+                keys=(key,),
+            )

@@ -48,7 +48,7 @@ def exact_match_keeps_blank(view: TaskView) -> Iterator[Finding]:
         if entry.get("regexes_to_ignore") or entry.get("ignore_punctuation_and_whitespace"):
             return
     text = view.instances[0].prompts[0].text if view.instances and view.instances[0].prompts else ""
-    if not text or text[-1].isspace() or not task.target_delimiter.startswith(" ") or task.gen_prefix:
+    if not text or not task.target_delimiter.startswith(" ") or task.gen_prefix:
         return
     yield Finding(
         message="exact_match compares completions with their leading blank",

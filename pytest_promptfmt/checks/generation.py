@@ -123,7 +123,7 @@ def stop_cuts_answer(view: TaskView) -> Iterator[Finding]:
     for number, stop in enumerate(view.stop_texts):
         for kind, answers in (("of a demonstration", shown), ("that is right", golds)):
             texts = [(doc, text) for doc, text in answers if isinstance(text, str)]
-            hit = next(((doc, text) for doc, text in texts if stop and stop in text.strip()), None)
+            hit = next(((doc, text) for doc, text in texts if stop and stop in text.strip().removesuffix(stop)), None)
             if hit is not None:
                 at = hit[1].find(stop)
                 yield Finding(
@@ -159,8 +159,9 @@ def full_stop_ends_reasoning(view: TaskView) -> Iterator[Finding]:
     """
     if not view.asks_for_reasoning:
         return
+    gold_ends = view.task.gen_prefix is not None  # a prefix has done the reasoning: what is left is the answer
     for number, stop in enumerate(view.stop_texts):
-        if stop in (".", ",", " ", "\n", ". "):
+        if not gold_ends and stop in (".", ",", " ", "\n", ". "):
             yield Finding(
                 message="the task asks for reasoning, and a stop sequence ends it at the first sentence or line",
                 saw=stop,
@@ -192,8 +193,8 @@ def blank_line_ends_reasoning(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #1837, #1086, #3700.
 
     """
-    if not view.asks_for_reasoning:
-        return
+    if not view.asks_for_reasoning or view.shots > 0:
+        return  # demonstrations show how long the reasoning is, and that it has no blank lines
     if view.stops is None and "\n\n" in view.task.fewshot_delimiter:
         yield Finding(
             message="the task asks for reasoning, and without `until` it ends at the first blank line",

@@ -13,7 +13,7 @@ from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
 from pytest_promptfmt.rendering.prompt import Prompt, Span, join
 
 _BLANK_LINES: Final = re.compile(r"\n[ \t]*\n[ \t]*\n")
-_SENTENCE_END: Final = re.compile(r"[A-Za-z\u00c0-\u024f\)\"'][.!?]\Z")
+_SENTENCE_END: Final = re.compile(r"[a-z\u00df-\u024f\)\"'][a-z\u00df-\u024f\)\"'][.!?]\Z")
 _WIDE: Final = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7af\uff00-\uffef\u3000-\u30ff]"
 )
@@ -187,7 +187,7 @@ def _is_glued(before: Span, after: Span) -> bool:
     first = after.text[0]
     if before.origin.field is None and after.origin.field is not None:
         starts = first.isalnum() or first == "«"
-        return starts and _SENTENCE_END.search(before.text[-2:]) is not None and not _WIDE.match(first)
+        return starts and _SENTENCE_END.search(before.text[-3:]) is not None and not _WIDE.match(first)
     if before.origin.field is not None and after.origin.field is None:
         ends = before.text[-1].isalnum() or before.text[-1] in "»?.!"
         return ends and re.match(r"(?:Answer|Question|A|Q|Choices|Options|Response)\s*:", after.text) is not None
@@ -290,7 +290,7 @@ def glued_choice(view: TaskView) -> Iterator[Finding]:
             if request.prompt is None or not isinstance(continuation, str) or not continuation:
                 continue
             last, first = context[-1:], continuation[0]
-            if last.isascii() and first.isascii() and first.isalnum() and (last.isalnum() or last in ":?."):
+            if last and last.isascii() and first.isascii() and first.isalnum() and (last.isalnum() or last in ":?."):
                 yield Finding(
                     message="the choices follow the question without a delimiter",
                     saw=f"{context[-24:]}{continuation[:16]}",

@@ -319,16 +319,22 @@ def _reported_by_members(members: Any, index: TaskIndex) -> frozenset[tuple[str,
             inner = entry.file.config.get("task")
             waiting += inner if isinstance(inner, list) else []
         else:
-            found |= _reported(entry.file.config)
+            reported = _reported(entry.file.config)
+            if reported is None:
+                return frozenset()
+            found |= reported
     return frozenset(found)
 
 
-def _reported(config: Mapping[Any, Any]) -> set[tuple[str, str]]:
+def _reported(config: Mapping[Any, Any]) -> set[tuple[str, str]] | None:
+    """Return what a task reports; None where a function of its own decides under which names."""
     written = config.get("metric_list")
     if written:
         metrics = [entry.get("metric") for entry in written if isinstance(entry, Mapping)]
     else:
         metrics = list(_DEFAULT_METRICS.get(config.get("output_type", "generate_until"), ()))
-    names = [metric.name if isinstance(metric, FunctionRef) else str(metric) for metric in metrics]
+    if any(isinstance(metric, FunctionRef) or callable(metric) for metric in metrics):
+        return None
+    names = [str(metric) for metric in metrics]
     filters = [each.get("name") for each in config.get("filter_list") or () if isinstance(each, Mapping)] or ["none"]
     return {(metric, str(name)) for metric in names for name in filters}

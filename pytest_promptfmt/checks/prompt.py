@@ -29,6 +29,8 @@ _QUOTED: Final = re.compile(
     r"(?:answer|respond|reply|say|output|write|return)\b[^.\n]{0,40}?[\"'`‘“]([^\"'`’”\n]{1,40})[\"'`’”]", re.I
 )
 _CUE: Final = re.compile(r"\n\s*(?:final )?answer\s*:\s*\Z", re.I)
+_OPTION: Final = re.compile(r"\s*\(?[A-Z][.):]\s")
+_SAYS_HOW: Final = re.compile(r"answer|respond|reply|choose|select|option|letter|choice|[^\x00-\x7f]", re.I)
 _BRACKETED: Final = re.compile(r"\[[^\[\]]{1,40}\]|<[^<>]{1,40}>")
 
 
@@ -468,6 +470,46 @@ def label_without_colon(view: TaskView) -> Iterator[Finding]:
                     field=name,
                     doc=instance.index,
                 )
+
+
+@check("PF232", "no-cue-after-options", severity=Severity.WARNING, family=Family.PROMPT)
+def no_cue(view: TaskView) -> Iterator[Finding]:
+    r"""Report a prompt that lists options and ends with the last of them, without a cue for the answer.
+
+    Why: a base model goes on with the next option, not with an answer. An instruction before the options that says how
+    to answer counts as a cue.
+
+    Example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}"
+        doc_to_choice: ["A", "B", "C"]
+
+    Silent example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+        doc_to_choice: ["A", "B", "C"]
+
+    Fix: end the prompt with `Answer:` or the like.
+
+    Real: HELM #3790 (InfiniteBench).
+
+    """
+    if view.task.gen_prefix is not None or view.task.output_type == "loglikelihood_rolling":
+        return
+    for instance in view.instances[:1]:
+        message = question_message(instance)
+        if message is None or len(instance.prompts) != 1:
+            return
+        lines = message.text.rstrip().splitlines()
+        options = [_OPTION.match(line) is not None for line in lines[-3:]]
+        letters = [line.lstrip(" (")[:1] for line in lines[-2:]]
+        in_order = len(letters) == 2 and ord(letters[1] or "\0") == ord(letters[0] or "\0") + 1
+        if len(lines) >= 3 and all(options[-2:]) and in_order and not _SAYS_HOW.search(join(constant_spans(instance))):
+            yield Finding(
+                message="the prompt ends with the last option, without a cue for the answer",
+                saw=message.text[-40:],
+                do="end the prompt with `Answer:` or the like",
+                keys=("doc_to_text",),
+                doc=instance.index,
+            )
 
 
 def _appears(value: str, instance: Instance) -> bool:

@@ -61,7 +61,8 @@ def _run(check: Check, view: TaskView | FileView, crashes: list[tuple[str, str]]
     try:
         for finding in check.rule(view):
             # The same in another doc says nothing new.
-            kept.setdefault((finding.message, finding.keys, finding.field, finding.position), (check, finding))
+            seen = finding.saw if finding.doc is None else ""
+            kept.setdefault((finding.message, finding.keys, finding.field, finding.position, seen), (check, finding))
             if len(kept) >= _MOST_PER_RULE:
                 break
     except LimitExceededError:
