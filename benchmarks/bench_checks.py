@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from pytest_promptfmt.checks.findings import Reported
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.running import check_view
 from pytest_promptfmt.checks.selection import Selection
@@ -47,7 +48,7 @@ def main() -> None:
     print(f"{names} names read in {time.process_time() - began:.1f} s")
     rendering = checking = 0.0
     tasks = failed = 0
-    findings = []
+    findings: list[Reported] = []
     folders = [folder for folder in sorted(root.glob(arguments.only)) if folder.is_dir()]
     for path in (path for folder in folders for path in yaml_files(folder)):
         try:

@@ -86,7 +86,7 @@ class Reported:
 
     def to_json(self) -> dict[str, Any]:
         """Return a mapping that JSON knows."""
-        return asdict(self)
+        return {**asdict(self), "severity": self.severity.value}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reported:

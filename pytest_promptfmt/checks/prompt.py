@@ -67,11 +67,11 @@ def nothing_from_data(view: TaskView) -> Iterator[Finding]:
                         doc=instance.index,
                         field=span.origin.field,
                     )
-        for request in instance.requests if empty else ():
-            if request.continuation is not None and request.continuation.strip() in ("None", "nan"):
+        for continuation in _continuations(instance) if empty else ():
+            if continuation.strip() in ("None", "nan"):
                 yield Finding(
                     message="an empty value of the data is offered as a choice",
-                    saw=request.continuation,
+                    saw=continuation,
                     do="leave the choice out where the value is empty",
                     keys=("doc_to_choice",),
                     doc=instance.index,
@@ -415,7 +415,7 @@ def abstention(view: TaskView) -> Iterator[Finding]:
 
     """
     for instance in view.instances[:1]:
-        choices = [request.continuation.strip() for request in instance.requests if request.continuation]
+        choices = [text.strip() for text in _continuations(instance)]
         if view.task.output_type != "multiple_choice" or not choices:
             return
         for quoted in _QUOTED.findall(join(constant_spans(instance))):
@@ -521,8 +521,13 @@ def _appears(value: str, instance: Instance) -> bool:
 
 def _shown_text(instance: Instance) -> str:
     parts = [prompt.text for prompt in instance.prompts]
-    parts += [request.continuation for request in instance.requests if request.continuation]
+    parts += _continuations(instance)
     return _spaced("\n".join(parts))
+
+
+def _continuations(instance: Instance) -> list[str]:
+    """Return the continuations that are text; a target may be anything."""
+    return [request.continuation for request in instance.requests if isinstance(request.continuation, str)]
 
 
 def _spaced(text: str) -> str:
