@@ -86,8 +86,10 @@ def read_results(path: Path) -> tuple[Counter[str], Counter[tuple[str, str]]]:
 def reason_kind(message: str) -> str:
     """Return the first line of a message without its place, and with names and numbers left out."""
     first = message.strip().splitlines()[0] if message.strip() else "no message"
+    if re.search(r"\]: as ", first):
+        return "the same as an earlier one, told there"
     first = re.sub(r"^(\S+Error: )?\S+\.(ya?ml|py|jsonl?)(:\d+)*: ", "", first)
-    return re.sub(r"\d+", "N", re.sub(r"'[^']*'|\"[^\"]*\"|\S*/\S+", "…", first))[:110]
+    return re.sub(r"\d+", "N", re.sub(r"'[^']*'|\"[^\"]*\"|\S*/\S+", "…", first)).removeprefix("… ")[:110]
 
 
 def show(title: str, run: Run) -> None:

@@ -31,13 +31,11 @@ if TYPE_CHECKING:
         laid_out,
         register_format,
     )
-    from pytest_promptfmt.formats.template_configs import (
+    from pytest_promptfmt.formats.template_configs import ClozeTemplateConfig, MCQTemplateConfig, TemplateConfig
+    from pytest_promptfmt.formats.template_extensions import (
         ClassificationTemplateConfig,
-        ClozeTemplateConfig,
         GenerationTemplateConfig,
-        MCQTemplateConfig,
         RankingTemplateConfig,
-        TemplateConfig,
     )
     from pytest_promptfmt.formats.template_factory import (
         TemplateFactory,
@@ -121,13 +119,11 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "laid_out",
         "register_format",
     ),
-    "formats.template_configs": (
+    "formats.template_configs": ("ClozeTemplateConfig", "MCQTemplateConfig", "TemplateConfig"),
+    "formats.template_extensions": (
         "ClassificationTemplateConfig",
-        "ClozeTemplateConfig",
         "GenerationTemplateConfig",
-        "MCQTemplateConfig",
         "RankingTemplateConfig",
-        "TemplateConfig",
     ),
     "formats.template_factory": (
         "TemplateFactory",

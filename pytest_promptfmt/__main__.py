@@ -1,9 +1,6 @@
-"""`python -m pytest_promptfmt` is the command `promptfmt`."""
-
-from __future__ import annotations
-
-import sys
+"""`python -m pytest_promptfmt`: the command `promptfmt` where it is not on the path."""
 
 from pytest_promptfmt.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    main()

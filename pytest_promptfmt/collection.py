@@ -5,10 +5,12 @@ Only this module and `plugin.py` import pytest. What an item compares and says i
 
 from __future__ import annotations
 
+import gc
 import os
+import warnings
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
-from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,19 +28,22 @@ from pytest_promptfmt.errors import (
     SnapshotError,
     SourceError,
     WithheldError,
+    did_you_mean,
     display_path,
 )
-from pytest_promptfmt.formats import laid_out
-from pytest_promptfmt.pipeline import Pipeline
-from pytest_promptfmt.profiles import BUILTIN_PROFILES, DEFAULT_PROFILES, Profile, resolve_profiles
+from pytest_promptfmt.formats import Attempt, attempts, is_variant, remarks
+from pytest_promptfmt.pipeline import Pipeline, Rendered
+from pytest_promptfmt.profiles import BUILTIN_PROFILES, DEFAULT_PROFILES, Profile, profiles_of, resolve_profiles
 from pytest_promptfmt.reports.failures import accept_command, failure_text, outcome_of, repeated_text
 from pytest_promptfmt.reports.findings import finding_lines
 from pytest_promptfmt.reports.outcomes import Outcome, Tally
 from pytest_promptfmt.reports.terminal import header_lines, summary_lines
+from pytest_promptfmt.selection import Selectable, chooses, unmatched
 from pytest_promptfmt.settings import Settings, read_settings
 from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.sources.functions import load_function
 from pytest_promptfmt.sources.index import TaskIndex
-from pytest_promptfmt.sources.lm_eval import looks_like_task, read_task_file
+from pytest_promptfmt.sources.lm_eval import TaskFile, looks_like_task, read_task_file
 from pytest_promptfmt.tasks import Task
 
 SUFFIXES: Final = (".yaml", ".yml")
@@ -91,7 +96,7 @@ class PromptfmtPlugin:
         self.profiles = resolve_profiles(settings.profiles)
         self.index = TaskIndex()
         self.pipeline = Pipeline(settings)
-        self.selection = Selection(
+        self.checks = Selection(
             checks=known_checks(settings.checks),
             select=settings.select,
             ignore=settings.ignore,
@@ -101,6 +106,7 @@ class PromptfmtPlugin:
         self.expected = snapshots.ExpectedSnapshots()
         self.expected.know_profiles(BUILTIN_PROFILES)
         self.tally = Tally()
+        self.unmatched: list[str] = []
         self._first_named: dict[tuple[Path, str], Task] = {}
         self._roots: dict[Path, Path] = {}
 
@@ -122,17 +128,21 @@ class PromptfmtPlugin:
         shots = self.settings.num_fewshot
         return profile.name if shots is None else f"{profile.name}-{shots}shot"
 
+    def profiles_for(self, task: Task) -> tuple[Profile, ...]:
+        """Return the profiles that a task is rendered for; raises SettingsError for one that it names wrongly."""
+        if self.settings.has_chosen_profiles or "profiles" not in task.own_metadata:
+            return self.profiles
+        return profiles_of(task, self.settings.profiles)
+
+    def attempts(self, task: Task) -> Iterable[Attempt]:
+        """Return the task in every format and variant that is tested."""
+        resolve = partial(load_function, trusted=self.settings.trusts)
+        return attempts(task, self.settings.formats, variants=self.settings.variants, resolve=resolve)
+
     def earlier_definition(self, task: Task, root: Path) -> Task | None:
         """Return the task of the same name in another file that was met before below the same root, if any."""
         first = self._first_named.setdefault((root, task.id), task)
         return first if first.path != task.path else None
-
-    def chooses(self, task: Task) -> bool:
-        """Return whether the task globs and formats of this run choose a task."""
-        globs, formats = self.settings.task_globs, self.settings.formats
-        if formats and task.format not in formats:
-            return False
-        return not globs or any(fnmatchcase(name, glob) for glob in globs for name in (task.name, task.id))
 
     def pytest_report_header(self) -> list[str]:
         """Say what is rendered, and whose code may run."""
@@ -157,18 +167,42 @@ class PromptfmtPlugin:
                 pass  # reported as a failing item
         return TaskFileNode.from_parent(parent, path=file_path)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Deselect what the task globs and formats do not choose."""
+        """Deselect what the task globs and formats do not choose; a file that cannot be read might be what is meant."""
         if not (self.settings.task_globs or self.settings.formats):
             return
         chosen: list[pytest.Item] = []
         left_out: list[pytest.Item] = []
+        known: dict[str, Selectable] = {}
         for item in items:
-            is_chosen = not isinstance(item, PromptItem) or item.task is None or self.chooses(item.task)
-            (chosen if is_chosen else left_out).append(item)
+            task = item.selectable if isinstance(item, PromptItem) else None
+            if task is not None:
+                known[task.id] = task
+            (chosen if task is None or chooses(self.settings, task) else left_out).append(item)
+        self.unmatched = list(unmatched(self.settings, known.values()))
         if left_out:
             self.config.hook.pytest_deselected(items=left_out)
             items[:] = chosen
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Send what the selection missed from an xdist worker, which alone collects, to the controller."""
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["promptfmt_unmatched"] = self.unmatched
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take what a worker sent; each of them collected the same."""
+        self.unmatched = getattr(node, "workeroutput", {}).get("promptfmt_unmatched") or self.unmatched
+
+    def pytest_collection_finish(self) -> None:
+        """Keep the garbage collector from walking the collected tree, which lives to the end, over and over.
+
+        A tenth of the time of a run over 26,000 items.
+        """
+        gc.collect()
+        gc.freeze()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -204,12 +238,14 @@ class PromptfmtPlugin:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print what went wrong, each distinct problem once."""
-        lines = summary_lines(self.tally, verbosity=self.config.get_verbosity())
+        verbosity = self.config.get_verbosity()
+        arguments = self.config.invocation_params.args
+        lines = [*self.unmatched, *summary_lines(self.tally, arguments=arguments, verbosity=verbosity)]
         if lines:
             terminalreporter.section("prompt formats")
             for line in lines:
                 terminalreporter.write_line(line)
-        findings = finding_lines(self.tally.checks, verbosity=self.config.get_verbosity())
+        findings = finding_lines(self.tally.checks, verbosity=verbosity)
         if findings:
             terminalreporter.section("prompt checks")
             for line in findings:
@@ -222,7 +258,7 @@ class PromptfmtPlugin:
             for finding in checked.findings
             if finding.severity is not Severity.INFO
             or self.config.get_verbosity() > 0
-            or self.selection.is_asked_for(finding.code)
+            or self.checks.is_asked_for(finding.code)
         )
 
 
@@ -231,6 +267,7 @@ class TaskFileNode(pytest.File):
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         """Return a node per task@format, or one failing item when the file cannot be read."""
+        self._refused: list[LoadItem] = []
         plugin = self.config.stash[PLUGIN]
         root = plugin.root_of(self)
         try:
@@ -239,31 +276,28 @@ class TaskFileNode(pytest.File):
             return [LoadItem.from_parent(self, name="load", error=error)]
         if file is None:
             return self._no_task()
-        for note in file.notes if file.kind != "class" else ():
-            self.warn(PromptfmtWarning(note))
         if file.kind == "class":
-            return [ClassItem.from_parent(self, name=_node_name(file.names[0]), reason=file.notes[-1])]
-        tasks: list[Task] = []
-        nodes: list[pytest.Item | pytest.Collector] = []
-        complete = True
-        for base in file.tasks:
+            return [ClassItem.from_parent(self, task_name=file.names[0], reason=file.notes[-1])]
+        self._remark(*file.notes, *_likely_misspelt(file, plugin.index))
+        found = [attempt for task in file.tasks for attempt in plugin.attempts(task)]
+        plugin.expected.define(self.path, [attempt.task for attempt in found])
+        nodes: list[pytest.Item | pytest.Collector] = [self._task_node(plugin, root, attempt) for attempt in found]
+        if file.yaml is not None:
+            view = FileView(path=self.path, yaml=file.yaml, file=file, index=plugin.index)
+            first = next((node for node in nodes if isinstance(node, TaskNode) and node.error is None), None)
+            if first is not None:
+                first.file = view
+            else:
+                nodes.append(FileLintItem.from_parent(self, name="lint", view=view))
+        return [*nodes, *self._refused]
+
+    def _remark(self, *notes: str) -> None:
+        for note in notes:
             try:
-                formatted = laid_out(base, plugin.settings.formats)
-            except PromptfmtError as error:
-                nodes.append(TaskNode.from_parent(self, name=_node_name(base.id), task=base, error=error))
-                complete = False
-                continue
-            tasks += formatted
-            nodes += [self._task_node(plugin.earlier_definition(task, root), task) for task in formatted]
-        if complete:
-            plugin.expected.define(self.path, tasks)
-        view = FileView(path=self.path, yaml=file.yaml, file=file, index=plugin.index) if file.yaml else None
-        first = next((node for node in nodes if isinstance(node, TaskNode) and node.error is None), None)
-        if first is not None:
-            first.file = view
-        elif view is not None and complete:
-            nodes.append(FileLintItem.from_parent(self, name="lint", view=view))
-        return nodes
+                warnings.warn_explicit(PromptfmtWarning(note), category=None, filename=str(self.path), lineno=1)
+            except PromptfmtWarning:  # -W error: a failing item of its own, and the tasks of the file still run
+                name = f"remark[{len(self._refused) + 1}]"
+                self._refused.append(LoadItem.from_parent(self, name=name, error=SourceError(note)))
 
     def _no_task(self) -> list[pytest.Item]:
         if not self.session.isinitpath(self.path):
@@ -275,8 +309,11 @@ class TaskFileNode(pytest.File):
         )
         return [LoadItem.from_parent(self, name="load", error=error)]
 
-    def _task_node(self, earlier: Task | None, task: Task) -> TaskNode:
-        error = None
+    def _task_node(self, plugin: PromptfmtPlugin, root: Path, attempt: Attempt) -> TaskNode:
+        task, error = attempt.task, attempt.error
+        if task.format not in plugin.settings.formats:  # a format that is merely tried replaces what it must
+            self._remark(*remarks(task))
+        earlier = plugin.earlier_definition(task, root)
         if earlier is not None:
             error = SourceError(
                 f"task {task.id!r} is also defined in {earlier.position('task')}",
@@ -296,13 +333,22 @@ class TaskNode(pytest.Collector):
         self.file: FileView | None = None
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield one snapshot item per profile, or one failing item for a task that cannot be tested."""
+        """Yield one snapshot or variant item per profile, or one failing item for a task that cannot be tested."""
         plugin = self.config.stash[PLUGIN]
         if self.error is not None:
             yield LoadItem.from_parent(self, name="load", error=self.error, task=self.task)
             return
-        for profile in plugin.profiles:
+        try:
+            profiles = plugin.profiles_for(self.task)
+        except SettingsError as error:
+            yield LoadItem.from_parent(self, name="load", error=error, task=self.task)
+            return
+        for profile in profiles:
             profile_id = plugin.profile_id(profile)
+            if is_variant(self.task.format):
+                name = f"variant[{profile_id}]"
+                yield VariantItem.from_parent(self, name=name, task=self.task, profile=profile)
+                continue
             try:
                 place = plugin.expected.claim(self.path, self.task.id, profile_id)
             except SnapshotError as error:
@@ -311,7 +357,8 @@ class TaskNode(pytest.Collector):
             yield SnapshotItem.from_parent(
                 self, name=f"snapshot[{profile_id}]", task=self.task, profile=profile, place=place
             )
-        yield LintItem.from_parent(self, name="lint", task=self.task, file=self.file)
+        if not is_variant(self.task.format):
+            yield LintItem.from_parent(self, name="lint", task=self.task, file=self.file)
 
 
 class PromptItem(pytest.Item):
@@ -319,9 +366,11 @@ class PromptItem(pytest.Item):
 
     marker = "promptfmt_snapshot"
 
-    def __init__(self, *, task: Task | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *, name: str, parent: pytest.Collector, task: Task | None = None, **kwargs: Any) -> None:
+        # As text, so that pytest 9.2 parses it as it parses the ids it stored: else --lf and --ff find none of ours.
+        super().__init__(name=name, parent=parent, nodeid=f"{parent.nodeid}::{name}", **kwargs)
         self.task = task
+        self.selectable = Selectable(name=task.name, id=task.id, format=task.format) if task is not None else None
         self.outcome: Outcome | None = None
         self.own_markers.append(getattr(pytest.mark, self.marker).mark)
 
@@ -365,39 +414,64 @@ class LoadItem(PromptItem):
 class ClassItem(PromptItem):
     """An lm-eval task written as a Python class: its prompts are made by code of its own."""
 
-    def __init__(self, *, reason: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *, task_name: str, reason: str, **kwargs: Any) -> None:
+        super().__init__(name=_node_name(task_name), **kwargs)
+        self.selectable = Selectable(name=task_name, id=task_name)
+        self.task_name = task_name
         self.reason = reason
 
     def runtest(self) -> None:
         """Skip, saying why."""
-        outcome = Outcome(task=self.name, file=str(self.path))
+        outcome = Outcome(task=self.task_name, file=str(self.path))
         self.outcome = outcome.skipped("Python task classes make their own prompts")
         pytest.skip(self.reason)
 
 
-class SnapshotItem(PromptItem):
-    """The prompts of one task@format for one profile, compared with their snapshot."""
+class RenderedItem(PromptItem):
+    """What items share that look at the prompts of one task@format for one profile."""
 
-    def __init__(self, *, task: Task, profile: Profile, place: snapshots.Place, **kwargs: Any) -> None:
+    def __init__(self, *, task: Task, profile: Profile, **kwargs: Any) -> None:
         super().__init__(task=task, **kwargs)
         self.tested = task
         self.profile = profile
-        self.place = place
 
     def runtest(self) -> None:
-        """Render and compare; skip where something is withheld that rendering needs."""
+        """Render and judge; skip where something is withheld that rendering needs."""
         plugin = self.config.stash[PLUGIN]
         profile_id = plugin.profile_id(self.profile)
-        item = Outcome(task=self.tested.id, file=str(self.path), profile=profile_id)
+        self.outcome = outcome = Outcome(task=self.tested.id, file=str(self.path), profile=profile_id)
         try:
             rendered = plugin.pipeline.render(self.tested, self.profile, profile_id)
         except WithheldError as error:
-            self.outcome = item.skipped(error.reason)
+            self.outcome = outcome.skipped(error.reason)
             pytest.skip(str(error))
         except PromptfmtError as error:
-            self.outcome = item.failed(error)
+            self.outcome = outcome.failed(error)
             raise
+        self.judge(plugin, rendered, outcome)
+
+    def judge(self, plugin: PromptfmtPlugin, rendered: Rendered, outcome: Outcome) -> None:
+        """Raise what is wrong with the prompts; rendering alone proves that they can be made."""
+
+
+class VariantItem(RenderedItem):
+    """A variant of a format: rendered for each doc, without a snapshot.
+
+    That it differs from its format in what it says and in nothing else was proved when it was laid out.
+    """
+
+    marker = "promptfmt_variant"
+
+
+class SnapshotItem(RenderedItem):
+    """The prompts of one task@format for one profile, compared with their snapshot."""
+
+    def __init__(self, *, place: snapshots.Place, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.place = place
+
+    def judge(self, plugin: PromptfmtPlugin, rendered: Rendered, outcome: Outcome) -> None:
+        """Compare with the snapshot; raises SnapshotMismatchError."""
         verdict = snapshots.check(
             self.config,
             self,
@@ -406,11 +480,11 @@ class SnapshotItem(PromptItem):
             expected=plugin.expected,
             narrowed_run=plugin.settings.is_narrowed,
         )
-        self.outcome = outcome = outcome_of(verdict, rendered.instances, item)
+        self.outcome = outcome = outcome_of(verdict, rendered.instances, outcome)
         if verdict.passed:
             return
         names = self.nodeid.partition("::")[2]
-        command = accept_command(display_path(self.path), names, plugin.settings.repeat)
+        command = accept_command(display_path(self.path), names, plugin.settings.repeat, self.tested.id)
         first = plugin.tally.first_item(outcome)
         if first is None:
             raise SnapshotMismatchError(failure_text(verdict, rendered.instances, outcome, command=command))
@@ -432,7 +506,7 @@ class LintItem(PromptItem):
         plugin = self.config.stash[PLUGIN]
         item = Outcome(task=self.tested.id, file=str(self.path))
         try:
-            checked = plugin.pipeline.checked(self.tested, plugin.selection, self.file)
+            checked = plugin.pipeline.checked(self.tested, plugin.checks, self.file)
         except PromptfmtError as error:
             self.outcome = item.failed(error)
             raise
@@ -456,13 +530,13 @@ class FileLintItem(PromptItem):
         """Check."""
         plugin = self.config.stash[PLUGIN]
         name = self.view.file.names[0] if self.view.file.names else self.path.name
-        checked = check_view(plugin.selection, path=self.path, name=name, file=self.view)
+        checked = check_view(plugin.checks, path=self.path, name=name, file=self.view)
         self.outcome = _with_findings(plugin, Outcome(task=name, file=str(self.path)), checked)
         _raise_errors(plugin, self.outcome, checked)
 
 
 def _with_findings(plugin: PromptfmtPlugin, item: Outcome, checked: Checked) -> Outcome:
-    globs = plugin.selection.per_file_ignores(Path(item.file))
+    globs = plugin.checks.per_file_ignores(Path(item.file))
     findings = tuple(finding.to_json() for finding in plugin.wanted(checked))
     item = replace(item, findings=findings, globs=tuple(globs), used_globs=checked.used_globs)
     if not checked.errors:
@@ -481,6 +555,17 @@ def _raise_errors(plugin: PromptfmtPlugin, outcome: Outcome, checked: Checked) -
     raise FindingsError("\n".join(str(error) for error in checked.errors))
 
 
+def _likely_misspelt(file: TaskFile, index: TaskIndex) -> Iterator[str]:
+    """Yield a remark for each member of a group that nobody defines, but that reads like a name somebody does.
+
+    Others may be names of tasks that come with lm-eval.
+    """
+    for name in file.unresolved:
+        hint = did_you_mean(name, index.names)
+        if hint is not None:
+            yield f"group {file.names[0]!r} lists {name!r}, which no file here defines; {hint}"
+
+
 def _node_name(task_id: str) -> str:
-    """Return a task's name as part of a node id, whose own separator is `::`."""
-    return task_id.replace("::", ".")
+    """Return a task's name as part of a node id, where `::` separates names and `[` begins the last of them."""
+    return task_id.replace("::", ".").replace("[", "(").replace("]", ")")

@@ -73,9 +73,9 @@ class DocsError(PromptfmtError):
 
 
 class SyntheticDocsError(DocsError, WithheldError):
-    """A task without docs at hand whose Python functions synthetic docs cannot feed."""
+    """A task without docs at hand whose functions or templates synthetic docs cannot feed."""
 
-    reason = "no docs at hand, and Python functions that synthetic docs cannot feed"
+    reason = "no docs at hand, and functions or templates that synthetic docs cannot feed"
 
 
 class RenderError(PromptfmtError):

@@ -7,6 +7,7 @@ held, so that a run over thousands of tasks stays small.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -62,8 +63,8 @@ class Pipeline:
         Raises the PromptfmtError that stopped it: code not allowed, docs not found, a template that fails, the time
         limit. The part that profiles share is tried once: its error is raised for each of them.
         """
-        with time_limit(self._settings.time_limit, f"rendering {task.id}", task.position("doc_to_text")):
-            prepared = self._prepare(task)
+        prepared = self._prepare(task)
+        with self._limit(task):
             instances = tuple(prepared.renderer.instances(profile))
         header = header_facts(
             task=task.id,
@@ -82,12 +83,15 @@ class Pipeline:
         checked as far as it is written; `Checked.failure` tells why. Raises LimitExceededError for the time limit.
         """
         view = TaskView(task, prepare=lambda: self._material(task), demonstrate=lambda: self._demonstrated(task))
+        view.prepare()  # rendering has limits of its own
         with time_limit(self._settings.time_limit, f"checking {task.id}", task.position("doc_to_text")):
             return check_view(selection, path=task.path or Path(), name=task.id, task=view, file=file)
 
     def _material(self, task: Task) -> Material:
         prepared = self._prepare(task)
-        return Material(docs=prepared.docs, shots=prepared.shots, instances=tuple(prepared.renderer.instances(PLAIN)))
+        with self._limit(task):
+            instances = tuple(prepared.renderer.instances(PLAIN))
+        return Material(docs=prepared.docs, shots=prepared.shots, instances=instances)
 
     def _demonstrated(self, task: Task) -> Sequence[Instance]:
         """Return one doc with demonstrations, for a task that shows none by itself."""
@@ -118,11 +122,15 @@ class Pipeline:
 
     def _fresh(self, task: Task) -> _Prepared:
         settings = self._settings
-        bound = bind_functions(task, trusted=settings.trusts)
-        docs = load_docs(bound, count=settings.docs, num_fewshot=settings.num_fewshot)
-        refuse_mistyped_columns(bound, docs)
-        return _Prepared(
-            docs=docs,
-            shots=bound.shots(settings.num_fewshot),
-            renderer=TaskRenderer(bound, docs, num_fewshot=settings.num_fewshot),
-        )
+        bound = bind_functions(task, trusted=settings.trusts, time_limit=settings.import_limit)
+        with self._limit(task):
+            docs = load_docs(bound, count=settings.docs, num_fewshot=settings.num_fewshot)
+            refuse_mistyped_columns(bound, docs)
+            return _Prepared(
+                docs=docs,
+                shots=bound.shots(settings.num_fewshot),
+                renderer=TaskRenderer(bound, docs, num_fewshot=settings.num_fewshot),
+            )
+
+    def _limit(self, task: Task) -> AbstractContextManager[None]:
+        return time_limit(self._settings.time_limit, f"rendering {task.id}", task.position("doc_to_text"))

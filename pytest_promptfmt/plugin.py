@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_promptfmt.errors import SettingsError
-from pytest_promptfmt.settings import is_asked_for
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the command-line options and ini values; all of them begin with promptfmt."""
@@ -40,6 +37,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         dest="promptfmt_format",
         metavar="NAME",
         help="Try this format on tasks that name none; choose it on tasks that declare it. Repeatable.",
+    )
+    option(
+        "--promptfmt-variants",
+        action="append",
+        default=[],
+        dest="promptfmt_variants",
+        metavar="AXIS",
+        help="Also render variants of every format that differ in one thing: an axis such as 'enumerator', one value "
+        "such as 'enumerator-roman', or 'all'. No snapshots are kept of them. Repeatable.",
     )
     option(
         "--promptfmt-docs",
@@ -104,9 +110,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers always, and the working plugin when this run asks for it."""
     config.addinivalue_line("markers", "promptfmt_snapshot: the prompts of a task compared with their snapshot")
     config.addinivalue_line("markers", "promptfmt_lint: a task or group looked at by the checks")
-    if not is_asked_for(config):
+    config.addinivalue_line("markers", "promptfmt_variant: a variant of a format, rendered without a snapshot")
+    if not (config.getoption("promptfmt") or config.getini("promptfmt")):
         return
     from pytest_promptfmt.collection import activate
+    from pytest_promptfmt.errors import SettingsError
 
     try:
         activate(config)

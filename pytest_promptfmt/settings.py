@@ -1,7 +1,4 @@
-"""One `Settings` object from the command line and the ini file; everything else asks it and never the options.
-
-Importing this module costs next to nothing: it is read before it is known whether the plugin is wanted.
-"""
+"""One `Settings` object from the command line and the ini file; everything else asks it and never the options."""
 
 from __future__ import annotations
 
@@ -13,6 +10,8 @@ from typing import Any, Protocol
 from pytest_promptfmt.errors import SettingsError
 
 DEFAULT_TIME_LIMIT = 10.0
+DEFAULT_IMPORT_LIMIT = 60.0
+"""More than for rendering: modules import large libraries, once."""
 
 
 class Options(Protocol):
@@ -34,22 +33,28 @@ class Settings:
     """What this run is to do.
 
     `docs` is how many docs a snapshot shows (None: 2 synthetic, 3 otherwise), `num_fewshot` overrides the shots of
-    every task that does not fix them to 0, `time_limit` is in seconds for rendering one task with one profile.
-    `is_narrowed` says that the command line asked for a number of docs: stored docs beyond it are kept. `repeat` are
-    the command-line options that another run needs to render the same. `select` and `ignore` are codes and prefixes of
-    rules, `per_file_ignores` lines `glob: codes`, `checks` Python files that define rules.
+    every task that does not fix them to 0, `time_limit` is in seconds for rendering one task with one profile,
+    `import_limit` for importing one module of functions.
+    `is_narrowed` says that the command line asked for a number of docs: stored docs beyond it are kept.
+    `has_chosen_profiles` says that the command line named the profiles: those that tasks add are then left out.
+    `repeat` are the command-line options that another run needs to render the same.
+    `select` and `ignore` are codes and prefixes of rules, `per_file_ignores` lines `glob: codes`, `checks` Python
+    files that define rules.
     """
 
     rootdir: Path
     profiles: tuple[str, ...]
     task_globs: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
     docs: int | None = None
     num_fewshot: int | None = None
     allow_code: tuple[Path, ...] = ()
     no_code: bool = False
     time_limit: float = DEFAULT_TIME_LIMIT
+    import_limit: float = DEFAULT_IMPORT_LIMIT
     is_narrowed: bool = False
+    has_chosen_profiles: bool = False
     repeat: tuple[str, ...] = ()
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -64,11 +69,6 @@ class Settings:
         return any(resolved.is_relative_to(root.resolve()) for root in (self.rootdir, *self.allow_code))
 
 
-def is_asked_for(config: Options) -> bool:
-    """Return whether this run wants prompt-format tests (`--promptfmt`, or `promptfmt = true` in the ini file)."""
-    return bool(config.getoption("promptfmt") or config.getini("promptfmt"))
-
-
 def read_settings(config: Options, default_profiles: Sequence[str]) -> Settings:
     """Return the settings of this run, the command line winning over the ini file.
 
@@ -81,6 +81,7 @@ def read_settings(config: Options, default_profiles: Sequence[str]) -> Settings:
         ),
         task_globs=tuple(config.getoption("promptfmt_task")),
         formats=tuple(config.getoption("promptfmt_format")),
+        variants=tuple(config.getoption("promptfmt_variants")),
         docs=_count(config, "promptfmt_docs", least=1),
         num_fewshot=_count(config, "promptfmt_num_fewshot", least=0),
         allow_code=(
@@ -88,7 +89,9 @@ def read_settings(config: Options, default_profiles: Sequence[str]) -> Settings:
             *(Path(path).absolute() for path in config.getoption("promptfmt_allow_code_path")),
         ),
         no_code=config.getoption("promptfmt_no_code"),
-        time_limit=_seconds(config.getini("promptfmt_time_limit")),
+        time_limit=_seconds(config.getini("promptfmt_time_limit"), DEFAULT_TIME_LIMIT),
+        import_limit=_seconds(config.getini("promptfmt_time_limit"), DEFAULT_IMPORT_LIMIT),
+        has_chosen_profiles=bool(config.getoption("promptfmt_profile")),
         is_narrowed=config.getoption("promptfmt_docs") is not None,
         repeat=tuple(_given(config)),
         select=_codes(config, "promptfmt_select"),
@@ -100,7 +103,7 @@ def read_settings(config: Options, default_profiles: Sequence[str]) -> Settings:
 
 def _given(config: Options) -> Iterator[str]:
     """Yield the command-line options that change what is rendered, as they were given."""
-    for name in ("profile", "format", "docs", "num_fewshot", "allow_code_path"):
+    for name in ("profile", "format", "variants", "docs", "num_fewshot", "allow_code_path"):
         given = config.getoption(f"promptfmt_{name}")
         for value in given if isinstance(given, list) else [given]:
             if value is not None:
@@ -131,9 +134,9 @@ def _count(config: Options, name: str, *, least: int) -> int | None:
     return number
 
 
-def _seconds(written: str) -> float:
+def _seconds(written: str, default: float) -> float:
     try:
-        seconds = float(written or DEFAULT_TIME_LIMIT)
+        seconds = float(written or default)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):

@@ -131,6 +131,10 @@ class TaskView:
         except PromptfmtError as error:
             return error
 
+    def prepare(self) -> None:
+        """Render now instead of when a rule asks for it."""
+        self._material  # noqa: B018  # cached
+
     @property
     def failure(self) -> PromptfmtError | None:
         """Return what stopped rendering, None when nothing did."""

@@ -23,7 +23,7 @@ from pytest_promptfmt.formats.apply import (
 from pytest_promptfmt.formats.format import Format
 from pytest_promptfmt.formats.registry import find_format, known_formats, register_format
 from pytest_promptfmt.formats.suffix import split_name, split_suffix
-from pytest_promptfmt.formats.template import Resolve, apply_template, has_template
+from pytest_promptfmt.formats.template import Resolve, TemplatedTask, apply_template, has_template
 from pytest_promptfmt.formats.variants import AXES, variants_of, vary
 from pytest_promptfmt.tasks import Task
 
@@ -37,15 +37,18 @@ __all__ = [
     "apply_template",
     "as_written",
     "attempts",
+    "base_format",
     "declared_formats",
     "find_format",
     "format_of",
+    "is_variant",
     "known_formats",
     "laid_out",
     "lay_out",
     "lay_out_as",
     "overwritten",
     "register_format",
+    "remarks",
     "split_name",
     "split_suffix",
     "variant_names",
@@ -107,6 +110,25 @@ def laid_out(
             raise attempt.error
         tasks.append(attempt.task)
     return tuple(tasks)
+
+
+def base_format(name: str | None) -> str | None:
+    """Return the format that a name such as `mcqa+enumerator-roman` is a variant of; the name itself otherwise."""
+    return None if name is None else name.partition("+")[0]
+
+
+def is_variant(name: str | None) -> bool:
+    """Return whether the name is that of a variant."""
+    return base_format(name) != name
+
+
+def remarks(task: Task) -> Iterator[str]:
+    """Yield what laying out a task did that its author should know: values replaced, values set."""
+    if isinstance(task, LaidOutTask | TemplatedTask):
+        yield from task.notes
+    for value in task.overwritten if isinstance(task, LaidOutTask) else ():
+        where = f"{value.position}: " if value.position is not None else ""
+        yield f"{where}{value.key} is {value.written!r}, and the format {task.format!r} makes it {value.becomes!r}"
 
 
 def wanted_formats(task: Task, formats: Sequence[str] = ()) -> tuple[str | None, ...]:

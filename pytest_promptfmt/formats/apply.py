@@ -58,13 +58,18 @@ class LaidOutTask(Task):
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(Task)}
         for key in ("doc_to_text", "doc_to_target", "doc_to_choice", "output_type", "gen_prefix"):
             own[key] = getattr(self.written, key)
+        told = declared_mappings(self.written)
+        if told is not None:
+            own |= {"doc_to_text": told.question, "doc_to_choice": told.choices, "doc_to_target": told.answer}
         for key, column in _default_columns(self.written).items():
             own[key] = column if own[key] is None else own[key]
         mappings = {
             key: getattr(self.written.fewshot, key) for key in ("doc_to_text", "doc_to_target", "doc_to_choice")
         }
         own["fewshot"] = dataclasses.replace(self.fewshot, **mappings)
-        texts = [text for name in TEXT_FIELDS if (text := getattr(self.layout, name)) is not None]
+        texts = [text for name in TEXT_FIELDS if name != "topic" and (text := getattr(self.layout, name)) is not None]
+        if self.layout.topic is not None:
+            texts.append(text_field("topic", self.layout.topic).template)
         if any(has_markup(text) for text in texts):
             own["description"] = STAND_INS + "\n".join((str(self.written.description or ""), *texts))
         else:

@@ -67,7 +67,7 @@ def read_mappings(task: Task, format_name: str) -> Mappings:
     cues. Raises FormatError, saying what was found and how to tell the fields, when it cannot be read so.
     """
     text, choices = task.doc_to_text, task.doc_to_choice
-    labels = _as_labels(choices)
+    labels = labels_in(choices)
     if not isinstance(text, str) or not has_markup(text) or _is_expression(text):
         if labels is not None:
             raise FormatError(
@@ -77,7 +77,7 @@ def read_mappings(task: Task, format_name: str) -> Mappings:
                 hint=_FIELDS_HINT,
             )
         return Mappings(text, choices, task.doc_to_target)
-    segments = _segments(text)
+    segments = segments_of(text)
     if segments is None:
         raise _unreadable(task, format_name, "it has statements, of which a format cannot tell the question")
     if labels is not None:
@@ -114,7 +114,7 @@ def _is_expression(source: str) -> bool:
         return True  # the format says what is wrong with it
 
 
-def _as_labels(choices: Any) -> tuple[str, ...] | None:
+def labels_in(choices: Any) -> tuple[str, ...] | None:
     """Return the choices when they are nothing but the first labels of a set, else None."""
     if not isinstance(choices, Sequence) or isinstance(choices, str):
         return None
@@ -125,7 +125,7 @@ def _as_labels(choices: Any) -> tuple[str, ...] | None:
     return bare if len(bare) > 1 and bare in known else None
 
 
-def _segments(source: str) -> list[tuple[bool, str]] | None:
+def segments_of(source: str) -> list[tuple[bool, str]] | None:
     """Return literal texts (False) and `{{ … }}` outputs (True) in turn; None when there is other markup."""
     try:
         tokens = list(grammar().lex(source))

@@ -12,12 +12,23 @@ from typing import Any
 from pytest_promptfmt.errors import FormatError, did_you_mean
 from pytest_promptfmt.formats.labels import first_labels
 from pytest_promptfmt.formats.template_configs import (
-    TEMPLATE_CLASSES,
     ClozeTemplateConfig,
     MCQTemplateConfig,
     TemplateConfig,
 )
+from pytest_promptfmt.formats.template_extensions import (
+    ClassificationTemplateConfig,
+    GenerationTemplateConfig,
+    RankingTemplateConfig,
+)
 
+TEMPLATE_CLASSES: tuple[type[TemplateConfig], ...] = (
+    MCQTemplateConfig,
+    ClozeTemplateConfig,
+    GenerationTemplateConfig,
+    RankingTemplateConfig,
+    ClassificationTemplateConfig,
+)
 ENTRY_POINT_GROUP = "pytest_promptfmt.templates"
 
 

@@ -82,8 +82,7 @@ class TaskRenderer:
     def _request_builder(self) -> RequestBuilder:
         if self._requests is None:
             try:
-                with self._random.used():
-                    context = ContextBuilder(self.task, self._docs, self._num_fewshot)
+                context = ContextBuilder(self.task, self._docs, self._num_fewshot, self._random.used)
                 self._requests = RequestBuilder.for_task(context)
             except PromptfmtError as error:
                 self._requests = error

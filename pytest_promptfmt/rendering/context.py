@@ -6,7 +6,8 @@ Nothing here knows of profiles; what a chat template or a system instruction add
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -89,19 +90,27 @@ class Layout:
 class ContextBuilder:
     """Lays out the docs of one task, in order; the demonstrations of a doc depend on the docs before it.
 
-    Raises RenderError on construction for a task whose first doc lm-eval 0.4.13 would refuse.
+    Raises RenderError on construction for a task whose first doc lm-eval 0.4.13 would refuse. `own_randomness` is
+    entered around that first look where the task is not repeatable.
     """
 
-    def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        docs: TaskDocs,
+        num_fewshot: int | None,
+        own_randomness: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self.task = task
         self.num_shots = task.shots(num_fewshot)
         self._fields = _Fields(task, docs.columns)
         self.is_repeatable = self._fields.are_repeatable(self.num_shots) and isinstance(task.fewshot.sampler, str)
         # Functions may change the docs they get, and lm-eval keeps the pool for the whole task.
         self._pool: Sequence[Doc] = docs.fewshot if self.is_repeatable else copy_docs(docs.fewshot)
-        self._draw = make_sampler(task, self._pool)
         self._turns: dict[int, Turn] = {}
-        self.has_several_inputs = self._check_first_doc(docs.evaluated)
+        with nullcontext() if self.is_repeatable else own_randomness():
+            self._draw = make_sampler(task, self._pool)
+            self.has_several_inputs = self._check_first_doc(docs.evaluated)
 
     def layout(self, number: int, doc: Doc) -> Layout:
         """Return the layout of the doc with that number; raises RenderError."""

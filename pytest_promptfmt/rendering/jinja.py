@@ -15,6 +15,7 @@ from jinja2 import Template as JinjaTemplate
 from jinja2.compiler import Frame
 from jinja2.exceptions import SecurityError, TemplateRuntimeError, TemplateSyntaxError, UndefinedError
 from jinja2.runtime import Context
+from jinja2.sandbox import MAX_RANGE
 from jinja2.utils import missing
 
 from pytest_promptfmt.errors import LimitExceededError, Position, RenderError, did_you_mean
@@ -142,7 +143,7 @@ class Template:
         self._constant: list[Piece] | None = None
         self._compiled: JinjaTemplate | None = None
         if "{{" in source or "{%" in source or "{#" in source:
-            self._compiled = _ENVIRONMENT.from_string(source)
+            self._compiled = _compiled(source)
             self._globals = dict(self._compiled.globals)
             self._root: Callable[[Context], Iterable[Any]] = self._compiled.root_render_func
         else:
@@ -186,6 +187,14 @@ class Template:
         return line
 
 
+def _compiled(source: str) -> JinjaTemplate:
+    try:
+        return _ENVIRONMENT.from_string(source)
+    except (RecursionError, MemoryError, SyntaxError) as error:
+        # Jinja and Python read nested code by recursion, each to a depth of its own.
+        raise TemplateSyntaxError("it is nested too deeply, or has too long an expression", 1) from error
+
+
 @lru_cache(maxsize=_CACHED_TEMPLATES)
 def compile_template(source: str) -> Template:
     """Return the compiled template; the same object for the same source.
@@ -222,6 +231,8 @@ def explain(
                 f"{key} uses {missing[1]!r}, which no doc has ({where}{at})", position=position, hint=hint
             )
         return RenderError(f"{key} {where}{at}: {error.message}", position=position)
+    if isinstance(error, OverflowError) and str(error).startswith("Range too big"):
+        return LimitExceededError(f"{key} {where}{at}: a range of more than {MAX_RANGE:,} numbers", position=position)
     if isinstance(error, SecurityError):
         return RenderError(
             f"{key} {where}{at}: the sandbox refuses what lm-eval would allow: {error.message}",

@@ -5,6 +5,8 @@ Plain text, without colours: it also goes to JUnit files and annotations.
 
 from __future__ import annotations
 
+import glob
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,6 +22,8 @@ from pytest_promptfmt.snapshots.extension import Verdict
 
 PREVIEW_LINES = 40
 """Lines shown of a snapshot that does not exist yet."""
+
+_NOT_IN_PATHS = re.compile(r"\[|::")
 
 
 def outcome_of(verdict: Verdict, instances: Sequence[Instance], item: Outcome) -> Outcome:
@@ -55,9 +59,21 @@ def repeated_text(outcome: Outcome, first: str, *, command: str) -> str:
     return f"{outcome.task} [{outcome.profile}]: as {first}\naccept: {command}"
 
 
-def accept_command(path: str, names: str, options: Sequence[str]) -> str:
-    """Return the shell command that accepts one item: its file, the rest of its node id, and this run's options."""
-    return shlex.join(["pytest", "--promptfmt", *options, f"{path}::{names}", "--snapshot-update"])
+def accept_command(path: str, names: str, options: Sequence[str], task: str) -> str:
+    """Return the shell command that accepts one item: its file, the rest of its node id, and this run's options.
+
+    pytest 9.2 takes no path with `[` or `::` in it; then the nearest folder above is searched for the task.
+    """
+    chosen = [f"{path}::{names}"]
+    if _NOT_IN_PATHS.search(path):
+        folder = next((part for part in _folders_above(path) if not _NOT_IN_PATHS.search(part)), ".")
+        chosen = [folder, "--promptfmt-task", glob.escape(task), "-k", names.rpartition("::")[2]]
+    return shlex.join(["pytest", "--promptfmt", *options, *chosen, "--snapshot-update"])
+
+
+def _folders_above(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
 
 
 def _explanation(verdict: Verdict, instances: Sequence[Instance], outcome: Outcome) -> Iterator[str]:

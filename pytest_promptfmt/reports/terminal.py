@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
@@ -10,6 +11,9 @@ from pytest_promptfmt.errors import display_path
 from pytest_promptfmt.reports.clusters import Cluster
 from pytest_promptfmt.reports.outcomes import Tally
 from pytest_promptfmt.settings import Settings
+
+ACCEPTABLE: Final = frozenset({"new", "changed", "renamed", "damaged", "header-only"})
+"""The categories that `--snapshot-update` settles."""
 
 SHOWN_TASKS: Final = 8
 """How many tasks of one cluster are named without -v."""
@@ -25,9 +29,15 @@ def header_lines(settings: Settings, profile_ids: Sequence[str]) -> list[str]:
     return [f"promptfmt: profiles {', '.join(profile_ids)}; {code}"]
 
 
-def summary_lines(tally: Tally, *, verbosity: int = 0) -> list[str]:
-    """Return the closing lines: each distinct problem once, with how often and where; empty when all was well."""
-    return list(_summary(tally, verbosity))
+def summary_lines(tally: Tally, *, arguments: Sequence[str], verbosity: int = 0) -> list[str]:
+    """Return the closing lines: each distinct problem once, with how often and where; empty when all was well.
+
+    `arguments` are those that this run was started with; with one more, it accepts what it found.
+    """
+    lines = list(_summary(tally, verbosity))
+    if not ACCEPTABLE.isdisjoint(tally.clusters.counts()):
+        lines.append(f"accept all of it: {shlex.join(['pytest', *arguments, '--snapshot-update'])}")
+    return lines
 
 
 def _summary(tally: Tally, verbosity: int) -> Iterator[str]:
@@ -42,7 +52,7 @@ def _summary(tally: Tally, verbosity: int) -> Iterator[str]:
 
 def _cluster_lines(cluster: Cluster, verbosity: int) -> Iterator[str]:
     size = f"{_count(len(cluster.members), 'item')} of {_count(len(cluster.tasks), 'task')}"
-    title = "the header is out of date; --snapshot-update rewrites it" if cluster.category == "header-only" else ""
+    title = "the header is out of date" if cluster.category == "header-only" else ""
     yield f"{cluster.category}, {size}: {title or cluster.example}"
     if len(cluster.members) > 1:
         yield f"    {_names(cluster.tasks, verbosity)}"

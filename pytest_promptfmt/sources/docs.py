@@ -7,6 +7,7 @@ for it. How a file is read is decided in data_files.py.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -216,13 +217,16 @@ class _Search:
     # -- sidecars ----------------------------------------------------------------------------------------------
 
     def _sidecar(self, *suffixes: str) -> _Source | None:
-        """Return the first file beside the task that is called like the task or its file, with one of the ends."""
+        """Return the first file beside the task that is called like the task or its file, with one of the ends.
+
+        Whatever has the name is meant: a folder or a link to nothing is told, not passed over.
+        """
         task_path = self.task.path
         if task_path is None:
             return None
         stems = [stem for stem in dict.fromkeys([self.task.name, task_path.stem]) if _is_file_name(stem)]
         paths = [task_path.with_name(stem + suffix) for stem in stems for suffix in suffixes]
-        path = next((path for path in paths if path.is_file()), None)
+        path = next((path for path in paths if os.path.lexists(path)), None)
         if path is None:
             return None
         return _Source(label=path.name, position=Position(path), docs=partial(read_data_file, path))

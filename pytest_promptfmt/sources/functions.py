@@ -80,6 +80,13 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
     )
 
 
+def load_function(
+    ref: FunctionRef, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS
+) -> Callable[..., Any]:
+    """Return the function or class that one `!function` names; raises as `bind_functions`."""
+    return _function(ref, ref.position, ref.position.path.name, trusted, time_limit)
+
+
 def _rendering_refs(task: Task) -> Iterator[FunctionRef]:
     values = [getattr(task, name) for name in _TASK_FIELDS]
     values += [getattr(task.dataset, name) for name in _DATASET_FIELDS]

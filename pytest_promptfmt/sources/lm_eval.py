@@ -11,7 +11,7 @@ from pytest_promptfmt.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.sources.groups import group_tasks
 from pytest_promptfmt.sources.index import TaskIndex, yaml_files
 from pytest_promptfmt.sources.kinds import Kind, kind_of, looks_like_task, read_if_task
-from pytest_promptfmt.sources.task_config import task_from_config
+from pytest_promptfmt.sources.task_config import check_name, task_from_config
 from pytest_promptfmt.sources.yaml import YamlFile, resolved
 from pytest_promptfmt.tasks import Task, locate_nowhere
 
@@ -120,5 +120,6 @@ def _class_file(path: Path, file: YamlFile, notes: tuple[str, ...]) -> TaskFile:
             position=file.locate(("class",)),
             hint="lm-eval 0.4.13 drops the file without a word",
         )
+    check_name(name, file.locate(("task",)))
     reason = f"{name} is a Python task class ({file.config['class']}): its prompts are made by its own code"
     return TaskFile(path=path, kind="class", names=(name,), notes=(*notes, reason))

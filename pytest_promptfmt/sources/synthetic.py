@@ -103,6 +103,10 @@ def _plan_for(task: Task) -> DocPlan:
         return _plan(fields)
     except _NoFitError as failed:
         spec = failed.field.spec
+        if isinstance(failed.error, LimitExceededError):
+            error = failed.error
+            position = task.position(*failed.field.keys)
+            raise LimitExceededError(error.message, position=position, hint=error.hint) from error
         what = f"the Python function {_function_name(spec)}" if callable(spec) else f"{failed.field.role}"
         raise SyntheticDocsError(
             f"synthetic docs cannot feed {what} (it raised {_told(failed.error)})",
@@ -189,8 +193,8 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
 
 
 def _is_about_values(error: BaseException) -> bool:
-    """Return whether other values could help: not against a syntax error or a filter that does not exist."""
-    hopeless = TemplateError | PromptfmtError | RecursionError
+    """Return whether other values could help: not against a syntax error, a missing filter or a boundless loop."""
+    hopeless = TemplateError | PromptfmtError | RecursionError | OverflowError
     return isinstance(error, UndefinedError) or not isinstance(error, hopeless)
 
 
@@ -327,9 +331,7 @@ class _Trial:
                 applied = rendering.plain_field(self._task, spec, "description", found.role, doc)
         try:
             return applied(own, rendering.Place("synthetic docs", 0)).value
-        except LimitExceededError:
-            raise
-        except RecursionError as error:
+        except (LimitExceededError, RecursionError) as error:
             raise _NoFitError(found, error) from error
         except RenderError as failed:
             cause = failed.__cause__ or failed

@@ -131,6 +131,7 @@ def task_from_config(
     """
     where = _Where(path, locate)
     _check_keys(config, where)
+    check_name(config["task"] if name is None else name, where("task"))
     fields = {key: config[key] for key in _TASK_FIELDS if key in config}
     fewshot = _fewshot(config, where)
     if config.get("use_prompt") is not None:
@@ -179,6 +180,14 @@ class _Where:
                 return found
             keys = keys[:-1]
         return Position(self._path) if self._path is not None else None
+
+
+def check_name(name: str, position: Position | None) -> None:
+    """Raise SourceError for a name that cannot stand in a line of a report: empty, or with control characters."""
+    if not name:
+        raise SourceError("a task needs a name: the key `task` is empty", position=position)
+    if not name.isprintable():
+        raise SourceError(f"the name {name!r} has characters that cannot be printed", position=position)
 
 
 def _check_keys(config: Mapping[Any, Any], where: _Where) -> None:

@@ -11,6 +11,7 @@ from pytest_promptfmt.errors import FormatError, RenderError
 from pytest_promptfmt.formats import (
     LaidOutTask,
     apply_format,
+    attempts,
     declared_formats,
     laid_out,
     overwritten,
@@ -82,6 +83,42 @@ def test_name_is_split_at_the_last_at_sign() -> None:
 def test_laying_out_anew_starts_from_what_the_author_wrote() -> None:
     task = task_with()
     assert apply_format(apply_format(task, "cot"), "mcqa") == apply_format(task, "mcqa")
+
+
+def test_format_that_does_not_fit_hides_no_other() -> None:
+    task = Task(name="t", doc_to_text="question", doc_to_target="answer")
+    made = list(attempts(task, ["mcqa", "cot", "nonsense"], variants=["answer_gap"]))
+    assert [(attempt.task.id, attempt.error is None) for attempt in made[:4]] == [
+        ("t", True),
+        ("t@mcqa", False),
+        ("t@cot", True),
+        ("t@nonsense", False),
+    ]
+    assert {attempt.task.format for attempt in made if attempt.error is None} == {
+        None,
+        "cot",
+        "cot+answer_gap-none",
+        "cot+answer_gap-space",
+    }
+    with pytest.raises(FormatError, match="needs doc_to_choice"):
+        laid_out(task, ["mcqa"])
+
+
+def test_members_of_groups_choose_formats_by_suffix(tmp_path: Path) -> None:
+    fields = "doc_to_text: question\ndoc_to_target: answer\ndoc_to_choice: choices\n"
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(f"task: {name}\ntag: pair\n{fields}", "utf-8")
+    (tmp_path / "inner.yaml").write_text("group: inner\ntask: [one, two]\n", "utf-8")
+    source = "group: outer\ntask:\n- one@mcqa\n- {task: two@cot, description: 'Hi. '}\n- one\n"
+    for text, ids in (
+        (source, ["outer.one@mcqa", "outer.two@cot"]),
+        ("group: outer\ntask: [pair@cloze]\n", ["outer.one@cloze", "outer.two@cloze"]),
+        ("group: outer\ntask: [inner@cloze]\n", ["outer.inner.one@cloze", "outer.inner.two@cloze"]),
+        ("group: outer\ntask:\n- {group: inner@cot}\n", ["outer.inner.one@cot", "outer.inner.two@cot"]),
+    ):
+        (tmp_path / "outer.yaml").write_text(text, "utf-8")
+        made = [task.id for member in load_tasks(tmp_path / "outer.yaml") for task in laid_out(member)]
+        assert made == ids
 
 
 # -- what the task becomes -------------------------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from pytest_promptfmt.formats import apply_format, known_formats
 from pytest_promptfmt.formats.literature import LITERATURE_FORMATS, PAIRS_THAT_DIFFER_IN_TOPIC
 from pytest_promptfmt.formats.pieces import differences, prompt_pieces, stand_in
+from pytest_promptfmt.sources.synthetic import synthetic_docs
 from pytest_promptfmt.tasks import Task, TaskDocs
 
 QUESTION = "Which is a cat?"
@@ -118,6 +121,14 @@ def test_topic_may_be_another_column() -> None:
     docs = TaskDocs.in_memory([{**DOC, "subject": "high_school_biology"}])
     text = next(iter(task.with_format("helm").render(docs, num_fewshot=0))).prompts[0].text
     assert text.startswith(f"{INTRO} about high school biology.\n\n")
+
+
+def test_synthetic_docs_have_the_column_of_the_topic() -> None:
+    config = {"formats": {"type": "helm", "topic": "subject"}}
+    made = dataclasses.replace(TASK, config=config).with_format("helm")
+    docs = synthetic_docs(made, count=1)
+    text = next(iter(made.render(docs, num_fewshot=0))).prompts[0].text
+    assert text.startswith(f"{INTRO} about «subject 1».\n\nQuestion: «question 1»")
 
 
 def test_topic_that_looks_like_jinja_stays_text() -> None:

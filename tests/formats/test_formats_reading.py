@@ -7,6 +7,7 @@ import pytest
 from pytest_promptfmt.errors import FormatError
 from pytest_promptfmt.formats import apply_format
 from pytest_promptfmt.formats.reading import read_mappings
+from pytest_promptfmt.sources.synthetic import synthetic_docs
 from pytest_promptfmt.tasks import Task
 
 LETTERS = ["A", "B", "C"]
@@ -81,6 +82,8 @@ def test_fields_told_in_metadata_need_no_reading() -> None:
     made = apply_format(task("{% if q %}{{ q }}{% endif %}", LETTERS, fields=fields), "mcqa")
     instance = next(iter(made.render([{"q": "Q", "a": "x", "b": "y", "answer": 1}])))
     assert (instance.prompts[0].text, instance.target) == ("Question: Q\nA. x\nB. y\nAnswer:", 1)
+    (doc,) = synthetic_docs(made, count=1)
+    assert {"q", "a", "b", "answer"} <= doc.keys()
 
 
 def test_unknown_field_in_metadata_comes_with_the_closest_name() -> None:

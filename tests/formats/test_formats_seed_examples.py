@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from pytest_promptfmt.errors import FormatError
 from pytest_promptfmt.formats import LaidOutTask, known_formats, laid_out
+from pytest_promptfmt.profiles import builtin_profile
 from pytest_promptfmt.rendering.prompt import Instance
 from pytest_promptfmt.sources.lm_eval import load_tasks
 from pytest_promptfmt.tasks import Task, TaskDocs
@@ -306,3 +308,43 @@ def test_field_mappings_default_to_the_columns_question_and_answer(read: Read) -
     (made,) = laid_out(task)
     assert isinstance(made, LaidOutTask)
     assert shown_with_answer(made) == MCQA
+
+
+SHOT_BODY = "Question: And of China?\nA. Beijing\nB. Shanghai\nC. Xi'an\nD. Hong Kong\n"
+BODY = "Question: What is the capital of France?\nA. Berlin\nB. Madrid\nC. Paris\nD. London\n"
+ASKED = GENERATE.removesuffix("\nThe best answer is C")
+
+
+def in_chat(task: Task, *, turns: bool) -> list[tuple[str, str]]:
+    profile = dataclasses.replace(builtin_profile("chat-chatml"), fewshot_as_turns=turns)
+    docs = TaskDocs.in_memory([FRANCE], [CHINA] * 2)
+    text = next(iter(task.render(docs, profile, num_fewshot=1))).prompts[0].text
+    parts = [part.removesuffix("<|im_end|>\n") for part in text.split("<|im_start|>")[1:]]
+    return [(part.partition("\n")[0], part.partition("\n")[2]) for part in parts]
+
+
+def test_demonstrations_are_turns_of_a_chat(my_task: Make) -> None:
+    mcqa, generate = laid_out(my_task("formats: {mcqa: null, generate: null}"))
+    assert in_chat(mcqa, turns=True) == [
+        ("user", f"{SHOT_BODY}Answer:"),
+        ("assistant", "A"),
+        ("user", f"{BODY}Answer:"),
+        ("assistant", ""),
+    ]
+    chat = in_chat(generate, turns=True)
+    assert chat[1:] == [
+        ("assistant", "The best answer is A"),
+        ("user", ASKED),
+        ("assistant", "The best answer is"),
+    ]
+
+
+def test_demonstrations_in_one_turn_of_a_chat_read_as_without_one(my_task: Make) -> None:
+    mcqa, generate = laid_out(my_task("formats: {mcqa: null, generate: null}"))
+    assert in_chat(mcqa, turns=False) == [
+        ("user", f"{SHOT_BODY}Answer: A\n\n{BODY}Answer:"),
+        ("assistant", ""),
+    ]
+    user, assistant = in_chat(generate, turns=False)
+    assert user[1].endswith(f"\nThe best answer is A\n\n{ASKED}")
+    assert assistant == ("assistant", "The best answer is")

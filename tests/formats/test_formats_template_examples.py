@@ -28,7 +28,7 @@ from pytest_promptfmt import (
 from pytest_promptfmt.errors import CodeNotAllowedError, FormatError, RenderError
 from pytest_promptfmt.formats import laid_out
 from pytest_promptfmt.formats.template import TemplatedTask
-from pytest_promptfmt.formats.template_configs import (
+from pytest_promptfmt.formats.template_extensions import (
     ClassificationTemplateConfig,
     GenerationTemplateConfig,
     RankingTemplateConfig,

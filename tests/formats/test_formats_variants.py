@@ -12,9 +12,9 @@ from pytest_promptfmt.formats import (
     apply_format,
     known_formats,
     laid_out,
+    variant_names,
     variants_of,
     vary,
-    wanted_formats,
 )
 from pytest_promptfmt.formats.pieces import Asked, differences
 from pytest_promptfmt.formats.variants import Variant, parse_variant, split_variants, undeclared_changes
@@ -137,9 +137,7 @@ def test_unknown_variant_comes_with_the_closest_one(name: str, hint: str) -> Non
 
 
 def test_variants_are_added_to_the_formats_that_are_tested() -> None:
-    assert wanted_formats(TASK, ["mcqa"], ["enumerator-roman", "answer_gap"]) == (
-        None,
-        "mcqa",
+    assert variant_names(TASK, "mcqa", ["enumerator-roman", "answer_gap"]) == (
         "mcqa+enumerator-roman",
         "mcqa+answer_gap-none",
         "mcqa+answer_gap-newline",
@@ -150,7 +148,7 @@ def test_variants_are_added_to_the_formats_that_are_tested() -> None:
 
 
 def test_task_in_no_format_has_no_variants() -> None:
-    assert wanted_formats(TASK, (), ["all"]) == (None,)
+    assert laid_out(TASK, (), variants=["all"]) == (TASK,)
 
 
 def test_variants_start_from_the_overrides_of_the_task() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import jinja2
 import pytest
 
-from pytest_promptfmt.errors import FormatError
+from pytest_promptfmt.errors import FormatError, RenderError
 from pytest_promptfmt.formats import LaidOutTask, apply_format, known_formats, variants_of
-from pytest_promptfmt.sources.lm_eval import load_tasks
+from pytest_promptfmt.sources.lm_eval import load_tasks, read_task_file
 from pytest_promptfmt.sources.synthetic import synthetic_docs
 from pytest_promptfmt.tasks import Dataset, Doc, FewShot, Task, TaskDocs, TextTemplate
 
@@ -92,6 +92,28 @@ def test_real_task_that_cannot_be_laid_out_says_why(file: str, says: str) -> Non
     with pytest.raises(FormatError, match=says) as caught:
         apply_format(read(file), "mcqa")
     assert caught.value.position is not None
+
+
+def test_no_real_task_crashes_under_any_format() -> None:
+    laid_out, refused, failed = 0, [], []
+    for path in sorted(TASKS.rglob("*.yaml"))[::97]:
+        file = read_task_file(path) if "group:" not in path.read_text("utf-8") else None
+        for task in file.tasks if file is not None else ():
+            for name in known_formats():
+                try:
+                    made = apply_format(task, name)
+                except FormatError as error:
+                    refused.append(error)
+                    continue
+                laid_out += 1
+                docs = synthetic_docs(made, count=1)
+                try:
+                    next(iter(made.render(TaskDocs.in_memory(docs), num_fewshot=0)))
+                except RenderError as error:
+                    failed.append(error.message)
+    assert laid_out > len(refused) > 0
+    assert all(error.position is not None for error in refused)
+    assert not [message for message in failed if "has no column" not in message]
 
 
 FRANCE = {"question": "Capital of {{ France }}?", "choices": ["Berlin", "'Madrid'", "Paris\n", "7"], "answer": 2}

@@ -1,0 +1,53 @@
+"""The command `promptfmt`. A command is one file here: a function, and its line below.
+
+Commands import the rooms they need when they run, so that `promptfmt --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from pytest_promptfmt.cli.convert import convert
+from pytest_promptfmt.cli.explain import docs, explain
+from pytest_promptfmt.cli.formats import formats
+from pytest_promptfmt.cli.output import visible
+from pytest_promptfmt.errors import PromptfmtError, SettingsError
+
+
+class _Group(TyperGroup):
+    """Prints our errors as one message: exit code 2 where the command was used wrongly, 1 where it refuses."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PromptfmtError as error:
+            typer.echo(visible(str(error)), err=True)
+            raise typer.Exit(2 if isinstance(error, SettingsError) else 1) from error
+
+
+app = typer.Typer(
+    name="promptfmt",
+    cls=_Group,
+    help="Prompt formats of language-model evaluations: look at them, convert them, check them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(convert)
+app.command()(formats)
+app.command()(explain)
+app.command()(docs)
+
+
+def main() -> None:
+    """Run the command line and exit: 0 done, 1 refused, 2 used wrongly."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:  # a prompt may hold characters that the terminal's encoding lacks
+            reconfigure(errors="backslashreplace")
+    app(prog_name="promptfmt")

@@ -1,0 +1,182 @@
+"""`promptfmt convert`: the layout of a task file into another form, with proof that nothing else changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pytest_promptfmt.errors import FormatError, Position, SettingsError, SourceError, display_path
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.formats.conversion import Conversion
+    from pytest_promptfmt.tasks import Task, TaskDocs
+
+PROOF_SECONDS = 60.0
+PROOF_DOCS = 20
+PROOF_SHOTS = 2
+
+
+def convert(
+    file: Annotated[Path, typer.Argument(help="The task file.", show_default=False)],
+    to: Annotated[str | None, typer.Option("--to", metavar="mcq|cloze", help="Write `template:` of this kind.")] = None,
+    format_name: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", help="Write `formats:` with this format.")
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Change the file.")] = False,
+    stdout: Annotated[bool, typer.Option("--stdout", help="Print the new file instead of the difference.")] = False,
+    allow_code: Annotated[
+        bool, typer.Option("--allow-code", help="Run the task's own Python functions for the proof.")
+    ] = False,
+) -> None:
+    """Convert the layout that a task file writes, and show the difference.
+
+    `--to` turns one `template:` into the other kind, or a hand-written doc_to_text into a template. `--format` turns
+    a hand-written doc_to_text into `formats:`. What was written by hand is converted only when every prompt and
+    request stays the same. All else in the file stays as it is, comments included.
+    """
+    if (to is None) == (format_name is None):
+        raise SettingsError("convert to what?", hint="give either --to mcq, --to cloze or --format NAME")
+    if to not in (None, "mcq", "cloze"):
+        raise SettingsError(f"there is no template {to!r} to convert to", hint=f"mcq, cloze, or --format {to}")
+    if write and stdout:
+        raise SettingsError("--write and --stdout exclude each other")
+    path = file.resolve()
+    task = _only_task(path, allow_code=allow_code)
+    before = _text_of(path)
+    conversion = _conversion(task, to, format_name)
+    _refuse_keys_elsewhere(path, task, conversion)
+    after = _converted(before, conversion, task)
+    if stdout:
+        typer.get_binary_stream("stdout").write(after.encode())  # the file's bytes, whatever the terminal's encoding
+    elif before == after:
+        typer.echo(f"{display_path(file)}: nothing to change", err=True)
+    else:
+        _print_difference(before, after, display_path(file))
+        if write:
+            _replace(path, after)
+
+
+def _only_task(path: Path, *, allow_code: bool) -> Task:
+    """Return the task of a file that defines exactly one. Raises SourceError."""
+    from pytest_promptfmt.sources.functions import bind_functions
+    from pytest_promptfmt.sources.lm_eval import load_tasks, read_task_file
+
+    if path.is_dir():
+        raise SourceError("this is a folder; one file is converted at a time", position=Position(path))
+    found = read_task_file(path) if path.exists() else None
+    if found is not None and found.kind != "task":
+        raise SourceError(
+            f"this file defines the {found.kind} {found.names[0]!r}, whose layout is not written here",
+            position=Position(path, 1),
+            hint="convert the files of its tasks" if found.kind == "group" else None,
+        )
+    [task] = found.tasks if found is not None else load_tasks(path)
+    return bind_functions(task, trusted=lambda _file: True) if allow_code else task
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SourceError("only UTF-8 files are converted", position=Position(path)) from error
+    except OSError as error:
+        raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error
+
+
+def _conversion(task: Task, to: str | None, format_name: str | None) -> Conversion:
+    """Return what to write and remove, proved on the docs at hand; says on stderr which these are."""
+    from pytest_promptfmt.formats.conversion import convert_layout, convert_template_key
+    from pytest_promptfmt.formats.template import has_template
+    from pytest_promptfmt.limits import time_limit
+    from pytest_promptfmt.sources.docs import load_docs
+
+    if to is not None and has_template(task):
+        typer.echo("a template becomes another: the prompts change", err=True)
+        return convert_template_key(task, to)
+    with time_limit(PROOF_SECONDS, f"proving the conversion of {task.name}", task.position("doc_to_text")):
+        docs = load_docs(task, count=PROOF_DOCS, num_fewshot=PROOF_SHOTS)
+        if format_name is not None:
+            conversion = convert_layout(task, format_name, docs)
+        else:
+            conversion = _to_template(task, to or "", docs)
+    shots = f", with 0 and {PROOF_SHOTS} shots" if len(docs.fewshot) > PROOF_SHOTS else ""
+    typer.echo(f"every prompt and request stays the same, tried on docs ({docs.origin}){shots}", err=True)
+    if docs.origin.endswith(" synthetic"):
+        typer.echo("  no docs are at hand: they were made from the templates", err=True)
+    return conversion
+
+
+def _to_template(task: Task, kind: str, docs: TaskDocs) -> Conversion:
+    """Return the conversion of a hand-written layout; a refusal says how to get another layout."""
+    from pytest_promptfmt.formats.conversion import convert_layout_to_template
+
+    try:
+        return convert_layout_to_template(task, kind, docs)
+    except FormatError as error:
+        hint = "a prompt written by hand becomes only what asks the same; nothing was changed"
+        hint += "; for another prompt try --to mcq first" if kind == "cloze" else ""
+        raise FormatError(error.message, position=error.position, hint=hint) from error
+
+
+def _refuse_keys_elsewhere(path: Path, task: Task, conversion: Conversion) -> None:
+    """Raise FormatError for a key that is to change and was not written in this file's own lines."""
+    from pytest_promptfmt.sources.yaml import read_yaml
+
+    file = read_yaml(path)
+    for key in (*conversion.written, *conversion.removed):
+        owner = file.owner(key)
+        place = task.position(key) if owner is not None else None
+        if owner is None or place is None:
+            continue
+        if place.path != file.path:
+            raise FormatError(
+                f"{key} is written here, and {display_path(path)} includes it",
+                position=place,
+                hint="every task that includes this file would change: move the key into the task's own file first",
+            )
+        if any(key == repeated for repeated, _ in file.repeated):
+            raise FormatError(f"{key} is written twice", position=place, hint="remove the earlier one")
+        if key not in owner.marks:
+            raise FormatError(f"{key} comes from a merge (<<)", position=place, hint="write the key itself")
+
+
+def _converted(before: str, conversion: Conversion, task: Task) -> str:
+    from pytest_promptfmt.cli.yaml_edit import with_keys
+
+    try:
+        return with_keys(before, conversion.written, conversion.removed)
+    except FormatError as error:
+        raise FormatError(error.message, position=task.position("task"), hint=error.hint) from error
+
+
+def _print_difference(before: str, after: str, name: str) -> None:
+    import difflib
+
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(soft_wrap=True, highlight=False)
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, f"{name} (converted)", lineterm="")
+    for line in lines:
+        console.print(Text(line, style=colours.get(line[0], "")))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write the file in one step: a reader sees the old one or the new one. Raises SourceError."""
+    import shutil
+    import tempfile
+
+    temporary: str | None = None
+    try:
+        with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
+            temporary = stream.name
+            stream.write(text.encode("utf-8"))
+        shutil.copymode(path, temporary)
+        Path(temporary).replace(path)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise SourceError(f"the file cannot be written: {error.strerror}", position=Position(path)) from error

@@ -1,0 +1,279 @@
+"""Changing some keys of a YAML file and not one byte of the rest.
+
+The YAML scanner says where keys, values and comments stand; only those places are written. What came out is read again
+and compared before anybody gets to see it. (A round trip through a YAML writer would lay out anew one in three of
+lm-eval's own task files.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from pytest_promptfmt.errors import FormatError
+
+_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+_COMMENT = re.compile("#[^\n\r\x85\u2028\u2029]*")
+_BLOCK_HEADER_COMMENT = re.compile(r"[|>][-+0-9]*[ \t]+(#[^\n\r]*)")
+_PLAIN = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+
+
+def with_keys(text: str, written: Mapping[str, Any], removed: Sequence[str] = ()) -> str:
+    """Return the text of a YAML file with top-level keys written and removed; the rest is the same byte for byte.
+
+    New keys stand behind the one that precedes them in `written`. A mapping that stays one is changed option by option.
+    Every comment is kept: that of a removed key on a line of its own. Raises FormatError for a file in which that
+    cannot be done.
+    """
+    try:
+        page = _Page(text)
+        made = page.edited(written, removed)
+        _prove(page, _Page(made), written, removed)
+    except yaml.YAMLError as error:
+        problem = getattr(error, "problem", None) or error
+        raise FormatError(f"the keys cannot be changed without damage to the rest: {problem}") from error
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A key of a block mapping and where it stands, as offsets; `first` and `end` are those of the value's text."""
+
+    key: str
+    value: yaml.Node
+    start: int
+    colon: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    start: int
+    end: int
+    text: str
+
+
+class _Page:
+    """The text of a YAML file with what the scanner says about it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        tokens = list(yaml.scan(text, Loader=yaml.SafeLoader))
+        self.tokens = [token for token in tokens if token.end_mark.index > token.start_mark.index]
+        self.comments = list(self._comments())
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if not isinstance(root, yaml.MappingNode) or root.flow_style:
+            raise FormatError(
+                "the keys do not stand on lines of their own", hint="write the task as `key: value` lines"
+            )
+        self.entries = self._entries(root)
+        found = _BREAK.search(text)
+        self.newline = found[0] if found else "\n"
+
+    def edited(self, written: Mapping[str, Any], removed: Sequence[str]) -> str:
+        text = self.text
+        edits = sorted(self._edits(self.entries, written, removed), key=lambda edit: edit.start)
+        for edit in reversed(edits):
+            text = text[: edit.start] + edit.text + text[edit.end :]
+        return text
+
+    def _comments(self) -> Iterator[tuple[int, str]]:
+        """Yield offset and text of every comment: between tokens there is nothing but blanks and comments."""
+        end = 0
+        for token in self.tokens:
+            for match in _COMMENT.finditer(self.text, end, token.start_mark.index):
+                yield match.start(), match[0]
+            start, end = token.start_mark.index, token.end_mark.index
+            header = _BLOCK_HEADER_COMMENT.match(self.text, start, end)
+            if header is not None and getattr(token, "style", None) in ("|", ">"):
+                yield header.start(1), header[1]
+        for match in _COMMENT.finditer(self.text, end):
+            yield match.start(), match[0]
+
+    def _entries(self, mapping: yaml.MappingNode) -> list[_Entry]:
+        starts = [key.start_mark.index for key, _ in mapping.value]
+        ends = [*starts[1:], mapping.end_mark.index]
+        entries = []
+        for (key, value), start, end in zip(mapping.value, starts, ends, strict=True):
+            inside = [token for token in self.tokens if start <= token.start_mark.index < end]
+            colon = next((at for at, token in enumerate(inside) if isinstance(token, yaml.ValueToken)), None)
+            line = self.text[self._line_start(start) : start]
+            if colon is None or not isinstance(key, yaml.ScalarNode) or line.strip(" \t\ufeff"):
+                raise FormatError(
+                    f"line {key.start_mark.line + 1} is none of the form `key: value`", hint="write the key on a line"
+                )
+            after = inside[colon].end_mark.index
+            first, last = (
+                (inside[colon + 1].start_mark.index, inside[-1].end_mark.index)
+                if inside[colon + 1 :]
+                else (after, after)
+            )
+            # A block scalar reaches over the blank lines below it, which are layout here.
+            last = first + len(self.text[first:last].rstrip(" \t\r\n"))
+            entries.append(_Entry(key.value, value, start, after, first, last))
+        return entries
+
+    def _edits(self, entries: Sequence[_Entry], written: Mapping[str, Any], removed: Sequence[str]) -> Iterator[_Edit]:
+        by_key = {entry.key: entry for entry in entries}
+        indent = " " * self._column(entries[0].start)
+        before: _Entry | None = None
+        for key, value in written.items():
+            entry = by_key.get(key)
+            if entry is not None:
+                yield from self._changed(entry, value, indent)
+                before = entry
+                continue
+            line = f"{indent}{key}:{''.join(self._value(value, indent))}"
+            if before is not None:
+                at = self._line_end(before.end)
+                yield _Edit(at, at, self.newline + line)
+            else:
+                touched = next((entry for entry in entries if entry.key in written or entry.key in removed), entries[0])
+                at = self._line_start(touched.start)
+                yield _Edit(at, at, line + self.newline)
+        for key in removed:
+            if key in by_key:
+                yield self._without(by_key[key], indent)
+
+    def _changed(self, entry: _Entry, value: Any, indent: str) -> Iterator[_Edit]:
+        is_here = entry.value.start_mark.index >= entry.colon  # an alias has the place of its anchor
+        if is_here and _same(_constructed(entry.value), value):
+            return
+        node = entry.value
+        if is_here and isinstance(value, Mapping) and isinstance(node, yaml.MappingNode) and not node.flow_style:
+            options = self._entries(node)
+            yield from self._edits(options, value, [option.key for option in options if option.key not in value])
+            return
+        end = self._line_end(entry.end) if self._comments_in(entry.end, self._line_end(entry.end)) else entry.end
+        comments = self._comments_in(entry.colon, end)
+        beside = next((comment for comment in comments if comment[0] < self._line_end(entry.colon)), None)
+        if beside is None and comments and comments[-1][0] >= entry.end:
+            beside = comments[-1]
+        gap = self.text[entry.colon : entry.first]
+        inline, rest = self._value(value, indent, gap=gap if gap.strip(" ") == "" and gap else " ")
+        if beside is not None:
+            blanks = re.search(r"[ \t]*\Z", self.text[: beside[0]])
+            inline += f"{(blanks[0] if blanks else '') or '  '}{beside[1].rstrip()}"
+        yield _Edit(entry.colon, end, inline + rest)
+        above = "".join(f"{text}{self.newline}{indent}" for at, text in comments if beside is None or at != beside[0])
+        if above:
+            yield _Edit(entry.start, entry.start, above)
+
+    def _without(self, entry: _Entry, indent: str) -> _Edit:
+        start, end = self._line_start(entry.start), self._line_end(entry.end)
+        kept = self.newline.join(f"{indent}{text}" for _, text in self._comments_in(entry.colon, end))
+        following = _BREAK.match(self.text, end)
+        if kept:
+            return _Edit(start, end, kept)
+        if following is not None:
+            return _Edit(start, following.end(), "")
+        return _Edit(start - (2 if self.text.endswith("\r\n", 0, start) else 1 if start else 0), end, "")
+
+    def _value(self, value: Any, indent: str, gap: str = " ") -> tuple[str, str]:
+        """Return what is written behind the colon on its line, and on the lines below it."""
+        if not isinstance(value, Mapping):
+            return f"{gap}{_inline(value)}", ""
+        deeper = indent + self._step()
+        lines = (f"{deeper}{key}: {_inline(option)}" for key, option in value.items())
+        return "", "".join(f"{self.newline}{line}" for line in lines)
+
+    def _step(self) -> str:
+        """Return the indentation that the file gives to nested keys, two blanks where it has none."""
+        for entry in self.entries:
+            if isinstance(entry.value, yaml.MappingNode) and not entry.value.flow_style and entry.first > entry.colon:
+                step = self._column(entry.first) - self._column(entry.start)
+                if 0 < step <= 8:
+                    return " " * step
+        return "  "
+
+    def _comments_in(self, start: int, end: int) -> list[tuple[int, str]]:
+        return [comment for comment in self.comments if start <= comment[0] < end]
+
+    def _line_start(self, at: int) -> int:
+        start = max(self.text.rfind(mark, 0, at) for mark in "\n\r\x85\u2028\u2029") + 1
+        return start + self.text.startswith("\ufeff", start, at)
+
+    def _line_end(self, at: int) -> int:
+        found = _BREAK.search(self.text, at)
+        return found.start() if found else len(self.text)
+
+    def _column(self, at: int) -> int:
+        return at - self._line_start(at)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes one value on one line: words plain, every other text in double quotes."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if _PLAIN.fullmatch(value) else '"')
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def _inline(value: Any) -> str:
+    dumped = yaml.dump(
+        value, Dumper=_Dumper, default_flow_style=True, width=float("inf"), allow_unicode=True, sort_keys=False
+    )
+    return dumped.removesuffix("\n").removesuffix("\n...")
+
+
+def _prove(before: _Page, after: _Page, written: Mapping[str, Any], removed: Sequence[str]) -> None:
+    """Raise FormatError unless the two differ in the given keys alone."""
+    kept = [[entry for entry in page.entries if entry.key not in (*written, *removed)] for page in (before, after)]
+    same_keys = [entry.key for entry in kept[0]] == [entry.key for entry in kept[1]]
+    changed = [
+        old.key
+        for old, new in zip(*kept, strict=False)
+        if before.text[old.start : old.end] != after.text[new.start : new.end] or not _alike(old.value, new.value)
+    ]
+    made = {entry.key: _constructed(entry.value) for entry in after.entries if entry.key in written}
+    comments = [sorted(text.rstrip() for _, text in page.comments) for page in (before, after)]
+    is_written = made.keys() == written.keys() and all(_same(made[key], value) for key, value in written.items())
+    is_removed = not any(entry.key in removed for entry in after.entries)
+    if not same_keys or changed or not is_written or not is_removed or comments[0] != comments[1]:
+        what = f" of {', '.join(changed)}" if changed else ""
+        raise FormatError(f"the keys cannot be changed without damage to the rest{what}")
+
+
+def _alike(first: yaml.Node, second: yaml.Node) -> bool:
+    """Return whether two nodes have the same tags and values."""
+    if type(first) is not type(second) or first.tag != second.tag:
+        return False
+    if isinstance(first, yaml.ScalarNode):
+        return bool(first.value == second.value)
+    if len(first.value) != len(second.value):
+        return False
+    if isinstance(first, yaml.SequenceNode):
+        return all(_alike(*pair) for pair in zip(first.value, second.value, strict=True))
+    pairs = zip(first.value, second.value, strict=True)
+    return all(_alike(old[0], new[0]) and _alike(old[1], new[1]) for old, new in pairs)
+
+
+def _constructed(node: yaml.Node) -> Any:
+    """Return the plain value of a node; where it has a tag such as `!function`, what equals no value."""
+    try:
+        return yaml.constructor.SafeConstructor().construct_document(node)
+    except yaml.YAMLError:
+        return _UNREADABLE
+
+
+_UNREADABLE = object()
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Return whether two values are the same in YAML: types count (1 is not true), tuples are lists."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(_same(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(_same(*pair) for pair in zip(first, second, strict=True))
+    return type(first) is type(second) and bool(first == second)

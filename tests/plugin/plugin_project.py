@@ -1,0 +1,71 @@
+"""A folder of task files, and pytest to be run in it as a process of its own: syrupy keeps settings on classes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class Project:
+    """What the tests of the plugin write and run."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        self.root = pytester.path
+        self.write("pytest.ini", "[pytest]\n")
+
+    def write(self, path: str, text: str) -> Path:
+        """Write a file and return its path."""
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, "utf-8")
+        return file
+
+    def task(self, path: str, name: str | None = None, **keys: Any) -> Path:
+        """Write a task file: JSON is YAML. Its name is that of the file where none is given."""
+        config = {
+            "task": Path(path).stem if name is None else name,
+            "dataset_path": "nowhere/docs",
+            "output_type": "generate_until",
+            "test_split": "test",
+            "doc_to_text": "Q: {{question}}\nA:",
+            "doc_to_target": "answer",
+        }
+        lines = [f"{key}: {json.dumps(value)}" for key, value in (config | keys).items() if value is not None]
+        return self.write(path, "\n".join(lines) + "\n")
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        """Replace a text that stands in a file."""
+        text = (self.root / path).read_text("utf-8")
+        assert old in text
+        (self.root / path).write_text(text.replace(old, new), "utf-8")
+
+    def pytest(self, *args: str) -> pytest.RunResult:
+        """Return what pytest did; nothing of it was an error of pytest or of ours."""
+        result = self.pytester.runpytest_subprocess(*args, timeout=120)
+        output = result.stdout.str() + result.stderr.str()
+        assert "INTERNALERROR" not in output
+        assert "Traceback" not in output
+        assert "pytest_promptfmt/" not in output, "a place in the plugin is no help to a user"
+        return result
+
+    def run(self, *args: str) -> pytest.RunResult:
+        """Return what `pytest --promptfmt` did; equal failures after the first count as "failed alike"."""
+        return self.pytest("--promptfmt", *args)
+
+    def accept(self, *args: str) -> None:
+        """Write the snapshots of everything that passes."""
+        self.run("-q", "--snapshot-update", *args)
+
+    def collected(self, *args: str) -> list[str]:
+        """Return the node ids that `--collect-only -q` prints."""
+        result = self.pytest("--collect-only", "-q", *args)
+        return [line for line in result.outlines if "::" in line]
+
+    def snapshots(self) -> dict[str, bytes]:
+        """Return the content of every snapshot file."""
+        found = (path for path in self.root.rglob("*.txt") if "__prompts__" in path.parts)
+        return {path.relative_to(self.root).as_posix(): path.read_bytes() for path in found}

@@ -1,0 +1,89 @@
+"""Whose Python code runs, and what becomes of a task whose code does not work."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from plugin_project import Project
+
+
+def coded(project: Project, path: str, code: str) -> None:
+    """Write a task whose question is made by a function beside it."""
+    file = project.task(path, doc_to_text=None)
+    file.write_text(file.read_text("utf-8") + f"doc_to_text: !function {file.stem}_utils.question\n", "utf-8")
+    project.write(f"{path.removesuffix('.yaml')}_utils.py", code)
+
+
+GOOD = "def question(doc):\n    return 'Asked: ' + doc['question']\n"
+
+
+def test_code_runs_below_the_rootdir_and_where_it_is_allowed(
+    project: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    coded(project, "inside/arc.yaml", GOOD)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    shutil.copytree(project.root / "inside", elsewhere / "outside")
+    (elsewhere / "outside/arc.yaml").write_text(
+        (project.root / "inside/arc.yaml").read_text("utf-8").replace('task: "arc"', 'task: "far"'), "utf-8"
+    )
+    marker = elsewhere / "outside/ran"
+    utils = elsewhere / "outside/arc_utils.py"
+    utils.write_text(f"open({str(marker)!r}, 'w').close()\n" + utils.read_text("utf-8"), "utf-8")
+    arguments = ("-rs", "--snapshot-update", "-c", "pytest.ini", "inside", str(elsewhere / "outside"))
+
+    result = project.run(*arguments)
+    result.assert_outcomes(passed=2, skipped=2)
+    result.stdout.fnmatch_lines(["skipped, 2 items: Python code outside the rootdir and --promptfmt-allow-code*"])
+    assert "outside/arc.yaml:1: Python code" in result.stdout.str(), "the place is that of the task"
+    assert not marker.exists()
+
+    allowed = project.run(*arguments, "--promptfmt-allow-code", str(elsewhere))
+    allowed.assert_outcomes(passed=4)
+    assert marker.exists()
+    marker.unlink()
+    project.write("pytest.ini", f"[pytest]\npromptfmt_allow_code = {elsewhere}\n")
+    project.run(*arguments).assert_outcomes(passed=4)
+    marker.unlink()
+    none = project.run(*arguments, "--promptfmt-no-code")
+    none.assert_outcomes(skipped=4)
+    none.stdout.fnmatch_lines(["promptfmt: *Python code is not run"])
+    assert not marker.exists()
+
+
+def test_code_that_does_not_work_fails_its_own_task_alone(project: Project) -> None:
+    project.write("pytest.ini", "[pytest]\npromptfmt_time_limit = 1\n")
+    coded(project, "tasks/ends.yaml", f"import sys\nsys.exit(3)\n{GOOD}")
+    coded(project, "tasks/endless.yaml", f"while True:\n    pass\n{GOOD}")
+    coded(project, "tasks/raises.yaml", "def question(doc):\n    raise SystemExit(7)\n")
+    project.write("tasks/raises.docs.jsonl", '{"question": "Why?", "answer": "because"}\n')
+    coded(project, "tasks/unknown.yaml", "import no_such_module_at_all\n")
+    coded(project, "tasks/wrong.yaml", "def question(doc)\n")
+    coded(project, "tasks/good.yaml", GOOD)
+    file = project.task("tasks/again.yaml", doc_to_text=None)
+    file.write_text(file.read_text("utf-8") + "doc_to_text: !function endless_utils.question\n", "utf-8")
+    result = project.run("tasks", "--promptfmt-profile", "plain", "--snapshot-update", "-v")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    output = result.stdout.str()
+    assert "good.yaml::good::snapshot[plain] PASSED" in output
+    for name, message in {
+        "ends": "its module ends the program when it is imported (exit status 3)",
+        "endless": "the import did not finish within 1 s",
+        "raises": "SystemExit",
+        "unknown": "there is no module 'no_such_module_at_all'",
+        "wrong": "tasks/wrong_utils.py:1",
+    }.items():
+        assert f"{name}.yaml::{name}::snapshot[plain] FAILED" in output
+        assert any(message in line and ".yaml:6:" in line for line in result.outlines), name
+    assert "again.yaml::again::snapshot[plain] FAILED" in output, "and it did not wait once more"
+
+
+def test_the_file_and_its_name_are_no_way_round_the_rule(project: Project, tmp_path: Path) -> None:
+    secret = project.root.parent / "beside"
+    secret.mkdir(exist_ok=True)
+    (secret / "beside_utils.py").write_text("raise RuntimeError('it ran')\n", "utf-8")
+    (project.root / "linked_utils.py").symlink_to(secret / "beside_utils.py")
+    file = project.task("linked.yaml", doc_to_text=None)
+    file.write_text(file.read_text("utf-8") + "doc_to_text: !function linked_utils.question\n", "utf-8")
+    result = project.run("linked.yaml")
+    result.assert_outcomes(skipped=2)
+    assert "it ran" not in result.stdout.str()

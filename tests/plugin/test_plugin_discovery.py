@@ -1,0 +1,135 @@
+"""Which files become tests, and where they are looked for."""
+
+import pytest
+from plugin_project import Project
+
+PLAIN = "snapshot[plain]"
+CHAT = "snapshot[chat-chatml]"
+WORKFLOW = "name: ci\non: push\njobs:\n  test:\n    runs-on: ubuntu\n"
+IMPORTED = """
+import sys
+
+def pytest_unconfigure():
+    ours = {"yaml", "jinja2", "tokenizers", "transformers"} & set(sys.modules)
+    print("imported:", sorted(ours))
+"""
+
+
+def both(path: str, name: str | None = None) -> list[str]:
+    task = name or path.rpartition("/")[2].rpartition(".")[0]
+    return [f"{path}::{task}::{PLAIN}", f"{path}::{task}::{CHAT}"]
+
+
+def test_only_files_that_define_tasks_are_tests(project: Project) -> None:
+    project.task("tasks/arc.yaml")
+    project.task("tasks/sub/wic.yml")
+    project.write("tasks/derived.yaml", 'include: _shared.yaml\ntask: derived\ndoc_to_text: "{{q}}"\n')
+    project.write("tasks/_shared.yaml", "output_type: generate_until\ntest_split: test\ndoc_to_target: answer\n")
+    project.write("tasks/_default_template_yaml", "output_type: generate_until\n")
+    project.write("tasks/arc.docs.jsonl", '{"question": "Is it?", "answer": "yes"}\n')
+    project.write("tasks/docker-compose.yaml", WORKFLOW)
+    project.write("tasks/tasks.yaml", "task: build\nsteps: [a, b]\n")
+    project.write("tasks/broken.yaml", "a: [\n")
+    project.write("tasks/empty.yaml", "")
+    project.write("tasks/promptfmt.yaml", "task: promptfmt\noutput_type: generate_until\n")
+    expected = [
+        *both("tasks/arc.yaml"),
+        *both("tasks/derived.yaml"),
+        *both("tasks/sub/wic.yml"),
+    ]
+    assert sorted(project.collected("--promptfmt", "tasks")) == sorted(expected)
+    project.accept("tasks")
+    assert sorted(project.collected("--promptfmt", "tasks")) == sorted(expected), "snapshots are no tests"
+    for path, reason in [("docker-compose.yaml", "defines no task"), ("broken.yaml", "defines no task")]:
+        result = project.run(f"tasks/{path}")
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines([f"tasks/{path}: this file {reason}", "  hint: *`task`*"])
+
+
+def test_without_a_path_the_ini_paths_are_searched_else_the_rootdir(project: Project) -> None:
+    project.task("tasks/arc.yaml")
+    project.task("more/wic.yaml")
+    project.write("tests/test_python.py", "def test_it(): pass\n")
+    project.write("pytest.ini", "[pytest]\ntestpaths = tests\n")
+    everything = [*both("more/wic.yaml"), *both("tasks/arc.yaml"), "tests/test_python.py::test_it"]
+    assert sorted(project.collected("--promptfmt")) == sorted(everything)
+    assert project.collected() == ["tests/test_python.py::test_it"]
+    project.write("pytest.ini", "[pytest]\ntestpaths = tests\npromptfmt_paths = more\n")
+    assert project.collected("--promptfmt") == both("more/wic.yaml")
+    assert project.collected("--promptfmt", "tasks") == both("tasks/arc.yaml")
+    result = project.run("-n", "2")
+    result.stdout.fnmatch_lines(["FAILED more/wic.yaml::wic::*", "*1 failed, 1 failed alike*"])
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("pytest.ini", "[pytest]\npromptfmt = true\npromptfmt_paths = tasks\npromptfmt_profiles = plain\n"),
+        (
+            "pyproject.toml",
+            '[tool.pytest.ini_options]\npromptfmt = true\npromptfmt_paths = ["tasks"]\n'
+            'promptfmt_profiles = ["plain"]\npromptfmt_docs = "1"\n',
+        ),
+        (
+            "pyproject.toml",
+            '[tool.pytest]\npromptfmt = true\npromptfmt_paths = ["tasks"]\npromptfmt_profiles = ["plain"]\n'
+            'testpaths = ["tests"]\n',
+        ),
+    ],
+)
+def test_an_ini_value_replaces_the_flag(project: Project, file: str, text: str) -> None:
+    project.task("tasks/arc.yaml")
+    project.write("tests/test_python.py", "def test_it(): pass\n")
+    (project.root / "pytest.ini").unlink()
+    project.write(file, text)
+    ids = project.collected()
+    assert sorted(set(ids)) == [f"tasks/arc.yaml::arc::{PLAIN}", "tests/test_python.py::test_it"]
+    assert len(ids) == 2, "a file below two of the given paths is collected once"
+
+
+def test_without_the_flag_the_plugin_collects_and_imports_nothing(project: Project) -> None:
+    project.task("tasks/arc.yaml")
+    project.write("test_python.py", "def test_it(): pass\n")
+    project.write("conftest.py", IMPORTED)
+    result = project.pytest("-s")
+    result.assert_outcomes(passed=1)
+    assert "imported: []" in result.stdout.str()
+    assert "promptfmt:" not in result.stdout.str()
+    assert project.pytest("tasks").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    asked = project.run("-s", "tasks", "--promptfmt-profile", "plain").stdout.str()
+    assert "'yaml'" in asked
+    assert "'transformers'" not in asked
+
+
+def test_the_list_of_items_is_readable(project: Project) -> None:
+    project.task("tasks/arc.yaml")
+    result = project.run("tasks", "--collect-only", "-q")
+    assert [line for line in result.outlines if line][:2] == both("tasks/arc.yaml")
+    assert result.ret == 0
+    assert "prompt formats" not in result.stdout.str()
+    tree = project.run("tasks", "--collect-only").stdout
+    tree.fnmatch_lines(["*<TaskFileNode arc.yaml>", "*<TaskNode arc>", "*<SnapshotItem snapshot[[]plain[]]>"])
+
+
+def test_a_group_tests_what_it_changes_and_what_it_defines(project: Project) -> None:
+    project.task("tasks/arc.yaml")
+    project.task("tasks/wic.yaml")
+    project.write(
+        "tasks/suite.yaml",
+        "group: suite\ntask:\n  - arc\n  - task: wic\n    num_fewshot: 1\n"
+        "  - task: inline\n    dataset_path: nowhere/inline\n    output_type: generate_until\n    test_split: test\n"
+        '    doc_to_text: "{{q}}"\n    doc_to_target: a\n',
+    )
+    ids = project.collected("--promptfmt", "tasks", "--promptfmt-profile", "plain")
+    names = [line.split("::")[1] for line in ids]
+    assert sorted(names) == ["arc", "suite.inline", "suite.wic", "wic"]
+
+
+def test_a_name_in_two_files_is_a_located_failure_of_the_second(project: Project) -> None:
+    project.task("tasks/a.yaml", "same")
+    project.task("tasks/b.yaml", "same")
+    project.accept("tasks/a.yaml")
+    result = project.run("tasks")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["tasks/b.yaml:1:1: task 'same' is also defined in tasks/a.yaml:1:1"])
+    project.run("tasks/b.yaml", "--snapshot-update-new-only").assert_outcomes(passed=2)

@@ -1,0 +1,126 @@
+"""Files that mean harm: each gives one message of its own, and the rest goes on."""
+
+import json
+import os
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from plugin_project import Project
+
+DOC = {"question": "Is it?", "answer": "yes"}
+TEMPLATES = {
+    "sums": "{{ " + " + ".join(["question"] * 3000) + " }}",
+    "conditions": "{% if question %}" * 3000 + "x" + "{% endif %}" * 3000,
+    "brackets": "{{ " + "(" * 5000 + "question" + ")" * 5000 + " }}",
+    "filters": "{{ question|" + "|".join(["trim"] * 3000) + " }}",
+    "lists": "{{ " + "[" * 3000 + "]" * 3000 + " }}",
+    "attributes": "{{ question" + ".a" * 3000 + " }}",
+}
+ENDLESS = {
+    "range": "{% for i in range(10**9) %}{% endfor %}{{question}}",
+    "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}{{question}}",
+    "output": "{{ question * 999999999 }}",
+}
+NAMES = ["a::b", "a[b]", "a/b", "../../up", "two words", "été 日本", "-x", "%41", "a" * 180]
+CANNOT_BE_NAMES = ["a" * 300, "", "line\nbreak", "\x1b[31mred"]
+
+
+def sidecar(project: Project, path: str, *docs: object) -> None:
+    project.write(path, "".join(f"{json.dumps(doc)}\n" for doc in docs))
+
+
+def test_hostile_templates_and_docs_fail_one_by_one(project: Project) -> None:
+    project.write("pytest.ini", "[pytest]\npromptfmt_time_limit = 2\n")
+    for name, template in (TEMPLATES | ENDLESS).items():
+        project.task(f"tasks/{name}.yaml", doc_to_text=template)
+        sidecar(project, f"tasks/{name}.docs.jsonl", DOC)
+    project.task("tasks/surrogate.yaml")
+    sidecar(project, "tasks/surrogate.docs.jsonl", {"question": "\ud800", "answer": "\udfff"})
+    project.task("tasks/huge.yaml")
+    sidecar(project, "tasks/huge.docs.jsonl", {"question": "x" * 20_000_000, "answer": "y"})
+    project.task("tasks/folder.yaml")
+    (project.root / "tasks/folder.docs.jsonl").mkdir()
+    project.task("tasks/pipe.yaml")
+    os.mkfifo(project.root / "tasks/pipe.docs.jsonl")
+    project.task("tasks/nul.yaml", doc_to_text="\0{{question}}\x01\r\n\x85\ufeff")
+    sidecar(project, "tasks/nul.docs.jsonl", {"question": "\0\x7f\u2028\u202e", "answer": "\x1b[31m"})
+    project.task("tasks/fine.yaml")
+    arguments = ("tasks", "--promptfmt-profile", "plain", "--snapshot-update", "--junitxml", "report.xml")
+    result = project.run(*arguments)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    messages = {}
+    for case in ElementTree.parse(project.root / "report.xml").iter("testcase"):
+        failure = case.find("failure")
+        messages[str(case.get("name")).partition(".")[0]] = "" if failure is None else str(failure.text)
+    failing = {name: text for name, text in _by_task(messages, project).items() if text}
+    assert set(failing) == {*TEMPLATES, *ENDLESS, "surrogate", "huge", "folder", "pipe"}
+    for name in TEMPLATES:
+        assert f"tasks/{name}.yaml:5:1: doc_to_text" in failing[name]
+        assert "nested too deeply" in failing[name]
+    for name in ENDLESS:
+        assert f"tasks/{name}.yaml:5:1: " in failing[name]
+    assert "\x1b" not in result.stdout.str()
+    again = project.run(*arguments[:3], "-k", "nul or fine")
+    again.assert_outcomes(passed=2, deselected=len(failing))
+
+
+def _by_task(messages: dict[str, str], project: Project) -> dict[str, str]:
+    names = [file.stem for file in (project.root / "tasks").glob("*.yaml")]
+    return {name: text for name in names for key, text in messages.items() if name in key}
+
+
+def test_hostile_files_are_told_or_passed_over(project: Project) -> None:
+    tasks = project.root / "tasks"
+    bomb = ["task: bomb", "a: &a [x, x, x, x, x, x, x, x, x]"]
+    bomb += [
+        f"{now}: &{now} [{', '.join([f'*{before}'] * 9)}]" for before, now in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
+    project.write("tasks/bomb.yaml", "\n".join([*bomb, 'doc_to_text: "x"', ""]))
+    project.write("tasks/circle.yaml", "task: &a [*a]\ndoc_to_text: x\n")
+    project.write("tasks/deep.yaml", f"task: deep\ndoc_to_text: {'[' * 5000}{']' * 5000}\n")
+    (tasks / "binary.yaml").write_bytes(b"task: \xff\xfe\0bin\ndoc_to_text: x\n")
+    project.write("tasks/pipe_included.yaml", "include: pipe.yaml\ntask: pipe_included\ndoc_to_text: x\n")
+    os.mkfifo(tasks / "pipe.yaml")
+    (tasks / "dangling.yaml").symlink_to("nowhere.yaml")
+    (tasks / "circular.yaml").symlink_to("circular.yaml")
+    (tasks / "zeros.yaml").symlink_to("/dev/zero")
+    project.task("tasks/folder.yaml/inside.yaml")
+    result = project.run("tasks", "--promptfmt-profile", "plain", "--snapshot-update")
+    result.assert_outcomes(passed=1, failed=5)
+    for name in ("bomb", "circle", "deep", "binary", "pipe_included"):
+        assert sum(f"FAILED tasks/{name}.yaml::load" in line for line in result.outlines) == 1
+        assert any(line.startswith(f"tasks/{name}.yaml:") for line in result.outlines)
+    missing = project.run("tasks/dangling.yaml")
+    assert missing.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_hostile_names_can_be_selected_and_accepted(project: Project) -> None:
+    for number, name in enumerate([*NAMES, *CANNOT_BE_NAMES]):
+        project.task(f"tasks/n{number}.yaml", name, doc_to_text=f"{number} {{{{question}}}}")
+    files = ["x [1].yaml", "y::z.yaml", "sp ace.yaml", "ünï.yaml"]
+    for number, file in enumerate(files):
+        project.task(f"tasks/{file}", f"file{number}", doc_to_text=f"file {number} {{{{question}}}}")
+    arguments = ("tasks", "--promptfmt-profile", "plain", "-p", "no:randomly")
+    result = project.run(*arguments, "--snapshot-update")
+    good = len(NAMES) + len(files)
+    result.assert_outcomes(passed=good, failed=len(CANNOT_BE_NAMES))
+    assert len(project.snapshots()) == good
+    assert all(Path(name).parts[:2] == ("tasks", "__prompts__") for name in project.snapshots())
+    for file in (project.root / "tasks").glob("*.yaml"):
+        file.write_text(file.read_text("utf-8").replace(" {{", " changed {{"), "utf-8")
+    ids = [line for line in project.run(*arguments, "-rf").outlines if line.startswith("accept: ")]
+    assert len(ids) == good
+    before = project.snapshots()
+    for line in (ids[0], *(line for line in ids if "file0" in line or "file1" in line or "a(b)" in line)):
+        accepted = _accept(project, line)
+        assert accepted.parseoutcomes()["passed"] == 1
+        assert "failed" not in accepted.parseoutcomes()
+    after = project.snapshots()
+    assert len([name for name in before if before[name] != after[name]]) == 4
+
+
+def _accept(project: Project, line: str) -> pytest.RunResult:
+    import shlex
+
+    return project.pytest(*shlex.split(line.removeprefix("accept: pytest ")))
