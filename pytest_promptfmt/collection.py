@@ -9,12 +9,18 @@ import gc
 import os
 import warnings
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from pytest_promptfmt.checks.findings import Reported, Severity
+from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.checks.running import Checked, check_view
+from pytest_promptfmt.checks.selection import Selection, parse_per_file
+from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.errors import (
     Position,
     PromptfmtError,
@@ -29,6 +35,7 @@ from pytest_promptfmt.formats import Attempt, attempts, is_variant, remarks
 from pytest_promptfmt.pipeline import Pipeline, Rendered
 from pytest_promptfmt.profiles import BUILTIN_PROFILES, DEFAULT_PROFILES, Profile, profiles_of, resolve_profiles
 from pytest_promptfmt.reports.failures import accept_command, failure_text, outcome_of, repeated_text
+from pytest_promptfmt.reports.findings import finding_lines
 from pytest_promptfmt.reports.outcomes import Outcome, Tally
 from pytest_promptfmt.reports.terminal import header_lines, summary_lines
 from pytest_promptfmt.selection import Selectable, chooses, unmatched
@@ -53,6 +60,10 @@ class PromptfmtWarning(pytest.PytestWarning):
 
 class SnapshotMismatchError(Exception):
     """A snapshot that is missing, differs or cannot be trusted; the message is the whole failure text."""
+
+
+class FindingsError(Exception):
+    """Errors that the checks found; the message is the whole failure text."""
 
 
 def activate(config: pytest.Config) -> None:
@@ -85,6 +96,13 @@ class PromptfmtPlugin:
         self.profiles = resolve_profiles(settings.profiles)
         self.index = TaskIndex()
         self.pipeline = Pipeline(settings)
+        self.checks = Selection(
+            checks=known_checks(settings.checks),
+            select=settings.select,
+            ignore=settings.ignore,
+            per_file=parse_per_file(settings.per_file_ignores),
+            rootdir=settings.rootdir,
+        )
         self.expected = snapshots.ExpectedSnapshots()
         self.expected.know_profiles(BUILTIN_PROFILES)
         self.tally = Tally()
@@ -227,6 +245,21 @@ class PromptfmtPlugin:
             terminalreporter.section("prompt formats")
             for line in lines:
                 terminalreporter.write_line(line)
+        findings = finding_lines(self.tally.checks, verbosity=verbosity)
+        if findings:
+            terminalreporter.section("prompt checks")
+            for line in findings:
+                terminalreporter.write_line(line)
+
+    def wanted(self, checked: Checked) -> tuple[Reported, ...]:
+        """Return the findings to report: infos only with -v, or where the rule was selected."""
+        return tuple(
+            finding
+            for finding in checked.findings
+            if finding.severity is not Severity.INFO
+            or self.config.get_verbosity() > 0
+            or self.checks.is_asked_for(finding.code)
+        )
 
 
 class TaskFileNode(pytest.File):
@@ -248,7 +281,14 @@ class TaskFileNode(pytest.File):
         self._remark(*file.notes, *_likely_misspelt(file, plugin.index))
         found = [attempt for task in file.tasks for attempt in plugin.attempts(task)]
         plugin.expected.define(self.path, [attempt.task for attempt in found])
-        nodes = [self._task_node(plugin, root, attempt) for attempt in found]
+        nodes: list[pytest.Item | pytest.Collector] = [self._task_node(plugin, root, attempt) for attempt in found]
+        if file.yaml is not None:
+            view = FileView(path=self.path, yaml=file.yaml, file=file, index=plugin.index)
+            first = next((node for node in nodes if isinstance(node, TaskNode) and node.error is None), None)
+            if first is not None:
+                first.file = view
+            else:
+                nodes.append(FileLintItem.from_parent(self, name="lint", view=view))
         return [*nodes, *self._refused]
 
     def _remark(self, *notes: str) -> None:
@@ -290,6 +330,7 @@ class TaskNode(pytest.Collector):
         super().__init__(**kwargs)
         self.task = task
         self.error = error
+        self.file: FileView | None = None
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield one snapshot or variant item per profile, or one failing item for a task that cannot be tested."""
@@ -316,6 +357,8 @@ class TaskNode(pytest.Collector):
             yield SnapshotItem.from_parent(
                 self, name=f"snapshot[{profile_id}]", task=self.task, profile=profile, place=place
             )
+        if not is_variant(self.task.format):
+            yield LintItem.from_parent(self, name="lint", task=self.task, file=self.file)
 
 
 class PromptItem(pytest.Item):
@@ -345,7 +388,7 @@ class PromptItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the message of our own errors; a traceback only for what is a defect of this plugin."""
-        if isinstance(excinfo.value, (PromptfmtError, SnapshotMismatchError)):
+        if isinstance(excinfo.value, (PromptfmtError, SnapshotMismatchError, FindingsError)):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
@@ -446,6 +489,70 @@ class SnapshotItem(RenderedItem):
         if first is None:
             raise SnapshotMismatchError(failure_text(verdict, rendered.instances, outcome, command=command))
         raise SnapshotMismatchError(repeated_text(outcome, first, command=command))
+
+
+class LintItem(PromptItem):
+    """One task@format, looked at by the checks; with the first task of a file, the file as well."""
+
+    marker = "promptfmt_lint"
+
+    def __init__(self, *, task: Task, file: FileView | None, **kwargs: Any) -> None:
+        super().__init__(task=task, **kwargs)
+        self.tested = task
+        self.file = file
+
+    def runtest(self) -> None:
+        """Check; what stops rendering is an error, except where something is withheld."""
+        plugin = self.config.stash[PLUGIN]
+        item = Outcome(task=self.tested.id, file=str(self.path))
+        try:
+            checked = plugin.pipeline.checked(self.tested, plugin.checks, self.file)
+        except PromptfmtError as error:
+            self.outcome = item.failed(error)
+            raise
+        self.outcome = outcome = _with_findings(plugin, item, checked)
+        if checked.failure is not None and not isinstance(checked.failure, WithheldError):
+            self.outcome = replace(outcome.failed(checked.failure), findings=outcome.findings)
+            raise checked.failure
+        _raise_errors(plugin, outcome, checked)
+
+
+class FileLintItem(PromptItem):
+    """A file without tasks of its own, such as a plain group, looked at by the checks."""
+
+    marker = "promptfmt_lint"
+
+    def __init__(self, *, view: FileView, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.view = view
+
+    def runtest(self) -> None:
+        """Check."""
+        plugin = self.config.stash[PLUGIN]
+        name = self.view.file.names[0] if self.view.file.names else self.path.name
+        checked = check_view(plugin.checks, path=self.path, name=name, file=self.view)
+        self.outcome = _with_findings(plugin, Outcome(task=name, file=str(self.path)), checked)
+        _raise_errors(plugin, self.outcome, checked)
+
+
+def _with_findings(plugin: PromptfmtPlugin, item: Outcome, checked: Checked) -> Outcome:
+    globs = plugin.checks.per_file_ignores(Path(item.file))
+    findings = tuple(finding.to_json() for finding in plugin.wanted(checked))
+    item = replace(item, findings=findings, globs=tuple(globs), used_globs=checked.used_globs)
+    if not checked.errors:
+        return item
+    key = "\0".join(sorted({"|".join(error.cluster) for error in checked.errors}))
+    return replace(item, category="finding", key=key, title=checked.errors[0].message)
+
+
+def _raise_errors(plugin: PromptfmtPlugin, outcome: Outcome, checked: Checked) -> None:
+    if not checked.errors:
+        return
+    first = plugin.tally.first_item(outcome)
+    if first is not None:
+        codes = ", ".join(dict.fromkeys(error.code for error in checked.errors))
+        raise FindingsError(f"{outcome.task}: {codes}, as {first}")
+    raise FindingsError("\n".join(str(error) for error in checked.errors))
 
 
 def _likely_misspelt(file: TaskFile, index: TaskIndex) -> Iterator[str]:

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
 
+from pytest_promptfmt.checks.running import Checked, check_view
+from pytest_promptfmt.checks.selection import Selection
+from pytest_promptfmt.checks.views import FileView, Material, TaskView
 from pytest_promptfmt.errors import PromptfmtError
 from pytest_promptfmt.limits import time_limit
-from pytest_promptfmt.profiles import Profile
+from pytest_promptfmt.profiles import PLAIN, Profile
 from pytest_promptfmt.rendering import TaskRenderer
 from pytest_promptfmt.rendering.columns import refuse_mistyped_columns
 from pytest_promptfmt.rendering.prompt import Instance
@@ -22,6 +27,9 @@ from pytest_promptfmt.snapshots.document import Document
 from pytest_promptfmt.sources.docs import load_docs
 from pytest_promptfmt.sources.functions import bind_functions
 from pytest_promptfmt.tasks import Task, TaskDocs
+
+_TRIED_SHOTS: Final = 2
+"""Demonstrations that checks look at where a task shows none by itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +75,34 @@ class Pipeline:
             fewshot_docs=prepared.docs.fewshot_origin,
         )
         return Rendered(instances=instances, document=make_document(header, instances))
+
+    def checked(self, task: Task, selection: Selection, file: FileView | None = None) -> Checked:
+        """Return what the rules say about a task, and about its file when that is given.
+
+        The docs and the demonstrations are those of `render`, and shared with it. A task that cannot be rendered is
+        checked as far as it is written; `Checked.failure` tells why. Raises LimitExceededError for the time limit.
+        """
+        view = TaskView(task, prepare=lambda: self._material(task), demonstrate=lambda: self._demonstrated(task))
+        view.prepare()  # rendering has limits of its own
+        with time_limit(self._settings.time_limit, f"checking {task.id}", task.position("doc_to_text")):
+            return check_view(selection, path=task.path or Path(), name=task.id, task=view, file=file)
+
+    def _material(self, task: Task) -> Material:
+        prepared = self._prepare(task)
+        with self._limit(task):
+            instances = tuple(prepared.renderer.instances(PLAIN))
+        return Material(docs=prepared.docs, shots=prepared.shots, instances=instances)
+
+    def _demonstrated(self, task: Task) -> Sequence[Instance]:
+        """Return one doc with demonstrations, for a task that shows none by itself."""
+        settings = self._settings
+        bound = bind_functions(task, trusted=settings.trusts)
+        if not bound.shots(_TRIED_SHOTS):
+            bound = replace(bound, num_fewshot=_TRIED_SHOTS)
+        docs = load_docs(bound, count=1, num_fewshot=_TRIED_SHOTS)
+        if "synthetic" in docs.fewshot_origin:
+            return ()
+        return tuple(TaskRenderer(bound, docs, num_fewshot=_TRIED_SHOTS).instances(PLAIN))
 
     def release(self) -> None:
         """Forget the task worked on last."""

@@ -75,18 +75,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         dest="promptfmt_no_code",
         help="Run no !function code at all; tasks that need it are skipped.",
     )
+    option(
+        "--promptfmt-select",
+        action="append",
+        default=[],
+        dest="promptfmt_select",
+        metavar="CODES",
+        help="Run only the checks with these codes or prefixes, such as PF2 or PF101,PF203. Repeatable.",
+    )
+    option(
+        "--promptfmt-ignore",
+        action="append",
+        default=[],
+        dest="promptfmt_ignore",
+        metavar="CODES",
+        help="Leave the checks with these codes or prefixes out. Repeatable.",
+    )
     parser.addini("promptfmt", "Always act as with --promptfmt.", type="bool", default=False)
     parser.addini("promptfmt_paths", "Where task files are looked for by default.", type="paths", default=[])
     parser.addini("promptfmt_profiles", "Profiles rendered by default.", type="args", default=[])
     parser.addini("promptfmt_docs", "Docs in each snapshot.", default="")
     parser.addini("promptfmt_num_fewshot", "Shots for every task that does not fix them to 0.", default="")
     parser.addini("promptfmt_allow_code", "Paths whose !function code may run.", type="paths", default=[])
+    parser.addini("promptfmt_select", "Codes and prefixes of the checks to run.", type="args", default=[])
+    parser.addini("promptfmt_ignore", "Codes and prefixes of checks to leave out.", type="args", default=[])
+    parser.addini(
+        "promptfmt_per_file_ignores", "Lines `glob: codes` of checks to leave out.", type="linelist", default=[]
+    )
+    parser.addini("promptfmt_checks", "Python files that define checks of your own.", type="paths", default=[])
     parser.addini("promptfmt_time_limit", "Seconds for rendering one task with one profile.", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers always, and the working plugin when this run asks for it."""
     config.addinivalue_line("markers", "promptfmt_snapshot: the prompts of a task compared with their snapshot")
+    config.addinivalue_line("markers", "promptfmt_lint: a task or group looked at by the checks")
     config.addinivalue_line("markers", "promptfmt_variant: a variant of a format, rendered without a snapshot")
     if not (config.getoption("promptfmt") or config.getini("promptfmt")):
         return

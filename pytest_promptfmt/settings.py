@@ -38,6 +38,8 @@ class Settings:
     `is_narrowed` says that the command line asked for a number of docs: stored docs beyond it are kept.
     `has_chosen_profiles` says that the command line named the profiles: those that tasks add are then left out.
     `repeat` are the command-line options that another run needs to render the same.
+    `select` and `ignore` are codes and prefixes of rules, `per_file_ignores` lines `glob: codes`, `checks` Python
+    files that define rules.
     """
 
     rootdir: Path
@@ -54,6 +56,10 @@ class Settings:
     is_narrowed: bool = False
     has_chosen_profiles: bool = False
     repeat: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    per_file_ignores: tuple[str, ...] = ()
+    checks: tuple[Path, ...] = ()
 
     def trusts(self, file: Path) -> bool:
         """Return whether Python code in `file` may run: below the rootdir or an allowed path, unless switched off."""
@@ -88,6 +94,10 @@ def read_settings(config: Options, default_profiles: Sequence[str]) -> Settings:
         has_chosen_profiles=bool(config.getoption("promptfmt_profile")),
         is_narrowed=config.getoption("promptfmt_docs") is not None,
         repeat=tuple(_given(config)),
+        select=_codes(config, "promptfmt_select"),
+        ignore=_codes(config, "promptfmt_ignore"),
+        per_file_ignores=tuple(config.getini("promptfmt_per_file_ignores")),
+        checks=tuple(Path(path) for path in config.getini("promptfmt_checks")),
     )
 
 
@@ -98,6 +108,12 @@ def _given(config: Options) -> Iterator[str]:
         for value in given if isinstance(given, list) else [given]:
             if value is not None:
                 yield from (f"--promptfmt-{name.removesuffix('_path').replace('_', '-')}", str(value))
+
+
+def _codes(config: Options, name: str) -> tuple[str, ...]:
+    """Return the codes of an option, else of the ini value of the same name; commas and blanks separate them."""
+    written = config.getoption(name) or config.getini(name)
+    return tuple(code for text in written for code in text.replace(",", " ").split())
 
 
 def _count(config: Options, name: str, *, least: int) -> int | None:

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from pytest_promptfmt.cli.convert import convert
+from pytest_promptfmt.cli.explain import docs, explain
 from pytest_promptfmt.cli.formats import formats
 from pytest_promptfmt.cli.output import visible
 from pytest_promptfmt.errors import PromptfmtError, SettingsError
@@ -31,7 +32,7 @@ class _Group(TyperGroup):
 app = typer.Typer(
     name="promptfmt",
     cls=_Group,
-    help="Prompt formats of language-model evaluations: look at them, convert them.",
+    help="Prompt formats of language-model evaluations: look at them, convert them, check them.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,6 +40,8 @@ app = typer.Typer(
 )
 app.command()(convert)
 app.command()(formats)
+app.command()(explain)
+app.command()(docs)
 
 
 def main() -> None:

@@ -8,19 +8,27 @@ from typing import Any, Literal
 
 from pytest_promptfmt.errors import PromptfmtError
 from pytest_promptfmt.reports.clusters import Category, Clusters, Member
+from pytest_promptfmt.reports.findings import FindingTally
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """One item's result. `key` is equal for results to be shown once; `title` is the line that shows them."""
+    """One item's result. `key` is equal for results to be shown once; `title` is the line that shows them.
+
+    `findings` are those of the checks, as JSON; `globs` the per-file ignores for the item's file, `used_globs` those
+    that took a finding away.
+    """
 
     task: str
     file: str
     profile: str = ""
-    category: Category | Literal["passed", "skipped"] = "passed"
+    category: Category | Literal["passed", "skipped", "finding"] = "passed"
     key: str = ""
     title: str = ""
     docs: int = 0
+    findings: tuple[Mapping[str, Any], ...] = ()
+    globs: tuple[str, ...] = ()
+    used_globs: tuple[str, ...] = ()
 
     def failed(self, error: PromptfmtError) -> Outcome:
         """Return the outcome of the same item when it could not be read or rendered; equal messages are shown once."""
@@ -47,15 +55,19 @@ class Tally:
 
     clusters: Clusters = field(default_factory=Clusters)
     skipped: dict[str, list[str]] = field(default_factory=dict)
+    checks: FindingTally = field(default_factory=FindingTally)
     _first: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def add(self, outcome: Outcome, item: str) -> bool:
         """Count the outcome of an item; return whether it repeats a problem that an earlier item had."""
+        self.checks.add(outcome)
         if outcome.category == "passed":
             return False
         if outcome.category == "skipped":
             self.skipped.setdefault(outcome.title, []).append(outcome.task)
             return False
+        if outcome.category == "finding":
+            return self._first.setdefault((outcome.category, outcome.key), item) != item
         self._first.setdefault((outcome.category, outcome.key), item)
         member = Member(task=outcome.task, profile=outcome.profile, file=outcome.file, docs=outcome.docs)
         return not self.clusters.add(outcome.category, outcome.key, outcome.title, member)

@@ -23,7 +23,8 @@ class TaskFile:
     """A file that defines a task, a group or a Python task class.
 
     `names` is the name it registers; `tasks` are the tasks that this file defines or changes. `unresolved` are
-    members of a group that the index does not know. `notes` are remarks for people; for a class, why it has no tasks.
+    members of a group that the index does not know, `yaml` what was read. `notes` are remarks for
+    people; for a class, why it has no tasks.
     """
 
     path: Path
@@ -32,6 +33,7 @@ class TaskFile:
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
+    yaml: YamlFile | None = None
 
 
 def read_task_file(path: Path, index: TaskIndex | None = None) -> TaskFile | None:
@@ -63,10 +65,11 @@ def read_task_file(path: Path, index: TaskIndex | None = None) -> TaskFile | Non
                 names=(file.config["group"],),
                 notes=(*notes, *found.notes),
                 unresolved=found.unresolved,
+                yaml=file,
             )
         case _:
             task = task_from_config(file.config, path=path, locate=file.locate)
-            return TaskFile(path=path, kind="task", tasks=(task,), names=(task.name,), notes=notes)
+            return TaskFile(path=path, kind="task", tasks=(task,), names=(task.name,), notes=notes, yaml=file)
 
 
 def load_tasks(source: str | Path | Mapping[str, Any], *, allow_code: bool = False) -> list[Task]:

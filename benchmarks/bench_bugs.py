@@ -1,0 +1,143 @@
+"""Recall and silence of the checks on real bugs: every case before and after its fix, through `pytest --promptfmt`.
+
+    python benchmarks/bench_bugs.py [BUGBENCH_FOLDER]
+
+A case counts as found when something is reported (an error, a warning, or a task that does not load or render) before
+the fix and no longer after it. Cases whose code is not at hand are tried on own files with the same bug, in
+`fixtures/bugs`.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+BUGBENCH = ROOT.parent / "shared" / "bugbench"
+OWN = ROOT / "fixtures" / "bugs"
+
+RECORD_REPORTS = """
+import json, pathlib
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" or report.failed:
+        outcome = getattr(report, "promptfmt", {}) or {}
+        found = []
+        for finding in outcome.get("findings", ()):
+            which = " " + finding["saw"] if finding["code"] == "PF131" else ""
+            found.append(finding["code"] + " " + finding["message"] + which)
+        if report.failed and outcome.get("category") != "finding":
+            found.append("fails: " + (outcome.get("title") or report.longreprtext.splitlines()[0]))
+        with pathlib.Path("found.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps([report.nodeid, sorted(set(found))]) + "\\n")
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was reported about one case, before and after its fix."""
+
+    case: dict[str, Any]
+    before: frozenset[str]
+    after: frozenset[str]
+    is_tried: bool
+
+    @property
+    def caught(self) -> frozenset[str]:
+        """Return what went away with the fix."""
+        return self.before - self.after
+
+
+def lay_out(case: dict[str, Any], bugbench: Path, side: str, folder: Path) -> bool:
+    """Put the files of one side of a case into the folder; return whether there are any."""
+    own = OWN / case["id"] / side
+    if own.is_dir():
+        shutil.copytree(own, folder)
+        return True
+    source = bugbench / case["id"]
+    if not case["runnable"] or not (source / side).is_dir():
+        return False
+    shutil.copytree(source / side, folder)
+    for path in (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".py"):
+        path.write_text(modern(path.read_text("utf-8")), "utf-8")
+    for path in [*folder.rglob("*.yaml"), *folder.rglob("*.yml")]:
+        if path.name.startswith("_") or "group:" in path.read_text("utf-8").splitlines()[0]:
+            continue
+        for docs in source.glob("*.jsonl"):
+            kind = {"docs": ".docs", "fewshot": ".docs.fewshot"}.get(docs.stem, f".{docs.stem}")
+            if docs.stem.startswith("docs") or docs.stem == "fewshot":
+                shutil.copy(docs, path.with_name(f"{path.stem}{kind}.jsonl"))
+    return True
+
+
+def modern(text: str) -> str:
+    """Return a task file of an earlier lm-eval with the names that 0.4.13 has for the same keys."""
+    if re.search(r"^\"?(doc_to_text|dataset_path|include)\"?:", text, re.M):
+        text = re.sub(r"^group:", "tag:", text, flags=re.M)
+    text = re.sub(r"^(dataset_name): (\d+)$", r'\1: "\2"', text, flags=re.M)
+    return text.replace("output_type: greedy_until", "output_type: generate_until")
+
+
+def found_on(side: str, cases: list[dict[str, Any]], bugbench: Path) -> dict[str, frozenset[str]]:
+    """Return what `pytest --promptfmt` reports about one side of every case that can be tried."""
+    with tempfile.TemporaryDirectory() as name:
+        project = Path(name)
+        (project / "pytest.ini").write_text("[pytest]\n", "utf-8")
+        (project / "conftest.py").write_text(RECORD_REPORTS, "utf-8")
+        tried = [case["id"] for case in cases if lay_out(case, bugbench, side, project / case["id"])]
+        command = [sys.executable, "-m", "pytest", "--promptfmt", "--promptfmt-profile=plain", "--snapshot-update"]
+        done = subprocess.run(
+            [*command, "-q", "-p", "no:cacheprovider", *tried], cwd=project, capture_output=True, text=True, check=False
+        )
+        reports = project / "found.jsonl"
+        if not reports.exists():
+            sys.exit(done.stdout + done.stderr)
+        found: dict[str, set[str]] = {case: set() for case in tried}
+        for line in reports.read_text("utf-8").splitlines():
+            nodeid, remarks = json.loads(line)
+            found[nodeid.partition("/")[0]].update(remarks)
+    return {case: frozenset(remarks) for case, remarks in found.items()}
+
+
+def results(bugbench: Path = BUGBENCH) -> list[Result]:
+    """Return the result of every case."""
+    cases = [json.loads(line) for line in (bugbench / "cases.jsonl").read_text("utf-8").splitlines()]
+    before, after = (found_on(side, cases, bugbench) for side in ("before", "after"))
+    nothing: frozenset[str] = frozenset()
+    return [
+        Result(case, before.get(case["id"], nothing), after.get(case["id"], nothing), case["id"] in before)
+        for case in cases
+    ]
+
+
+def main() -> None:
+    """Print each case, then recall by class and by how certain a rule can be."""
+    found = results(Path(sys.argv[1]) if len(sys.argv) > 1 else BUGBENCH)
+    for result in found:
+        case = result.case
+        mark = "found" if result.caught else "missed" if result.is_tried else "not tried"
+        print(f"{mark:9} {case['bug_class']:4} {case['detectable']:15} {case['id']}")
+        for remark in sorted(result.caught):
+            print(f"            {remark[:110]}")
+        for remark in sorted(result.after):
+            print(f"            after: {remark[:110]}")
+    for title, key in (("class", "bug_class"), ("detectable", "detectable")):
+        groups = defaultdict(list)
+        for result in found:
+            groups[result.case[key]].append(result)
+        print(f"\n{title:16} cases  found  tried")
+        for name, members in sorted(groups.items()):
+            caught = sum(bool(result.caught) for result in members)
+            print(f"{name:16} {len(members):5}  {caught:5}  {sum(result.is_tried for result in members):5}")
+    silent = sum(not result.after for result in found if result.caught)
+    print(f"\nsilent after the fix: {silent} of {sum(bool(result.caught) for result in found)} found")
+
+
+if __name__ == "__main__":
+    main()

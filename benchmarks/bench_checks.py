@@ -1,0 +1,90 @@
+"""The checks on lm-eval's whole task tree: findings per code, and what they cost beside rendering.
+
+    python benchmarks/bench_checks.py [--only GLOB] [--json findings.json]
+
+Every task of the installed lm_eval is rendered for the profiles plain and chat-chatml and then checked, in one process,
+with made-up docs; the functions of the tasks run. Seconds are processor time.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from pytest_promptfmt.checks.findings import Reported
+from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.checks.running import check_view
+from pytest_promptfmt.checks.selection import Selection
+from pytest_promptfmt.checks.views import FileView
+from pytest_promptfmt.errors import PromptfmtError
+from pytest_promptfmt.pipeline import Pipeline
+from pytest_promptfmt.profiles import resolve_profiles
+from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.sources.index import TaskIndex, yaml_files
+from pytest_promptfmt.sources.lm_eval import read_task_file
+
+
+def main() -> None:
+    """Render, check, count, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="*", help="only the folders of lm_eval/tasks that match")
+    parser.add_argument("--json", type=Path, help="write every finding to this file")
+    arguments = parser.parse_args()
+    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    spec = importlib.util.find_spec("lm_eval")
+    if spec is None or spec.origin is None:
+        sys.exit("lm_eval is not installed: pip install --group parity")
+    root = Path(spec.origin).parent / "tasks"
+    pipeline = Pipeline(Settings(rootdir=root, profiles=("plain", "chat-chatml")))
+    selection = Selection(checks=known_checks(), rootdir=root)
+    profiles = resolve_profiles(("plain", "chat-chatml"))
+    index = TaskIndex([root])
+    began = time.process_time()
+    names = len(index.names)
+    print(f"{names} names read in {time.process_time() - began:.1f} s")
+    rendering = checking = 0.0
+    tasks = failed = 0
+    findings: list[Reported] = []
+    folders = [folder for folder in sorted(root.glob(arguments.only)) if folder.is_dir()]
+    for path in (path for folder in folders for path in yaml_files(folder)):
+        try:
+            file = read_task_file(path, index)
+        except PromptfmtError:
+            continue
+        if file is None or file.yaml is None:
+            continue
+        view = FileView(path=path, yaml=file.yaml, file=file, index=index)
+        began = time.process_time()
+        if not file.tasks:
+            findings += check_view(selection, path=path, name=file.names[0], file=view).findings
+        checking += time.process_time() - began
+        for number, task in enumerate(file.tasks):
+            tasks += 1
+            began = time.process_time()
+            try:
+                for profile in profiles:
+                    pipeline.render(task, profile, profile.name)
+            except PromptfmtError:
+                failed += 1
+            between = time.process_time()
+            try:
+                findings += pipeline.checked(task, selection, None if number else view).findings
+            except PromptfmtError as error:
+                print(f"{task.id}: {error}")
+            rendering += between - began
+            checking += time.process_time() - between
+    print(f"{tasks} tasks, {failed} not rendered; rendering {rendering:.1f} s, checks {checking:.1f} s")
+    by_code = Counter((finding.code, finding.name, str(finding.severity)) for finding in findings)
+    tasks_of = {code: len({one.task for one in findings if one.code == code}) for code, _, _ in by_code}
+    for (code, name, severity), count in sorted(by_code.items()):
+        print(f"{code} {name:32} {severity:8} {count:6} findings {tasks_of[code]:6} tasks")
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps([finding.to_json() for finding in findings]), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+"""Checks: what a prompt has been doing wrong all along. One rule is one function; see `registry.check`.
+
+A rule of your own needs the names below and nothing else.
+"""
+
+from __future__ import annotations
+
+from pytest_promptfmt.checks.findings import Family, Finding, Severity
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import FileView, TaskView
+
+__all__ = ["Family", "FileView", "Finding", "Severity", "TaskView", "check"]

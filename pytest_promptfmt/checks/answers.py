@@ -1,0 +1,406 @@
+"""Rules about answers: gold and choices that cannot be right, look alike, or give the gold away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from pytest_promptfmt.checks.findings import Family, Finding, Severity
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
+from pytest_promptfmt.rendering.prompt import Instance
+
+_LETTERED: Final = re.compile(r"^\(?([A-Z])[.):]\s+(.+)$", re.M)
+_SIGNS: Final[tuple[tuple[str, Callable[[str], bool]], ...]] = (
+    ("begins or ends with white space", lambda text: text != text.strip()),
+    ("ends with a full stop", lambda text: text.rstrip().endswith(".")),
+    ("begins with a capital letter", lambda text: text.strip()[:1].isupper()),
+)
+
+
+@check("PF701", "gold-is-no-choice", severity=Severity.ERROR, family=Family.ANSWERS)
+def gold_is_no_choice(view: TaskView) -> Iterator[Finding]:
+    """Report a doc of which no choice is right: the index is out of range, or the text is none of the choices.
+
+    Why: lm-eval compares the target with the choices byte for byte and takes "none" for wrong. Labels that count from 1
+    used as indices make the last one fail and shift all others by one.
+
+    Example:
+        doc_to_target: "{{answer + 1}}"
+
+    Silent example:
+        doc_to_target: "{{answer}}"
+
+    Fix: give the index from 0, or exactly the text of a choice.
+
+    Real: lm-evaluation-harness #1216 (social_iqa), #2434 (catcola); pattern 1 of the eval-framework guide.
+
+    """
+    if view.task.output_type != "multiple_choice":
+        return
+    for instance in view.real_instances:
+        if len(instance.prompts) != 1:
+            continue
+        choices = _choices(view, instance)
+        if not choices or any(request.gold for request in instance.requests):
+            continue
+        target = instance.target
+        if isinstance(target, int):
+            what = "a negative number, as in a split without labels" if target < 0 else "out of range"
+            message = f"the gold index is {what}"
+        elif isinstance(target, list) and not target:
+            message = "the list of right answers is empty"
+        else:
+            message = "the gold answer is none of the choices"
+        yield Finding(
+            message=message,
+            saw=f"{target!r} for {choices!r}",
+            do="give the index from 0, or exactly the text of a choice",
+            keys=("doc_to_target",),
+            doc=instance.index,
+        )
+
+
+@check("PF702", "padded-target", severity=Severity.ERROR, family=Family.ANSWERS)
+def padded_target(view: TaskView) -> Iterator[Finding]:
+    r"""Report a gold answer that begins or ends with white space.
+
+    Why: an extracted `7` never equals ` 7`. Where the target delimiter is a blank too, demonstrations show two.
+
+    Example:
+        output_type: generate_until
+        doc_to_target: " {{choices[answer]}}"
+
+    Silent example:
+        output_type: generate_until
+        doc_to_target: "{{choices[answer]}}"
+
+    Fix: strip it: `{{answer.strip()}}`.
+
+    Real: lm-evaluation-harness #1275 (gsm8k_cot), #3795 (fda).
+
+    """
+    if not view.generates or view.task.process_results is not None:
+        return
+    if any(metric.startswith("!function") for metric in view.metrics):
+        return
+    is_exact = "exact_match" in (view.metrics or ("exact_match",))
+    is_doubled = view.task.target_delimiter[:1].isspace()
+    if not is_doubled and not view.task.filter_list:
+        return  # the blank is the delimiter, and completions keep theirs
+    for instance in view.instances:
+        target = instance.target
+        if not isinstance(target, str) or "\n" in target.strip() or not target.strip():
+            continue
+        if target[0].isspace() or (view.has_real_docs and target[-1].isspace()):
+            yield Finding(
+                message="the gold answer begins or ends with white space",
+                saw=target,
+                do="strip it: {{answer.strip()}}",
+                keys=("doc_to_target",),
+                doc=instance.index,
+                severity=None if target[0].isspace() and is_exact else Severity.WARNING,
+            )
+            return
+
+
+@check("PF703", "padded-choice", severity=Severity.WARNING, family=Family.ANSWERS)
+def padded_choice(view: TaskView) -> Iterator[Finding]:
+    r"""Report choices of which some begin or end with white space and others do not.
+
+    Why: `A.  Adverse possession` beside `B. Implied` shows which option was edited by hand; in some data sets it is the
+    right one.
+
+    Example:
+        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [" iron", gold], answer: 0}]}}
+
+    Silent example:
+        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, gold], answer: 0}]}}
+
+    Fix: strip the choices in the template.
+
+    Real: lm-evaluation-harness #3500 (mmlu_pro).
+
+    """
+    for instance in view.real_instances:
+        choices = _choices(view, instance)
+        padded = [choice for choice in choices if choice != choice.strip() and choice.strip()]
+        if padded and len(padded) < len(choices):
+            yield _padded(padded[0], instance.index, ("doc_to_choice",))
+            return
+        text = instance.prompts[0].text if instance.prompts else ""
+        options = [
+            each
+            for value in instance.doc.values()
+            if isinstance(value, list | tuple) and 2 <= len(value) <= 30 and all(isinstance(one, str) for one in value)
+            for each in (value if 0 < sum(one != one.strip() for one in value) < len(value) else ())
+        ]
+        for option in options:
+            if option[:1] == " " and option.strip() and f" {option}" in text:
+                yield _padded(option, instance.index, ("doc_to_text",))
+                return
+
+
+def _padded(choice: str, doc: int, keys: tuple[str, ...]) -> Finding:
+    return Finding(
+        message="some choices begin or end with white space, and others do not",
+        saw=choice,
+        do="strip the choices in the template",
+        keys=keys,
+        doc=doc,
+    )
+
+
+@check("PF704", "blank-choice", severity=Severity.ERROR, family=Family.ANSWERS)
+def blank_choice(view: TaskView) -> Iterator[Finding]:
+    r"""Report a choice without any visible character.
+
+    Why: an empty continuation has the best likelihood there is. It wins, and every doc with it is wrong.
+
+    Example:
+        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, " "], answer: 0}]}}
+
+    Silent example:
+        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, gold], answer: 0}]}}
+
+    Fix: drop missing choices in `doc_to_choice` or `process_docs`.
+
+    Real: lm-evaluation-harness #1760 (m_arc with four options).
+
+    """
+    for instance in view.instances:
+        choices = _choices(view, instance)
+        if any(not choice.strip() for choice in choices):
+            yield Finding(
+                message="a choice without any visible character",
+                saw=str(choices),
+                do="drop missing choices in doc_to_choice or process_docs",
+                keys=("doc_to_choice",),
+                doc=instance.index,
+            )
+
+
+@check("PF705", "same-choices", severity=Severity.ERROR, family=Family.ANSWERS)
+def same_choices(view: TaskView) -> Iterator[Finding]:
+    r"""Report two choices that are the same, or differ only in case or white space.
+
+    Why: two equal candidates have equal scores; if one of them is the gold, the first one wins whatever the model
+    knows.
+
+    Example:
+        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, iron, gold], answer: 0}]}}
+
+    Silent example:
+        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, zinc, gold], answer: 0}]}}
+
+    Fix: mend the data, or drop such docs in `process_docs`.
+
+    Real: lm-evaluation-harness #3735 (gpqa: options became equal when brackets were cut out).
+
+    """
+    for instance in view.instances if isinstance(view.written.doc_to_choice, list) else view.real_instances:
+        choices = _choices(view, instance)
+        bare = [" ".join(choice.casefold().split()) for choice in choices]
+        if len(set(bare)) < len(bare):
+            same = len(set(choices)) < len(choices)
+            yield Finding(
+                message="two choices are the same" if same else "two choices differ only in case or white space",
+                saw=str(choices),
+                do="mend the data, or drop such docs in process_docs",
+                keys=("doc_to_choice",),
+                doc=instance.index,
+                severity=None if same else Severity.WARNING,
+            )
+
+
+@check("PF706", "betrayed-gold", severity=Severity.WARNING, family=Family.ANSWERS)
+def betrayed_gold(view: TaskView) -> Iterator[Finding]:
+    r"""Report a sign that every gold choice has and no other choice: white space, a full stop, a capital letter.
+
+    Why: whoever sees the sign needs no knowledge. At least three docs must agree.
+
+    Example:
+        metadata:
+          promptfmt:
+            docs:
+            - {question: Which rusts?, choices: [Iron., gold, zinc], answer: 0}
+            - {question: Which is liquid?, choices: [iron, Mercury., tin], answer: 1}
+            - {question: Which is yellow?, choices: [iron, tin, Gold.], answer: 2}
+
+    Silent example:
+        metadata:
+          promptfmt:
+            docs:
+            - {question: Which rusts?, choices: [iron, gold, zinc], answer: 0}
+            - {question: Which is liquid?, choices: [iron, mercury, tin], answer: 1}
+            - {question: Which is yellow?, choices: [iron, tin, gold], answer: 2}
+
+    Fix: treat all choices alike in the template or in `process_docs`.
+
+    Real: lm-evaluation-harness #3500 (mmlu_pro).
+
+    """
+    if len(view.real_instances) < 3 or view.task.output_type != "multiple_choice":
+        return
+    told = []
+    for instance in view.real_instances:
+        scored = [request for request in instance.requests if request.continuation and request.prompt is not None]
+        golds = [_without_delimiter(view, request.continuation) for request in scored if request.gold]
+        others = [_without_delimiter(view, request.continuation) for request in scored if not request.gold]
+        if len(golds) != 1 or len(others) < 2:
+            return
+        told.append((golds[0], others))
+    for sign, has in _SIGNS:
+        if all(has(gold) and not any(map(has, others)) for gold, others in told):
+            yield Finding(
+                message=f"of all choices only the right one {sign}, in every doc",
+                saw=told[0][0],
+                do="treat all choices alike",
+                keys=("doc_to_choice",),
+                doc=0,
+            )
+            return
+
+
+@check("PF707", "letters-shown-texts-scored", severity=Severity.WARNING, family=Family.ANSWERS)
+def letters_shown(view: TaskView) -> Iterator[Finding]:
+    r"""Report options that are listed with letters while their texts are scored.
+
+    Why: after `A. Femur` … `Answer:` a model answers with a letter. Scoring the texts compares continuations that
+    nobody would write there.
+
+    Example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+        doc_to_choice: ["A", "B", "C"]
+
+    Fix: score the letters, or leave them out of the prompt.
+
+    Real: lm-evaluation-harness before 0.4.0 (mmlu_original).
+
+    """
+    if view.task.output_type != "multiple_choice":
+        return
+    for instance in view.instances[:1]:
+        message = question_message(instance)
+        choices = [choice.strip() for choice in _choices(view, instance)]
+        if message is None or len(choices) < 2:
+            return
+        listed = {letter: text.strip() for letter, text in _LETTERED.findall(message.text)}
+        if len(listed) >= len(choices) and list(listed.values())[-len(choices) :] == choices:
+            if any(len(choice) == 1 for choice in choices):
+                return
+            yield Finding(
+                message="the options are listed with letters, and their texts are scored",
+                saw=f"{next(iter(listed))}. {choices[0]}, scored {choices[0]!r}",
+                do="score the letters, or leave them out of the prompt",
+                keys=("doc_to_choice",),
+                doc=instance.index,
+            )
+
+
+@check("PF708", "labels-past-z", severity=Severity.ERROR, family=Family.ANSWERS)
+def labels_past_z(view: TaskView) -> Iterator[Finding]:
+    r"""Report labels that ran past Z into punctuation: `[`, `\`, `]`.
+
+    Why: the letter after Z in the table of characters is no letter. Options 27 and up get labels that no model and no
+    extractor expects.
+
+    Example:
+        doc_to_choice: ["Y", "Z", "["]
+        doc_to_target: "{{answer}}"
+
+    Silent example:
+        doc_to_choice: ["X", "Y", "Z"]
+        doc_to_target: "{{answer}}"
+
+    Fix: use numbers, or two letters.
+
+    Real: formats that label by `chr(65 + i)`.
+
+    """
+    for instance in view.instances:
+        choices = [choice.strip() for choice in _choices(view, instance)]
+        if any(pair == ("Z", "[") for pair in pairwise(choices)):
+            yield Finding(
+                message="labels run past Z into punctuation",
+                saw=" ".join(choices[-6:]),
+                do="use numbers, or two letters",
+                keys=("doc_to_choice",),
+                doc=instance.index,
+            )
+            return
+
+
+@check("PF709", "same-gold-position", severity=Severity.WARNING, family=Family.ANSWERS)
+def same_gold_position(view: TaskView) -> Iterator[Finding]:
+    r"""Report four or more demonstrations whose right answer is always the same.
+
+    Why: the demonstrations teach "always B" as well as the task. Where they are fixed, choose them so that the right
+    positions differ.
+
+    Example:
+        num_fewshot: 4
+        doc_to_choice: ["A", "B"]
+        doc_to_target: "{{['A', 'B'][answer]}}"
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, answer: 0}]
+              fewshot:
+              - {question: "1", answer: 1}
+              - {question: "2", answer: 1}
+              - {question: "3", answer: 1}
+              - {question: "4", answer: 1}
+              - {question: "5", answer: 1}
+
+    Silent example:
+        num_fewshot: 4
+        doc_to_choice: ["A", "B"]
+        doc_to_target: "{{['A', 'B'][answer]}}"
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, answer: 0}]
+              fewshot:
+              - {question: "1", answer: 1}
+              - {question: "2", answer: 0}
+              - {question: "3", answer: 1}
+              - {question: "4", answer: 0}
+              - {question: "5", answer: 1}
+
+    Fix: choose demonstrations with different answers.
+
+    Real: hand-picked demonstrations of several benchmarks.
+
+    """
+    if view.docs is None or "synthetic" in view.docs.fewshot_origin or view.shots < 4:
+        return
+    instances = view.instances if view.has_real_docs else view.instances[:1]
+    answers = [shot.answer for instance in instances for shot in shots_of(instance)]
+    if len(answers) >= 4 and len(set(answers)) == 1 and answers[0] and len(answers[0].strip()) <= 20:
+        yield Finding(
+            message="all demonstrations have the same answer",
+            saw=answers[0],
+            do="choose demonstrations with different answers",
+            keys=("fewshot_config",),
+        )
+
+
+def _choices(view: TaskView, instance: Instance) -> Sequence[str]:
+    """Return the texts that are scored for the one prompt of a doc, without their delimiter."""
+    if view.task.output_type != "multiple_choice" or len(instance.prompts) != 1:
+        return ()
+    return [
+        _without_delimiter(view, request.continuation)
+        for request in instance.requests
+        if request.prompt is not None and isinstance(request.continuation, str)
+    ]
+
+
+def _without_delimiter(view: TaskView, continuation: Any) -> str:
+    return str(continuation).removeprefix(view.task.target_delimiter)

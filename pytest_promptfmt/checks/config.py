@@ -1,0 +1,293 @@
+"""Rules about the configuration: keys that are lost, values that YAML read otherwise, functions that are not there."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from pytest_promptfmt.checks.findings import Family, Finding, Severity
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import FileView, TaskView
+from pytest_promptfmt.errors import did_you_mean, display_path
+from pytest_promptfmt.sources.functions import functions_of
+
+_OWN_KEYS: Final = ("docs", "ignore", "fields", "normalize")
+
+
+@check("PF101", "repeated-key", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
+def repeated_key(view: FileView) -> Iterator[Finding]:
+    """Report a key that is written twice in one file.
+
+    Why: YAML keeps the later one without a word; strict readers refuse the file. Whoever edits the first one changes
+    nothing.
+
+    Example:
+        num_fewshot: 0
+        repeats: 1
+        num_fewshot: 2
+
+    Silent example:
+        num_fewshot: 0
+        repeats: 1
+
+    Fix: remove one of them.
+
+    Real: lm-evaluation-harness #1769 (ifeval).
+
+    """
+    for part in view.yaml.parts:
+        for key, position in part.repeated:
+            yield Finding(
+                message="a key is written twice, and the later one wins",
+                saw=str(key),
+                do="remove one of them",
+                position=position,
+            )
+
+
+@check("PF102", "not-text", severity=Severity.ERROR, family=Family.CONFIG)
+def not_text(view: TaskView) -> Iterator[Finding]:
+    """Report choices that YAML read as something other than text: `no`, `012`, `2024-01-01`.
+
+    Why: in YAML 1.1 the words yes, no, on and off are true and false, `012` is ten, and dates are dates. lm-eval either
+    fails on such a choice or scores the word True.
+
+    Example:
+        doc_to_choice: [no, yes]
+        doc_to_target: "{{answer % 2}}"
+
+    Silent example:
+        doc_to_choice: ["no", "yes"]
+        doc_to_target: "{{answer % 2}}"
+
+    Fix: put the words in quotes.
+
+    Real: the Norway problem of YAML; here it would hit every yes/no task that forgets the quotes.
+
+    """
+    choices = view.written.doc_to_choice
+    values = choices.items() if isinstance(choices, dict) else enumerate(choices) if isinstance(choices, list) else ()
+    for number, choice in values:
+        if not isinstance(choice, str):
+            yield Finding(
+                message=f"YAML reads this choice as {type(choice).__name__}, not as text",
+                saw=str(choice),
+                do="put it in quotes",
+                keys=("doc_to_choice", number),
+            )
+
+
+@check("PF103", "overwritten-by-format", severity=Severity.WARNING, family=Family.CONFIG)
+def overwritten_by_format(view: TaskView) -> Iterator[Finding]:
+    r"""Report a key that the author wrote and the format replaced.
+
+    Why: a format decides the layout. A `target_delimiter` or `doc_to_text` beside it reads as if it counted.
+
+    Example:
+        formats: mcqa
+        doc_to_text: "{{question}}"
+        target_delimiter: ": "
+
+    Silent example:
+        formats: mcqa
+        doc_to_text: "{{question}}"
+
+    Fix: remove the key, or set it inside the format.
+
+    Real: the proposal for formats in lm-evaluation-harness leaves open which of the two wins.
+
+    """
+    for overwritten in getattr(view.task, "overwritten", ()):
+        yield Finding(
+            message=f"the format replaces {overwritten.key}, which the task writes out",
+            saw=str(overwritten.written),
+            do="remove the key, or set it inside the format",
+            keys=(overwritten.key,),
+            position=overwritten.position,
+        )
+
+
+@check("PF104", "missing-function", severity=Severity.ERROR, family=Family.CONFIG)
+def missing_function(view: TaskView) -> Iterator[Finding]:
+    """Report a `!function` whose file beside the YAML does not define it.
+
+    Why: lm-eval finds out when it builds the task. Metrics, filters and result functions are not needed to render
+    prompts, so a name that a clean-up removed is not missed before the evaluation runs. The file is read, not run.
+
+    Example:
+        # file: example.yaml
+        process_results: !function helper.scored
+        # file: helper.py
+        def score(doc, results):
+            return {"acc": 1.0}
+
+    Silent example:
+        # file: example.yaml
+        process_results: !function helper.score
+        # file: helper.py
+        def score(doc, results):
+            return {"acc": 1.0}
+
+    Fix: define or import the function in that file.
+
+    Real: lm-evaluation-harness 0.4.11 and 0.4.12: an import that looked unused was removed, and 175 AfriMMLU tasks no
+    longer loaded.
+
+    """
+    for function in functions_of(view.written):
+        file = function.directory / f"{function.module.replace('.', '/')}.py"
+        names = _names_in(file)
+        if names is not None and function.name not in names:
+            yield Finding(
+                message=f"{file.name} does not define this function",
+                saw=str(function),
+                do=did_you_mean(function.name, names) or f"define {function.name} in {display_path(file)}",
+                position=function.position,
+            )
+
+
+@lru_cache(maxsize=4096)
+def _names_in(file: Path) -> frozenset[str] | None:
+    """Return the names that a Python file defines at its top level; None when that cannot be told."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                if alias.name == "*":
+                    return None
+                names.add((alias.asname or alias.name).partition(".")[0])
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("globals", "setattr"):
+            return None
+    return None if "__getattr__" in names else frozenset(names)
+
+
+@check("PF105", "unseen-suffix", severity=Severity.WARNING, family=Family.CONFIG, scope="file")
+def unseen_suffix(view: FileView) -> Iterator[Finding]:
+    """Report a task in a file that ends in `.yml`.
+
+    Why: lm-eval 0.4.13 looks for `*.yaml` alone. The task is tested here and cannot be run there.
+
+    Example:
+        # file: example.yml
+        task: example
+
+    Silent example:
+        # file: example.yaml
+        task: example
+
+    Fix: rename the file to `.yaml`.
+
+    Real: lm-evaluation-harness before #1216 (siqa/default.yml).
+
+    """
+    if view.path.suffix == ".yml":
+        yield Finding(
+            message="lm-eval finds no task in a file that ends in .yml",
+            saw=view.path.name,
+            do="rename it to .yaml",
+        )
+
+
+@check("PF106", "unused-generation-arguments", severity=Severity.INFO, family=Family.CONFIG)
+def unused_generation_arguments(view: TaskView) -> Iterator[Finding]:
+    """Report `generation_kwargs` of a task that generates nothing.
+
+    Why: they are looked at for `output_type: generate_until` alone. Left over from another task they mislead readers.
+
+    Example:
+        generation_kwargs: {max_gen_toks: 32}
+
+    Silent example:
+        output_type: generate_until
+        generation_kwargs: {max_gen_toks: 32}
+
+    Fix: remove them, or set the output type.
+
+    Real: several multiple-choice tasks of lm-evaluation-harness 0.4.13.
+
+    """
+    if not view.generates and view.task.generation_kwargs:
+        yield Finding(
+            message="generation_kwargs have no effect: the task does not generate",
+            saw=str(dict(view.task.generation_kwargs)),
+            do="remove them, or set output_type: generate_until",
+            keys=("generation_kwargs",),
+        )
+
+
+@check("PF107", "unknown-own-key", severity=Severity.ERROR, family=Family.CONFIG)
+def unknown_own_key(view: TaskView) -> Iterator[Finding]:
+    """Report a key of `metadata.promptfmt` that this plugin does not know.
+
+    Why: lm-eval accepts anything under `metadata`, so that nobody else notices the mistake.
+
+    Example:
+        metadata:
+          promptfmt:
+            docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+            ignores: {PF201: the blank is in the paper}
+
+    Silent example:
+        doc_to_text: "{{question}} "
+        metadata:
+          promptfmt:
+            docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+            ignore: {PF201: the blank is in the paper}
+
+    Fix: write `docs`, `ignore`, `fields` or `normalize`.
+
+    Real: a mistyped key of this kind would make a task test made-up docs.
+
+    """
+    for key in view.task.own_metadata:
+        if key not in _OWN_KEYS:
+            yield Finding(
+                message="a key of metadata.promptfmt that is not known",
+                saw=str(key),
+                do=did_you_mean(str(key), _OWN_KEYS) or f"known are {', '.join(_OWN_KEYS)}",
+                keys=("metadata", "promptfmt", str(key)),
+            )
+
+
+@check("PF108", "overruled-by-library-prompt", severity=Severity.WARNING, family=Family.CONFIG)
+def overruled_by_prompt(view: TaskView) -> Iterator[Finding]:
+    """Report a field mapping beside `use_prompt`, which replaces it.
+
+    Why: both stand in the file and only one counts.
+
+    Example:
+        output_type: generate_until
+        use_prompt: "qa-basic:q-newline-a"
+        doc_to_text: "{{question}}"
+
+    Silent example:
+        output_type: generate_until
+        doc_to_text: "{{question}}"
+
+    Fix: remove one of them.
+
+    Real: `use_prompt` of lm-evaluation-harness, which no task of 0.4.13 uses any more.
+
+    """
+    if view.config.get("use_prompt") is None:
+        return
+    for key in ("doc_to_text", "doc_to_target", "doc_to_choice"):
+        written = view.config.get(key)
+        if written is not None and written != getattr(view.written, key):
+            yield Finding(
+                message=f"use_prompt replaces {key}, which the task writes out",
+                saw=str(written),
+                do="remove one of them",
+                keys=(key,),
+            )

@@ -1,0 +1,154 @@
+"""The documentation of a rule, read from its docstring: `promptfmt explain`, the pages of docs/checks, and two tests.
+
+A docstring has a first line and the parts Why, Example, Silent example, Fix and Real. The examples are YAML; keys that
+are not shown are those of an ordinary task (`complete`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pytest_promptfmt.checks.findings import Family
+from pytest_promptfmt.checks.registry import Check
+
+_PARTS: Final = ("Why", "Example", "Silent example", "Fix", "Real")
+_HEAD: Final = re.compile(rf"^({'|'.join(_PARTS)}):[ \t]*", re.MULTILINE)
+_FILE: Final = re.compile(r"^# file: (\S+)\n", re.MULTILINE)
+_KEY: Final = re.compile(r"^([A-Za-z_]\w*):", re.MULTILINE)
+
+_DOCS: Final = """metadata:
+  promptfmt:
+    docs:
+    - {question: Which metal is liquid at room temperature?, choices: [iron, mercury, zinc], answer: 1}
+    - {question: Which metal rusts?, choices: [iron, gold, platinum], answer: 0}
+    - {question: Which metal is yellow?, choices: [zinc, silver, gold], answer: 2}
+"""
+_ORDINARY: Final[Mapping[str, str]] = {
+    "task": "task: example\n",
+    "test_split": "test_split: test\n",
+    "output_type": "output_type: multiple_choice\n",
+    "doc_to_text": 'doc_to_text: "Question: {{question}}\\nAnswer:"\n',
+    "doc_to_choice": 'doc_to_choice: "{{choices}}"\n',
+    "doc_to_target": "doc_to_target: answer\n",
+    "metadata": _DOCS,
+}
+_GENERATING: Final[Mapping[str, str]] = {
+    **{key: text for key, text in _ORDINARY.items() if key not in ("output_type", "doc_to_choice")},
+    "doc_to_target": 'doc_to_target: "{{choices[answer]}}"\n',
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Documentation:
+    """The parts of a rule's docstring; examples as written. Empty where a part is missing."""
+
+    summary: str
+    why: str = ""
+    example: str = ""
+    silent: str = ""
+    fix: str = ""
+    real: str = ""
+
+
+def documentation_of(check: Check) -> Documentation:
+    """Return what a rule's docstring says."""
+    text = inspect.getdoc(check.rule) or f"{check.name} (no description)."
+    pieces = _HEAD.split(text)
+    parts = {
+        head: inspect.cleandoc(f"\n{body}").strip("\n") for head, body in zip(pieces[1::2], pieces[2::2], strict=True)
+    }
+    return Documentation(
+        summary=" ".join(pieces[0].split()),
+        why=_flowing(parts.get("Why", "")),
+        example=parts.get("Example", ""),
+        silent=parts.get("Silent example", ""),
+        fix=_flowing(parts.get("Fix", "")),
+        real=_flowing(parts.get("Real", "")),
+    )
+
+
+def write_example(example: str, folder: Path) -> tuple[Path, ...]:
+    """Write the files of an example, completed, below a folder, and return them.
+
+    A line `# file: name.yaml` begins a file of its own; without one the example is `example.yaml`.
+    """
+    pieces = _FILE.split(example)
+    files = dict(zip(pieces[1::2], pieces[2::2], strict=True)) if len(pieces) > 1 else {"example.yaml": example}
+    written = []
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(complete(text) if path.suffix in (".yaml", ".yml") else text, "utf-8")
+        written.append(path)
+    return tuple(written)
+
+
+def complete(fragment: str) -> str:
+    """Return a fragment of a task with the keys that it does not show; groups and includes stay as they are."""
+    shown = set(_KEY.findall(fragment))
+    if shown & {"group", "class"} and not shown & {"doc_to_text"}:
+        return fragment + "\n"
+    generating = "generate_until" in fragment or "loglikelihood" in fragment
+    ordinary = _GENERATING if generating else _ORDINARY
+    return "".join(text for key, text in ordinary.items() if key not in shown) + fragment + "\n"
+
+
+def explanation(check: Check) -> str:
+    """Return the text of `promptfmt explain CODE`."""
+    return page(check).replace("```yaml\n", "").replace("```\n", "")
+
+
+def page(check: Check) -> str:
+    """Return the page of a rule in docs/checks."""
+    told = documentation_of(check)
+    lines = [f"# {check.code} {check.name}", "", told.summary, ""]
+    lines += [f"Severity: {check.severity}. Family: {check.family}.", ""]
+    if told.why:
+        lines += ["## Why", "", told.why, ""]
+    if told.example:
+        lines += ["## Example that triggers it", "", "```yaml", told.example, "```", ""]
+    if told.silent:
+        lines += ["## Example that does not", "", "```yaml", told.silent, "```", ""]
+    if told.fix:
+        lines += ["## What to do", "", told.fix, ""]
+    if told.real:
+        lines += ["## Seen in", "", told.real, ""]
+    return "\n".join(lines)
+
+
+def index_page(checks: Iterable[Check]) -> str:
+    """Return the page that lists all rules."""
+    lines = [
+        "# Checks",
+        "",
+        "Rules of `pytest --promptfmt`: errors fail, warnings are listed at the end of the run, infos with `-v` or",
+        "when selected. How to choose, ignore and write rules: [checks.md](../checks.md). Keys that an example does",
+        "not show are those of an ordinary task with a question, choices and an answer. These pages are written by",
+        "`promptfmt docs`.",
+        "",
+    ]
+    ordered = sorted(checks, key=lambda check: check.code)
+    for family in Family:
+        members = [check for check in ordered if check.family is family]
+        if members:
+            lines += [f"## {family[0].upper()}{family[1:]}", "", "| code | name | severity | |", "|---|---|---|---|"]
+            for check in members:
+                summary = documentation_of(check).summary.replace("|", r"\|")
+                lines.append(f"| [{check.code}]({check.code}.md) | {check.name} | {check.severity} | {summary} |")
+            lines.append("")
+    return "\n".join(lines)
+
+
+def pages(checks: Iterable[Check]) -> dict[str, str]:
+    """Return file name to text of everything in docs/checks."""
+    ordered = list(checks)
+    return {"README.md": index_page(ordered)} | {f"{check.code}.md": page(check) for check in ordered}
+
+
+def _flowing(text: str) -> str:
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))

@@ -1,0 +1,58 @@
+"""Rules about what is left of a completion when it is compared; more of them come with the extraction probes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from pytest_promptfmt.checks.findings import Family, Finding, Severity
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import TaskView
+
+_KEEPS: Final = frozenset({"take_first", "take_first_k", "majority_vote"})
+
+
+@check("PF501", "exact-match-keeps-blank", severity=Severity.WARNING, family=Family.EXTRACTION)
+def exact_match_keeps_blank(view: TaskView) -> Iterator[Finding]:
+    r"""Report `exact_match` on completions whose leading blank nothing removes.
+
+    Why: after `Answer:` models go on with ` Paris`, as the demonstrations show with their delimiter. `exact_match`
+    compares ` Paris` with `Paris` and scores 0. Back ends that strip completions hide it, others do not.
+
+    Example:
+        output_type: generate_until
+        metric_list: [{metric: exact_match}]
+
+    Silent example:
+        output_type: generate_until
+        metric_list: [{metric: exact_match}]
+        filter_list: [{name: strip, filter: [{function: remove_whitespace}, {function: take_first}]}]
+
+    Fix: add a filter `remove_whitespace` or `regex` (which strips) before `take_first`.
+
+    Real: lm-evaluation-harness #1206 (fld), #2503 (mmlu_generative).
+
+    """
+    task = view.task
+    if (
+        not view.generates
+        or task.process_results is not None
+        or "exact_match" not in (view.metrics or ("exact_match",))
+    ):
+        return
+    for pipeline in task.filter_list or ():
+        steps = pipeline.get("filter") if isinstance(pipeline, Mapping) else None
+        if any(step.get("function") not in _KEEPS for step in steps or () if isinstance(step, Mapping)):
+            return
+    for entry in task.metric_list or ():
+        if entry.get("regexes_to_ignore") or entry.get("ignore_punctuation_and_whitespace"):
+            return
+    text = view.instances[0].prompts[0].text if view.instances and view.instances[0].prompts else ""
+    if not text or not task.target_delimiter.startswith(" ") or task.gen_prefix:
+        return
+    yield Finding(
+        message="exact_match compares completions with their leading blank",
+        saw=f"{text[-20:]}{task.target_delimiter}…",
+        do="add a filter remove_whitespace before take_first",
+        keys=("filter_list",) if task.filter_list else ("metric_list",),
+    )

@@ -1,0 +1,316 @@
+"""Rules about demonstrations: whether they are shown at all, look like the question, and keep the answer to it away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_promptfmt.checks.findings import Family, Finding, Severity
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
+from pytest_promptfmt.rendering.fewshot import leaves_evaluated_doc_out
+from pytest_promptfmt.rendering.prompt import Message
+from pytest_promptfmt.tasks import Task, Unset
+
+
+@check("PF801", "unused-samples", severity=Severity.ERROR, family=Family.FEWSHOT)
+def unused_samples(view: TaskView) -> Iterator[Finding]:
+    """Report `fewshot_config.samples` that are never shown.
+
+    Why: a few-shot split wins over samples, and `num_fewshot: 0` cannot be overridden on the command line. The worked
+    examples in the file are then never part of any prompt.
+
+    Example:
+        fewshot_split: train
+        fewshot_config: {samples: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]}
+
+    Silent example:
+        num_fewshot: 1
+        fewshot_config: {samples: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]}
+
+    Fix: remove the split, and set `num_fewshot`.
+
+    Real: lm-evaluation-harness #2299 (mmlu_flan_cot_fewshot).
+
+    """
+    task = view.written
+    if task.fewshot.samples is None:
+        return
+    if _pool_split(task) is not None:
+        yield Finding(
+            message="fewshot_config.samples are never shown: the few-shot split is used instead",
+            saw=f"split {_pool_split(task)!r}",
+            do="remove the split",
+            keys=("fewshot_config", "samples"),
+        )
+    elif task.num_fewshot == 0:
+        yield Finding(
+            message="fewshot_config.samples are never shown: num_fewshot is 0, which no option overrides",
+            do="set num_fewshot",
+            keys=("num_fewshot",),
+            severity=Severity.WARNING,
+        )
+
+
+@check("PF802", "ignored-fewshot-indices", severity=Severity.WARNING, family=Family.FEWSHOT)
+def ignored_indices(view: TaskView) -> Iterator[Finding]:
+    """Report `fewshot_indices`, which lm-eval 0.4.13 accepts and never looks at.
+
+    Why: the demonstrations are drawn at random although the file names them.
+
+    Example:
+        fewshot_config: {fewshot_indices: [1, 2]}
+
+    Silent example:
+        fewshot_config: {sampler: first_n}
+
+    Fix: use `sampler: first_n`, or inline `samples`.
+
+    Real: lm-evaluation-harness 0.4.13.
+
+    """
+    written = view.config.get("fewshot_config")
+    if isinstance(written, dict) and "fewshot_indices" in written:
+        yield Finding(
+            message="fewshot_indices are accepted and never looked at",
+            saw=str(written["fewshot_indices"]),
+            do="use sampler: first_n, or inline samples",
+            keys=("fewshot_config", "fewshot_indices"),
+        )
+
+
+@check("PF803", "demonstrations-from-test", severity=Severity.WARNING, family=Family.FEWSHOT)
+def demonstrations_from_test(view: TaskView) -> Iterator[Finding]:
+    """Report demonstrations that come from the evaluated split because no other one is there.
+
+    Why: without a few-shot, training or validation split lm-eval draws from the test split without a word, and does not
+    keep the evaluated doc out. Some prompts then contain their own answer.
+
+    Example:
+        num_fewshot: 2
+
+    Silent example:
+        num_fewshot: 2
+        training_split: train
+
+    Fix: name a `fewshot_split`, or write `samples`.
+
+    Real: lm-evaluation-harness #4145, #4168; it can happen to 3,356 tasks of its 0.4.13.
+
+    """
+    task = view.written
+    if task.fewshot.samples is not None or _pool_split(task) is not None:
+        return
+    data = task.dataset
+    if data.training_split is None and data.validation_split is None and data.test_split is not None:
+        yield Finding(
+            message="demonstrations come from the test split, the evaluated doc among them",
+            saw=f"split {data.test_split!r}",
+            do="name a fewshot_split, or write samples",
+            keys=("num_fewshot",) if task.num_fewshot else ("test_split",),
+            severity=None if (task.num_fewshot or 0) > 0 else Severity.INFO,
+        )
+
+
+@check("PF804", "one-more-drawn", severity=Severity.INFO, family=Family.FEWSHOT)
+def one_more_drawn(view: TaskView) -> Iterator[Finding]:
+    """Report a task whose demonstrations are drawn as if they came from the test split, though they do not.
+
+    Why: lm-eval compares the names of the splits, and two missing names are equal. It then draws one demonstration more
+    and drops one; the pool must be larger by one, and the order differs from what the seed would give.
+
+    Example:
+        test_split: null
+        validation_split: validation
+        num_fewshot: 2
+        metadata:
+          promptfmt:
+            docs:
+              validation:
+              - {question: Which rusts?, choices: [iron, tin], answer: 0}
+              - {question: Which melts?, choices: [stone, tin], answer: 1}
+              - {question: Which shines?, choices: [wood, gold], answer: 1}
+
+    Silent example:
+        test_split: null
+        validation_split: validation
+        fewshot_split: train
+        num_fewshot: 1
+        metadata:
+          promptfmt:
+            docs:
+              validation: [{question: Which rusts?, choices: [iron, tin], answer: 0}]
+              train: [{question: Which melts?, choices: [stone, tin], answer: 1}]
+
+    Fix: name a `fewshot_split`.
+
+    Real: 533 tasks of lm-evaluation-harness 0.4.13 (arithmetic).
+
+    """
+    task = view.written
+    if leaves_evaluated_doc_out(task) and task.dataset.test_split is None and task.num_fewshot != 0:
+        yield Finding(
+            message="one demonstration more is drawn and one dropped, because neither split has a name",
+            do="name a fewshot_split",
+            keys=("num_fewshot",) if task.num_fewshot else ("validation_split",),
+        )
+
+
+@check("PF805", "own-demonstration", severity=Severity.ERROR, family=Family.FEWSHOT)
+def own_demonstration(view: TaskView) -> Iterator[Finding]:
+    """Report a doc that is among its own demonstrations, with its answer.
+
+    Why: the prompt contains the question together with the answer.
+
+    Example:
+        num_fewshot: 1
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+
+    Silent example:
+        num_fewshot: 1
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Fix: draw demonstrations from another split.
+
+    Real: lm-evaluation-harness #4145, PR #3978.
+
+    """
+    if view.docs is None or "synthetic" in view.docs.fewshot_origin or view.shots == 0:
+        return
+    for instance in view.real_instances:
+        asked = question_message(instance)
+        if asked is None or len(asked.text.strip()) < 12:
+            continue
+        for shot in shots_of(instance):
+            if shot.messages[0].text == asked.text and shot.answer:
+                yield Finding(
+                    message="a doc is among its own demonstrations",
+                    saw=asked.text[-60:],
+                    do="draw demonstrations from another split",
+                    keys=("fewshot_split",),
+                    doc=instance.index,
+                )
+                return
+
+
+@check("PF806", "answer-in-user-turn", severity=Severity.ERROR, family=Family.FEWSHOT)
+def answer_in_user_turn(view: TaskView) -> Iterator[Finding]:
+    r"""Report demonstrations whose answer is part of the question, because their target is empty.
+
+    Why: under a chat template the answers then stand in the user's turns and the assistant has none. The model sees a
+    user who answers himself.
+
+    Example:
+        num_fewshot: 1
+        fewshot_config:
+          doc_to_text: "{{question}}\nAnswer: {{choices[answer]}}"
+          doc_to_target: ""
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Silent example:
+        num_fewshot: 1
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Fix: put the answer into `fewshot_config.doc_to_target`.
+
+    Real: lm-evaluation-harness #3693 (mmlu_pro), #3747 (mmlu_pro_plus), #2780.
+
+    """
+    task = view.written
+    own = task.fewshot.doc_to_target
+    if isinstance(own, str) and own == "" and not isinstance(task.fewshot.doc_to_text, Unset):
+        yield Finding(
+            message="demonstrations have their answer in the user's turn: their target is empty",
+            do="put the answer into fewshot_config.doc_to_target",
+            keys=("fewshot_config", "doc_to_target"),
+        )
+        return
+    for instance in view.demonstrated[:1]:
+        shots = shots_of(instance)
+        empty = [shot for shot in shots if shot.answer is None or not shot.answer.strip()]
+        if empty:
+            yield Finding(
+                message="a demonstration has no answer: its target is empty",
+                saw=empty[0].question[-60:],
+                do="give every demonstration a target",
+                keys=("fewshot_config", "doc_to_target"),
+                doc=instance.index,
+            )
+            return
+
+
+@check("PF807", "demonstrations-unlike-question", severity=Severity.WARNING, family=Family.FEWSHOT)
+def unlike_question(view: TaskView) -> Iterator[Finding]:
+    r"""Report demonstrations that end with another cue than the question.
+
+    Why: a model goes on as it was shown. Demonstrations that end `Answer:` and a question that ends `A:` are two
+    layouts.
+
+    Example:
+        num_fewshot: 1
+        fewshot_config: {doc_to_text: "Question: {{question}}\nA:"}
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Silent example:
+        num_fewshot: 1
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Fix: lay demonstrations out as the question.
+
+    Real: lm-evaluation-harness #2587 (mgsm), #1055.
+
+    """
+    for instance in view.demonstrated[:1]:
+        asked = question_message(instance)
+        shots = shots_of(instance)
+        if asked is None or not shots:
+            return
+        cue = _cue(asked)
+        other = next((_cue(shot.messages[0]) for shot in shots if _cue(shot.messages[0]) != cue), None)
+        if cue and other:
+            yield Finding(
+                message="demonstrations end with another cue than the question",
+                saw=f"{other!r} in a demonstration, {cue!r} in the question",
+                do="lay demonstrations out as the question",
+                keys=("fewshot_config", "doc_to_text"),
+                doc=instance.index,
+            )
+
+
+def _cue(message: Message) -> str:
+    """Return the constant text at the end of a question's last line; nothing where a column stands at the end."""
+    text = ""
+    for span in reversed(message.content):
+        if span.origin.field is not None:
+            break
+        text = span.text + text
+    line = text.rstrip().rpartition("\n")[2].strip()
+    return line if line.endswith((":", "：")) and len(line) <= 40 else ""
+
+
+def _pool_split(task: Task) -> Any:
+    return task.dataset.fewshot_split if isinstance(task.fewshot.split, Unset) else task.fewshot.split

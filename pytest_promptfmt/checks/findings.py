@@ -1,0 +1,107 @@
+"""What a rule says (`Finding`), and what becomes of it in a report (`Reported`): values only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, Final
+
+from pytest_promptfmt.errors import Position
+from pytest_promptfmt.snapshots.characters import show
+
+SAW_CHARACTERS: Final = 100
+"""How much of the text that was seen is shown."""
+
+
+class Severity(StrEnum):
+    """How bad it is: errors fail, warnings are listed at the end of the run, infos only on demand."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Family(StrEnum):
+    """What a rule looks at; one file of rules and one part of the docs for each."""
+
+    CHECKS = "checks themselves"
+    CONFIG = "configuration"
+    TEMPLATES = "templates"
+    NAMES = "names and groups"
+    PROMPT = "prompt text"
+    EXTRACTION = "extraction"
+    ANSWERS = "answers and choices"
+    FEWSHOT = "few-shot"
+    GENERATION = "generation"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing a rule has to say.
+
+    `message` is the same for all findings that are alike, and must not name docs or tasks: equal messages are one
+    entry of a report. `saw` is the text that was seen, `do` what to do now. The place is a key path of the
+    configuration (`keys`) or a `position` of its own; besides it the number of the doc (from 0), the doc's `field`, and
+    the characters of the prompt (`span`, from 0). `severity` may be milder than the rule's own.
+    """
+
+    message: str
+    do: str
+    saw: str = ""
+    keys: tuple[str | int, ...] = ()
+    position: Position | None = None
+    doc: int | None = None
+    field: str | None = None
+    span: tuple[int, int] | None = None
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reported:
+    """A finding with its rule, task and place, ready to travel in a report and to be shown."""
+
+    code: str
+    name: str
+    severity: Severity
+    task: str
+    file: str
+    where: str
+    message: str
+    saw: str
+    do: str
+    key: str
+
+    def __str__(self) -> str:
+        """Return where, what and what now, in up to three lines."""
+        saw = f"\n  saw: {self.saw}" if self.saw else ""
+        return f"{self.where}: {self.code} {self.message} [{self.name}]{saw}\n  do: {self.do}"
+
+    @property
+    def cluster(self) -> tuple[str, str, str]:
+        """Return what findings share that are one entry of a report."""
+        return self.code, self.severity, self.message
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a mapping that JSON knows."""
+        return {**asdict(self), "severity": self.severity.value}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Reported:
+        """Return the finding that `to_json` wrote."""
+        return cls(**{**data, "severity": Severity(data["severity"])})
+
+
+def stable_key(code: str, file: str, task: str, finding: Finding) -> str:
+    """Return a digest that stays the same while the finding does: lines and docs may move, the text may not."""
+    place = [str(key) for key in finding.keys]
+    identity = [code, file, task, finding.message, place, finding.field, shown(finding.saw)]
+    return sha256(json.dumps(identity).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def shown(text: str) -> str:
+    """Return a text short and on one line, with every blank that would be invisible made visible."""
+    cut = text if len(text) <= SAW_CHARACTERS else f"{text[: SAW_CHARACTERS - 1]}…"
+    return show(cut)

@@ -1,0 +1,395 @@
+"""Rules about generation: stop sequences, budgets and arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pytest_promptfmt.checks.findings import Family, Finding, Severity
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import TaskView, shots_of
+from pytest_promptfmt.errors import did_you_mean
+
+_KNOWN: Final = frozenset(
+    """
+    add_special_tokens bad_words_ids best_of chat_template_args diversity_penalty do_sample early_stopping
+    enable_thinking eos_token_id frequency_penalty length_penalty logprobs max_completion_tokens max_gen_toks
+    max_length max_new_tokens max_tokens min_length min_new_tokens min_p n no_repeat_ngram_size num_beam_groups
+    num_beams num_return_sequences pad_token_id penalty_alpha presence_penalty reasoning_effort
+    repetition_penalty seed skip_special_tokens spaces_between_special_tokens stop temperature think_end_token
+    top_k top_p typical_p until use_cache
+    """.split()  # noqa: SIM905
+)
+_UNTIL: Final = ("generation_kwargs", "until")
+_EXACT: Final = frozenset({"exact_match", "f1", "bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL"})
+
+
+@check("PF901", "stop-is-not-text", severity=Severity.ERROR, family=Family.GENERATION)
+def stop_is_not_text(view: TaskView) -> Iterator[Finding]:
+    """Report a stop sequence that is no text, or is empty.
+
+    Why: back ends compare text. `until: [[]]` or `until: [no]` fails in one of them and is passed over in another; an
+    empty stop ends every completion at once.
+
+    Example:
+        output_type: generate_until
+        generation_kwargs: {until: [[]]}
+
+    Silent example:
+        output_type: generate_until
+        generation_kwargs: {until: ["Question:"]}
+
+    Fix: give a list of texts; an empty list means that only the end of text stops.
+
+    Real: lm-evaluation-harness #2827 (mmlu_pro_llama).
+
+    """
+    if not view.generates or view.stops is None:
+        return
+    stops: Any = [view.stops] if isinstance(view.stops, str) else view.stops
+    if not isinstance(stops, list | tuple):
+        yield _bad_stop(view.stops, _UNTIL)
+        return
+    for number, stop in enumerate(stops):
+        if not isinstance(stop, str) or not stop:
+            yield _bad_stop(stop, (*_UNTIL, number))
+
+
+def _bad_stop(stop: Any, keys: tuple[str | int, ...]) -> Finding:
+    what = "is empty" if stop == "" else f"is no text, but {type(stop).__name__}"
+    return Finding(message=f"a stop sequence {what}", saw=repr(stop), do="give a list of texts", keys=keys)
+
+
+@check("PF902", "literal-stop", severity=Severity.ERROR, family=Family.GENERATION)
+def literal_stop(view: TaskView) -> Iterator[Finding]:
+    r"""Report a stop sequence that holds a backslash and an n.
+
+    Why: in single quotes YAML leaves `\n` as two characters. No completion contains them: generation never stops there.
+
+    Example:
+        output_type: generate_until
+        generation_kwargs: {until: ['\n']}
+
+    Silent example:
+        output_type: generate_until
+        generation_kwargs: {until: ["\n"]}
+
+    Fix: use double quotes.
+
+    Real: lm-evaluation-harness #2983 (LongBench).
+
+    """
+    if not view.generates:
+        return
+    for number, stop in enumerate(view.stop_texts):
+        if "\\n" in stop or stop in ("\\t", "\\r"):
+            yield Finding(
+                message="a stop sequence with a backslash and a letter instead of a line break",
+                saw=stop,
+                do="use double quotes",
+                keys=(*_UNTIL, number),
+            )
+
+
+@check("PF903", "stop-cuts-answer", severity=Severity.ERROR, family=Family.GENERATION)
+def stop_cuts_answer(view: TaskView) -> Iterator[Finding]:
+    """Report a stop sequence that stands inside the gold answer or inside the answer of a demonstration.
+
+    Why: a model that answers just as it was shown is cut off before it is done, and scored as wrong.
+
+    Example:
+        output_type: generate_until
+        doc_to_target: "Rust needs iron. The answer is {{choices[answer]}}"
+        generation_kwargs: {until: ["."]}
+
+    Silent example:
+        output_type: generate_until
+        doc_to_target: "Rust needs iron. The answer is {{choices[answer]}}"
+        generation_kwargs: {until: ["Question:"]}
+
+    Fix: choose stops that begin the next question.
+
+    Real: lm-evaluation-harness #2816 (mmlu_pro_llama).
+
+    """
+    if not view.generates:
+        return
+    shown: Sequence[tuple[int, Any]] = [
+        (instance.index, shot.answer) for instance in view.demonstrated[:1] for shot in shots_of(instance)
+    ]
+    golds: Sequence[tuple[int, Any]] = ()
+    if set(view.metrics or ("exact_match",)) <= _EXACT and view.written.process_results is None:
+        golds = [(instance.index, instance.target) for instance in view.real_instances]
+    for number, stop in enumerate(view.stop_texts):
+        for kind, answers in (("of a demonstration", shown), ("that is right", golds)):
+            texts = [(doc, text) for doc, text in answers if isinstance(text, str)]
+            hit = next(((doc, text) for doc, text in texts if stop and stop in text.strip().removesuffix(stop)), None)
+            if hit is not None:
+                at = hit[1].find(stop)
+                yield Finding(
+                    message=f"a stop sequence stands inside the answer {kind}",
+                    saw=f"{stop!r} in {hit[1][max(0, at - 30) : at + 20]}",
+                    do="choose stops that begin the next question",
+                    keys=(*_UNTIL, number),
+                    doc=hit[0],
+                )
+                return
+
+
+@check("PF904", "full-stop-ends-reasoning", severity=Severity.ERROR, family=Family.GENERATION)
+def full_stop_ends_reasoning(view: TaskView) -> Iterator[Finding]:
+    """Report a stop such as `.`, a comma or a line break for a task that asks the model to reason.
+
+    Why: reasoning takes sentences and lines. It ends at the first of them, long before any answer.
+
+    Example:
+        output_type: generate_until
+        description: "Think step by step. "
+        generation_kwargs: {until: ["."], max_gen_toks: 512}
+
+    Silent example:
+        output_type: generate_until
+        description: "Think step by step. "
+        generation_kwargs: {until: ["Question:"], max_gen_toks: 512}
+
+    Fix: choose stops that begin the next question.
+
+    Real: lm-evaluation-harness #2816 (mmlu_pro_llama).
+
+    """
+    if not view.asks_for_reasoning:
+        return
+    gold_ends = view.task.gen_prefix is not None  # a prefix has done the reasoning: what is left is the answer
+    for number, stop in enumerate(view.stop_texts):
+        if not gold_ends and stop in (".", ",", " ", "\n", ". "):
+            yield Finding(
+                message="the task asks for reasoning, and a stop sequence ends it at the first sentence or line",
+                saw=stop,
+                do="choose stops that begin the next question",
+                keys=(*_UNTIL, number),
+                severity=Severity.WARNING if stop == "\n" else None,
+            )
+
+
+@check("PF905", "blank-line-ends-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
+def blank_line_ends_reasoning(view: TaskView) -> Iterator[Finding]:
+    """Report a task that asks for reasoning and stops at a blank line, by default or because it says so.
+
+    Why: without `until` lm-eval stops at the few-shot delimiter, two line breaks. Models that write paragraphs are cut
+    off after the first.
+
+    Example:
+        output_type: generate_until
+        description: "Think step by step. "
+        generation_kwargs: {max_gen_toks: 512}
+
+    Silent example:
+        output_type: generate_until
+        description: "Think step by step. "
+        generation_kwargs: {until: ["Question:"], max_gen_toks: 512}
+
+    Fix: give `until` with what begins the next question.
+
+    Real: lm-evaluation-harness #1837, #1086, #3700.
+
+    """
+    if not view.asks_for_reasoning or view.shots > 0:
+        return  # demonstrations show how long the reasoning is, and that it has no blank lines
+    if view.stops is None and "\n\n" in view.task.fewshot_delimiter:
+        yield Finding(
+            message="the task asks for reasoning, and without `until` it ends at the first blank line",
+            do="give `until` with what begins the next question",
+            keys=("generation_kwargs",),
+        )
+    elif "\n\n" in view.stop_texts:
+        yield Finding(
+            message="the task asks for reasoning, and a stop sequence ends it at the first blank line",
+            do="choose stops that begin the next question",
+            keys=(*_UNTIL, view.stop_texts.index("\n\n")),
+        )
+
+
+@check("PF906", "shadowed-stop", severity=Severity.WARNING, family=Family.GENERATION)
+def shadowed_stop(view: TaskView) -> Iterator[Finding]:
+    r"""Report a stop sequence that can never fire because another one is a part of it.
+
+    Why: with `"\n"` in the list generation has ended before `"\n\n"` could appear. Either the longer one is dead, or
+    the shorter one was not meant: a model that begins with a line break then answers nothing.
+
+    Example:
+        output_type: generate_until
+        generation_kwargs: {until: ["\n\n", "\n"]}
+
+    Silent example:
+        output_type: generate_until
+        generation_kwargs: {until: ["Question:", "</s>"]}
+
+    Fix: keep one of the two.
+
+    Real: lm-evaluation-harness #3465 (mgsm_ca).
+
+    """
+    if not view.generates:
+        return
+    stops = view.stop_texts
+    for number, stop in enumerate(stops):
+        shadow = next((other for other in stops if other and other != stop and other in stop), None)
+        if shadow is not None:
+            yield Finding(
+                message="a stop sequence that can never fire: another one is a part of it",
+                saw=f"{stop!r} holds {shadow!r}",
+                do="keep one of the two",
+                keys=(*_UNTIL, number),
+            )
+            return
+
+
+@check("PF907", "no-budget-for-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
+def no_budget(view: TaskView) -> Iterator[Finding]:
+    """Report a task that asks for reasoning and sets no number of tokens for it.
+
+    Why: without `max_gen_toks` lm-eval generates 256 tokens. Reasoning that is longer is cut off before its answer.
+
+    Example:
+        output_type: generate_until
+        description: "Think step by step. "
+        generation_kwargs: {until: ["Question:"]}
+
+    Silent example:
+        output_type: generate_until
+        description: "Think step by step. "
+        generation_kwargs: {until: ["Question:"], max_gen_toks: 1024}
+
+    Fix: set `max_gen_toks`.
+
+    Real: four bugs of lm-evaluation-harness were a missing or misnamed budget.
+
+    """
+    kwargs = view.task.generation_kwargs or {}
+    if view.asks_for_reasoning and not any("max" in str(key) for key in kwargs):
+        yield Finding(
+            message="the task asks for reasoning within the default of 256 tokens",
+            do="set generation_kwargs.max_gen_toks",
+            keys=("generation_kwargs",),
+        )
+
+
+@check("PF908", "unknown-generation-argument", severity=Severity.WARNING, family=Family.GENERATION)
+def unknown_argument(view: TaskView) -> Iterator[Finding]:
+    """Report a generation argument that no back end knows, or that counts the prompt as well.
+
+    Why: back ends hand unknown arguments on or drop them without a word. `max_length` limits prompt and completion
+    together: with a long prompt nothing is generated.
+
+    Example:
+        output_type: generate_until
+        generation_kwargs: {max_gen_tokens: 64}
+
+    Silent example:
+        output_type: generate_until
+        generation_kwargs: {max_gen_toks: 64}
+
+    Fix: use `max_gen_toks`, `until`, `do_sample`, `temperature`, `top_p`, `top_k`.
+
+    Real: lm-evaluation-harness tasks with `max_length`.
+
+    """
+    if not view.generates:
+        return
+    for key in view.task.generation_kwargs or {}:
+        if key == "max_length":
+            yield Finding(
+                message="max_length counts the prompt as well",
+                saw=str(key),
+                do="use max_gen_toks",
+                keys=("generation_kwargs", key),
+            )
+        elif key not in _KNOWN:
+            yield Finding(
+                message="a generation argument that is not known",
+                saw=str(key),
+                do=did_you_mean(str(key), _KNOWN) or "use max_gen_toks, until, do_sample, temperature, top_p, top_k",
+                keys=("generation_kwargs", str(key)),
+            )
+
+
+@check("PF909", "prefix-ends-with-blank", severity=Severity.WARNING, family=Family.GENERATION)
+def prefix_ends_with_blank(view: TaskView) -> Iterator[Finding]:
+    """Report a `gen_prefix` that ends with a blank.
+
+    Why: the answer goes on right after the prefix. lm-eval puts a blank of its own after it in demonstrations, so that
+    they show two; and a model that must go on after a blank begins with a rare token.
+
+    Example:
+        output_type: generate_until
+        gen_prefix: "The answer is "
+
+    Silent example:
+        output_type: generate_until
+        gen_prefix: "The answer is"
+
+    Fix: end the prefix with the last visible character.
+
+    Real: lm-evaluation-harness #3508, #3220.
+
+    """
+    prefix = view.written.gen_prefix
+    if isinstance(prefix, str) and prefix.strip() and prefix[-1] in " \t":
+        yield Finding(
+            message="gen_prefix ends with a blank",
+            saw=prefix[-30:],
+            do="end it with the last visible character",
+            keys=("gen_prefix",),
+        )
+
+
+@check("PF910", "stop-unlike-demonstrations", severity=Severity.WARNING, family=Family.GENERATION)
+def stop_unlike_demonstrations(view: TaskView) -> Iterator[Finding]:
+    r"""Report stops of which none stands where the next question would begin.
+
+    Why: after its answer a base model goes on with the next question, in the layout of the demonstrations. A stop `Q:`
+    under demonstrations that say `Question:` never ends it, nor does `Frage:` with a colon of another width.
+
+    Example:
+        output_type: generate_until
+        num_fewshot: 1
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        generation_kwargs: {until: ["Q:"]}
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Silent example:
+        output_type: generate_until
+        num_fewshot: 1
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        generation_kwargs: {until: ["Question:"]}
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Fix: take the label that begins a question, byte for byte, or a line break.
+
+    Real: lm-evaluation-harness #2945 (mmlu_pro), #2587 (mgsm_zh, mgsm_ja).
+
+    """
+    labels = [stop for stop in view.stop_texts if stop.strip().endswith((":", "："))]
+    if not view.generates or not labels:
+        return
+    for instance in view.demonstrated[:1]:
+        shots = shots_of(instance)
+        if not shots or any(shot.answer is None for shot in shots):
+            return
+        begins = [view.task.fewshot_delimiter + shot.question[:60] for shot in shots]
+        if not any(stop in begin for stop in view.stop_texts for begin in begins):
+            yield Finding(
+                message="no stop sequence stands where the demonstrations begin the next question",
+                saw=f"{labels[0]!r}, but a question begins {begins[0][:40]}",
+                do="take the label that begins a question, byte for byte",
+                keys=_UNTIL,
+                doc=instance.index,
+            )

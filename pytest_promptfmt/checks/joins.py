@@ -1,0 +1,301 @@
+"""Rules about the seams of a prompt: where description, question, demonstrations and answer meet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from pytest_promptfmt.checks.findings import Family, Finding, Severity
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
+from pytest_promptfmt.rendering.prompt import Prompt, Span, join
+
+_BLANK_LINES: Final = re.compile(r"\n[ \t]*\n[ \t]*\n")
+_SENTENCE_END: Final = re.compile(r"[a-z\u00df-\u024f\)\"'][a-z\u00df-\u024f\)\"'][.!?]\Z")
+_WIDE: Final = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7af\uff00-\uffef\u3000-\u30ff]"
+)
+"""Scripts that are written without blanks between sentences."""
+
+
+@check("PF201", "double-delimiter", severity=Severity.ERROR, family=Family.PROMPT)
+def double_delimiter(view: TaskView) -> Iterator[Finding]:
+    r"""Report white space at the end of the question that meets white space before the answer.
+
+    Why: the target delimiter, a blank by default, is added to every choice. After a question that ends with a blank of
+    its own the model is asked for `Answer:  Paris`: two blanks, which most tokenizers see as other tokens than one, and
+    which no text it was trained on has there. After a line break the answer begins with a blank in the first column.
+
+    Example:
+        doc_to_text: "Question: {{question}}\nAnswer: "
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: end `doc_to_text` without white space, or set `target_delimiter: ""`.
+
+    Real: lm-evaluation-harness #3526 (gsm8k_cot_llama), and 447 tasks of its 0.4.13.
+
+    """
+    for instance in view.instances:
+        for request in instance.requests:
+            context, continuation = request.context, request.continuation
+            if not context or not isinstance(continuation, str) or request.prompt is None:
+                continue
+            if context[-1:] in " \t\n" and continuation[:1] in (" ", "\t"):
+                yield _double(instance.index, context, continuation, instance.prompts[request.prompt])
+                return
+    for instance in view.demonstrated[:1]:
+        for shot in shots_of(instance):
+            first = shot.messages[0]
+            between = join(first.delimiter)
+            if shot.answer and first.text[-1:] in (" ", "\t", "\n") and between[:1] in (" ", "\t"):
+                yield _double(instance.index, first.text, between + shot.answer, None, shown_in="a demonstration")
+                return
+
+
+def _double(doc: int, before: str, after: str, prompt: Prompt | None, *, shown_in: str = "the question") -> Finding:
+    is_break = before.endswith("\n")
+    what = "a line break and then a blank stand" if is_break else "two blanks stand"
+    return Finding(
+        message=f"{what} between {shown_in} and its answer",
+        saw=f"{before[-24:]}{after[:12]}",
+        do='end doc_to_text without white space, or set target_delimiter: ""',
+        keys=("doc_to_text",),
+        doc=doc,
+        span=(len(before.rstrip(" \t\n")), len(before)) if prompt is not None else None,
+        severity=Severity.WARNING if is_break and prompt is not None else None,
+    )
+
+
+@check("PF202", "trailing-blank", severity=Severity.WARNING, family=Family.PROMPT)
+def trailing_blank(view: TaskView) -> Iterator[Finding]:
+    r"""Report a prompt for generation that ends with a blank.
+
+    Why: in most tokenizers a word carries the blank before it. After a prompt that ends with a blank the model must
+    begin with a token that it hardly ever saw there; completions get worse or start with a second blank.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "Question: {{question}}\nAnswer: "
+
+    Silent example:
+        output_type: generate_until
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: end the prompt with the last visible character.
+
+    Real: lm-evaluation-harness #3795 (fda, squad_completion), and about a thousand tasks of its 0.4.13.
+
+    """
+    if not view.generates:
+        return
+    for instance in view.instances:
+        text = instance.prompts[0].text if instance.prompts else ""
+        if text[-1:] in (" ", "\t", "\u00a0") and text.strip():
+            span = instance.prompts[0].span_at(len(text))
+            key = span.origin.key if span is not None and span.origin.key else "doc_to_text"
+            yield Finding(
+                message="the prompt ends with a blank, after which the model has to go on",
+                saw=text[-30:],
+                do="remove the blank at the end of the template"
+                if span is None or span.origin.field is None
+                else "strip the column in the template",
+                keys=tuple(key.split(".")),
+                doc=instance.index,
+                field=span.origin.field if span is not None else None,
+                span=(len(text.rstrip()), len(text)),
+            )
+            return
+
+
+@check("PF203", "glued-description", severity=Severity.ERROR, family=Family.PROMPT)
+def glued_description(view: TaskView) -> Iterator[Finding]:
+    r"""Report a description that runs into the first question without a blank or line break.
+
+    Why: lm-eval puts nothing between `description` and what follows. Without a line break of its own the prompt reads
+    `…the correct letter.Question: Which…`.
+
+    Example:
+        description: "Answer with the correct letter."
+
+    Silent example:
+        description: "Answer with the correct letter.\n\n"
+
+    Fix: end the description with `\n\n`, in double quotes; YAML block scalars (`|`) keep only one line break.
+
+    Real: lm-evaluation-harness #2334 (mmlu_pro), and 689 tasks of its 0.4.13.
+
+    """
+    for instance in view.instances[:1]:
+        for prompt in instance.prompts[:1]:
+            described = [span.text for span in prompt.spans if span.origin.part == "description"]
+            description = "".join(described)
+            after = "".join(span.text for span in prompt.spans[len(described) :])
+            if not description or not after or description[-1].isspace() or after[0].isspace():
+                return
+            wide = _WIDE.match(description[-1]) is not None or _WIDE.match(after[0]) is not None
+            yield Finding(
+                message="the description runs into the question: no blank and no line break is between them",
+                saw=f"{description[-30:]}{after[:20]}",
+                do=r'end the description with "\n\n"',
+                keys=("description",),
+                doc=instance.index,
+                span=(len(description), len(description)),
+                severity=Severity.WARNING if wide else None,
+            )
+
+
+@check("PF204", "glued-text", severity=Severity.WARNING, family=Family.PROMPT)
+def glued_text(view: TaskView) -> Iterator[Finding]:
+    r"""Report an instruction that runs into a column, or a column that runs into the next label.
+
+    Why: `letter.{{passage}}` reads `…the correct letter.Once upon a time…`, and `{{question}}Answer:` reads
+    `…was it builtAnswer:`. A line break was forgotten, or lost when lines were joined.
+
+    Example:
+        doc_to_text: "Answer the question with one word.{{question}}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "Answer the question with one word.\n{{question}}\nAnswer:"
+
+    Fix: put the line break or blank into the template.
+
+    Real: eval-framework #195 (naturalqs), HELM #3790 (InfiniteBench).
+
+    """
+    for instance in view.instances[:1]:
+        message = question_message(instance)
+        if message is None:
+            return
+        spans = [span for span in message.content if span.text]
+        for before, after in pairwise(spans):
+            if _is_glued(before, after):
+                yield Finding(
+                    message="text and a column stand against each other without a blank",
+                    saw=f"{before.text[-24:]}{after.text[:24]}",
+                    do="put a line break or a blank between them",
+                    keys=tuple((after.origin.key or "doc_to_text").split(".")),
+                    field=after.origin.field or before.origin.field,
+                    doc=instance.index,
+                )
+
+
+def _is_glued(before: Span, after: Span) -> bool:
+    first = after.text[0]
+    if before.origin.field is None and after.origin.field is not None:
+        starts = first.isalnum() or first == "«"
+        return starts and _SENTENCE_END.search(before.text[-3:]) is not None and not _WIDE.match(first)
+    if before.origin.field is not None and after.origin.field is None:
+        ends = before.text[-1].isalnum() or before.text[-1] in "»?.!"
+        return ends and re.match(r"(?:Answer|Question|A|Q|Choices|Options|Response)\s*:", after.text) is not None
+    return False
+
+
+@check("PF205", "many-line-breaks", severity=Severity.WARNING, family=Family.PROMPT)
+def many_line_breaks(view: TaskView) -> Iterator[Finding]:
+    r"""Report three or more line breaks in a row that templates and delimiters make together.
+
+    Why: a description that ends with a blank line before a question that begins with one gives two blank lines; so does
+    a demonstration that ends with line breaks before the few-shot delimiter. The layout then differs from the other
+    joins of the same prompt, and from what the model saw.
+
+    Example:
+        description: "Answer the question.\n\n"
+        doc_to_text: "\nQuestion: {{question}}\nAnswer:"
+
+    Silent example:
+        description: "Answer the question.\n\n"
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: keep line breaks at one side of a join.
+
+    Real: qqp in lm-evaluation-harness before #1661 began every question with a line break.
+
+    """
+    for instance in view.instances[:1]:
+        for prompt in instance.prompts[:1]:
+            for found in _BLANK_LINES.finditer(prompt.text):
+                first, last = prompt.span_at(found.start()), prompt.span_at(found.end() - 1)
+                if first is None or last is None or first is last or first.origin.field or last.origin.field:
+                    continue  # inside one text it was written that way
+                yield Finding(
+                    message="two blank lines stand where two parts of the prompt meet",
+                    saw=prompt.text[max(0, found.start() - 16) : found.end() + 16],
+                    do="keep line breaks at one side of the join",
+                    keys=tuple((last.origin.key or "doc_to_text").split(".")),
+                    doc=instance.index,
+                    span=found.span(),
+                )
+                return
+
+
+@check("PF206", "leading-line-break", severity=Severity.INFO, family=Family.PROMPT)
+def leading_line_break(view: TaskView) -> Iterator[Finding]:
+    r"""Report a prompt whose first character is white space.
+
+    Why: a leading blank or line break is usually left over from an edit, and some chat templates strip it while others
+    do not.
+
+    Example:
+        doc_to_text: "\nQuestion: {{question}}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: begin the template with a visible character.
+
+    Real: lm-evaluation-harness before #1661 (qqp).
+
+    """
+    for instance in view.instances[:1]:
+        for prompt in instance.prompts[:1]:
+            text = prompt.text
+            if text[:1].isspace() and text.strip() and prompt.spans[0].origin.field is None:
+                yield Finding(
+                    message="the prompt begins with white space",
+                    saw=text[:24],
+                    do="begin the template with a visible character",
+                    keys=tuple((prompt.spans[0].origin.key or "doc_to_text").split(".")),
+                    doc=instance.index,
+                    span=(0, len(text) - len(text.lstrip())),
+                )
+
+
+@check("PF207", "glued-choice", severity=Severity.WARNING, family=Family.PROMPT)
+def glued_choice(view: TaskView) -> Iterator[Finding]:
+    r"""Report choices that follow the question without any delimiter.
+
+    Why: with `target_delimiter: ""` and a cue that ends with a letter or colon the model is asked for `Answer:Paris`;
+    across the seam letters can also melt into one token that is neither.
+
+    Example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        target_delimiter: ""
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:\n"
+        target_delimiter: ""
+
+    Fix: remove `target_delimiter`, or end the question with white space.
+
+    Real: lm-evaluation-harness #508 and #1297 are about what stands at this seam.
+
+    """
+    for instance in view.instances[:1]:
+        for request in instance.requests:
+            context, continuation = request.context or "", request.continuation
+            if request.prompt is None or not isinstance(continuation, str) or not continuation:
+                continue
+            last, first = context[-1:], continuation[0]
+            if last and last.isascii() and first.isascii() and first.isalnum() and (last.isalnum() or last in ":?."):
+                yield Finding(
+                    message="the choices follow the question without a delimiter",
+                    saw=f"{context[-24:]}{continuation[:16]}",
+                    do="set target_delimiter, or end doc_to_text with white space",
+                    keys=("target_delimiter",),
+                    doc=instance.index,
+                )
+                return

@@ -1,0 +1,340 @@
+"""Rules about names: tasks, tags and groups that hide each other, are not there, or cannot be selected."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pytest_promptfmt.checks.findings import Family, Finding, Severity
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import FileView, TaskView
+from pytest_promptfmt.errors import did_you_mean
+from pytest_promptfmt.sources.index import TaskIndex, tags_of
+from pytest_promptfmt.tasks import FunctionRef
+
+_UNSELECTABLE: Final = re.compile(r"[,\s*?\[\]]")
+_WORD: Final = re.compile(r"[A-Za-z]{6,}")
+_MAX_MEMBERS: Final = 5000
+_DEFAULT_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
+    "multiple_choice": ("acc", "acc_norm"),
+    "loglikelihood": ("perplexity", "acc"),
+    "loglikelihood_rolling": ("word_perplexity", "byte_perplexity", "bits_per_byte"),
+    "generate_until": ("exact_match",),
+}
+
+
+@check("PF131", "unresolved-member", severity=Severity.ERROR, family=Family.NAMES, scope="file")
+def unresolved_member(view: FileView) -> Iterator[Finding]:
+    """Report a member of a group that no file of the folder tree defines.
+
+    Why: lm-eval cannot load the group; it says so only when somebody asks for it.
+
+    Example:
+        # file: group.yaml
+        group: metals
+        task: [metal_melts, metal_rust]
+        # file: melts.yaml
+        task: metal_melts
+        # file: rusts.yaml
+        task: metal_rusts
+
+    Silent example:
+        # file: group.yaml
+        group: metals
+        task: [metal_melts, metal_rusts]
+        # file: melts.yaml
+        task: metal_melts
+        # file: rusts.yaml
+        task: metal_rusts
+
+    Fix: write the name of a task, tag or group.
+
+    Real: lm-evaluation-harness #2112 (haerae), #2420 (tmlu).
+
+    """
+    for member in view.file.unresolved:
+        yield Finding(
+            message="a member of the group that nothing defines",
+            saw=member,
+            do=did_you_mean(member, view.index.names) or "write the name of a task, tag or group",
+            keys=("task", _number_of(view.config.get("task"), member)),
+            position=_member_position(view, member),
+        )
+
+
+@check("PF132", "hidden-name", severity=Severity.ERROR, family=Family.NAMES, scope="file")
+def hidden_name(view: FileView) -> Iterator[Finding]:
+    """Report a name that lm-eval drops because something else has it already.
+
+    Why: tasks, groups and tags share one list of names. Of two with one name the first file keeps it, and the other
+    cannot be run; a tag that is also a group gathers nothing.
+
+    Example:
+        # file: group.yaml
+        group: metals
+        task: [metal_melts]
+        # file: melts.yaml
+        task: metal_melts
+        tag: metals
+
+    Silent example:
+        # file: group.yaml
+        group: metals
+        task: [metal_melts]
+        # file: melts.yaml
+        task: metal_melts
+        tag: metal_tasks
+
+    Fix: rename one of them.
+
+    Real: lm-evaluation-harness #3343 (longbench2), #3394 (mmlu_redux), storycloze_2018.
+
+    """
+    for duplicate in view.index.duplicates:
+        if duplicate.dropped.file is not None and duplicate.dropped.file.path == view.yaml.path:
+            first = duplicate.first.position
+            yield Finding(
+                message=f"the name of this {duplicate.dropped.kind} is taken by a {duplicate.first.kind}",
+                saw=duplicate.name,
+                do=f"rename one of them; the other is in {first}" if first is not None else "rename one of them",
+                position=duplicate.dropped.position,
+            )
+    if view.file.kind == "group":
+        return
+    for tag in tags_of(view.config):
+        entry = view.index.find(tag)
+        if entry is not None and entry.kind != "tag":
+            yield Finding(
+                message=f"the tag has the name of a {entry.kind}: lm-eval drops one of them",
+                saw=tag,
+                do=f"rename the tag; the {entry.kind} is in {entry.position}",
+                position=view.yaml.locate(("tag",)),
+            )
+
+
+@check("PF133", "group-metric-without-member", severity=Severity.ERROR, family=Family.NAMES, scope="file")
+def group_metric(view: FileView) -> Iterator[Finding]:
+    """Report a metric or filter of a group's average that none of its tasks has.
+
+    Why: lm-eval averages what the members report under `metric,filter`. Where no member has it, the group's row stays
+    empty, without an error.
+
+    Example:
+        # file: group.yaml
+        group: metals
+        task: [metal_melts]
+        aggregate_metric_list: [{metric: exact_match}]
+        # file: melts.yaml
+        task: metal_melts
+        metric_list: [{metric: acc}]
+
+    Silent example:
+        # file: group.yaml
+        group: metals
+        task: [metal_melts]
+        aggregate_metric_list: [{metric: acc}]
+        # file: melts.yaml
+        task: metal_melts
+        metric_list: [{metric: acc}]
+
+    Fix: name a metric that the members have, and under `filter_list` one of their pipelines.
+
+    Real: thirteen registry bugs of lm-evaluation-harness were of this kind or of PF131 and PF132.
+
+    """
+    written = view.config.get("aggregate_metric_list")
+    if view.file.kind != "group" or not written:
+        return
+    reported = _reported_by_members(view.config.get("task"), view.index)
+    if not reported:
+        return
+    for number, entry in enumerate(written if isinstance(written, list) else [written]):
+        metric = entry.get("metric") if isinstance(entry, Mapping) else None
+        if not isinstance(metric, str):
+            continue
+        filters = entry.get("filter_list", "none")
+        for name in filters if isinstance(filters, list) else [filters]:
+            if (metric, name) not in reported:
+                known = sorted({f"{one},{two}" for one, two in reported})
+                yield Finding(
+                    message="the group averages a metric that no member reports",
+                    saw=f"{metric},{name}",
+                    do=f"the members report {', '.join(known[:6])}",
+                    keys=("aggregate_metric_list", number),
+                    position=view.yaml.locate(("aggregate_metric_list", number))
+                    or view.yaml.locate(("aggregate_metric_list",)),
+                )
+
+
+@check("PF134", "unselectable-name", severity=Severity.WARNING, family=Family.NAMES, scope="file")
+def unselectable_name(view: FileView) -> Iterator[Finding]:
+    """Report a name with a blank, comma or wildcard in it.
+
+    Why: `--tasks` splits at commas, the shell at blanks, and `*`, `?` and brackets are wildcards there.
+
+    Example:
+        task: metals, liquid
+
+    Silent example:
+        task: metals_liquid
+
+    Fix: use letters, digits, hyphens and underscores.
+
+    Real: names with `[…]` of formats that were never quoted in anybody's shell.
+
+    """
+    name = view.config.get("group" if view.file.kind == "group" else "task")
+    if isinstance(name, str) and _UNSELECTABLE.search(name):
+        key = "group" if view.file.kind == "group" else "task"
+        yield Finding(
+            message="a name that cannot be selected on the command line",
+            saw=name,
+            do="use letters, digits, hyphens and underscores",
+            position=view.yaml.locate((key,)),
+        )
+
+
+@check("PF135", "swapped-letters", severity=Severity.WARNING, family=Family.NAMES)
+def swapped_letters(view: TaskView) -> Iterator[Finding]:
+    """Report a word of a task's name that has the letters of a word of its path in another order.
+
+    Why: `trasnlation` is found by nobody who looks for `translation`, and groups that name it rightly do not load.
+
+    Example:
+        # file: translation.yaml
+        task: metal_trasnlation
+
+    Silent example:
+        # file: translation.yaml
+        task: metal_translation
+
+    Fix: spell it as the file or folder does, or rename those.
+
+    Real: lm-evaluation-harness #3824 (20 DarijaBench tasks).
+
+    """
+    path = view.task.path
+    if path is None:
+        return
+    known = {word.lower() for part in (*path.parts[-3:-1], path.stem) for word in _WORD.findall(part)}
+    letters = {_letters(word): word for word in sorted(known)}
+    for word in _WORD.findall(view.task.name):
+        twin = letters.get(_letters(word.lower()))
+        if twin is not None and word.lower() not in known:
+            yield Finding(
+                message="a word of the name has swapped letters",
+                saw=word,
+                do=f"did you mean {twin!r}, as in the path?",
+                keys=("task",),
+            )
+
+
+@check("PF136", "group-remark", severity=Severity.WARNING, family=Family.NAMES, scope="file")
+def group_remark(view: FileView) -> Iterator[Finding]:
+    """Report what lm-eval refuses or passes over in a group.
+
+    Why: an inline member with an `include` is refused, one of a tag gives all its tasks one name, and a group without a
+    list under `task` has no members.
+
+    Example:
+        # file: group.yaml
+        group: metals
+        task:
+        - {task: metal_melts, include: melts.yaml}
+        - {task: metal_other, include: melts.yaml}
+        # file: melts.yaml
+        task: melts
+
+    Silent example:
+        # file: group.yaml
+        group: metals
+        task: [melts]
+        # file: melts.yaml
+        task: melts
+
+    Fix: as the remark says.
+
+    Real: groups written for lm-evaluation-harness before 0.4.4.
+
+    """
+    if view.file.kind != "group":
+        return
+    for note in view.file.notes:
+        if "written twice" not in note:
+            yield Finding(
+                message=re.sub(r"'[^']*'", "…", note),
+                saw=note,
+                do="see the rules of lm-eval for groups",
+                position=view.yaml.locate(("group",)),
+            )
+
+
+def _letters(word: str) -> tuple[int, tuple[tuple[str, int], ...]]:
+    return len(word), tuple(sorted(Counter(word).items()))
+
+
+def _number_of(members: Any, name: str) -> int:
+    for number, member in enumerate(members if isinstance(members, list) else ()):
+        if member == name or (isinstance(member, Mapping) and name in (member.get("task"), member.get("group"))):
+            return number
+    return 0
+
+
+def _member_position(view: FileView, member: str) -> Any:
+    number = _number_of(view.config.get("task"), member)
+    return view.yaml.locate(("task", number)) or view.yaml.locate(("task",))
+
+
+def _reported_by_members(members: Any, index: TaskIndex) -> frozenset[tuple[str, str]]:
+    """Return metric and pipeline of every member; nothing where some member cannot be told."""
+    found: set[tuple[str, str]] = set()
+    waiting = list(members) if isinstance(members, list) else []
+    seen: set[str] = set()
+    while waiting:
+        member = waiting.pop()
+        if isinstance(member, Mapping):
+            if isinstance(member.get("task"), list):
+                waiting += member["task"]
+                continue
+            if set(member) & {"metric_list", "filter_list", "include", "process_results"}:
+                return frozenset()
+            member = member.get("group", member.get("task"))
+        entry = index.find(member) if isinstance(member, str) else None
+        if entry is None or entry.kind == "class":
+            return frozenset()
+        if entry.name in seen:
+            continue
+        seen.add(entry.name)
+        if len(seen) > _MAX_MEMBERS:
+            return frozenset()
+        if entry.kind == "tag":
+            waiting += entry.tagged
+        elif entry.file is None:
+            return frozenset()
+        elif entry.kind == "group":
+            if set(entry.file.config) & {"metric_list", "filter_list"}:
+                return frozenset()
+            inner = entry.file.config.get("task")
+            waiting += inner if isinstance(inner, list) else []
+        else:
+            reported = _reported(entry.file.config)
+            if reported is None:
+                return frozenset()
+            found |= reported
+    return frozenset(found)
+
+
+def _reported(config: Mapping[Any, Any]) -> set[tuple[str, str]] | None:
+    """Return what a task reports; None where a function of its own decides under which names."""
+    written = config.get("metric_list")
+    if written:
+        metrics = [entry.get("metric") for entry in written if isinstance(entry, Mapping)]
+    else:
+        metrics = list(_DEFAULT_METRICS.get(config.get("output_type", "generate_until"), ()))
+    if any(isinstance(metric, FunctionRef) or callable(metric) for metric in metrics):
+        return None
+    names = [str(metric) for metric in metrics]
+    filters = [each.get("name") for each in config.get("filter_list") or () if isinstance(each, Mapping)] or ["none"]
+    return {(metric, str(name)) for metric in names for name in filters}

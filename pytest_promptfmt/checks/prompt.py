@@ -1,0 +1,546 @@
+"""Rules about the text of prompts: what came in from the data, what was lost, and what reads oddly."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+from pytest_promptfmt.checks.findings import Family, Finding, Severity
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import TaskView, constant_spans, question_message
+from pytest_promptfmt.rendering.prompt import Instance, join
+
+_LONG: Final = 50
+_NOT_ASKED: Final = re.compile(
+    r"expla|ration|reason|solution|cot|chain|id$|^id|_id|url|link|source|hash|meta|comment|note|code|test|program|"
+    r"proof|trace|thought|hint|support|evidence|answer|target|label|gold|reference|response|output|completion|"
+    r"translation|summary|highlights|explan|category|domain|subject|title|author|license|split|language|instruct",
+    re.I,
+)
+_WIDE_PUNCTUATION: Final = re.compile(r"[A-Za-z]{2,}([：；，？！（）])")
+_CJK: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\u3040-\u30ff]")
+_COLON_LABEL: Final = re.compile(r"([^\s:：]{2,20})([:：])")
+_RAW_KEY: Final = re.compile(r"\b(?:about|in|of|on) ([a-z]{3,}(?:_[a-z]{2,})+)[.?!:]")
+_KEY_VALUE: Final = re.compile(r"[a-z]{3,}(?:_[a-z]{2,})+")
+_QUOTED: Final = re.compile(
+    r"(?:answer|respond|reply|say|output|write|return)\b[^.\n]{0,40}?[\"'`‘“]([^\"'`’”\n]{1,40})[\"'`’”]", re.I
+)
+_CUE: Final = re.compile(r"\n\s*(?:final )?answer\s*:\s*\Z", re.I)
+_OPTION: Final = re.compile(r"\s*\(?[A-Z][.):]\s")
+_SAYS_HOW: Final = re.compile(r"answer|respond|reply|choose|select|option|letter|choice|[^\x00-\x7f]", re.I)
+_BRACKETED: Final = re.compile(r"\[[^\[\]]{1,40}\]|<[^<>]{1,40}>")
+
+
+@check("PF221", "nothing-from-data", severity=Severity.ERROR, family=Family.PROMPT)
+def nothing_from_data(view: TaskView) -> Iterator[Finding]:
+    r"""Report the words None or nan that come from an empty value of the data.
+
+    Why: Jinja prints an empty value as `None`. The model is asked about a passage called None, and a missing choice
+    becomes a candidate.
+
+    Example:
+        doc_to_text: "{{hint}}\nQuestion: {{question}}\nAnswer:"
+        metadata: {promptfmt: {docs: [{hint: null, question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
+
+    Silent example:
+        doc_to_text: "{% if hint %}{{hint}}\n{% endif %}Question: {{question}}\nAnswer:"
+        metadata: {promptfmt: {docs: [{hint: null, question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
+
+    Fix: leave the line out where the value is empty.
+
+    Real: seven bugs of lm-evaluation-harness showed a dropped text or the word None in the prompt.
+
+    """
+    for instance in view.real_instances:
+        empty = {key for key, value in instance.doc.items() if value is None or value != value}
+        for prompt in instance.prompts[:1] if empty else ():
+            for span in prompt.spans:
+                if span.origin.shot is None and span.origin.field in empty and span.text in ("None", "nan", "NaN"):
+                    yield Finding(
+                        message=f"an empty value of the data is printed as {span.text}",
+                        saw=f"column {span.origin.field!r}",
+                        do="leave the text out where the value is empty",
+                        keys=tuple((span.origin.key or "doc_to_text").split(".")),
+                        doc=instance.index,
+                        field=span.origin.field,
+                    )
+        for continuation in _continuations(instance) if empty else ():
+            if continuation.strip() in ("None", "nan"):
+                yield Finding(
+                    message="an empty value of the data is offered as a choice",
+                    saw=continuation,
+                    do="leave the choice out where the value is empty",
+                    keys=("doc_to_choice",),
+                    doc=instance.index,
+                )
+
+
+@check("PF222", "unused-column", severity=Severity.WARNING, family=Family.PROMPT)
+def unused_column(view: TaskView) -> Iterator[Finding]:
+    r"""Report a column of long texts that appears nowhere in the prompt or the choices.
+
+    Why: a question about a passage cannot be answered without the passage. Columns whose names say that they explain,
+    test or identify are left out of this rule.
+
+    Example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        metadata:
+          promptfmt:
+            docs:
+            - passage: The ferry to the island leaves every hour, in winter only in the morning.
+              question: When does it leave in winter?
+              choices: [never, in the morning]
+              answer: 1
+
+    Silent example:
+        doc_to_text: "{{passage}}\nQuestion: {{question}}\nAnswer:"
+        metadata:
+          promptfmt:
+            docs:
+            - passage: The ferry to the island leaves every hour, in winter only in the morning.
+              question: When does it leave in winter?
+              choices: [never, in the morning]
+              answer: 1
+
+    Fix: print the column, or ignore this rule with the reason why it is not needed.
+
+    Real: lm-evaluation-harness #885 (belebele without its passages).
+
+    """
+    if not view.real_instances or view.is_multimodal or view.task.output_type == "loglikelihood_rolling":
+        return
+    columns = [
+        name
+        for name, value in view.real_docs[0].items()
+        if isinstance(value, str) and name not in view.used_names and not _NOT_ASKED.search(name)
+    ]
+    for name in columns:
+        values = [str(instance.doc.get(name) or "") for instance in view.real_instances]
+        if not all(len(value) >= _LONG and value.count(" ") >= 5 for value in values):
+            continue
+        if not any(_appears(value, instance) for value, instance in zip(values, view.real_instances, strict=True)):
+            yield Finding(
+                message="a column of long texts appears nowhere in the prompt",
+                saw=f"{name}: {values[0]}",
+                do="print the column, or ignore this rule with the reason why it is not needed",
+                keys=("doc_to_text",),
+                field=name,
+                doc=0,
+            )
+
+
+@check("PF223", "text-dropped", severity=Severity.WARNING, family=Family.PROMPT)
+def text_dropped(view: TaskView) -> Iterator[Finding]:
+    r"""Report a text of the data that is in the prompt without its brackets and what stood in them.
+
+    Why: cleaning that suits one data set mutilates another: `[x, p] = i` becomes ` = i`, and two choices become one.
+
+    Example:
+        doc_to_text: "Question: {{question | replace('[B]', '')}}\nAnswer:"
+        metadata:
+          promptfmt:
+            docs: [{question: "What is benzo[B]imidazole, in one word?", choices: [salt, base], answer: 1}]
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        metadata:
+          promptfmt:
+            docs: [{question: "What is benzo[B]imidazole, in one word?", choices: [salt, base], answer: 1}]
+
+    Fix: clean only what the data set needs.
+
+    Real: lm-evaluation-harness #3691, #3735 (gpqa).
+
+    """
+    for instance in view.real_instances:
+        whole = _shown_text(instance)
+        for name, value in _texts(instance.doc):
+            if len(value) > 20000 or not _BRACKETED.search(value):
+                continue
+            cut = _spaced(_BRACKETED.sub("", value))
+            full = _spaced(value)
+            if len(cut) >= 8 and cut != full and full not in whole and cut in whole:
+                yield Finding(
+                    message="a text of the data has lost its brackets and what stood in them",
+                    saw=f"{full[:50]} became {cut[:40]}",
+                    do="clean only what this data set needs",
+                    keys=("doc_to_text",),
+                    doc=instance.index,
+                    field=name,
+                )
+
+
+@check("PF224", "repeated-block", severity=Severity.WARNING, family=Family.PROMPT)
+def repeated_block(view: TaskView) -> Iterator[Finding]:
+    r"""Report two identical paragraphs in a row.
+
+    Why: the same instruction stands in the description and in the template, or a demonstration is drawn twice.
+
+    Example:
+        description: "Answer the following question about metals.\n\n"
+        doc_to_text: "Answer the following question about metals.\n\n{{question}}\nAnswer:"
+
+    Silent example:
+        description: "Answer the following question about metals.\n\n"
+        doc_to_text: "{{question}}\nAnswer:"
+
+    Fix: keep one of them.
+
+    Real: instructions that a template and its include both carry.
+
+    """
+    for instance in view.instances[:1]:
+        for prompt in instance.prompts[:1]:
+            blocks = [block.strip() for block in prompt.text.split("\n\n")]
+            for before, after in pairwise(blocks):
+                if before == after and len(before) >= 30:
+                    yield Finding(
+                        message="the same paragraph stands twice in a row",
+                        saw=before,
+                        do="keep one of them",
+                        keys=("doc_to_text",),
+                        doc=instance.index,
+                    )
+                    return
+
+
+@check("PF225", "full-width-punctuation", severity=Severity.WARNING, family=Family.PROMPT)
+def full_width_punctuation(view: TaskView) -> Iterator[Finding]:
+    r"""Report full-width punctuation after a Latin word in a template without any Chinese or Japanese.
+
+    Why: `Answer：` with U+FF1A looks like `Answer:` and is another token. It comes with a template copied from a
+    Chinese task.
+
+    Example:
+        doc_to_text: "Question: {{question}}\nAnswer："
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: write the ASCII character.
+
+    Real: lm-evaluation-harness #2111 (122 belebele languages).
+
+    """
+    for template in view.templates:
+        text = "".join(template.text.constants)
+        found = _WIDE_PUNCTUATION.search(text)
+        if found is not None and not _CJK.search(text):
+            name = unicodedata.name(found[1]).lower()
+            yield Finding(
+                message=f"a {name} after a Latin word",
+                saw=text[max(0, found.start() - 10) : found.end() + 10],
+                do="write the ASCII character",
+                keys=template.keys,
+            )
+
+
+@check("PF226", "mixed-colons", severity=Severity.WARNING, family=Family.PROMPT)
+def mixed_colons(view: TaskView) -> Iterator[Finding]:
+    r"""Report one label with two kinds of colon in the same prompt.
+
+    Why: demonstrations that say `问题：` and a question that says `问题:` are two layouts, and a stop sequence fits one
+    of them only.
+
+    Example:
+        num_fewshot: 1
+        doc_to_text: "{% if shown %}Question：{% else %}Question: {% endif %}{{question}}\nAnswer:"
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0, shown: false}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0, shown: true}]
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: use one of them everywhere.
+
+    Real: lm-evaluation-harness #2587 (mgsm_zh, mgsm_ja).
+
+    """
+    for instance in view.demonstrated[:1]:
+        for prompt in instance.prompts[:1]:
+            kinds: dict[str, set[str]] = {}
+            for line in prompt.text.splitlines():
+                found = _COLON_LABEL.match(line.strip())
+                if found is not None:
+                    kinds.setdefault(found[1], set()).add(found[2])
+            for label, colons in kinds.items():
+                if len(colons) > 1:
+                    yield Finding(
+                        message="the same label stands with two kinds of colon",
+                        saw=f"{label}: and {label}：",
+                        do="use one of them everywhere",
+                        keys=("doc_to_text",),
+                        doc=instance.index,
+                    )
+
+
+@check("PF227", "open-fence", severity=Severity.WARNING, family=Family.PROMPT)
+def open_fence(view: TaskView) -> Iterator[Finding]:
+    r"""Report a code fence that is opened before a column and never closed.
+
+    Why: after an instruction in words, `three backticks and {{code}}` without an end leaves the model inside the code:
+    its answer is part of the question's own block. A prompt that ends right after the opening fence is left alone.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "Solve this problem:\n```\n{{question}}\nAnswer in words:"
+
+    Silent example:
+        output_type: generate_until
+        doc_to_text: "Solve this problem:\n```\n{{question}}\n```\nAnswer in words:"
+
+    Fix: close the fence after the column.
+
+    Real: lm-evaluation-harness #3092 (humaneval_instruct).
+
+    """
+    for instance in view.instances[:1]:
+        message = question_message(instance)
+        if message is None or "```" not in message.text or view.task.gen_prefix:
+            return
+        constant = "".join(span.text if span.origin.field is None else "\0" for span in message.content)
+        last = constant.rfind("```")
+        if constant.count("```") % 2 and "\0" in constant[last:] and constant[: constant.find("```")].strip():
+            yield Finding(
+                message="a code fence is opened and never closed",
+                saw=message.text[message.text.rfind("```") :][:60],
+                do="close the fence after the column",
+                keys=("doc_to_text",),
+                doc=instance.index,
+            )
+
+
+@check("PF228", "raw-key", severity=Severity.WARNING, family=Family.PROMPT)
+def raw_key(view: TaskView) -> Iterator[Finding]:
+    r"""Report a key with underscores in running text.
+
+    Why: `questions about abstract_algebra.` shows the name of a subset where a reader expects words; other systems that
+    run the same benchmark write `abstract algebra`, and scores differ.
+
+    Example:
+        description: "The following are questions about abstract_algebra.\n\n"
+
+    Silent example:
+        description: "The following are questions about abstract algebra.\n\n"
+
+    Fix: `{{subject | replace('_', ' ')}}`.
+
+    Real: MMLU_IDK of eval-framework 0.15.4.
+
+    """
+    for instance in view.instances[:1]:
+        text = join(constant_spans(instance))
+        found = _RAW_KEY.search(text)
+        if found is not None:
+            yield _raw_key(found[1], instance.index, None)
+            return
+    for instance in view.real_instances[:1]:
+        for prompt in instance.prompts[:1]:
+            for before, span in pairwise(prompt.spans):
+                if span.origin.field and _KEY_VALUE.fullmatch(span.text) and re.search(r"[a-z] \Z", before.text):
+                    yield _raw_key(span.text, instance.index, span.origin.field)
+                    return
+
+
+def _raw_key(key: str, doc: int, field: str | None) -> Finding:
+    return Finding(
+        message="a key with underscores stands in running text",
+        saw=key,
+        do="write it as words: {{name | replace('_', ' ')}}",
+        keys=("description",) if field is None else ("doc_to_text",),
+        doc=doc,
+        field=field,
+    )
+
+
+@check("PF229", "reasoning-then-cue", severity=Severity.INFO, family=Family.PROMPT)
+def reasoning_then_cue(view: TaskView) -> Iterator[Finding]:
+    r"""Report a prompt that asks for reasoning and ends with `Answer:`.
+
+    Why: the cue asks for the answer at once; models that follow it skip the reasoning.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "{{question}}\nThink step by step.\nAnswer:"
+
+    Silent example:
+        output_type: generate_until
+        doc_to_text: "{{question}}\nAnswer: Let's think step by step."
+
+    Fix: end with the beginning of the reasoning, or without a cue.
+
+    Real: eval-framework's chain-of-thought tasks that keep the cue of the short ones.
+
+    """
+    if not view.asks_for_reasoning:
+        return
+    for instance in view.instances[:1]:
+        text = instance.prompts[0].text if instance.prompts else ""
+        if _CUE.search(text):
+            yield Finding(
+                message="the prompt asks for reasoning and ends with a cue for the answer",
+                saw=text[-40:],
+                do="end with the beginning of the reasoning, or without a cue",
+                keys=("doc_to_text",),
+                doc=instance.index,
+            )
+
+
+@check("PF230", "abstention-is-no-choice", severity=Severity.WARNING, family=Family.PROMPT)
+def abstention(view: TaskView) -> Iterator[Finding]:
+    r"""Report an answer that the prompt quotes and that is nearly, but not exactly, one of the choices.
+
+    Why: the prompt tells the model to answer "I do not know", and what is scored is "I do not know.". The model that
+    obeys is not scored as such.
+
+    Example:
+        doc_to_text: "Answer yes, or \"I do not know\".\n{{question}}\nAnswer:"
+        doc_to_choice: ["yes", "I do not know."]
+        doc_to_target: "{{answer % 2}}"
+
+    Silent example:
+        doc_to_text: "Answer yes, or \"I do not know.\"\n{{question}}\nAnswer:"
+        doc_to_choice: ["yes", "I do not know."]
+        doc_to_target: "{{answer % 2}}"
+
+    Fix: quote the choice byte for byte.
+
+    Real: the IDK tasks of eval-framework 0.15.4.
+
+    """
+    for instance in view.instances[:1]:
+        choices = [text.strip() for text in _continuations(instance)]
+        if view.task.output_type != "multiple_choice" or not choices:
+            return
+        for quoted in _QUOTED.findall(join(constant_spans(instance))):
+            near = [choice for choice in choices if _bare(choice) == _bare(quoted) and _bare(quoted)]
+            if near and quoted not in choices:
+                yield Finding(
+                    message="the prompt quotes an answer that differs a little from the choice",
+                    saw=f"{quoted!r} is quoted, {near[0]!r} is scored",
+                    do="quote the choice byte for byte",
+                    keys=("doc_to_text",),
+                    doc=instance.index,
+                )
+                return
+
+
+@check("PF231", "label-without-colon", severity=Severity.WARNING, family=Family.PROMPT)
+def label_without_colon(view: TaskView) -> Iterator[Finding]:
+    r"""Report a label without a colon beside one that has it, where both are the names of their columns.
+
+    Why: `question: … passage …` was meant to read `question: … passage: …`.
+
+    Example:
+        doc_to_text: "question: {{question}} passage {{passage}}\nanswer:"
+        metadata: {promptfmt: {docs: [{question: Who?, passage: Some, choices: ["no", "yes"], answer: 0}]}}
+
+    Silent example:
+        doc_to_text: "question: {{question}} passage: {{passage}}\nanswer:"
+        metadata: {promptfmt: {docs: [{question: Who?, passage: Some, choices: ["no", "yes"], answer: 0}]}}
+
+    Fix: add the colon.
+
+    Real: lm-evaluation-harness #769 (boolq for T5).
+
+    """
+    for instance in view.instances[:1]:
+        message = question_message(instance)
+        if message is None:
+            return
+        labels = [
+            (before.text, span.origin.field)
+            for before, span in pairwise(message.content)
+            if before.origin.field is None and span.origin.field
+        ]
+        with_colon = any(re.search(rf"\b{re.escape(name)}: ?\Z", text, re.I) for text, name in labels)
+        for text, name in labels:
+            if with_colon and re.search(rf"(?:^|[\n ]){re.escape(name)} \Z", text):
+                yield Finding(
+                    message="a label lacks the colon that another label has",
+                    saw=f"{text[-20:]}…",
+                    do="add the colon",
+                    keys=("doc_to_text",),
+                    field=name,
+                    doc=instance.index,
+                )
+
+
+@check("PF232", "no-cue-after-options", severity=Severity.WARNING, family=Family.PROMPT)
+def no_cue(view: TaskView) -> Iterator[Finding]:
+    r"""Report a prompt that lists options and ends with the last of them, without a cue for the answer.
+
+    Why: a base model goes on with the next option, not with an answer. An instruction before the options that says how
+    to answer counts as a cue.
+
+    Example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}"
+        doc_to_choice: ["A", "B", "C"]
+
+    Silent example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+        doc_to_choice: ["A", "B", "C"]
+
+    Fix: end the prompt with `Answer:` or the like.
+
+    Real: HELM #3790 (InfiniteBench).
+
+    """
+    if view.task.gen_prefix is not None or view.task.output_type == "loglikelihood_rolling":
+        return
+    for instance in view.instances[:1]:
+        message = question_message(instance)
+        if message is None or len(instance.prompts) != 1:
+            return
+        lines = message.text.rstrip().splitlines()
+        options = [_OPTION.match(line) is not None for line in lines[-3:]]
+        letters = [line.lstrip(" (")[:1] for line in lines[-2:]]
+        in_order = len(letters) == 2 and ord(letters[1] or "\0") == ord(letters[0] or "\0") + 1
+        if len(lines) >= 3 and all(options[-2:]) and in_order and not _SAYS_HOW.search(join(constant_spans(instance))):
+            yield Finding(
+                message="the prompt ends with the last option, without a cue for the answer",
+                saw=message.text[-40:],
+                do="end the prompt with `Answer:` or the like",
+                keys=("doc_to_text",),
+                doc=instance.index,
+            )
+
+
+def _appears(value: str, instance: Instance) -> bool:
+    whole = _shown_text(instance)
+    text = _spaced(value)
+    middle = len(text) // 2
+    return any(text[at : at + 20] in whole for at in (0, max(0, middle - 10), max(0, len(text) - 20)))
+
+
+def _shown_text(instance: Instance) -> str:
+    parts = [prompt.text for prompt in instance.prompts]
+    parts += _continuations(instance)
+    return _spaced("\n".join(parts))
+
+
+def _continuations(instance: Instance) -> list[str]:
+    """Return the continuations that are text; a target may be anything."""
+    return [request.continuation for request in instance.requests if isinstance(request.continuation, str)]
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _texts(doc: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in doc.items():
+        if isinstance(value, str):
+            yield name, value
+        elif isinstance(value, list | tuple):
+            yield from ((name, each) for each in value[:50] if isinstance(each, str))
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"[\W_]+", " ", text).strip().casefold()

@@ -1,0 +1,149 @@
+"""All rules by their code: the built-in ones, those of installed packages, and those of Python files of the user."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pytest_promptfmt.checks.findings import Family, Finding, Severity
+from pytest_promptfmt.errors import Position, SettingsError, did_you_mean
+
+GROUP: Final = "pytest_promptfmt.checks"
+"""The entry-point group in which packages name modules that define rules."""
+
+_BUILTIN: Final = (
+    "ignores",
+    "config",
+    "templates",
+    "names",
+    "prompt",
+    "joins",
+    "answers",
+    "fewshot",
+    "generation",
+    "extraction",
+)
+_CODE: Final = re.compile(r"[A-Z]{2,8}[0-9]{3,4}")
+
+Rule = Callable[[Any], Iterable[Finding]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One rule: a function that looks at a view and yields findings, and what stands about it in the docs.
+
+    `scope` is what the function is given: a `TaskView` for each task@format, or a `FileView` for each YAML file.
+    """
+
+    code: str
+    name: str
+    severity: Severity
+    family: Family
+    scope: Literal["task", "file"]
+    rule: Rule
+    is_builtin: bool
+
+
+_checks: dict[str, Check] = {}
+
+
+def check(
+    code: str,
+    name: str,
+    *,
+    severity: Severity | str = Severity.WARNING,
+    family: Family | str = Family.PROMPT,
+    scope: Literal["task", "file"] = "task",
+) -> Callable[[Rule], Rule]:
+    """Register a function as the rule `code`; its docstring is its documentation.
+
+    `code` is letters and digits (`ACME001`); the letters `PF` are this plugin's own. Raises SettingsError for a code
+    or name of the wrong shape, and for one that another rule has already.
+    """
+
+    def register(rule: Rule) -> Rule:
+        is_builtin = rule.__module__.startswith(f"{__package__}.")
+        if not _CODE.fullmatch(code) or (code.startswith("PF") and not is_builtin):
+            raise SettingsError(
+                f"{code!r} is no code for a rule",
+                hint="two to eight capital letters and three or four digits, such as ACME001; PF is taken",
+            )
+        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+            raise SettingsError(f"{name!r} is no name for a rule", hint="words in small letters, joined by hyphens")
+        other = _checks.get(code)
+        if other is not None and _source(other.rule) != _source(rule):
+            raise SettingsError(f"two rules have the code {code}: {other.name} and {name}", hint="rename one of them")
+        _checks[code] = Check(
+            code=code,
+            name=name,
+            severity=Severity(severity),
+            family=Family(family),
+            scope=scope,
+            rule=rule,
+            is_builtin=is_builtin,
+        )
+        return rule
+
+    return register
+
+
+def known_checks(files: Iterable[Path] = ()) -> Mapping[str, Check]:
+    """Return all rules by code, in the order of their codes, those of `files` among them.
+
+    Importing a file or an installed package runs it. Raises SettingsError for what cannot be imported.
+    """
+    _load_installed()
+    for file in files:
+        _load_file(file)
+    return dict(sorted(_checks.items()))
+
+
+def find_check(name: str, files: Iterable[Path] = ()) -> Check:
+    """Return the rule with this code or name; raises SettingsError with a did-you-mean."""
+    checks = known_checks(files)
+    for each in checks.values():
+        if name.casefold() in (each.code.casefold(), each.name):
+            return each
+    names = [*checks, *(each.name for each in checks.values())]
+    raise SettingsError(
+        f"there is no rule {name!r}", hint=did_you_mean(name.upper(), names) or did_you_mean(name, names)
+    )
+
+
+@cache
+def _load_installed() -> None:
+    for module in _BUILTIN:
+        import_module(f"{__package__}.{module}")
+    for entry in entry_points(group=GROUP):
+        try:
+            entry.load()
+        except SettingsError:
+            raise
+        except Exception as error:
+            raise SettingsError(f"the rules of {entry.value} do not import: {type(error).__name__}: {error}") from error
+
+
+@cache
+def _load_file(file: Path) -> None:
+    spec = importlib.util.spec_from_file_location(f"promptfmt_checks_{file.stem}", file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise SettingsError("there is no such Python file of rules", position=Position(file))
+    try:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    except SettingsError:
+        raise
+    except Exception as error:
+        raise SettingsError(
+            f"these rules do not import: {type(error).__name__}: {error}", position=Position(file)
+        ) from error
+
+
+def _source(rule: Rule) -> tuple[str, str]:
+    return rule.__code__.co_filename, rule.__qualname__

@@ -1,0 +1,97 @@
+"""Which rules run, and which findings the user does not want: codes and prefixes, per file, and in the task itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from pytest_promptfmt.checks.registry import Check
+from pytest_promptfmt.errors import SettingsError, did_you_mean, display_path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The rules of a run, and what is ignored where.
+
+    `select` and `ignore` hold codes and prefixes; the longer one wins, `ignore` where both are as long. `per_file`
+    pairs a glob (of the path below `rootdir`, or of the file name) with the codes to ignore in such files.
+    """
+
+    checks: Mapping[str, Check]
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    rootdir: Path = Path()
+
+    def __post_init__(self) -> None:
+        """Raise SettingsError for a code that no rule has."""
+        for option, codes in (("--promptfmt-select", self.select), ("--promptfmt-ignore", self.ignore)):
+            self._require_known(codes, option)
+        for glob, codes in self.per_file:
+            self._require_known(codes, f"promptfmt_per_file_ignores, {glob}")
+
+    @property
+    def chosen(self) -> tuple[Check, ...]:
+        """Return the rules that run."""
+        return tuple(check for check in self.checks.values() if self._chooses(check.code))
+
+    def is_asked_for(self, code: str) -> bool:
+        """Return whether a rule was selected by name or prefix, so that also its infos are wanted."""
+        return _longest(code, self.select) > 0
+
+    def per_file_ignores(self, file: Path) -> dict[str, tuple[str, ...]]:
+        """Return the globs that match a file, with the codes and prefixes ignored there."""
+        below = file.resolve()
+        root = self.rootdir.resolve()
+        name = below.relative_to(root).as_posix() if below.is_relative_to(root) else display_path(file)
+        return {glob: codes for glob, codes in self.per_file if fnmatchcase(name, glob) or fnmatchcase(file.name, glob)}
+
+    def knows(self, code: str) -> bool:
+        """Return whether some rule has this code or prefix."""
+        return bool(code) and any(known.startswith(code) for known in self.checks)
+
+    def _chooses(self, code: str) -> bool:
+        selected = _longest(code, self.select) if self.select else 1
+        return selected > 0 and selected > _longest(code, self.ignore)
+
+    def _require_known(self, codes: Iterable[str], where: str) -> None:
+        for code in codes:
+            if not self.knows(code):
+                raise SettingsError(
+                    f"{where}: no rule has the code or prefix {code!r}", hint=did_you_mean(code, self.checks)
+                )
+
+
+def parse_codes(written: Iterable[str]) -> tuple[str, ...]:
+    """Return codes and prefixes written with commas or blanks between them."""
+    return tuple(code for text in written for code in text.replace(",", " ").split())
+
+
+def parse_per_file(lines: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the pairs of lines such as `tasks/old/*.yaml: PF2, PF101`; raises SettingsError for other lines."""
+    pairs = []
+    for line in lines:
+        glob, colon, codes = line.rpartition(":")
+        if not colon or not glob.strip() or not codes.strip():
+            raise SettingsError(
+                f"promptfmt_per_file_ignores: {line!r}", hint="write a glob, a colon and codes: `tasks/old/*.yaml: PF2`"
+            )
+        pairs.append((glob.strip(), parse_codes([codes])))
+    return tuple(pairs)
+
+
+def written_ignores(own_metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return code to reason of `metadata.promptfmt.ignore`; a list of codes gives no reasons (None)."""
+    written = own_metadata.get("ignore")
+    if isinstance(written, Mapping):
+        return {str(code): reason for code, reason in written.items()}
+    if isinstance(written, list | tuple):
+        return {str(code): None for code in written}
+    return {} if written is None else {str(written): None}
+
+
+def _longest(code: str, prefixes: Iterable[str]) -> int:
+    return max((len(prefix) for prefix in prefixes if code.startswith(prefix)), default=0)

@@ -1,0 +1,359 @@
+"""Rules about templates: what was meant to be filled in and is not, and what quoting did to the text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pytest_promptfmt.checks.findings import Family, Finding, Severity
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import Keys, TaskView, read_template
+from pytest_promptfmt.tasks import Unset
+
+_MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
+_BRACES: Final = re.compile(r"(?<![\\{$A-Za-z0-9_^\]}])\{([A-Za-z_][A-Za-z0-9_.]*)\}(?!\})")
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
+_COLUMN_LIKE: Final = re.compile(r"[a-z]+(?:_[a-z0-9]+)*")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_RAW_STRING: Final = re.compile(r"""\A[rR]?[bB]?(["']).+\1\Z""", re.S)
+_LATEX: Final = "nabla|natural|ncong|ne|near|neg|neq|new|nexists|ng|ni|nl|nmid|no|np|nr|ns|nt|nu|nv|nV|nw|nonumber|norm"
+_LITERAL: Final = re.compile(rf"(?<![\\'\"`])\\n(?!(?:{_LATEX})[a-zA-Z]*\b)(?!['\"`])")
+_PLAIN_KEYS: Final = ("target_delimiter", "fewshot_delimiter")
+
+
+@check("PF121", "markup-not-rendered", severity=Severity.ERROR, family=Family.TEMPLATES)
+def markup_not_rendered(view: TaskView) -> Iterator[Finding]:
+    r"""Report Jinja in a place that lm-eval does not render.
+
+    Why: lists and delimiters are taken as they are. A list `["{{answerA}}", "{{answerB}}"]` scores the placeholders
+    themselves, the same for every doc.
+
+    Example:
+        doc_to_choice: ["{{choices[0]}}", "{{choices[1]}}"]
+        doc_to_target: "{{answer}}"
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
+
+    Silent example:
+        doc_to_choice: "{{[choices[0], choices[1]]}}"
+        doc_to_target: "{{answer}}"
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
+
+    Fix: write one template that gives the list: `"{{[answerA, answerB]}}"`.
+
+    Real: lm-evaluation-harness #1909 (social_iqa).
+
+    """
+    task = view.written
+    places: list[tuple[Keys, Any]] = [
+        (("doc_to_choice",), task.doc_to_choice),
+        (("doc_to_target",), task.doc_to_target),
+    ]
+    for key in ("doc_to_choice", "doc_to_target"):
+        spec = getattr(task.fewshot, key)
+        places.append((("fewshot_config", key), None if isinstance(spec, Unset) else spec))
+    texts: list[tuple[Keys, str]] = []
+    for keys, spec in places:
+        values = spec.items() if isinstance(spec, dict) else enumerate(spec) if isinstance(spec, list) else ()
+        texts += [((*keys, number), text) for number, text in values if isinstance(text, str)]
+    texts += [((key,), getattr(task, key)) for key in _PLAIN_KEYS]
+    texts += [(("generation_kwargs", "until", number), stop) for number, stop in enumerate(view.stop_texts)]
+    for keys, text in texts:
+        key = (
+            "until" if keys[0] == "generation_kwargs" else ".".join(str(each) for each in keys if isinstance(each, str))
+        )
+        if isinstance(text, str) and _MARKUP.search(text):
+            yield Finding(
+                message=f"a template in {key}, where nothing is rendered: it stays as it is written",
+                saw=text,
+                do='write one template that gives the list: "{{[a, b]}}"'
+                if key != "until"
+                else "write the text itself",
+                keys=keys,
+            )
+            return
+
+
+@check("PF122", "python-braces", severity=Severity.ERROR, family=Family.TEMPLATES)
+def python_braces(view: TaskView) -> Iterator[Finding]:
+    r"""Report `{name}` in a template that has no Jinja at all.
+
+    Why: single braces are Python's; Jinja prints them as they are. Every prompt is then the same and holds no data.
+
+    Example:
+        doc_to_text: "Question: {question}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer in the form {letter}:"
+
+    Fix: write `{{name}}`.
+
+    Real: lm-evaluation-harness #3944 (35 AfriXNLI tasks), #1587.
+
+    """
+    columns = set(view.docs.columns) if view.docs is not None and view.has_real_docs else set()
+    for template in view.templates:
+        if template.keys[-1] not in ("doc_to_text", "doc_to_target", "gen_prefix", "description"):
+            continue
+        names = [name for text in template.text.constants for name in _BRACES.findall(text) if not name.startswith("_")]
+        missing = [name for name in names if name in columns and name not in template.text.names]
+        bare = names if not template.text.has_markup and template.keys[-1] == "doc_to_text" else []
+        for name in (bare or missing)[:1]:
+            yield Finding(
+                message="a name in single braces, which Jinja prints as they are",
+                saw=f"{{{name}}}",
+                do="write two braces: {{" + name + "}}",
+                keys=template.keys,
+                severity=None if bare else Severity.WARNING,
+            )
+
+
+@check("PF123", "quoted-name", severity=Severity.ERROR, family=Family.TEMPLATES)
+def quoted_name(view: TaskView) -> Iterator[Finding]:
+    r"""Report `{{'name'}}`, which prints the word `name` and no column.
+
+    Why: in quotes a name is text. The prompt shows the name of the column instead of its value, in every doc.
+
+    Example:
+        doc_to_text: "Question: {{'question'}}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: remove the quotes.
+
+    Real: 36 xlsum tasks of lm-evaluation-harness 0.4.13.
+
+    """
+    columns = set(view.docs.columns) if view.docs is not None else set()
+    for template in view.templates:
+        for text in template.text.quoted:
+            is_column = text in columns
+            if is_column or (_COLUMN_LIKE.fullmatch(text) and not template.text.names):
+                yield Finding(
+                    message="a quoted name in braces, which prints the name itself",
+                    saw="{{'" + text + "'}}",
+                    do="remove the quotes: {{" + text + "}}",
+                    keys=template.keys,
+                )
+                break
+
+
+@check("PF124", "constant-field", severity=Severity.ERROR, family=Family.TEMPLATES)
+def constant_field(view: TaskView) -> Iterator[Finding]:
+    r"""Report a field mapping that looks like a column and is none of the docs' columns.
+
+    Why: lm-eval takes any text that is not exactly a column for a template. `doc_to_target: label` without a column
+    `label` makes the word "label" the answer to every question; nothing is ever scored as right.
+
+    Example:
+        doc_to_target: label
+
+    Silent example:
+        doc_to_target: answer
+
+    Fix: write the name of a column.
+
+    Real: lm-evaluation-harness #3567 (80 masakhanews tasks), #2434 (catcola).
+
+    """
+    if not view.has_real_docs or view.docs is None:
+        return
+    for template in view.templates:
+        source = template.source
+        if template.keys[-1] not in ("doc_to_text", "doc_to_target", "doc_to_choice") or template.text.has_markup:
+            continue
+        choices = view.written.doc_to_choice
+        if isinstance(choices, list) and source in choices:
+            continue  # the same answer for every doc, and meant so
+        if _COLUMN_LIKE.fullmatch(source) and not (template.keys[-1] == "doc_to_text" and view.is_multimodal):
+            yield Finding(
+                message=f"{template.keys[-1]} looks like a column that no doc has: it is the same text for every doc",
+                saw=source,
+                do=f"name a column: {', '.join(view.docs.columns[:8])}",
+                keys=template.keys,
+            )
+
+
+@check("PF125", "constant-prompt", severity=Severity.ERROR, family=Family.TEMPLATES)
+def constant_prompt(view: TaskView) -> Iterator[Finding]:
+    r"""Report a task that asks every doc the same.
+
+    Why: different docs with one prompt and one set of choices are one question asked many times. The template names no
+    column, or not the way Jinja reads it.
+
+    Example:
+        doc_to_text: "Which of them is right?\nAnswer:"
+        doc_to_choice: ["yes", "no"]
+        doc_to_target: "{{answer % 2}}"
+
+    Silent example:
+        doc_to_text: "{{question}} Is it mercury?\nAnswer:"
+        doc_to_choice: ["yes", "no"]
+        doc_to_target: "{{answer % 2}}"
+
+    Fix: print the columns of the question with `{{name}}`.
+
+    Real: lm-evaluation-harness #3944; xlsum in its 0.4.13.
+
+    """
+    if view.is_multimodal or view.task.output_type not in ("generate_until", "multiple_choice"):
+        return
+    written = view.written
+    if view.has_real_docs:
+        asked = {_asked(instance) for instance in view.instances}
+        if len(view.instances) > 1 and len(asked) == 1 and len({repr(doc) for doc in view.real_docs}) > 1:
+            yield _constant(next(iter(asked))[0])
+        return
+    spec = written.doc_to_text
+    if not isinstance(spec, str) or not spec.strip() or spec in (view.docs.columns if view.docs else ()):
+        return
+    text = read_template(spec)
+    fixed_choices = isinstance(written.doc_to_choice, list)
+    is_constant = bool(text.constants) if text.has_markup else " " in spec.strip()
+    if is_constant and not text.names and (view.generates or fixed_choices) and "import" not in spec:
+        yield _constant(spec)
+
+
+def _asked(instance: Any) -> tuple[str, tuple[str | None, ...]]:
+    prompts = "\0".join(prompt.text for prompt in instance.prompts)
+    return prompts, tuple(request.continuation for request in instance.requests)
+
+
+def _constant(text: str) -> Finding:
+    return Finding(
+        message="the prompt is the same for every doc",
+        saw=text[-60:],
+        do="print the columns of the question with {{name}}",
+        keys=("doc_to_text",),
+    )
+
+
+@check("PF126", "literal-line-break", severity=Severity.ERROR, family=Family.TEMPLATES)
+def literal_line_break(view: TaskView) -> Iterator[Finding]:
+    r"""Report a backslash and an n where a line break was meant.
+
+    Why: in YAML only double quotes turn `\n` into a line break. In single quotes, without quotes and in block scalars
+    it stays two characters, and the model sees `\n` in its prompt.
+
+    Example:
+        doc_to_text: 'Question: {{question}}\nAnswer:'
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: use double quotes, or a block scalar with real line breaks.
+
+    Real: lm-evaluation-harness #3273 (34 LongBench tasks), #3102; 189 tasks of its 0.4.13.
+
+    """
+    places = [(template.keys, constant) for template in view.templates for constant in template.text.constants]
+    places += [((key,), getattr(view.written, key)) for key in _PLAIN_KEYS]
+    reported: set[Keys] = set()
+    for keys, text in places:
+        found = _LITERAL.search(text) if isinstance(text, str) and "\\n" in text else None
+        if found is not None and keys not in reported:
+            reported.add(keys)
+            yield Finding(
+                message="a backslash and an n instead of a line break",
+                saw=text[max(0, found.start() - 20) : found.end() + 20],
+                do="use double quotes, or a block scalar with real line breaks",
+                keys=keys,
+            )
+
+
+@check("PF127", "control-character", severity=Severity.ERROR, family=Family.TEMPLATES)
+def control_character(view: TaskView) -> Iterator[Finding]:
+    r"""Report a control character, such as the backspace that `"\b"` is in YAML.
+
+    Why: in double quotes YAML reads `\b` as backspace, `\f` as form feed, `\v` as vertical tab. A pattern with `\b` for
+    "edge of a word" then matches nothing, and a prompt with `\frac` loses a letter.
+
+    Example:
+        output_type: generate_until
+        metric_list: [{metric: exact_match, regexes_to_ignore: ["\bthe\b"]}]
+        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
+
+    Silent example:
+        output_type: generate_until
+        metric_list: [{metric: exact_match, regexes_to_ignore: ["\\bthe\\b"]}]
+        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
+
+    Fix: use single quotes, or two backslashes.
+
+    Real: lm-evaluation-harness #1305 (nq_open).
+
+    """
+    for keys, text in view.strings:
+        found = _CONTROL.search(text)
+        if found is not None:
+            yield Finding(
+                message=f"the control character U+{ord(found[0]):04X}",
+                saw=text[max(0, found.start() - 20) : found.end() + 20],
+                do="use single quotes, or two backslashes",
+                keys=keys,
+            )
+
+
+@check("PF128", "python-string-in-yaml", severity=Severity.ERROR, family=Family.TEMPLATES)
+def python_string(view: TaskView) -> Iterator[Finding]:
+    r"""Report a pattern that carries Python's quotes, such as `r"\d+"`.
+
+    Why: YAML knows no `r"…"`. The letter r and the quotes become part of the pattern, which then matches nothing.
+
+    Example:
+        output_type: generate_until
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: 'r"(\d+)"'}, {function: take_first}]}
+
+    Silent example:
+        output_type: generate_until
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '(\d+)'}, {function: take_first}]}
+
+    Fix: remove the r and the inner quotes; in YAML single quotes keep backslashes.
+
+    Real: lm-evaluation-harness #2238.
+
+    """
+    for keys, text in view.strings:
+        if any("regex" in str(key) for key in keys[-3:]) and text[:1] in "rR" and _RAW_STRING.match(text):
+            yield Finding(
+                message="a pattern in Python's quotes, which become part of it",
+                saw=text,
+                do="remove the r and the inner quotes",
+                keys=keys,
+            )
+
+
+@check("PF129", "unknown-decontamination-column", severity=Severity.WARNING, family=Family.TEMPLATES)
+def unknown_decontamination_column(view: TaskView) -> Iterator[Finding]:
+    """Report a `doc_to_decontamination_query` that names no column of the docs.
+
+    Why: it is looked at only when decontamination is switched on, so that the mistake shows months later.
+
+    Example:
+        should_decontaminate: true
+        doc_to_decontamination_query: query
+
+    Silent example:
+        should_decontaminate: true
+        doc_to_decontamination_query: question
+
+    Fix: name a column, or write a template.
+
+    Real: lm-evaluation-harness #3718 (headqa).
+
+    """
+    query = view.config.get("doc_to_decontamination_query")
+    if not isinstance(query, str) or not view.has_real_docs or view.docs is None or not query:
+        return
+    names = read_template(query).names if "{" in query else {query}
+    for name in sorted(names):
+        if name not in view.docs.columns and _IDENTIFIER.fullmatch(name):
+            yield Finding(
+                message="doc_to_decontamination_query names a column that no doc has",
+                saw=name,
+                do=f"name a column: {', '.join(view.docs.columns[:8])}",
+                keys=("doc_to_decontamination_query",),
+            )

@@ -1,0 +1,301 @@
+"""The engine of the checks: which rules run, what is ignored and by whom, rules of the user, and what a run reports."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_promptfmt.checks.findings import shown
+from pytest_promptfmt.checks.registry import check, find_check, known_checks
+from pytest_promptfmt.checks.selection import Selection, parse_codes, parse_per_file, written_ignores
+from pytest_promptfmt.errors import SettingsError
+
+ROOT = Path(__file__).parents[2]
+
+TASK = r"""task: {name}
+test_split: test
+doc_to_text: "Question: {{{{question}}}}\nAnswer: "
+doc_to_target: answer
+filter_list: [{{name: strip, filter: [{{function: remove_whitespace}}, {{function: take_first}}]}}]
+description: "{description}"
+metadata:
+  promptfmt:
+    docs: [{{question: Which metal rusts?, answer: iron}}, {{question: Which metal is yellow?, answer: gold}}]
+"""
+
+
+def write_task(folder: Path, name: str, *, description: str = "", more: str = "") -> Path:
+    path = folder / f"{name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(TASK.format(name=name, description=description) + more, "utf-8")
+    return path
+
+
+def run(folder: Path, *options: str, ini: str = "") -> subprocess.CompletedProcess[str]:
+    (folder / "pytest.ini").write_text(f"[pytest]\n{ini}", "utf-8")
+    command = [sys.executable, "-m", "pytest", "--promptfmt", "--promptfmt-profile=plain", "-m", "promptfmt_lint"]
+    return subprocess.run(
+        [*command, "-p", "no:cacheprovider", *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+
+# -- selection --------------------------------------------------------------------------------------------------------
+
+
+def chosen(**options: tuple[str, ...]) -> set[str]:
+    return {check.code for check in Selection(checks=known_checks(), **options).chosen}  # type: ignore[arg-type]
+
+
+def test_without_options_every_rule_runs() -> None:
+    assert chosen() == set(known_checks())
+
+
+def test_a_prefix_selects_a_family_and_a_code_one_rule() -> None:
+    assert chosen(select=("PF2",)) == {code for code in known_checks() if code.startswith("PF2")}
+    assert chosen(select=("PF203",)) == {"PF203"}
+
+
+def test_the_longer_of_select_and_ignore_wins() -> None:
+    assert "PF203" not in chosen(ignore=("PF2",))
+    assert "PF203" in chosen(select=("PF203",), ignore=("PF2",))
+    assert "PF203" not in chosen(select=("PF203",), ignore=("PF203",))
+    assert "PF203" not in chosen(select=("PF2",), ignore=("PF203",))
+
+
+def test_an_unknown_code_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(SettingsError, match=r"--promptfmt-ignore: no rule has the code or prefix 'PF20Z'") as caught:
+        Selection(checks=known_checks(), ignore=("PF20Z",))
+    assert str(caught.value.hint).startswith("did you mean 'PF2")
+
+
+def test_codes_are_separated_by_commas_and_blanks() -> None:
+    assert parse_codes(["PF1,PF203 PF9", "PF7"]) == ("PF1", "PF203", "PF9", "PF7")
+
+
+def test_per_file_lines_need_a_glob_and_codes() -> None:
+    assert parse_per_file(["tasks/old/*.yaml: PF2, PF101"]) == (("tasks/old/*.yaml", ("PF2", "PF101")),)
+    with pytest.raises(SettingsError, match="promptfmt_per_file_ignores"):
+        parse_per_file(["tasks/old/*.yaml"])
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ({"PF201": "in the paper"}, {"PF201": "in the paper"}),
+        (["PF201", "PF2"], {"PF201": None, "PF2": None}),
+        ("PF201", {"PF201": None}),
+        (None, {}),
+    ],
+)
+def test_ignores_of_a_task_are_a_mapping_with_reasons_or_a_list(written: object, read: dict[str, object]) -> None:
+    assert written_ignores({"ignore": written}) == read
+
+
+# -- registry ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_rule_is_found_by_code_and_by_name() -> None:
+    assert find_check("pf203").name == "glued-description"
+    assert find_check("glued-description").code == "PF203"
+
+
+def test_an_unknown_rule_is_an_error_with_a_suggestion() -> None:
+    with pytest.raises(SettingsError) as caught:
+        find_check("PF230X")
+    assert "PF230" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(("code", "name"), [("acme1", "a"), ("PF999", "a"), ("ACME001", "Not A Name")])
+def test_codes_and_names_of_the_wrong_shape_are_refused(code: str, name: str) -> None:
+    with pytest.raises(SettingsError):
+        check(code, name)(lambda _view: ())
+
+
+def test_codes_and_names_are_unique() -> None:
+    checks = known_checks().values()
+    assert len({each.name for each in checks}) == len(checks)
+    assert list(known_checks()) == sorted(known_checks())
+
+
+def test_what_was_seen_is_short_and_its_blanks_are_visible() -> None:
+    assert shown("Answer: ") == "Answer:⟨SP⟩"
+    assert shown("a\nb\u00a0") == "a⟨LF⟩b⟨NBSP⟩"
+    assert len(shown("x" * 1000)) == 100
+
+
+# -- a run ------------------------------------------------------------------------------------------------------------
+
+
+def test_warnings_pass_and_stand_once_at_the_end_with_a_count(tmp_path: Path) -> None:
+    for number in range(3):
+        write_task(tmp_path, f"metal_{number}")
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "PF202 trailing-blank: 3 warnings in 3 tasks" in done.stdout
+    assert done.stdout.count("the prompt ends with a blank") == 1
+    assert "saw: " in done.stdout
+    assert "⟨SP⟩" in done.stdout
+    assert "in metal_0, metal_1, metal_2" in done.stdout
+
+
+def test_errors_fail_with_place_and_remedy_and_are_told_once(tmp_path: Path) -> None:
+    for number in range(3):
+        write_task(tmp_path, f"metal_{number}", description="Name a metal.")
+    done = run(tmp_path)
+    assert done.returncode == 1
+    assert "metal_0.yaml:6:1 (description" in done.stdout
+    assert "PF203 the description runs into the question" in done.stdout
+    assert "PF203 glued-description: 3 errors in 3 tasks" in done.stdout
+    assert "1 failed" in done.stdout
+    assert "2 failed alike" in done.stdout
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_findings_of_workers_are_gathered(tmp_path: Path, workers: str) -> None:
+    for number in range(4):
+        write_task(tmp_path, f"metal_{number}")
+    done = run(tmp_path, "-n", workers)
+    assert "PF202 trailing-blank: 4 warnings in 4 tasks" in done.stdout
+
+
+def test_infos_are_shown_with_v_or_when_selected(tmp_path: Path) -> None:
+    path = write_task(tmp_path, "metals")
+    path.write_text(path.read_text("utf-8").replace('"Question', '"\\nQuestion'), "utf-8")
+    assert "PF206" not in run(tmp_path).stdout
+    assert "PF206" in run(tmp_path, "-v").stdout
+    assert "PF206" in run(tmp_path, "--promptfmt-select", "PF206").stdout
+
+
+def test_codes_are_ignored_by_option_by_file_and_by_the_task_itself(tmp_path: Path) -> None:
+    write_task(tmp_path, "metals")
+    assert "PF202" not in run(tmp_path, "--promptfmt-ignore", "PF202").stdout
+    assert "PF202" not in run(tmp_path, ini="promptfmt_per_file_ignores =\n  met*.yaml: PF2\n").stdout
+    write_task(tmp_path, "metals", more="    ignore: {PF202: the blank is in the paper}\n")
+    done = run(tmp_path)
+    assert "PF202" not in done.stdout
+    assert "PF002" not in done.stdout
+
+
+def test_ignores_that_match_nothing_are_reported(tmp_path: Path) -> None:
+    write_task(tmp_path, "metals", more="    ignore: {PF203: it was so, PFX: mistyped}\n")
+    done = run(tmp_path, ini="promptfmt_per_file_ignores =\n  met*.yaml: PF7\n  other*.yaml: PF7\n")
+    assert "PF001 unknown-ignore" in done.stdout
+    assert "PF002 unused-ignore" in done.stdout
+    assert "'met*.yaml' takes no finding away" in done.stdout
+    assert "other*.yaml" not in done.stdout
+
+
+def test_an_unknown_code_on_the_command_line_ends_the_run_with_one_message(tmp_path: Path) -> None:
+    done = run(tmp_path, "--promptfmt-select", "PF9999")
+    assert done.returncode == 4
+    assert "promptfmt: --promptfmt-select: no rule has the code or prefix 'PF9999'" in done.stderr + done.stdout
+
+
+def test_a_task_that_cannot_be_rendered_fails_its_lint_item_and_is_checked_as_far_as_it_is_written(
+    tmp_path: Path,
+) -> None:
+    path = write_task(tmp_path, "metals")
+    text = path.read_text("utf-8").replace("{{question}}", "{{qestion}}")
+    path.write_text(text + 'generation_kwargs: {until: ["\\n", "\\n\\n"]}\n', "utf-8")
+    done = run(tmp_path)
+    assert done.returncode == 1
+    assert "did you mean 'question'?" in done.stdout
+    assert "PF906" in done.stdout
+
+
+def test_a_group_without_tasks_of_its_own_has_a_lint_item(tmp_path: Path) -> None:
+    write_task(tmp_path, "metals")
+    (tmp_path / "group.yaml").write_text("group: all_metals\ntask: [metals, mettals]\n", "utf-8")
+    done = run(tmp_path, "-v")
+    assert "group.yaml::lint FAILED" in done.stdout
+    assert "did you mean 'metals'?" in done.stdout
+
+
+# -- rules of the user ------------------------------------------------------------------------------------------------
+
+OWN_RULE = '''
+from pytest_promptfmt.checks import Family, Finding, Severity, TaskView, check
+
+
+@check("ACME001", "shouting", severity=Severity.ERROR, family=Family.PROMPT)
+def shouting(view: TaskView):
+    """Report a prompt with an exclamation mark.
+
+    Why: our prompts keep calm.
+    """
+    for instance in view.instances:
+        if "!" in instance.prompts[0].text:
+            yield Finding(message="the prompt shouts", do="keep calm", keys=("doc_to_text",), doc=instance.index)
+
+
+@check("ACME002", "broken-rule")
+def broken(view: TaskView):
+    """Report nothing: it fails."""
+    raise RuntimeError("on purpose")
+'''
+
+
+def test_a_rule_of_the_user_runs_is_explained_and_may_fail_without_harm(tmp_path: Path) -> None:
+    write_task(tmp_path, "metals", description="Answer!\\\\n\\\\n".replace("\\\\", "\\"))
+    (tmp_path / "house_rules.py").write_text(OWN_RULE, "utf-8")
+    done = run(tmp_path, ini="promptfmt_checks = house_rules.py\n")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "ACME001 the prompt shouts" in done.stdout
+    assert "the rule ACME002 failed" in done.stdout
+    assert "on purpose" in done.stdout
+    told = subprocess.run(
+        [sys.executable, "-m", "pytest_promptfmt", "explain", "shouting", "--checks", "house_rules.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    assert "our prompts keep calm" in told
+
+
+def test_a_file_of_rules_that_is_not_there_ends_the_run_with_one_message(tmp_path: Path) -> None:
+    done = run(tmp_path, ini="promptfmt_checks = no_rules.py\n")
+    assert done.returncode == 4
+    assert "no_rules.py: there is no such Python file of rules" in done.stderr + done.stdout
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def promptfmt(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest_promptfmt", *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_explain_tells_why_with_examples_and_lists_all_without_a_code() -> None:
+    told = promptfmt("explain", "PF203")
+    assert told.returncode == 0
+    assert "## Why" in told.stdout
+    assert 'description: "Answer with the correct letter."' in told.stdout
+    listed = promptfmt("explain").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == [code for code in known_checks() if code.startswith("PF")]
+
+
+def test_explain_of_an_unknown_code_suggests_one() -> None:
+    told = promptfmt("explain", "glued-descripton")
+    assert told.returncode == 2
+    assert "did you mean 'glued-description'?" in told.stderr
+
+
+def test_the_pages_of_the_rules_are_up_to_date(tmp_path: Path) -> None:
+    assert promptfmt("docs", str(tmp_path)).returncode == 0
+    written = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}
+    stored = {path.name: path.read_text("utf-8") for path in (ROOT / "docs" / "checks").iterdir()}
+    assert json.dumps(sorted(written)) == json.dumps(sorted(stored)), "run `promptfmt docs docs/checks`"
+    assert written == stored, "run `promptfmt docs docs/checks`"

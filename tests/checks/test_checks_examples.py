@@ -1,0 +1,66 @@
+"""Every rule finds the mistake of its own example, and nothing in the example without it."""
+
+from pathlib import Path
+
+import pytest
+
+from pytest_promptfmt.checks.documentation import documentation_of, write_example
+from pytest_promptfmt.checks.findings import Reported
+from pytest_promptfmt.checks.registry import Check, known_checks
+from pytest_promptfmt.checks.running import check_view
+from pytest_promptfmt.checks.selection import Selection
+from pytest_promptfmt.checks.views import FileView
+from pytest_promptfmt.formats import laid_out
+from pytest_promptfmt.pipeline import Pipeline
+from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.sources.index import TaskIndex
+from pytest_promptfmt.sources.lm_eval import read_task_file
+
+CHECKS = {code: check for code, check in known_checks().items() if check.is_builtin}
+WITH_EXAMPLE = [code for code, check in CHECKS.items() if documentation_of(check).example]
+
+
+def findings_in(folder: Path, example: str) -> list[Reported]:
+    files = [path for path in write_example(example, folder) if path.suffix in (".yaml", ".yml")]
+    pipeline = Pipeline(Settings(rootdir=folder, profiles=("plain",)))
+    selection = Selection(checks=CHECKS, rootdir=folder)
+    index = TaskIndex([folder])
+    found: list[Reported] = []
+    for path in files:
+        file = read_task_file(path, index)
+        assert file is not None
+        assert file.yaml is not None
+        view = FileView(path=path, yaml=file.yaml, file=file, index=index)
+        tasks = [task for base in file.tasks for task in laid_out(base, ())]
+        if not tasks:
+            found += check_view(selection, path=path, name=file.names[0], file=view).findings
+        for number, task in enumerate(tasks):
+            found += pipeline.checked(task, selection, None if number else view).findings
+    return found
+
+
+@pytest.mark.parametrize("code", WITH_EXAMPLE)
+def test_the_example_of_a_rule_triggers_it(code: str, tmp_path: Path) -> None:
+    found = findings_in(tmp_path, documentation_of(CHECKS[code]).example)
+    own = [finding for finding in found if finding.code == code]
+    assert own, [str(finding) for finding in found]
+    assert all(str(tmp_path.name) in finding.where and finding.do for finding in own)
+    assert not [str(finding) for finding in found if finding.code == "PF003"]
+
+
+@pytest.mark.parametrize("code", WITH_EXAMPLE)
+def test_the_silent_example_of_a_rule_is_silent(code: str, tmp_path: Path) -> None:
+    found = findings_in(tmp_path, documentation_of(CHECKS[code]).silent)
+    assert not [str(finding) for finding in found if finding.code in (code, "PF003")]
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_every_rule_is_documented(check: Check) -> None:
+    told = documentation_of(check)
+    assert told.summary.startswith("Report ")
+    assert told.why
+    assert told.fix
+    if check.code != "PF003":  # no task makes a built-in rule fail
+        assert told.example
+        assert told.silent
+        assert told.real
