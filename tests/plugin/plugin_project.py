@@ -7,13 +7,13 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-from pytest import Pytester, RunResult
+import pytest
 
 
 class Project:
     """What the tests of the plugin write and run."""
 
-    def __init__(self, pytester: Pytester) -> None:
+    def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester = pytester
         self.root = pytester.path
         self.write("pytest.ini", "[pytest]\n")
@@ -44,7 +44,7 @@ class Project:
         assert old in text
         (self.root / path).write_text(text.replace(old, new), "utf-8")
 
-    def pytest(self, *args: str) -> RunResult:
+    def start(self, *args: str) -> pytest.RunResult:
         """Return what pytest did; nothing of it was an error of pytest or of ours."""
         result = self.pytester.runpytest_subprocess(*args, timeout=120)
         output = result.stdout.str() + result.stderr.str()
@@ -53,9 +53,9 @@ class Project:
         assert "pytest_promptfmt/" not in output, "a place in the plugin is no help to a user"
         return result
 
-    def run(self, *args: str) -> RunResult:
+    def run(self, *args: str) -> pytest.RunResult:
         """Return what `pytest --promptfmt` did; equal failures after the first count as "failed alike"."""
-        return self.pytest("--promptfmt", *args)
+        return self.start("--promptfmt", *args)
 
     def accept(self, *args: str) -> None:
         """Write the snapshots of everything that passes."""
@@ -63,7 +63,7 @@ class Project:
 
     def collected(self, *args: str) -> list[str]:
         """Return the node ids that `--collect-only -q` prints."""
-        result = self.pytest("--collect-only", "-q", *args)
+        result = self.start("--collect-only", "-q", *args)
         return [line for line in result.outlines if "::" in line]
 
     def snapshots(self) -> dict[str, bytes]:

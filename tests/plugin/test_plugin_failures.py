@@ -46,12 +46,12 @@ def test_a_failure_says_what_changed_where_it_comes_from_and_how_to_accept_it(
     below = project.run("../arc.yaml", "../wic.yaml")
     command = next(words for words in accept_commands(below) if "../" in words[1] or "arc.yaml" in words[1])
     assert command[1].endswith("arc.yaml::arc::snapshot[plain]")
-    project.pytest(*command).assert_outcomes(passed=1)
+    project.start(*command).assert_outcomes(passed=1)
     after = project.snapshots()
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"tasks/__prompts__/arc/arc/plain.txt"}
     assert set(after) == set(before)
-    project.pytest(*(word for word in command if word != "--snapshot-update")).assert_outcomes(passed=1)
+    project.start(*(word for word in command if word != "--snapshot-update")).assert_outcomes(passed=1)
 
 
 def test_one_edit_that_changes_many_tasks_is_shown_once(project: Project) -> None:

@@ -22,13 +22,13 @@ def test_ordinary_tests_and_snapshots_live_in_the_same_folder(project: Project) 
     result.assert_outcomes(passed=3)
     assert "3 snapshots passed." in result.stdout.str()
     assert "unused" not in result.stdout.str()
-    project.pytest("tasks").assert_outcomes(passed=1)
+    project.start("tasks").assert_outcomes(passed=1)
     project.edit("tasks/test_arc.py", "1", "2")
     project.edit("tasks/arc.yaml", "A:", "B:")
     both = project.run("tasks", "-n", "2")
     assert both.ret == pytest.ExitCode.TESTS_FAILED
     assert "2 failed, 1 failed alike" in both.stdout.str()
-    project.pytest("tasks", "--snapshot-update").assert_outcomes(passed=1)
+    project.start("tasks", "--snapshot-update").assert_outcomes(passed=1)
     assert project.snapshots() == ours
 
 
