@@ -14,7 +14,7 @@ from pytest_promptfmt.checks.views import FileView, TaskView
 from pytest_promptfmt.errors import did_you_mean, display_path
 from pytest_promptfmt.sources.functions import functions_of
 
-_OWN_KEYS: Final = ("docs", "ignore", "fields", "normalize")
+_OWN_KEYS: Final = ("docs", "ignore", "fields", "normalize", "profiles")
 
 
 @check("PF101", "repeated-key", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
