@@ -44,7 +44,7 @@ def run(folder: Path, *options: str, ini: str = "") -> subprocess.CompletedProce
         text=True,
         check=False,
         timeout=120,
-        env={**os.environ, "COLUMNS": "200"},
+        env={**os.environ, "COLUMNS": "200", "PYTEST_ADDOPTS": ""},
     )
 
 
