@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pytest_promptfmt.errors import FormatError, Position, SettingsError, SourceError, display_path
+from pytest_promptfmt.errors import (
+    CodeNotAllowedError,
+    FormatError,
+    Position,
+    SettingsError,
+    SourceError,
+    display_path,
+)
 
 if TYPE_CHECKING:
     from pytest_promptfmt.formats.conversion import Conversion
@@ -45,14 +53,20 @@ def convert(
     path = file.resolve()
     task = _only_task(path, allow_code=allow_code)
     before = _text_of(path)
-    conversion = _conversion(task, to, format_name)
+    try:
+        conversion, remarks = _conversion(task, to, format_name)
+    except CodeNotAllowedError as error:
+        hint = "--allow-code lets the proof run it, if you trust it"
+        raise CodeNotAllowedError(error.message, position=error.position, hint=hint) from error
     _refuse_keys_elsewhere(path, task, conversion)
     after = _converted(before, conversion, task)
+    if before == after:
+        remarks = (f"{display_path(file)}: nothing to change",)
+    for remark in remarks:
+        typer.echo(remark, err=True)
     if stdout:
         typer.get_binary_stream("stdout").write(after.encode())  # the file's bytes, whatever the terminal's encoding
-    elif before == after:
-        typer.echo(f"{display_path(file)}: nothing to change", err=True)
-    else:
+    elif before != after:
         _print_difference(before, after, display_path(file))
         if write:
             _replace(path, after)
@@ -72,7 +86,7 @@ def _only_task(path: Path, *, allow_code: bool) -> Task:
             position=Position(path, 1),
             hint="convert the files of its tasks" if found.kind == "group" else None,
         )
-    [task] = found.tasks if found is not None else load_tasks(path)
+    [task] = found.tasks if found is not None else load_tasks(path)  # which says why there is none
     return bind_functions(task, trusted=lambda _file: True) if allow_code else task
 
 
@@ -85,16 +99,15 @@ def _text_of(path: Path) -> str:
         raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error
 
 
-def _conversion(task: Task, to: str | None, format_name: str | None) -> Conversion:
-    """Return what to write and remove, proved on the docs at hand; says on stderr which these are."""
+def _conversion(task: Task, to: str | None, format_name: str | None) -> tuple[Conversion, Sequence[str]]:
+    """Return what to write and remove, and what to say about it: on which docs it was proved."""
     from pytest_promptfmt.formats.conversion import convert_layout, convert_template_key
     from pytest_promptfmt.formats.template import has_template
     from pytest_promptfmt.limits import time_limit
     from pytest_promptfmt.sources.docs import load_docs
 
     if to is not None and has_template(task):
-        typer.echo("a template becomes another: the prompts change", err=True)
-        return convert_template_key(task, to)
+        return convert_template_key(task, to), ("one template becomes another, so the prompts change",)
     with time_limit(PROOF_SECONDS, f"proving the conversion of {task.name}", task.position("doc_to_text")):
         docs = load_docs(task, count=PROOF_DOCS, num_fewshot=PROOF_SHOTS)
         if format_name is not None:
@@ -102,10 +115,10 @@ def _conversion(task: Task, to: str | None, format_name: str | None) -> Conversi
         else:
             conversion = _to_template(task, to or "", docs)
     shots = f", with 0 and {PROOF_SHOTS} shots" if len(docs.fewshot) > PROOF_SHOTS else ""
-    typer.echo(f"every prompt and request stays the same, tried on docs ({docs.origin}){shots}", err=True)
-    if docs.origin.endswith(" synthetic"):
-        typer.echo("  no docs are at hand: they were made from the templates", err=True)
-    return conversion
+    proof = f"every prompt and request stays the same, tried on docs ({docs.origin}){shots}"
+    if not docs.origin.endswith(" synthetic"):
+        return conversion, (proof,)
+    return conversion, (proof, "  no docs are at hand: they were made from the templates")
 
 
 def _to_template(task: Task, kind: str, docs: TaskDocs) -> Conversion:

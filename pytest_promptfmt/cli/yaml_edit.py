@@ -167,12 +167,10 @@ class _Page:
     def _without(self, entry: _Entry, indent: str) -> _Edit:
         start, end = self._line_start(entry.start), self._line_end(entry.end)
         kept = self.newline.join(f"{indent}{text}" for _, text in self._comments_in(entry.colon, end))
-        following = _BREAK.match(self.text, end)
         if kept:
             return _Edit(start, end, kept)
-        if following is not None:
-            return _Edit(start, following.end(), "")
-        return _Edit(start - (2 if self.text.endswith("\r\n", 0, start) else 1 if start else 0), end, "")
+        following = _BREAK.match(self.text, end)
+        return _Edit(start, following.end() if following else end, "")
 
     def _value(self, value: Any, indent: str, gap: str = " ") -> tuple[str, str]:
         """Return what is written behind the colon on its line, and on the lines below it."""

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+WITHOUT_CHECKS = """
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    items[:] = [item for item in items if item.name != "lint"]
+"""
+"""A conftest without the items of the checks, which have tests of their own."""
 
 
 class Project:
@@ -16,6 +26,7 @@ class Project:
         self.pytester = pytester
         self.root = pytester.path
         self.write("pytest.ini", "[pytest]\n")
+        self.write("conftest.py", WITHOUT_CHECKS)
 
     def write(self, path: str, text: str) -> Path:
         """Write a file and return its path."""
@@ -43,7 +54,7 @@ class Project:
         assert old in text
         (self.root / path).write_text(text.replace(old, new), "utf-8")
 
-    def pytest(self, *args: str) -> pytest.RunResult:
+    def start(self, *args: str) -> pytest.RunResult:
         """Return what pytest did; nothing of it was an error of pytest or of ours."""
         result = self.pytester.runpytest_subprocess(*args, timeout=120)
         output = result.stdout.str() + result.stderr.str()
@@ -54,7 +65,7 @@ class Project:
 
     def run(self, *args: str) -> pytest.RunResult:
         """Return what `pytest --promptfmt` did; equal failures after the first count as "failed alike"."""
-        return self.pytest("--promptfmt", *args)
+        return self.start("--promptfmt", *args)
 
     def accept(self, *args: str) -> None:
         """Write the snapshots of everything that passes."""
@@ -62,10 +73,16 @@ class Project:
 
     def collected(self, *args: str) -> list[str]:
         """Return the node ids that `--collect-only -q` prints."""
-        result = self.pytest("--collect-only", "-q", *args)
+        result = self.start("--collect-only", "-q", *args)
         return [line for line in result.outlines if "::" in line]
 
     def snapshots(self) -> dict[str, bytes]:
         """Return the content of every snapshot file."""
         found = (path for path in self.root.rglob("*.txt") if "__prompts__" in path.parts)
         return {path.relative_to(self.root).as_posix(): path.read_bytes() for path in found}
+
+    def failures(self, *args: str) -> list[str]:
+        """Return the whole text of each failure of a run, those that repeat another one too."""
+        file = self.root / "report.xml"
+        self.run(*args, "--junitxml", str(file))
+        return [found.text or "" for found in ElementTree.parse(file).iter("failure")]

@@ -91,11 +91,11 @@ def test_without_the_flag_the_plugin_collects_and_imports_nothing(project: Proje
     project.task("tasks/arc.yaml")
     project.write("test_python.py", "def test_it(): pass\n")
     project.write("conftest.py", IMPORTED)
-    result = project.pytest("-s")
+    result = project.start("-s")
     result.assert_outcomes(passed=1)
     assert "imported: []" in result.stdout.str()
     assert "promptfmt:" not in result.stdout.str()
-    assert project.pytest("tasks").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert project.start("tasks").ret == pytest.ExitCode.NO_TESTS_COLLECTED
     asked = project.run("-s", "tasks", "--promptfmt-profile", "plain").stdout.str()
     assert "'yaml'" in asked
     assert "'transformers'" not in asked

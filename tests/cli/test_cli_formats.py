@@ -1,0 +1,136 @@
+"""`promptfmt formats`: built-ins, literature and users' own, each with its sample, scorer and source."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pytest_promptfmt.cli import app
+from pytest_promptfmt.formats import known_formats
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def promptfmt(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def add_format(folder: Path, name: str, page: str) -> None:
+    (folder / "formats").mkdir(exist_ok=True)
+    (folder / "formats" / f"{name}.yaml").write_text(page, "utf-8")
+
+
+def test_every_known_format_is_shown_once_under_its_origin() -> None:
+    lines = promptfmt("formats", "--brief").stdout.splitlines()
+    assert [line for line in lines if line in known_formats()] == list(known_formats())
+    assert lines.index("built in") < lines.index("mcqa") < lines.index("from the literature") < lines.index("helm")
+
+
+def test_sample_scorer_notes_and_source_are_shown() -> None:
+    shown = promptfmt("formats", "generate", "mmlu").stdout
+    assert "  | A. Berlin\n" in shown
+    assert "  scorer first_token: reads the label that the response begins with" in shown
+    assert "  | The following are multiple choice questions (with answers) about  geography.\n" in shown
+    assert "  source: Hendrycks et al." in shown
+    assert "\ncloze\n" not in shown
+
+
+def test_own_formats_beside_the_tasks_are_listed(folder: Path) -> None:
+    add_format(folder, "house", 'type: mcqa\nquestion_prefix: "Q: "\nsummary: Ours.\n')
+    shown = promptfmt("formats").stdout
+    assert "from formats\nhouse\n  Ours.\n  | Q: What is the capital of France?\n" in shown
+    assert "house" in promptfmt("formats", "--brief", "--tasks", str(folder)).stdout
+    (folder / "elsewhere").mkdir()
+    assert "house" not in promptfmt("formats", "--tasks", "elsewhere").stdout
+
+
+def test_own_format_that_replaces_a_built_in_one_is_told_apart(folder: Path) -> None:
+    add_format(folder, "mcqa", 'question_prefix: "Q: "\n')
+    [entry] = json.loads(promptfmt("formats", "mcqa", "--json").stdout)
+    assert entry["origin"] == "from formats"
+    assert entry["sample"].startswith("Q: ")
+
+
+def test_json_has_all_that_a_program_needs() -> None:
+    entries = json.loads(promptfmt("formats", "--json").stdout)
+    assert [entry["name"] for entry in entries] == list(known_formats())
+    by_name = {entry["name"]: entry for entry in entries}
+    assert by_name["mcqa"]["sample"].endswith("\nAnswer: C")
+    assert by_name["mcqa"]["scorer"] is None
+    assert by_name["generate"]["scorer"]["name"] == "first_token"
+    assert by_name["mmlu"]["citation"].startswith("Hendrycks")
+    assert by_name["mmlu"]["origin"] == "from the literature"
+    assert by_name["cot"]["fields"]["output_type"] == "generate_until"
+
+
+def test_format_with_a_scorer_mapping_is_data_too(folder: Path) -> None:
+    add_format(folder, "house", 'type: generate\nscorer: {type: regex, regex_pattern: "x(.)"}\n')
+    [entry] = json.loads(promptfmt("formats", "house", "--json").stdout)
+    assert entry["fields"]["scorer"]["regex_pattern"] == "x(.)"
+
+
+def test_formats_of_installed_packages_are_listed(folder: Path) -> None:
+    (folder / "lab_formats.py").write_text(
+        "from pytest_promptfmt import Format\nlab = Format(name='lab', summary='The lab.', question_prefix='L: ')\n"
+    )
+    info = folder / "lab_formats-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-formats\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[pytest_promptfmt.formats]\nlab = lab_formats:lab\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_promptfmt", "formats", "lab"],
+        env={**os.environ, "PYTHONPATH": str(folder), "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.startswith("from installed packages\nlab\n  The lab.\n  | L: What is"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("mcqq",), 2, "did you mean 'mcqa'?"),
+        (("--tasks", "nowhere"), 2, "there is no folder nowhere"),
+    ],
+)
+def test_wrong_use_is_one_message(arguments: tuple[str, ...], code: int, says: str) -> None:
+    result = promptfmt("formats", *arguments)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert says in result.stderr
+
+
+def test_broken_own_format_is_told_with_its_line(folder: Path) -> None:
+    add_format(folder, "house", "type: mcqa\nquestion_prefx: x\n")
+    result = promptfmt("formats")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("formats/house.yaml:2")
+    assert "did you mean 'question_prefix'?" in result.stderr
+
+
+def test_control_characters_of_an_own_format_do_not_reach_the_terminal(folder: Path) -> None:
+    add_format(folder, "house", 'type: mcqa\nquestion_prefix: "\\e[31mQ: "\n')
+    shown = promptfmt("formats", "house").stdout
+    assert "\x1b" not in shown
+    assert "\\x1b[31mQ: " in shown
+
+
+def test_help_names_every_command_and_loads_no_heavy_package() -> None:
+    code = (
+        "import sys\nfrom pytest_promptfmt.cli import main\nsys.argv = ['promptfmt', '--help']\n"
+        "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code\n"
+        "assert not {'transformers', 'torch', 'datasets', 'jinja2', 'pytest', 'syrupy'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in ("convert", "formats"))
