@@ -8,6 +8,7 @@ the fix and no longer after it. Cases whose code is not at hand are tried on own
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -93,7 +94,12 @@ def found_on(side: str, cases: list[dict[str, Any]], bugbench: Path) -> dict[str
         tried = [case["id"] for case in cases if lay_out(case, bugbench, side, project / case["id"])]
         command = [sys.executable, "-m", "pytest", "--promptfmt", "--promptfmt-profile=plain", "--snapshot-update"]
         done = subprocess.run(
-            [*command, "-q", "-p", "no:cacheprovider", *tried], cwd=project, capture_output=True, text=True, check=False
+            [*command, "-q", "-p", "no:cacheprovider", *tried],
+            cwd=project,
+            env={**os.environ, "PYTEST_ADDOPTS": ""},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         reports = project / "found.jsonl"
         if not reports.exists():

@@ -287,7 +287,7 @@ class TaskFileNode(pytest.File):
             first = next((node for node in nodes if isinstance(node, TaskNode) and node.error is None), None)
             if first is not None:
                 first.file = view
-            else:
+            elif plugin.settings.lint:
                 nodes.append(FileLintItem.from_parent(self, name="lint", view=view))
         return [*nodes, *self._refused]
 
@@ -357,7 +357,7 @@ class TaskNode(pytest.Collector):
             yield SnapshotItem.from_parent(
                 self, name=f"snapshot[{profile_id}]", task=self.task, profile=profile, place=place
             )
-        if not is_variant(self.task.format):
+        if plugin.settings.lint and not is_variant(self.task.format):
             yield LintItem.from_parent(self, name="lint", task=self.task, file=self.file)
 
 

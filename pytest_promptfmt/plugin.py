@@ -97,6 +97,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("promptfmt_docs", "Docs in each snapshot.", default="")
     parser.addini("promptfmt_num_fewshot", "Shots for every task that does not fix them to 0.", default="")
     parser.addini("promptfmt_allow_code", "Paths whose !function code may run.", type="paths", default=[])
+    parser.addini("promptfmt_lint", "Look at every task and group with the checks.", type="bool", default=True)
     parser.addini("promptfmt_select", "Codes and prefixes of the checks to run.", type="args", default=[])
     parser.addini("promptfmt_ignore", "Codes and prefixes of checks to leave out.", type="args", default=[])
     parser.addini(

@@ -38,8 +38,8 @@ class Settings:
     `is_narrowed` says that the command line asked for a number of docs: stored docs beyond it are kept.
     `has_chosen_profiles` says that the command line named the profiles: those that tasks add are then left out.
     `repeat` are the command-line options that another run needs to render the same.
-    `select` and `ignore` are codes and prefixes of rules, `per_file_ignores` lines `glob: codes`, `checks` Python
-    files that define rules.
+    `lint` says whether the checks run, `select` and `ignore` are codes and prefixes of rules, `per_file_ignores` lines
+    `glob: codes`, `checks` Python files that define rules.
     """
 
     rootdir: Path
@@ -56,6 +56,7 @@ class Settings:
     is_narrowed: bool = False
     has_chosen_profiles: bool = False
     repeat: tuple[str, ...] = ()
+    lint: bool = True
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     per_file_ignores: tuple[str, ...] = ()
@@ -94,6 +95,7 @@ def read_settings(config: Options, default_profiles: Sequence[str]) -> Settings:
         has_chosen_profiles=bool(config.getoption("promptfmt_profile")),
         is_narrowed=config.getoption("promptfmt_docs") is not None,
         repeat=tuple(_given(config)),
+        lint=bool(config.getini("promptfmt_lint")),
         select=_codes(config, "promptfmt_select"),
         ignore=_codes(config, "promptfmt_ignore"),
         per_file_ignores=tuple(config.getini("promptfmt_per_file_ignores")),

@@ -1,3 +1,19 @@
-"""What every test may use: pytest's own fixture for running pytest."""
+"""What all tests share: pytester, and runs without lint items, which have tests of their own in tests/checks."""
+
+import os
+
+import pytest
 
 pytest_plugins = ["pytester"]
+
+WITHOUT_LINT = "-o promptfmt_lint=false"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ["PYTEST_ADDOPTS"] = WITHOUT_LINT
+
+
+@pytest.fixture
+def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.setenv("PYTEST_ADDOPTS", WITHOUT_LINT)  # pytester discards what was set outside
+    return pytester

@@ -14,7 +14,7 @@ from pytest_promptfmt.checks.views import FileView, TaskView
 from pytest_promptfmt.errors import did_you_mean, display_path
 from pytest_promptfmt.sources.functions import functions_of
 
-_OWN_KEYS: Final = ("docs", "ignore", "fields", "normalize", "profiles")
+_OWN_KEYS: Final = ("docs", "fields", "ignore", "normalize", "profiles")
 
 
 @check("PF101", "repeated-key", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
@@ -245,7 +245,7 @@ def unknown_own_key(view: TaskView) -> Iterator[Finding]:
             docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
             ignore: {PF201: the blank is in the paper}
 
-    Fix: write `docs`, `ignore`, `fields` or `normalize`.
+    Fix: write `docs`, `fields`, `ignore`, `normalize` or `profiles`.
 
     Real: a mistyped key of this kind would make a task test made-up docs.
 

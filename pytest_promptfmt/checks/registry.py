@@ -24,6 +24,7 @@ _BUILTIN: Final = (
     "templates",
     "names",
     "prompt",
+    "data",
     "joins",
     "answers",
     "fewshot",

@@ -159,5 +159,7 @@ class _Sieve:
         details = [".".join(str(key) for key in finding.keys)] if finding.keys else []
         details += [f"doc {finding.doc + 1}"] if finding.doc is not None else []
         details += [f"column {finding.field!r}"] if finding.field is not None else []
-        details += [f"characters {finding.span[0]}–{finding.span[1]}"] if finding.span is not None else []
+        if finding.span is not None:
+            first, end = finding.span
+            details.append(f"characters {first}–{end}" if end > first else f"character {first}")
         return f"{place} ({', '.join(details)})" if details else place

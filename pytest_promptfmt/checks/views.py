@@ -309,6 +309,11 @@ def constant_spans(instance: Instance) -> tuple[Span, ...]:
     )
 
 
+def continuations(instance: Instance) -> list[str]:
+    """Return the continuations that are text; a target may be anything."""
+    return [request.continuation for request in instance.requests if isinstance(request.continuation, str)]
+
+
 @lru_cache(maxsize=16384)
 def read_template(source: str) -> TemplateText:
     """Return what is in a template; only its text when it does not parse (rendering says why)."""

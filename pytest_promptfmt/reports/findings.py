@@ -85,9 +85,10 @@ def _lines(tally: FindingTally, verbosity: int) -> Iterator[str]:
 def _entry_lines(entry: Entry, verbosity: int) -> Iterator[str]:
     example = entry.example
     yield f"  {example['where']}: {example['message']}"
-    if example["saw"]:
-        yield f"    saw: {example['saw']}"
-    yield f"    do: {example['do']}"
+    if example["severity"] != "error" or verbosity > 0:  # the failure of an error has told it
+        if example["saw"]:
+            yield f"    saw: {example['saw']}"
+        yield f"    do: {example['do']}"
     if len(entry.tasks) > 1:
         yield f"    in {_names(list(entry.tasks), verbosity)}"
 

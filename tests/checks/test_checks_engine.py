@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +45,7 @@ def run(folder: Path, *options: str, ini: str = "") -> subprocess.CompletedProce
         text=True,
         check=False,
         timeout=120,
-        env={**os.environ, "COLUMNS": "200"},
+        env={**os.environ, "COLUMNS": "200", "PYTEST_ADDOPTS": ""},
     )
 
 
@@ -222,45 +223,33 @@ def test_a_group_without_tasks_of_its_own_has_a_lint_item(tmp_path: Path) -> Non
 
 # -- rules of the user ------------------------------------------------------------------------------------------------
 
-OWN_RULE = '''
-from pytest_promptfmt.checks import Family, Finding, Severity, TaskView, check
-
-
-@check("ACME001", "shouting", severity=Severity.ERROR, family=Family.PROMPT)
-def shouting(view: TaskView):
-    """Report a prompt with an exclamation mark.
-
-    Why: our prompts keep calm.
-    """
-    for instance in view.instances:
-        if "!" in instance.prompts[0].text:
-            yield Finding(message="the prompt shouts", do="keep calm", keys=("doc_to_text",), doc=instance.index)
-
-
-@check("ACME002", "broken-rule")
-def broken(view: TaskView):
-    """Report nothing: it fails."""
-    raise RuntimeError("on purpose")
-'''
+HOUSE_RULES = ROOT / "fixtures" / "checks" / "house_rules.py"
 
 
 def test_a_rule_of_the_user_runs_is_explained_and_may_fail_without_harm(tmp_path: Path) -> None:
-    write_task(tmp_path, "metals", description="Answer!\\\\n\\\\n".replace("\\\\", "\\"))
-    (tmp_path / "house_rules.py").write_text(OWN_RULE, "utf-8")
+    write_task(tmp_path, "METALS", description=r"Answer!\n\n")
+    shutil.copy(HOUSE_RULES, tmp_path)
     done = run(tmp_path, ini="promptfmt_checks = house_rules.py\n")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "ACME001 the prompt shouts" in done.stdout
-    assert "the rule ACME002 failed" in done.stdout
-    assert "on purpose" in done.stdout
-    told = subprocess.run(
-        [sys.executable, "-m", "pytest_promptfmt", "explain", "shouting", "--checks", "house_rules.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
-    assert "our prompts keep calm" in told
+    assert "ACME002 file-in-capitals: 1 warning in 1 task" in done.stdout
+    assert "the rule ACME003 failed" in done.stdout
+    assert "KeyError: 'METALS'" in done.stdout
+    told = promptfmt("explain", "shouting", "--checks", str(HOUSE_RULES))
+    assert "our prompts keep calm" in told.stdout
+
+
+def test_an_installed_package_offers_rules_through_its_entry_point(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    (site / "acme_rules-1.0.dist-info").mkdir(parents=True)
+    (site / "acme_rules-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: acme_rules\nVersion: 1.0\n"
+    )
+    (site / "acme_rules-1.0.dist-info" / "entry_points.txt").write_text("[pytest_promptfmt.checks]\nall = acme_rules\n")
+    shutil.copy(HOUSE_RULES, site / "acme_rules.py")
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+    listed = promptfmt("explain", PYTHONPATH=path).stdout
+    assert "ACME001  error    shouting" in listed
 
 
 def test_a_file_of_rules_that_is_not_there_ends_the_run_with_one_message(tmp_path: Path) -> None:
@@ -272,9 +261,10 @@ def test_a_file_of_rules_that_is_not_there_ends_the_run_with_one_message(tmp_pat
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def promptfmt(*arguments: str) -> subprocess.CompletedProcess[str]:
+def promptfmt(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest_promptfmt", *arguments]
     return subprocess.run(
-        [sys.executable, "-m", "pytest_promptfmt", *arguments], capture_output=True, text=True, check=False, timeout=60
+        command, capture_output=True, text=True, check=False, timeout=60, env={**os.environ, **environment}
     )
 
 
