@@ -172,13 +172,13 @@ class Task:
         return self.num_fewshot if requested is None or self.num_fewshot == 0 else requested
 
     def position(self, *keys: str | int) -> Position | None:
-        """Return where a key was written; the nearest parent, then the file, where the key itself is not written."""
+        """Return where a key was written; the nearest parent, then the task's name, where it is not written."""
         while keys:
             found = self.locate(keys)
             if found is not None:
                 return found
             keys = keys[:-1]
-        return Position(self.path) if self.path is not None else None
+        return self.locate(("task",)) or (Position(self.path) if self.path is not None else None)
 
     def with_format(self, name: str) -> Task:
         """Return this task laid out by the named format.
