@@ -525,13 +525,14 @@ class FileLintItem(PromptItem):
     def __init__(self, *, view: FileView, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.view = view
+        self.subject = view.file.names[0] if view.file.names else self.path.name
+        self.selectable = Selectable(name=self.subject, id=self.subject)
 
     def runtest(self) -> None:
         """Check."""
         plugin = self.config.stash[PLUGIN]
-        name = self.view.file.names[0] if self.view.file.names else self.path.name
-        checked = check_view(plugin.checks, path=self.path, name=name, file=self.view)
-        self.outcome = _with_findings(plugin, Outcome(task=name, file=str(self.path)), checked)
+        checked = check_view(plugin.checks, path=self.path, name=self.subject, file=self.view)
+        self.outcome = _with_findings(plugin, Outcome(task=self.subject, file=str(self.path)), checked)
         _raise_errors(plugin, self.outcome, checked)
 
 

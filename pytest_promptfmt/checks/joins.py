@@ -172,7 +172,7 @@ def glued_text(view: TaskView) -> Iterator[Finding]:
             return
         spans = [span for span in message.content if span.text]
         for before, after in pairwise(spans):
-            if _is_glued(before, after):
+            if _is_glued(before, after, is_real=view.has_real_docs):
                 yield Finding(
                     message="text and a column stand against each other without a blank",
                     saw=f"{before.text[-24:]}{after.text[:24]}",
@@ -183,12 +183,12 @@ def glued_text(view: TaskView) -> Iterator[Finding]:
                 )
 
 
-def _is_glued(before: Span, after: Span) -> bool:
+def _is_glued(before: Span, after: Span, *, is_real: bool) -> bool:
     first = after.text[0]
     if before.origin.field is None and after.origin.field is not None:
         starts = first.isalnum() or first == "«"
         return starts and _SENTENCE_END.search(before.text[-3:]) is not None and not _WIDE.match(first)
-    if before.origin.field is not None and after.origin.field is None:
+    if before.origin.field is not None and after.origin.field is None and is_real:  # real texts may end a line
         ends = before.text[-1].isalnum() or before.text[-1] in "»?.!"
         return ends and re.match(r"(?:Answer|Question|A|Q|Choices|Options|Response)\s*:", after.text) is not None
     return False

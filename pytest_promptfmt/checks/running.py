@@ -138,17 +138,18 @@ class _Sieve:
         severity = check.severity
         if finding.severity is not None and _MILDER[finding.severity] > _MILDER[severity]:
             severity = finding.severity
+        name = self.file.file.names[0] if check.scope == "file" and self.file is not None else self.name
         return Reported(
             code=check.code,
             name=check.name,
             severity=severity,
-            task=self.name,
+            task=name,
             file=str(self.path),
             where=self._where(finding),
             message=finding.message,
             saw=shown(finding.saw),
             do=finding.do,
-            key=stable_key(check.code, self.path.name, self.name, finding),
+            key=stable_key(check.code, self.path.name, name, finding),
         )
 
     def _where(self, finding: Finding) -> str:
