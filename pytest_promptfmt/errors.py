@@ -90,6 +90,10 @@ class FormatError(PromptfmtError):
     """A format that is not known, or that does not fit the task."""
 
 
+class ScoringError(PromptfmtError):
+    """A filter or metric that is not known, cannot be had, or cannot score what it was given."""
+
+
 class SnapshotError(PromptfmtError):
     """A snapshot file that cannot be trusted: damaged, edited by hand, or claimed twice."""
 
