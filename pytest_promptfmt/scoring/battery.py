@@ -14,7 +14,7 @@ from typing import Any, Final
 from pytest_promptfmt.errors import LimitExceededError
 from pytest_promptfmt.rendering.prompt import Instance, Message
 from pytest_promptfmt.scoring.answers import Answers, answers_of
-from pytest_promptfmt.scoring.completions import Chain, Stages, with_gold
+from pytest_promptfmt.scoring.completions import Chain, Stages, is_nothing, with_gold
 from pytest_promptfmt.scoring.filters import FilterPipeline
 from pytest_promptfmt.scoring.phrasings import (
     CLASSES,
@@ -191,7 +191,7 @@ class _Trial:
         golds = [text, text.strip(), *[made for part in asked[-1:] for made in (part, f"({part})", part.rstrip("."))]]
         question = replace(self.questions[0], choices=None, has_several_targets=False)
         if callable(self.task.process_results):
-            return str(extracted).strip() in golds or not _is_nothing(extracted)
+            return str(extracted).strip() in golds or not is_nothing(extracted)
         for gold in golds:
             try:
                 if self.chain.is_right(replace(question, target=gold), self.instances[0].doc, extracted):
@@ -199,7 +199,7 @@ class _Trial:
             except Exception:
                 continue
         is_long = len(text.split()) > _SHORT_WORDS
-        return is_long and not asked and not _is_nothing(extracted)
+        return is_long and not asked and not is_nothing(extracted)
 
     def _own_answers(self, answers: Answers) -> None:
         demonstrations = list(self._demonstrations())
@@ -209,19 +209,27 @@ class _Trial:
             or (_REASONING.search(self.prompt) and not demonstrations)
             or any(len(text.split()) > _SHORT_WORDS for text in demonstrations)
         )
+        one = len(self.chain.pipelines) == 1
         for number, (text, question) in enumerate(zip(own, self.questions, strict=True), start=1):
             if text is None:
                 continue
             doc = self.instances[number - 1].doc
-            for pipeline in self.chain.pipelines:
-                bare = self._verdict_of_right(pipeline, text, question, doc)
-                counts = is_contract and (bare == OK or not self.synthetic)
-                kind: PhrasingClass = "contract" if counts else "tolerance"
-                for name, form in (("", text), ("-delimited", self._delimited(text))):
-                    phrasing = Phrasing(id=f"own-answer-{number}{name}", kind=kind, text=form)
+            forms = {"": text, "-delimited": self._delimited(text)}
+            read = {
+                (name, pipeline.name): self._verdict_of_right(pipeline, form, question, doc)
+                for name, form in forms.items()
+                for pipeline in self.chain.pipelines
+            }
+            found_bare = OK in (verdict for (name, _), verdict in read.items() if not name)
+            for name, form in forms.items():
+                # A strict pipeline beside a lenient one waits for another form than a bare answer.
+                found = OK in (verdict for (other, _), verdict in read.items() if other == name)
+                counts = is_contract and not found and (found_bare or not self.synthetic)
+                kind: PhrasingClass = "contract" if counts or (found and is_contract and one) else "tolerance"
+                phrasing = Phrasing(id=f"own-answer-{number}{name}", kind=kind, text=form)
+                for pipeline in self.chain.pipelines:
                     stages = self.chain.read(pipeline, form, doc, phrasing.id)
-                    verdict = self._verdict_of_right(pipeline, form, question, doc)
-                    self._note(phrasing, pipeline, "", verdict, stages)
+                    self._note(phrasing, pipeline, "", read[name, pipeline.name], stages)
 
     def _verdict_of_right(self, pipeline: FilterPipeline, text: str, question: Question, doc: Any) -> str:
         stages = self.chain.read(pipeline, text, doc, "the own answer")
@@ -256,7 +264,7 @@ class _Trial:
                 as_told = right if one.correct else OK if right == MISS else "WRONG(counted as right)"
                 verdict = as_told
             if verdict in (None, OK) and one.expected is not UNSET and not one.expects(stages.extracted):
-                verdict = MISS if _is_nothing(stages.extracted) else f"WRONG({_short(stages.extracted)})"
+                verdict = MISS if is_nothing(stages.extracted) else f"WRONG({_short(stages.extracted)})"
             self._note(phrasing, pipeline, "", verdict or OK, stages)
 
     def _demonstrations(self) -> Iterator[str]:
@@ -420,10 +428,6 @@ def _number_in(stages: Stages) -> str | None:
     if not any(letter.isdigit() for letter in text) or text == stages.stopped.strip():
         return None
     return text
-
-
-def _is_nothing(extracted: Any) -> bool:
-    return str(extracted).strip().lower() in ("", "[invalid]", "invalid", "none", "[]", "['invalid']")
 
 
 def _short(value: Any) -> str:

@@ -122,6 +122,11 @@ def _gold_text(question: Question) -> str:
     return str(gold)
 
 
+def is_nothing(extracted: Any) -> bool:
+    """Return whether an extraction says that no answer was found: empty, or one of the usual fallbacks."""
+    return str(extracted).strip().lower() in ("", "[invalid]", "invalid", "none", "[]", "['invalid']")
+
+
 def with_gold(question: Question, target: Any, index: int) -> Question:
     """Return the question with another right answer: its index where the task has choices, else its target."""
     return replace(question, target=index if question.choices is not None else target)
