@@ -126,6 +126,7 @@ def _forms(right: str, text: str) -> Iterator[Phrasing]:
         "trailing-explain": f"{right}\n\nExplanation: it fits the question best.",
         "mid-sentence": f"So {right} is correct.",
         "fullwidth": f"Answer: {_fullwidth(right)}",
+        "zh": f"答案是{right}。",
     }
     if text:
         forms |= {
@@ -164,7 +165,7 @@ def _hazards(
     if right.isascii() and right.isalpha() and len(right) == 1:
         hazards["article-A"] = f"The answer is a city in the south, namely {right}."
         hazards["pronoun-I"] = f"I think the right choice is {right}."
-        hazards["definitely"] = f"The answer is definitely not easy to find; it is {right}."
+        hazards["definitely"] = f"The answer is Definitely the last one to expect: {right}."
     for name, form in hazards.items():
         yield Phrasing(id=name, kind="hazard", text=form)
 
@@ -180,7 +181,8 @@ def _abstentions(answers: Answers, wrong: str) -> Iterator[Phrasing]:
     }
     following = chr(ord(answers.labels[-1][0]) + 1)
     if len(answers.labels[-1]) == 1 and following.isalnum():
-        texts["out-of-range"] = f"The answer is ({following})."
+        texts["out-of-range"] = f"The answer is {following}."
+        texts["out-of-range-paren"] = f"The answer is ({following})."
     yield from _nothing()
     for name, text in texts.items():
         yield Phrasing(id=name, kind="abstain", text=text, answer=False)
@@ -200,6 +202,10 @@ def number_phrasings() -> Iterator[Phrasing]:
         "hash-comma": ("#### 1,234", "1234"),
         "hash-dollar": ("#### $42", "42"),
         "hash-nospace": ("####42", "42"),
+        "hash-dot": ("#### 42.", "42"),
+        "hash-bold": ("#### **42**", "42"),
+        "hash-unit": ("#### 42 apples", "42"),
+        "hash-twice": ("#### 1\nNo, that is wrong.\n#### 42", "42"),
         "hash-neg": ("#### -7", "-7"),
         "hash-decimal": ("#### 3.50", "3.50"),
         "bold": ("The answer is **42**.", "42"),
@@ -218,8 +224,14 @@ def number_phrasings() -> Iterator[Phrasing]:
         "ellipsis": ("The answer is 42...", "42"),
         "units-num": ("The answer is 42 m2.", "42"),
         "time": ("The answer is 2:30.", "2:30"),
-        "range": ("The answer is 3-5.", "3-5"),
-        "trailing-check": ("The answer is 42. Check: 6 * 7 = 42 and 6 > 5.", "42"),
+        "range": ("The answer is 3-5.", "5"),
+        "trailing-check": ("#### 42\n\nCheck: 42 / 14 = 3", "42"),
+        "trailing-explain": ("The answer is 42, since 6*7=42 and 6>5", "42"),
+        "trailing-dots": ("The answer is 42. ..", "42"),
+        "equation": ("6 * 7 = 42", "42"),
+        "single-digit-dot": ("The answer is 7.", "7"),
+        "comma-only": ("The answer is 42 apples, of course.", "42"),
+        "currency-end": ("The answer is 1,234.50$.", "1234.50"),
         "arabic-digits": ("The answer is ٤٢.", "42"),
         "devanagari": ("The answer is ४२.", "42"),
         "fullwidth": ("The answer is ４２.", "42"),
