@@ -32,6 +32,7 @@ from pytest_promptfmt.tasks import UNSET, Task
 
 OK: Final = "OK"
 MISS: Final = "MISS"
+UNKNOWN: Final = "-"
 _LABEL: Final = re.compile(r"[\s(\[\"'*]*([A-Za-z]|[1-9])[\s)\].\"'*:]*")
 _REASONING: Final = re.compile(r"(?i)step[- ]by[- ]step|reasoning|explain|think")
 _ASKED_IN_DEMO: Final = re.compile(r"(?i)answer is:?\s*\(?([^\s().]+)\)?|####\s*(\S+)|boxed\{([^{}]*)\}")
@@ -187,6 +188,8 @@ class _Trial:
 
     def _is_own_gold(self, extracted: Any, text: str) -> bool:
         """Return whether a demonstration gives its own answer: itself, or what it says the answer is."""
+        if _says(text, str(extracted).strip()):
+            return True
         asked = [part for found in _ASKED_IN_DEMO.findall(text) for part in found if part]
         golds = [text, text.strip(), *[made for part in asked[-1:] for made in (part, f"({part})", part.rstrip("."))]]
         question = replace(self.questions[0], choices=None, has_several_targets=False)
@@ -360,6 +363,8 @@ class _Trial:
     # -- the matrix ------------------------------------------------------------------------------------------------
 
     def _note(self, phrasing: Phrasing, pipeline: FilterPipeline, label: str, verdict: str, stages: Stages) -> None:
+        if self.synthetic and verdict == "CRASH(KeyError)":
+            verdict = UNKNOWN  # a filter looks at a column that made-up docs do not have
         cells = self._cells.setdefault((phrasing.kind, phrasing.id), {})
         cells.setdefault(pipeline.name, {})[label] = verdict
         key = (phrasing.kind, phrasing.id, pipeline.name)
@@ -376,17 +381,25 @@ class _Trial:
                 yield Row(
                     id=name,
                     kind=kind,
-                    verdicts=tuple(_combined(cells[one]) if one in cells else "-" for one in names),
+                    verdicts=tuple(_combined(cells[one]) if one in cells else UNKNOWN for one in names),
                     failed=bool(failing),
                     evidence=self._evidence[kind, name, failing[0]] if failing else "",
                 )
+
+
+def _says(text: str, extracted: str) -> bool:
+    """Return whether a demonstration says that this, and no more of the same word, is the answer."""
+    _, said, rest = text.rpartition("answer is")
+    rest = rest.lstrip(" :")
+    whole = extracted.count("(") <= extracted.count(")") and not rest[len(extracted) : len(extracted) + 1].isalnum()
+    return bool(said and extracted) and rest.startswith(extracted) and whole
 
 
 def _fails(kind: PhrasingClass, verdict: str) -> bool:
     if verdict.startswith(("CRASH", "SLOW")):
         return True
     if kind in ("contract", "own"):
-        return verdict != OK
+        return verdict not in (OK, UNKNOWN)
     return kind in ("hazard", "abstain") and verdict.startswith(("WRONG", "SPURIOUS"))
 
 

@@ -21,6 +21,9 @@ NONSENSE: Final = "⁂ zxqv ⁂"
 """A completion that answers nothing."""
 
 
+_MOST_REPEATS: Final = 64
+
+
 @dataclass(frozen=True, slots=True)
 class Stages:
     """What became of one completion. `problem` tells why there is no extraction: `CRASH …` or `SLOW …`."""
@@ -42,6 +45,7 @@ class Chain:
         self.stops = tuple(stop for stop in stops if isinstance(stop, str) and stop)
         self.pipelines = pipelines_of(task)
         self.metrics = metrics_of(task)
+        self._repeats = max(1, min(task.repeats, _MOST_REPEATS)) if isinstance(task.repeats, int) else 1
         self._think_end = task.own_metadata.get("think_end_token", THINK_END)
         self._best: dict[tuple[str, str], float | None] = {}
 
@@ -57,7 +61,8 @@ class Chain:
         """Return what a pipeline makes of a completion, within its time budget."""
         stopped = self.stopped(raw)
         try:
-            value = within_budget(pipeline.extract, stopped, doc, what=f"the filters {pipeline.name!r} on {what}")
+            what = f"the filters {pipeline.name!r} on {what}"
+            value = within_budget(pipeline.extract, stopped, doc, self._repeats, what=what)
         except LimitExceededError as error:
             return Stages(raw, stopped, problem=f"SLOW: {error.message}")
         except Exception as error:

@@ -285,9 +285,9 @@ class FilterPipeline:
             values = step().apply(values, docs)
         return list(values)
 
-    def extract(self, response: str, doc: Doc) -> Any:
-        """Return the extraction from one response to one doc."""
-        return self.apply([[response]], [doc])[0]
+    def extract(self, response: str, doc: Doc, repeats: int = 1) -> Any:
+        """Return the extraction from one response to one doc, given `repeats` times."""
+        return self.apply([[response] * repeats], [doc])[0]
 
 
 TAKE_FIRST: Final = FilterPipeline("none", (TakeFirstFilter,))
