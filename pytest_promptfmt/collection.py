@@ -375,7 +375,6 @@ class TaskNode(pytest.Collector):
             yield LintItem.from_parent(self, name="lint", task=self.task, file=self.file)
             yield from self._scoring_items(plugin)
 
-
     def _scoring_items(self, plugin: PromptfmtPlugin) -> Iterator[pytest.Item]:
         wanted = plugin.settings.tries_scoring or tells_scoring(self.task)
         if not wanted or self.task.output_type not in ("generate_until", "multiple_choice"):
@@ -626,7 +625,7 @@ class ExtractionItem(PromptItem):
         elif verdict.passed:
             return
         names = self.nodeid.partition("::")[2]
-        command = accept_command(display_path(self.path), names, plugin.settings.repeat)
+        command = accept_command(display_path(self.path), names, plugin.settings.repeat, self.tested.id)
         text = extraction_text(self.tested.id, tried.failing, tried.problems, verdict, command=command)
         raise ScoringFailedError(text)
 
