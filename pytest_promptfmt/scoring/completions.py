@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pytest_promptfmt.errors import LimitExceededError
+from pytest_promptfmt.errors import LimitExceededError, MetricWithheldError, ScoringError, did_you_mean
 from pytest_promptfmt.scoring.filters import FilterPipeline, pipelines_of
-from pytest_promptfmt.scoring.metrics import TaskMetric, metrics_of
+from pytest_promptfmt.scoring.metrics import METRICS, TaskMetric, metrics_of
 from pytest_promptfmt.scoring.regexes import within_budget
 from pytest_promptfmt.scoring.results import Question, aggregated, score_doc
 from pytest_promptfmt.tasks import Doc, Task
@@ -37,7 +37,8 @@ class Stages:
 class Chain:
     """A task's stops, tag stripping, filters and metrics, ready to be tried; functions must be bound already.
 
-    Raises ScoringError on construction for filters and metrics that cannot be had.
+    Raises ScoringError on construction for filters and metrics that do not exist, MetricWithheldError for a metric
+    that Hugging Face evaluate does not give here.
     """
 
     def __init__(self, task: Task, stops: Sequence[str]) -> None:
@@ -45,6 +46,8 @@ class Chain:
         self.stops = tuple(stop for stop in stops if isinstance(stop, str) and stop)
         self.pipelines = pipelines_of(task)
         self.metrics = metrics_of(task)
+        if not callable(task.process_results):
+            _refuse_missing(task, self.metrics)
         self._repeats = max(1, min(task.repeats, _MOST_REPEATS)) if isinstance(task.repeats, int) else 1
         self._think_end = task.own_metadata.get("think_end_token", THINK_END)
         self._best: dict[tuple[str, str], float | None] = {}
@@ -106,6 +109,16 @@ class Chain:
                 continue
             return -number if metric is not None and metric.higher_is_better is False else number
         return None
+
+
+def _refuse_missing(task: Task, metrics: Sequence[TaskMetric]) -> None:
+    for metric in metrics:
+        if metric.function is not None:
+            continue
+        close = did_you_mean(metric.name, METRICS)
+        message = f"the metric {metric.name!r} is not lm-eval's, and Hugging Face evaluate does not give it here"
+        kind = ScoringError if close else MetricWithheldError
+        raise kind(message, position=task.position("metric_list"), hint=close)
 
 
 def _as_number(metric: TaskMetric | None, value: Any) -> float | None:

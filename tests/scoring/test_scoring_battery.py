@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_promptfmt.errors import ScoringError
+from pytest_promptfmt.errors import MetricWithheldError, ScoringError
 from pytest_promptfmt.rendering import TaskRenderer
 from pytest_promptfmt.scoring.answers import Answers, answers_of
 from pytest_promptfmt.scoring.battery import Matrix, Row, try_phrasings
@@ -179,6 +180,24 @@ def test_a_slow_filter_is_named_with_its_input_class() -> None:
     slow = [one for one in result.failures if "SLOW" in one.verdicts[0]]
     assert "spaces" in [one.id for one in slow]
     assert "the filters 'x' on spaces did not finish within 0.5 s" in slow[0].evidence
+
+
+@pytest.mark.parametrize(("name", "kind"), [("rouge9", MetricWithheldError), ("exact_mach", ScoringError)])
+def test_a_metric_that_cannot_be_had_is_told(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: type[ScoringError]
+) -> None:
+    monkeypatch.setitem(sys.modules, "evaluate", None)  # which would look for it on a hub
+    with pytest.raises(ScoringError, match="is not lm-eval's") as raised:
+        matrix(metric_list=[{"metric": name, "aggregation": "mean"}])
+    assert raised.type is kind
+
+
+def test_brackets_may_be_the_answer_of_a_demonstration() -> None:
+    samples = [{"question": f"{n}?", "target": f"Let us close it. So the answer is ] ) ){'.' * n}"} for n in (1, 1, 1)]
+    docs = [{"question": "6?", "target": "] )"}]
+    given: dict[str, Any] = {"text": "Q: {{question}}\nA:", "target": "{{target}}", "docs": docs, "pool": samples}
+    result = matrix(regex(r"(?<=the answer is )(.*)(?=.)"), num_fewshot=1, **given)
+    assert row(result, "shot-1").verdicts == ("OK",)
 
 
 def test_stop_sequences_are_applied_before_the_filter() -> None:
