@@ -37,10 +37,14 @@ from pytest_promptfmt.profiles import BUILTIN_PROFILES, DEFAULT_PROFILES, Profil
 from pytest_promptfmt.reports.failures import accept_command, failure_text, outcome_of, repeated_text
 from pytest_promptfmt.reports.findings import finding_lines
 from pytest_promptfmt.reports.outcomes import Outcome, Tally
+from pytest_promptfmt.reports.scoring import extraction_text, findings_text
 from pytest_promptfmt.reports.terminal import header_lines, summary_lines
+from pytest_promptfmt.scoring.checked import Scoring
+from pytest_promptfmt.scoring.told import tells_scoring
 from pytest_promptfmt.selection import Selectable, chooses, unmatched
 from pytest_promptfmt.settings import Settings, read_settings
 from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.snapshots.verdicts import EXTRACTION, extraction_document
 from pytest_promptfmt.sources.functions import load_function
 from pytest_promptfmt.sources.index import TaskIndex
 from pytest_promptfmt.sources.lm_eval import TaskFile, looks_like_task, read_task_file
@@ -56,6 +60,10 @@ ALIKE: Final = "failed alike"
 
 class PromptfmtWarning(pytest.PytestWarning):
     """A remark about a task file that works here, and that lm-eval drops or reads differently."""
+
+
+class ScoringFailedError(Exception):
+    """Answers that are not read or scored as they should be; the message is the whole failure text."""
 
 
 class SnapshotMismatchError(Exception):
@@ -104,7 +112,8 @@ class PromptfmtPlugin:
             rootdir=settings.rootdir,
         )
         self.expected = snapshots.ExpectedSnapshots()
-        self.expected.know_profiles(BUILTIN_PROFILES)
+        self.expected.know_profiles((*BUILTIN_PROFILES, EXTRACTION))
+        self.scoring = Scoring(settings)
         self.tally = Tally()
         self.unmatched: list[str] = []
         self._first_named: dict[tuple[Path, str], Task] = {}
@@ -143,6 +152,11 @@ class PromptfmtPlugin:
         """Return the task of the same name in another file that was met before below the same root, if any."""
         first = self._first_named.setdefault((root, task.id), task)
         return first if first.path != task.path else None
+
+    def run_id(self, kind: str) -> str:
+        """Return the name of a snapshot that no profile has: `extraction`, or `extraction-5shot` with an override."""
+        shots = self.settings.num_fewshot
+        return kind if shots is None else f"{kind}-{shots}shot"
 
     def pytest_report_header(self) -> list[str]:
         """Say what is rendered, and whose code may run."""
@@ -359,6 +373,20 @@ class TaskNode(pytest.Collector):
             )
         if plugin.settings.lint and not is_variant(self.task.format):
             yield LintItem.from_parent(self, name="lint", task=self.task, file=self.file)
+            yield from self._scoring_items(plugin)
+
+    def _scoring_items(self, plugin: PromptfmtPlugin) -> Iterator[pytest.Item]:
+        wanted = plugin.settings.tries_scoring or tells_scoring(self.task)
+        if not wanted or self.task.output_type not in ("generate_until", "multiple_choice"):
+            return
+        if self.task.output_type == "generate_until":
+            try:
+                place = plugin.expected.claim(self.path, self.task.id, plugin.run_id(EXTRACTION))
+            except SnapshotError as error:
+                yield LoadItem.from_parent(self, name="load[extraction]", error=error, task=self.task)
+            else:
+                yield ExtractionItem.from_parent(self, name="extraction", task=self.task, place=place)
+        yield ScoringItem.from_parent(self, name="scoring", task=self.task)
 
 
 class PromptItem(pytest.Item):
@@ -388,7 +416,7 @@ class PromptItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the message of our own errors; a traceback only for what is a defect of this plugin."""
-        if isinstance(excinfo.value, (PromptfmtError, SnapshotMismatchError, FindingsError)):
+        if isinstance(excinfo.value, (PromptfmtError, SnapshotMismatchError, FindingsError, ScoringFailedError)):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
@@ -565,6 +593,69 @@ def _likely_misspelt(file: TaskFile, index: TaskIndex) -> Iterator[str]:
         hint = did_you_mean(name, index.names)
         if hint is not None:
             yield f"group {file.names[0]!r} lists {name!r}, which no file here defines; {hint}"
+
+
+class ExtractionItem(PromptItem):
+    """The phrasing battery of one task@format: rules of its own, and a verdict matrix compared with its snapshot."""
+
+    marker = "promptfmt_extraction"
+
+    def __init__(self, *, task: Task, place: snapshots.Place, **kwargs: Any) -> None:
+        super().__init__(task=task, **kwargs)
+        self.tested = task
+        self.place = place
+
+    def runtest(self) -> None:
+        """Try every phrasing; skip where something is withheld."""
+        plugin = self.config.stash[PLUGIN]
+        item = Outcome(task=self.tested.id, file=str(self.path), profile=plugin.run_id(EXTRACTION))
+        try:
+            tried = plugin.scoring.extraction(self.tested)
+        except WithheldError as error:
+            self.outcome = item.skipped(error.reason)
+            pytest.skip(str(error))
+        except PromptfmtError as error:
+            self.outcome = item.failed(error)
+            raise
+        header = {"task": self.tested.id, "profile": item.profile, "docs": tried.docs}
+        document = extraction_document(header, tried.matrix)
+        verdict = snapshots.check(self.config, self, self.place, document, expected=plugin.expected)
+        self.outcome = outcome_of(verdict, (), item)
+        if tried.failing or tried.problems:
+            self.outcome = item.misread(tried.failing[0].id if tried.failing else "expected failures", tried.title)
+        elif verdict.passed:
+            return
+        names = self.nodeid.partition("::")[2]
+        command = accept_command(display_path(self.path), names, plugin.settings.repeat, self.tested.id)
+        text = extraction_text(self.tested.id, tried.failing, tried.problems, verdict, command=command)
+        raise ScoringFailedError(text)
+
+
+class ScoringItem(PromptItem):
+    """The scorer checks of one task@format."""
+
+    marker = "promptfmt_scoring"
+
+    def __init__(self, *, task: Task, **kwargs: Any) -> None:
+        super().__init__(task=task, **kwargs)
+        self.tested = task
+
+    def runtest(self) -> None:
+        """Score made-up answers; skip where something is withheld."""
+        plugin = self.config.stash[PLUGIN]
+        item = Outcome(task=self.tested.id, file=str(self.path), profile="scoring")
+        self.outcome = item
+        try:
+            findings = plugin.scoring.findings(self.tested)
+        except WithheldError as error:
+            self.outcome = item.skipped(error.reason)
+            pytest.skip(str(error))
+        except PromptfmtError as error:
+            self.outcome = item.failed(error)
+            raise
+        if findings:
+            self.outcome = item.misread(findings[0].name, f"{findings[0].name}: {findings[0].message}")
+            raise ScoringFailedError(findings_text(self.tested.id, findings))
 
 
 def _node_name(task_id: str) -> str:

@@ -90,6 +90,16 @@ class FormatError(PromptfmtError):
     """A format that is not known, or that does not fit the task."""
 
 
+class ScoringError(PromptfmtError):
+    """A filter or metric that is not known, cannot be had, or cannot score what it was given."""
+
+
+class MetricWithheldError(ScoringError, WithheldError):
+    """A metric that Hugging Face evaluate would have to give, and that is not at hand."""
+
+    reason = "a metric of Hugging Face evaluate that is not at hand"
+
+
 class SnapshotError(PromptfmtError):
     """A snapshot file that cannot be trusted: damaged, edited by hand, or claimed twice."""
 

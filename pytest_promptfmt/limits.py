@@ -79,7 +79,7 @@ class _TimerLimit:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         # Raised in __enter__ or __exit__ it would skip the clean-up; the timer repeats, or the block is over anyway.
-        if frame is not None and frame.f_code in _LIMIT_CODE:
+        if _is_ours(frame):
             return
         now = time.monotonic()
         if now >= self._earlier_deadline:
@@ -93,6 +93,18 @@ class _TimerLimit:
         signal.setitimer(signal.ITIMER_REAL, max(next_stop - now, 1e-6), _REPEAT_SECONDS)
 
 
+def _is_ours(frame: FrameType | None) -> bool:
+    """Return whether the interrupted code is a limit being set or lifted, or what it calls in `signal`."""
+    for _ in range(_FRAMES_IN_SIGNAL):
+        if frame is None:
+            return False
+        if frame.f_code in _LIMIT_CODE:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_FRAMES_IN_SIGNAL: Final = 3
 _LIMIT_CODE: Final = (_TimerLimit.__enter__.__code__, _TimerLimit.__exit__.__code__)
 
 

@@ -91,7 +91,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="CODES",
         help="Leave the checks with these codes or prefixes out. Repeatable.",
     )
+    option(
+        "--promptfmt-scoring",
+        action="store_true",
+        dest="promptfmt_scoring",
+        help="Also try how every task reads and scores answers: the phrasing battery and the scorer checks.",
+    )
     parser.addini("promptfmt", "Always act as with --promptfmt.", type="bool", default=False)
+    parser.addini("promptfmt_scoring", "Always act as with --promptfmt-scoring.", type="bool", default=False)
     parser.addini("promptfmt_paths", "Where task files are looked for by default.", type="paths", default=[])
     parser.addini("promptfmt_profiles", "Profiles rendered by default.", type="args", default=[])
     parser.addini("promptfmt_docs", "Docs in each snapshot.", default="")
@@ -112,6 +119,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "promptfmt_snapshot: the prompts of a task compared with their snapshot")
     config.addinivalue_line("markers", "promptfmt_lint: a task or group looked at by the checks")
     config.addinivalue_line("markers", "promptfmt_variant: a variant of a format, rendered without a snapshot")
+    config.addinivalue_line("markers", "promptfmt_extraction: whether a task's filters read answers as they should")
+    config.addinivalue_line("markers", "promptfmt_scoring: whether a task's metrics tell right from wrong answers")
     if not (config.getoption("promptfmt") or config.getini("promptfmt")):
         return
     from pytest_promptfmt.collection import activate

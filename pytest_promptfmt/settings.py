@@ -37,6 +37,7 @@ class Settings:
     `import_limit` for importing one module of functions.
     `is_narrowed` says that the command line asked for a number of docs: stored docs beyond it are kept.
     `has_chosen_profiles` says that the command line named the profiles: those that tasks add are then left out.
+    `tries_scoring` asks for the phrasing battery and the scorer checks of every task.
     `repeat` are the command-line options that another run needs to render the same.
     `lint` says whether the checks run, `select` and `ignore` are codes and prefixes of rules, `per_file_ignores` lines
     `glob: codes`, `checks` Python files that define rules.
@@ -55,6 +56,7 @@ class Settings:
     import_limit: float = DEFAULT_IMPORT_LIMIT
     is_narrowed: bool = False
     has_chosen_profiles: bool = False
+    tries_scoring: bool = False
     repeat: tuple[str, ...] = ()
     lint: bool = True
     select: tuple[str, ...] = ()
@@ -94,6 +96,7 @@ def read_settings(config: Options, default_profiles: Sequence[str]) -> Settings:
         import_limit=_seconds(config.getini("promptfmt_time_limit"), DEFAULT_IMPORT_LIMIT),
         has_chosen_profiles=bool(config.getoption("promptfmt_profile")),
         is_narrowed=config.getoption("promptfmt_docs") is not None,
+        tries_scoring=bool(config.getoption("promptfmt_scoring") or config.getini("promptfmt_scoring")),
         repeat=tuple(_given(config)),
         lint=bool(config.getini("promptfmt_lint")),
         select=_codes(config, "promptfmt_select"),
@@ -110,6 +113,8 @@ def _given(config: Options) -> Iterator[str]:
         for value in given if isinstance(given, list) else [given]:
             if value is not None:
                 yield from (f"--promptfmt-{name.removesuffix('_path').replace('_', '-')}", str(value))
+    if config.getoption("promptfmt_scoring"):
+        yield "--promptfmt-scoring"
 
 
 def _codes(config: Options, name: str) -> tuple[str, ...]:

@@ -14,7 +14,16 @@ from pytest_promptfmt.checks.views import FileView, TaskView
 from pytest_promptfmt.errors import did_you_mean, display_path
 from pytest_promptfmt.sources.functions import functions_of
 
-_OWN_KEYS: Final = ("docs", "fields", "ignore", "normalize", "profiles")
+_OWN_KEYS: Final = (
+    "docs",
+    "fields",
+    "ignore",
+    "normalize",
+    "profiles",
+    "completions",
+    "expected_failures",
+    "think_end_token",
+)
 
 
 @check("PF101", "repeated-key", severity=Severity.ERROR, family=Family.CONFIG, scope="file")

@@ -15,7 +15,7 @@ from pytest_promptfmt.snapshots.characters import END
 from pytest_promptfmt.snapshots.diff import Change
 from pytest_promptfmt.snapshots.hunks import shared_end, shared_start
 
-Category = Literal["error", "damaged", "changed", "new", "renamed", "obsolete", "header-only"]
+Category = Literal["error", "damaged", "misread", "changed", "new", "renamed", "obsolete", "header-only"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 """All categories, the most urgent first."""
 

@@ -39,6 +39,10 @@ class Outcome:
         """Return the outcome of the same item when it was skipped."""
         return replace(self, category="skipped", title=reason)
 
+    def misread(self, key: str, title: str) -> Outcome:
+        """Return the outcome of the same item when answers are not read or scored as they should be."""
+        return replace(self, category="misread", key=key, title=title)
+
     def to_json(self) -> dict[str, Any]:
         """Return a mapping that JSON knows."""
         return asdict(self)

@@ -87,6 +87,26 @@ def load_function(
     return _function(ref, ref.position, ref.position.path.name, trusted, time_limit)
 
 
+def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS) -> Task:
+    """Return the task with the functions of `filter_list`, `metric_list` and `process_results` put in place.
+
+    The rest of the task stays as it is. Arguments and errors are those of `bind_functions`.
+    """
+
+    def bound(value: Any, *keys: str | int) -> Any:
+        if isinstance(value, FunctionRef):
+            key = ".".join(str(part) for part in keys)
+            return _function(value, task.locate(keys) or value.position, key, trusted, time_limit)
+        if isinstance(value, Mapping):
+            return {key: bound(item, *keys, key) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [bound(item, *keys, index) for index, item in enumerate(value)]
+        return value
+
+    names = ("filter_list", "metric_list", "process_results")
+    return replace(task, **{name: bound(getattr(task, name), name) for name in names})
+
+
 def _rendering_refs(task: Task) -> Iterator[FunctionRef]:
     values = [getattr(task, name) for name in _TASK_FIELDS]
     values += [getattr(task.dataset, name) for name in _DATASET_FIELDS]

@@ -1,0 +1,91 @@
+"""One task through the scoring room by the settings of a run: prepared once, then battery and scorer checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_promptfmt.errors import PromptfmtError
+from pytest_promptfmt.rendering.prompt import Instance
+from pytest_promptfmt.scoring.battery import Matrix, Row, try_phrasings
+from pytest_promptfmt.scoring.prepared import Prepared, prepare
+from pytest_promptfmt.scoring.scorer_checks import ScorerFinding, check_scorer
+from pytest_promptfmt.scoring.told import expected_failures, judge_expected
+from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.tasks import Task
+
+_SHOTS_TO_SEE_STOPS = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """What the battery made of a task: the matrix, the rows that fail and are not expected to, and what is told."""
+
+    matrix: Matrix
+    failing: Sequence[Row]
+    problems: Sequence[str]
+    docs: str
+
+    @property
+    def title(self) -> str:
+        """Return the line that shows the first problem."""
+        if self.failing:
+            row = self.failing[0]
+            return f"{row.kind} {row.id}: {' | '.join(row.verdicts)}"
+        return self.problems[0] if self.problems else ""
+
+
+class Scoring:
+    """Tries the scoring of tasks; what was prepared for the task worked on last is kept."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._task: Task | None = None
+        self._prepared: Prepared | PromptfmtError | None = None
+
+    def extraction(self, task: Task) -> Tried:
+        """Return what the battery makes of a generation task; raises the PromptfmtError that stops it."""
+        ready = self._ready(task)
+        matrix = try_phrasings(ready.task, ready.instances, synthetic=ready.is_synthetic, told=ready.told)
+        expected = expected_failures(task)
+        failing = [row.id for row in matrix.failures]
+        problems = judge_expected(expected, failing, [row.id for row in matrix.rows])
+        left = [row for row in matrix.failures if row.id not in expected]
+        return Tried(matrix=matrix, failing=left, problems=problems, docs=ready.docs)
+
+    def findings(self, task: Task) -> Sequence[ScorerFinding]:
+        """Return what the scorer checks find; raises the PromptfmtError that stops them."""
+        ready = self._ready(task)
+        return check_scorer(ready.task, ready.instances, few_shot=self._with_shots(task), synthetic=ready.is_synthetic)
+
+    def _with_shots(self, task: Task) -> Sequence[Instance]:
+        """Return the docs with demonstrations, for a task that leaves their number to the command line."""
+        unsaid = task.num_fewshot is None and self._settings.num_fewshot is None
+        if not unsaid or task.output_type != "generate_until" or task.generation_kwargs is None:
+            return ()
+        try:
+            return prepare(
+                task,
+                trusted=self._settings.trusts,
+                num_fewshot=_SHOTS_TO_SEE_STOPS,
+                seconds=self._settings.time_limit,
+            ).instances
+        except PromptfmtError:
+            return ()  # a task that cannot be run with demonstrations is told by its snapshot
+
+    def _ready(self, task: Task) -> Prepared:
+        if self._task is not task:
+            self._task = task
+            try:
+                self._prepared = prepare(
+                    task,
+                    trusted=self._settings.trusts,
+                    num_fewshot=self._settings.num_fewshot,
+                    seconds=self._settings.time_limit,
+                )
+            except PromptfmtError as error:
+                self._prepared = error
+        assert self._prepared is not None
+        if isinstance(self._prepared, PromptfmtError):
+            raise self._prepared.with_traceback(None)
+        return self._prepared

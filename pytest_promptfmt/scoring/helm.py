@@ -1,0 +1,106 @@
+"""HELM's completion metrics and its output mapping, as observed of HELM at the commit of the spec (2026).
+
+Each metric takes one gold text and one completion; a doc's score is the best over its golds.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+_ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+_FINAL_NUMBER: Final = re.compile(r"-?[\d,]+(?:.\d+)?")
+
+
+def mapped_output(text: str, mapping: Mapping[str, str] | None, pattern: str | None = None) -> str | None:
+    """Return what a completion means: stripped, cut to the pattern's first match, looked up; None when it is no key.
+
+    Without a mapping the stripped completion itself.
+    """
+    text = text.strip()
+    if not mapping:
+        return text
+    if pattern is not None:
+        match = re.search(pattern, text)
+        if match is None:
+            return None
+        text = match[1] if match.re.groups else match[0]
+    return mapping.get(text)
+
+
+def normalised(text: str, *, keep_articles: bool = False) -> str:
+    """Return the text in small letters, without ASCII punctuation, articles and repeated blanks."""
+    text = text.lower().translate(_NO_PUNCTUATION)
+    return " ".join((text if keep_articles else _ARTICLES.sub(" ", text)).split())
+
+
+def exact_match(gold: str, completion: str) -> float:
+    """Return 1.0 for equal texts without outer blanks; an empty completion is never right."""
+    return float(bool(completion) and gold.strip() == completion.strip())
+
+
+def quasi_exact_match(gold: str, completion: str) -> float:
+    """Return 1.0 for equal normalised texts."""
+    return float(bool(completion) and normalised(gold) == normalised(completion))
+
+
+def quasi_leave_articles_exact_match(gold: str, completion: str) -> float:
+    """Return 1.0 for equal texts normalised with their articles kept."""
+    same = normalised(gold, keep_articles=True) == normalised(completion, keep_articles=True)
+    return float(bool(completion) and same)
+
+
+def prefix_exact_match(gold: str, completion: str) -> float:
+    """Return 1.0 when the completion begins with the gold text."""
+    return float(bool(completion) and completion.strip().startswith(gold.strip()))
+
+
+def quasi_prefix_exact_match(gold: str, completion: str) -> float:
+    """Return 1.0 when the normalised completion begins with the normalised gold: always, where that is empty."""
+    return float(bool(completion) and normalised(completion).startswith(normalised(gold)))
+
+
+def f1_score(gold: str, completion: str) -> float:
+    """Return the F1 of the two sets of normalised words; 0.0 where one is empty."""
+    golds, found = set(normalised(gold).split()), set(normalised(completion).split())
+    shared = len(golds & found)
+    return 2 * shared / (len(golds) + len(found)) if shared else 0.0
+
+
+def exact_match_indicator(gold: str, completion: str, indicator: str = " ") -> float:
+    """Return 1.0 for equal texts after the last indicator."""
+    return exact_match(gold.split(indicator)[-1], completion.strip().split(indicator)[-1])
+
+
+def final_number_exact_match(gold: str, completion: str) -> float:
+    """Return 1.0 when the last number of both is the same text, commas not counted."""
+    numbers = [_FINAL_NUMBER.findall(text) for text in (gold, completion)]
+    if not all(numbers):
+        return 0.0
+    return exact_match(numbers[0][-1].replace(",", ""), numbers[1][-1].replace(",", ""))
+
+
+HELM_METRICS: Final[Mapping[str, Callable[[str, str], float]]] = MappingProxyType(
+    {
+        "exact_match": exact_match,
+        "quasi_exact_match": quasi_exact_match,
+        "quasi_leave_articles_exact_match": quasi_leave_articles_exact_match,
+        "prefix_exact_match": prefix_exact_match,
+        "quasi_prefix_exact_match": quasi_prefix_exact_match,
+        "f1_score": f1_score,
+        "exact_match_indicator": exact_match_indicator,
+        "final_number_exact_match": final_number_exact_match,
+    }
+)
+"""The metrics by name."""
+
+
+def best_over_golds(metric: str, golds: Sequence[str], completion: str | None) -> float:
+    """Return the score of a doc: the best over its golds, 0.0 for a completion that maps to nothing."""
+    if completion is None:
+        return 0.0
+    return max((HELM_METRICS[metric](gold, completion) for gold in golds), default=0.0)

@@ -1,0 +1,52 @@
+"""A task made ready for scoring: functions bound, docs found, prompts rendered without a chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_promptfmt.limits import time_limit
+from pytest_promptfmt.rendering import TaskRenderer
+from pytest_promptfmt.rendering.prompt import Instance
+from pytest_promptfmt.scoring.told import Told, told_completions
+from pytest_promptfmt.sources.docs import load_docs
+from pytest_promptfmt.sources.functions import bind_functions, bind_scoring
+from pytest_promptfmt.tasks import Task
+
+_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """What the battery and the scorer checks share; `docs` says where the docs came from."""
+
+    task: Task
+    instances: Sequence[Instance]
+    docs: str
+    told: Sequence[Told]
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Return whether the docs were made from the templates."""
+        return self.docs.endswith("synthetic")
+
+
+def prepare(
+    task: Task, *, trusted: Callable[[Path], bool], num_fewshot: int | None = None, seconds: float = _SECONDS
+) -> Prepared:
+    """Return the task with everything scoring needs; as many docs as usual, more where told completions name them.
+
+    Raises the PromptfmtError that stops it: code not allowed, docs not found, a template or completion that fails.
+    """
+    told = told_completions(task)
+    with time_limit(seconds, f"rendering {task.id}", task.position("doc_to_text")):
+        bound = bind_scoring(bind_functions(task, trusted=trusted), trusted=trusted)
+        docs = load_docs(bound, count=_count(told), num_fewshot=num_fewshot)
+        instances = tuple(TaskRenderer(bound, docs, num_fewshot=num_fewshot).instances())
+    return Prepared(task=bound, instances=instances, docs=docs.origin, told=told)
+
+
+def _count(told: Sequence[Told]) -> int | None:
+    wanted = max((one.doc + 1 for one in told), default=0)
+    return wanted if wanted > 2 else None

@@ -1,0 +1,29 @@
+"""What a snapshot shows of the phrasing battery: which phrasing every filter pipeline reads, by class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+
+from pytest_promptfmt.scoring.battery import Matrix, Row
+from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section
+
+EXTRACTION = "extraction"
+"""What stands in the place of a profile in the name of the snapshot file."""
+
+
+def extraction_document(header: Mapping[str, str], matrix: Matrix) -> Document:
+    """Return the document of a verdict matrix; rows that fail by the default rules are marked."""
+    return Document(dict(header), (DocRecord(1, tuple(_sections(matrix))),))
+
+
+def _sections(matrix: Matrix) -> Iterator[Section]:
+    yield Section("answers", entries=(Entry(matrix.answers or matrix.nothing),))
+    yield Section("filters", entries=tuple(Entry(name) for name in matrix.pipelines))
+    for kind, rows in groupby(matrix.rows, key=lambda row: row.kind):
+        yield Section(kind, entries=tuple(_entry(row) for row in rows))
+
+
+def _entry(row: Row) -> Entry:
+    cells = "  ".join(f"{verdict:<18}" for verdict in row.verdicts)
+    return Entry(f"{row.id:<24}  {cells}".rstrip(), marked=row.failed)

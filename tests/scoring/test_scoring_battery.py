@@ -1,0 +1,366 @@
+"""The phrasing battery: verdicts of known extractors, contracts read from prompts, and what users tell."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_promptfmt.errors import MetricWithheldError, ScoringError
+from pytest_promptfmt.rendering import TaskRenderer
+from pytest_promptfmt.scoring.answers import Answers, answers_of
+from pytest_promptfmt.scoring.battery import Matrix, Row, try_phrasings
+from pytest_promptfmt.scoring.languages import ANSWER_WORDS
+from pytest_promptfmt.scoring.phrasings import choice_phrasings, contract_sentences, number_phrasings
+from pytest_promptfmt.scoring.results import Question
+from pytest_promptfmt.scoring.told import Told, expected_failures, judge_expected, told_completions
+from pytest_promptfmt.tasks import FewShot, Task, TaskDocs
+
+MATRIX = Path(__file__).parents[3] / "shared" / "spec" / "peers-extraction-matrix.txt"
+CAPITALS = Answers(
+    kind="choice", labels=tuple("ABCD"), texts=("Berlin", "Madrid", "Paris", "London"), targets=tuple("ABCD"), gold=2
+)
+DOC = {"question": "What is the capital of France?", "choices": ["Berlin", "Madrid", "Paris", "London"], "answer": "C"}
+OTHER = {"question": "And of Spain?", "choices": ["Berlin", "Madrid", "Paris", "London"], "answer": "B"}
+TEXT = "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nD. {{choices[3]}}\nAnswer:"
+
+
+def matrix(
+    *filters: Mapping[str, Any], text: str = TEXT, docs: Sequence[Mapping[str, Any]] = (DOC, OTHER), **more: Any
+) -> Matrix:
+    told, pool = more.pop("told", ()), more.pop("pool", None)
+    task = Task(
+        name="t",
+        doc_to_text=text,
+        doc_to_target=more.pop("target", "{{answer}}"),
+        filter_list=[{"name": "x", "filter": [*filters, {"function": "take_first"}]}] if filters else None,
+        generation_kwargs=more.pop("generation_kwargs", {"until": ["</s>"]}),
+        **more,
+    )
+    instances = tuple(TaskRenderer(task, TaskDocs.in_memory(docs, pool)).instances())
+    return try_phrasings(task, instances, told=told)
+
+
+def row(result: Matrix, name: str) -> Row:
+    return next(one for one in result.rows if one.id == name)
+
+
+def regex(pattern: str, **more: Any) -> dict[str, Any]:
+    return {"function": "regex", "regex_pattern": pattern, **more}
+
+
+# -- extractors of the field -------------------------------------------------------------------------------------------
+
+
+def found(pattern: str, which: int = 0) -> Callable[[str], str | None]:
+    def extract(text: str) -> str | None:
+        matches = re.findall(pattern, text)
+        if not matches:
+            return None
+        match = matches[which]
+        return match if isinstance(match, str) else next(group for group in match if group)
+
+    return extract
+
+
+def three_levels(text: str) -> str | None:
+    for pattern in (r"answer is \(?([A-J])\)?", r".*[aA]nswer:\s*([A-J])", r"(?s)\b[A-J]\b(?!.*\b[A-J]\b)"):
+        match = re.search(pattern, text)
+        if match:
+            return match[match.re.groups]
+    return None
+
+
+CHOICE_EXTRACTORS: dict[str, Callable[[str], str | None]] = {
+    "helm-exact": lambda text: text.strip() if text.strip() in ("A", "B", "C", "D") else None,
+    "ef-mmlu_cot": found(r"Therefore, the answer is: ([ABCD])"),
+    "lm-mmlu_pro": found(r"answer is \(?([ABCDEFGHIJ])\)?"),
+    "lm-paren": found(r"\(([A-Z])\)"),
+    "MMLU-Pro-3lvl": three_levels,
+}
+NUMBER_EXTRACTORS = {
+    "gsm8k_strict": found(r"#### (\-?[0-9\.\,]+)"),
+    "gsm8k_flex": found(r"(-?[$0-9.,]{2,})|(-?[0-9]+)", -1),
+    "helm_final": found(r"-?[\d,]+(?:.\d+)?", -1),
+    "bbh_lookbehind": found(r"(?<=the answer is )(.*)(?=.)"),
+}
+
+
+def published(first: str, *, skip: int) -> dict[str, dict[str, str]]:
+    if not MATRIX.is_file():
+        pytest.skip("the matrix of the spec is not beside the project")
+    lines = MATRIX.read_text("utf-8").splitlines()
+    start = next(index for index, line in enumerate(lines) if line.split()[:1] == [first])
+    head = lines[start + skip].split()
+    columns = head if skip else head[1:]
+    table: dict[str, dict[str, str]] = {}
+    for line in lines[start + skip + 1 :]:
+        name, *cells = re.split(r"\s+(?=ok|MISS|WRONG|SPUR)", line.strip())
+        if len(cells) == len(columns):
+            table[name] = dict(zip(columns, cells, strict=True))
+    return table
+
+
+@pytest.mark.parametrize("extractor", sorted(CHOICE_EXTRACTORS))
+def test_known_choice_extractors_get_their_published_verdicts(extractor: str) -> None:
+    table = published("phrasing", skip=0)
+    phrasings = {one.id: one for one in choice_phrasings(CAPITALS)}
+    phrasings["de"] = phrasings["word-de"]
+    assert len(table.keys() - phrasings.keys()) == 0
+    for name, cells in table.items():
+        read = CHOICE_EXTRACTORS[extractor](phrasings[name].text)
+        if phrasings[name].answer:
+            verdict = "ok" if read == "C" else "MISS" if read is None else f"WRONG:{read}"
+        else:
+            verdict = "ok" if read is None else f"SPURIOUS:{read}"
+        assert (name, verdict) == (name, cells[extractor])
+
+
+@pytest.mark.parametrize("extractor", sorted(NUMBER_EXTRACTORS))
+def test_known_number_extractors_get_their_published_verdicts(extractor: str) -> None:
+    table = published("NUMERIC", skip=1)
+    compared = 0
+    for phrasing in number_phrasings():
+        if phrasing.id not in table:
+            continue
+        read = NUMBER_EXTRACTORS[extractor](phrasing.text) or ""
+        number = read.replace(",", "").replace("$", "").removesuffix(".")
+        if phrasing.answer:
+            verdict = "ok" if number == phrasing.number else "WRONG" if number else "MISS"
+        else:
+            verdict = "SPUR" if number else "ok"
+        assert (phrasing.id, verdict) == (phrasing.id, table[phrasing.id][extractor].partition(":")[0])
+        compared += 1
+    assert compared >= 40
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_bare_comparison_misses_the_blank_that_demonstrations_show() -> None:
+    result = matrix()
+    assert [one.id for one in result.failures] == ["own-answer-1-delimited", "own-answer-2-delimited"]
+    assert row(result, "own-answer-1-delimited").verdicts == ("MISS",)
+    assert "completion ' C' → extracted ' C'" in row(result, "own-answer-1-delimited").evidence
+
+
+def test_stripping_the_answer_heals_it() -> None:
+    result = matrix({"function": "remove_whitespace"})
+    assert not result.failures
+    assert row(result, "bare-newline").verdicts == ("OK",)
+    assert row(result, "the-answer-is").verdicts == ("MISS",)
+
+
+def test_words_that_begin_with_a_label_are_not_answers() -> None:
+    result = matrix(regex(r"answer is \(?([A-J])\)?"))
+    assert (
+        row(result, "definitely").verdicts == ("WRONG(D) at A B C, OK at D",)
+        or "WRONG" in row(result, "definitely").verdicts[0]
+    )
+    assert row(result, "out-of-range").verdicts == ("SPURIOUS(E)",)
+
+
+def test_an_extraction_that_depends_on_the_gold_answer_is_shown_by_label() -> None:
+    result = matrix(regex(r"([ABC])"))
+    assert row(result, "bare").verdicts == ("OK at A B C, MISS at D",)
+
+
+def test_a_filter_that_crashes_is_named() -> None:
+    result = matrix(regex("([A-D])", group_select=3))
+    assert row(result, "bare").verdicts == ("CRASH(IndexError)",)
+    assert row(result, "bare").failed
+
+
+def test_a_slow_filter_is_named_with_its_input_class() -> None:
+    result = matrix(regex(r"\s*([A-D ]*)\s*:\s*!\s*$"))
+    slow = [one for one in result.failures if "SLOW" in one.verdicts[0]]
+    assert "spaces" in [one.id for one in slow]
+    assert "the filters 'x' on spaces did not finish within 0.5 s" in slow[0].evidence
+
+
+@pytest.mark.parametrize(("name", "kind"), [("rouge9", MetricWithheldError), ("exact_mach", ScoringError)])
+def test_a_metric_that_cannot_be_had_is_told(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: type[ScoringError]
+) -> None:
+    monkeypatch.setitem(sys.modules, "evaluate", None)  # which would look for it on a hub
+    with pytest.raises(ScoringError, match="is not lm-eval's") as raised:
+        matrix(metric_list=[{"metric": name, "aggregation": "mean"}])
+    assert raised.type is kind
+
+
+def test_brackets_may_be_the_answer_of_a_demonstration() -> None:
+    samples = [{"question": f"{n}?", "target": f"Let us close it. So the answer is ] ) ){'.' * n}"} for n in (1, 1, 1)]
+    docs = [{"question": "6?", "target": "] )"}]
+    given: dict[str, Any] = {"text": "Q: {{question}}\nA:", "target": "{{target}}", "docs": docs, "pool": samples}
+    result = matrix(regex(r"(?<=the answer is )(.*)(?=.)"), num_fewshot=1, **given)
+    assert row(result, "shot-1").verdicts == ("OK",)
+
+
+def test_stop_sequences_are_applied_before_the_filter() -> None:
+    strip = {"function": "remove_whitespace"}
+    cut, whole = (matrix(strip, generation_kwargs={"until": [stop]}) for stop in ("\n\n", "</s>"))
+    assert row(cut, "cont-next-q").verdicts == ("OK",)
+    assert row(whole, "cont-next-q").verdicts == ("MISS",)
+
+
+def test_reasoning_is_stripped_when_its_end_is_there() -> None:
+    result = matrix(regex(r"answer is ([A-D])"))
+    assert row(result, "think").verdicts == ("OK",)
+    assert row(result, "think-unclosed").verdicts[0].startswith("SPURIOUS")
+    kept = matrix(regex(r"answer is ([A-D])"), metadata={"promptfmt": {"think_end_token": None}})
+    assert row(kept, "think").verdicts[0].startswith("WRONG")
+
+
+# -- contracts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompt", "asked"),
+    [
+        ('Finish with "the answer is (X)" where X is the letter.', ["the answer is (C)"]),
+        ('Your response should end with "The best answer is [the_answer_letter]".', ["The best answer is C"]),
+        ("End with 'Answer: $LETTER' (without quotes).", ["Answer: C"]),
+        ("Say “The final answer is <answer>”.", ["The final answer is C"]),
+        ('Put it into "\\boxed{answer}".', ["\\boxed{C}"]),
+        ('She said "what is the answer to X and X?"', []),
+        ("No quotes: the answer is X", []),
+    ],
+)
+def test_sentences_that_a_prompt_asks_for_are_read_from_its_quotes(prompt: str, asked: list[str]) -> None:
+    assert contract_sentences(prompt, CAPITALS) == asked
+
+
+def test_a_sentence_that_the_gen_prefix_begins_goes_on_after_it() -> None:
+    prompt = 'End with "The best answer is [answer_letter]".'
+    assert contract_sentences(prompt, CAPITALS, "The best answer is") == [" C"]
+
+
+def test_the_filter_must_find_the_sentence_that_the_prompt_asks_for() -> None:
+    text = 'Think, then finish with "The answer is (X)".\n' + TEXT
+    assert not [one for one in matrix(regex(r"[Aa]nswer is \(?([A-D])"), text=text).failures if one.kind == "contract"]
+    broken = matrix(regex(r"(?<=the answer is )(.*)(?=.)"), text=text)
+    assert [one.id for one in broken.failures if one.kind == "contract"] == ["asked-for", "asked-for-reasoned"]
+
+
+def test_a_stop_sequence_that_cuts_the_asked_for_sentence_is_a_failure() -> None:
+    text = 'Think, then finish with "The answer is (X)".\n' + TEXT
+    result = matrix(regex(r"[Aa]nswer is \(?([A-D])"), text=text, generation_kwargs={"until": ["."]})
+    assert [one.id for one in result.failures if one.kind == "contract"] == ["asked-for-reasoned"]
+    assert "after stops 'It was asked which one fits'" in row(result, "asked-for-reasoned").evidence
+
+
+def test_every_demonstration_must_give_its_own_answer() -> None:
+    samples = [
+        {"question": "2 + 2?", "target": "2 and 2 is 4. The answer is 4."},
+        {"question": "3 + 4?", "target": "3 and 4 is 7. The answer is 7"},
+        {"question": "4 + 4?", "target": "4 and 4 is 8. The answer is 8."},
+    ]
+    docs = [{"question": "6 * 7?", "target": "42"}]
+    fewshot = FewShot(sampler="first_n")
+    given: dict[str, Any] = {
+        "text": "Q: {{question}}\nA:",
+        "target": "{{target}}",
+        "docs": docs,
+        "pool": samples,
+        "fewshot": fewshot,
+    }
+    result = matrix(regex(r"The answer is (\-?[0-9.,]+)\."), num_fewshot=2, **given)
+    assert row(result, "shot-2").failed
+    healed = matrix(regex(r"The answer is (\-?[0-9.,]*[0-9])"), num_fewshot=2, **given)
+    assert not [one for one in healed.failures if one.kind == "contract"]
+
+
+def test_numbers_keep_their_sign_and_digits() -> None:
+    docs = [{"question": "6 * 7?", "target": "42"}]
+    result = matrix(regex(r"(\d+)"), text="{{question}}\nAnswer:", target="{{target}}", docs=docs)
+    assert result.answers == "a number such as 42"
+    assert row(result, "negative").verdicts == ("WRONG(7)",)
+    assert row(result, "hash-comma").verdicts == ("WRONG(1)",)
+    assert row(result, "idk").verdicts == ("OK",)
+
+
+# -- what can be answered ----------------------------------------------------------------------------------------------
+
+
+def test_options_are_read_from_the_prompt() -> None:
+    question = Question(output_type="generate_until", target="(B)")
+    answers = answers_of(question, "A. first\nB. old\n\nWhich?\n(A) red\n(B) green\n(C) blue\nAnswer:")
+    assert answers is not None
+    assert (answers.labels, answers.texts, answers.targets) == (
+        ("A", "B", "C"),
+        ("red", "green", "blue"),
+        ("(A)", "(B)", "(C)"),
+    )
+
+
+def test_a_number_after_hashes_is_what_can_be_answered() -> None:
+    answers = answers_of(Question(output_type="generate_until", target="6 * 7 = 42\n#### 42"), "")
+    assert answers is not None
+    assert (answers.kind, answers.number) == ("number", "42")
+    assert answers.target_with("-7") == "6 * 7 = 42\n#### -7"
+
+
+def test_thirty_languages_have_a_word_for_answer() -> None:
+    assert len(ANSWER_WORDS) >= 30
+    assert len(set(ANSWER_WORDS.values())) == len(ANSWER_WORDS)
+
+
+# -- what users tell ---------------------------------------------------------------------------------------------------
+
+
+def test_completions_of_users_are_judged_by_extraction_and_score() -> None:
+    told = [
+        Told(id="fine", completion=" C ", expected="C", correct=True),
+        Told(id="other", completion="B", expected="B", correct=False),
+        Told(id="lost", completion="It is C", expected="C"),
+        Told(id="second", completion="B", correct=True, doc=1),
+    ]
+    result = matrix({"function": "remove_whitespace"}, told=told)
+    assert {one.id: one.verdicts[0] for one in result.rows if one.kind == "own"} == {
+        "fine": "OK",
+        "other": "OK",
+        "lost": "WRONG(It is C)",
+        "second": "OK",
+    }
+
+
+def test_completions_stand_in_the_yaml_or_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "t.completions.jsonl").write_text(
+        '{"completion": "C", "expected": "C"}\n\n{"task": "u", "completion": "x", "correct": false}\n', "utf-8"
+    )
+    task = Task(
+        name="t",
+        path=tmp_path / "t.yaml",
+        metadata={"promptfmt": {"completions": [{"id": "mine", "completion": "x", "expected": None}]}},
+    )
+    assert [(one.id, one.expected) for one in told_completions(task)] == [("mine", None), ("line-1", "C")]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("C", "a mapping with the text `completion`"),
+        ({"completion": "C"}, "needs `expected`"),
+        ({"completion": "C", "expcted": "C"}, "did you mean 'expected'"),
+        ({"completion": "C", "correct": True, "doc": -1}, "from 0"),
+    ],
+)
+def test_completions_that_cannot_be_used_are_refused(entry: Any, message: str) -> None:
+    with pytest.raises(ScoringError, match=message):
+        told_completions(Task(name="t", metadata={"promptfmt": {"completions": [entry]}}))
+
+
+def test_expected_failures_need_a_reason_and_fail_when_they_do_not_fail() -> None:
+    task = Task(name="t", metadata={"promptfmt": {"expected_failures": {"two": "first match wins"}}})
+    expected = expected_failures(task)
+    assert judge_expected(expected, ["two"], ["two"]) == []
+    assert judge_expected(expected, [], ["two"]) == [
+        "expected failure 'two' does not fail any more (first match wins): remove it"
+    ]
+    assert "did you mean 'two'" in judge_expected({"twoo": "x"}, [], ["two"])[0]
+    with pytest.raises(ScoringError, match="needs a reason"):
+        expected_failures(Task(name="t", metadata={"promptfmt": {"expected_failures": {"two": None}}}))
