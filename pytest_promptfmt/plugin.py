@@ -123,8 +123,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "promptfmt_scoring: whether a task's metrics tell right from wrong answers")
     if not (config.getoption("promptfmt") or config.getini("promptfmt")):
         return
-    from pytest_promptfmt.collection import activate
     from pytest_promptfmt.errors import SettingsError
+    from pytest_promptfmt.session import activate
 
     try:
         activate(config)

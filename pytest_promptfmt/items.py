@@ -1,0 +1,303 @@
+"""The pytest items: what each tests, when it skips, and how its failure reads.
+
+What an item compares and says is made by the rooms to the left; the state of the run is the plugin object's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pytest_promptfmt.checks.running import Checked, check_view
+from pytest_promptfmt.checks.views import FileView
+from pytest_promptfmt.errors import (
+    Position,
+    PromptfmtError,
+    WithheldError,
+    display_path,
+)
+from pytest_promptfmt.pipeline import Rendered
+from pytest_promptfmt.profiles import Profile
+from pytest_promptfmt.reports.failures import accept_command, failure_text, outcome_of, repeated_text
+from pytest_promptfmt.reports.outcomes import Outcome
+from pytest_promptfmt.reports.scoring import extraction_text, findings_text
+from pytest_promptfmt.selection import Selectable
+from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.snapshots.verdicts import EXTRACTION, extraction_document
+from pytest_promptfmt.tasks import Task
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.session import PromptfmtPlugin
+
+PLUGIN: Final = pytest.StashKey["PromptfmtPlugin"]()
+"""Where the config keeps the plugin object of the run."""
+
+
+class ItemFailedError(Exception):
+    """What an item found wrong; the message is the whole failure text."""
+
+
+class PromptItem(pytest.Item):
+    """What our items share: an outcome, a location in the YAML, and failures told in words."""
+
+    marker = "promptfmt_snapshot"
+
+    def __init__(self, *, name: str, parent: pytest.Collector, task: Task | None = None, **kwargs: Any) -> None:
+        # As text, so that pytest 9.2 parses it as it parses the ids it stored: else --lf and --ff find none of ours.
+        super().__init__(name=name, parent=parent, nodeid=f"{parent.nodeid}::{name}", **kwargs)
+        self.task = task
+        self.selectable = Selectable(name=task.name, id=task.id, format=task.format) if task is not None else None
+        self.outcome: Outcome | None = None
+        self.own_markers.append(getattr(pytest.mark, self.marker).mark)
+
+    def place_in_file(self) -> Position | None:
+        """Return the line of the file that reports and annotations point at."""
+        return self.task.position("task") if self.task is not None else None
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Return the YAML file, the line (from 0) of the task, and the item's name."""
+        position = self.place_in_file()
+        line = 0
+        if position is not None and position.line is not None and position.path.name == self.path.name:
+            line = position.line - 1
+        return self.path, line, self.nodeid.partition("::")[2]
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Return the message of our own errors; a traceback only for what is a defect of this plugin."""
+        if isinstance(excinfo.value, (PromptfmtError, ItemFailedError)):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+
+class LoadItem(PromptItem):
+    """A file, task or snapshot place that could not be made into tests: always fails, with one message."""
+
+    def __init__(self, *, error: PromptfmtError, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.error = error
+
+    def place_in_file(self) -> Position | None:
+        """Return the place that the error points at."""
+        return self.error.position or super().place_in_file()
+
+    def runtest(self) -> None:
+        """Raise what went wrong at collection."""
+        name = self.task.id if self.task is not None else self.path.name
+        self.outcome = Outcome(task=name, file=str(self.path)).failed(self.error)
+        raise self.error
+
+
+class ClassItem(PromptItem):
+    """An lm-eval task written as a Python class: its prompts are made by code of its own."""
+
+    def __init__(self, *, task_name: str, reason: str, **kwargs: Any) -> None:
+        super().__init__(name=node_name(task_name), **kwargs)
+        self.selectable = Selectable(name=task_name, id=task_name)
+        self.task_name = task_name
+        self.reason = reason
+
+    def runtest(self) -> None:
+        """Skip, saying why."""
+        outcome = Outcome(task=self.task_name, file=str(self.path))
+        self.outcome = outcome.skipped("Python task classes make their own prompts")
+        pytest.skip(self.reason)
+
+
+class RenderedItem(PromptItem):
+    """What items share that look at the prompts of one task@format for one profile."""
+
+    def __init__(self, *, task: Task, profile: Profile, **kwargs: Any) -> None:
+        super().__init__(task=task, **kwargs)
+        self.tested = task
+        self.profile = profile
+
+    def runtest(self) -> None:
+        """Render and judge; skip where something is withheld that rendering needs."""
+        plugin = self.config.stash[PLUGIN]
+        profile_id = plugin.profile_id(self.profile)
+        self.outcome = outcome = Outcome(task=self.tested.id, file=str(self.path), profile=profile_id)
+        try:
+            rendered = plugin.pipeline.render(self.tested, self.profile, profile_id)
+        except WithheldError as error:
+            self.outcome = outcome.skipped(error.reason)
+            pytest.skip(str(error))
+        except PromptfmtError as error:
+            self.outcome = outcome.failed(error)
+            raise
+        self.judge(plugin, rendered, outcome)
+
+    def judge(self, plugin: PromptfmtPlugin, rendered: Rendered, outcome: Outcome) -> None:
+        """Raise what is wrong with the prompts; rendering alone proves that they can be made."""
+
+
+class VariantItem(RenderedItem):
+    """A variant of a format: rendered for each doc, without a snapshot.
+
+    That it differs from its format in what it says and in nothing else was proved when it was laid out.
+    """
+
+    marker = "promptfmt_variant"
+
+
+class SnapshotItem(RenderedItem):
+    """The prompts of one task@format for one profile, compared with their snapshot."""
+
+    def __init__(self, *, place: snapshots.Place, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.place = place
+
+    def judge(self, plugin: PromptfmtPlugin, rendered: Rendered, outcome: Outcome) -> None:
+        """Compare with the snapshot; raises ItemFailedError."""
+        verdict = snapshots.check(
+            self.config,
+            self,
+            self.place,
+            rendered.document,
+            expected=plugin.expected,
+            narrowed_run=plugin.settings.is_narrowed,
+        )
+        self.outcome = outcome = outcome_of(verdict, rendered.instances, outcome)
+        if verdict.passed:
+            return
+        names = self.nodeid.partition("::")[2]
+        command = accept_command(display_path(self.path), names, plugin.settings.repeat, self.tested.id)
+        first = plugin.tally.first_item(outcome)
+        if first is None:
+            raise ItemFailedError(failure_text(verdict, rendered.instances, outcome, command=command))
+        raise ItemFailedError(repeated_text(outcome, first, command=command))
+
+
+class LintItem(PromptItem):
+    """One task@format, looked at by the checks; with the first task of a file, the file as well."""
+
+    marker = "promptfmt_lint"
+
+    def __init__(self, *, task: Task, file: FileView | None, **kwargs: Any) -> None:
+        super().__init__(task=task, **kwargs)
+        self.tested = task
+        self.file = file
+
+    def runtest(self) -> None:
+        """Check; what stops rendering is an error, except where something is withheld."""
+        plugin = self.config.stash[PLUGIN]
+        item = Outcome(task=self.tested.id, file=str(self.path))
+        try:
+            checked = plugin.pipeline.checked(self.tested, plugin.checks, self.file)
+        except PromptfmtError as error:
+            self.outcome = item.failed(error)
+            raise
+        self.outcome = outcome = _with_findings(plugin, item, checked)
+        if checked.failure is not None and not isinstance(checked.failure, WithheldError):
+            self.outcome = replace(outcome.failed(checked.failure), findings=outcome.findings)
+            raise checked.failure
+        _raise_errors(plugin, outcome, checked)
+
+
+class FileLintItem(PromptItem):
+    """A file without tasks of its own, such as a plain group, looked at by the checks."""
+
+    marker = "promptfmt_lint"
+
+    def __init__(self, *, view: FileView, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.view = view
+        self.subject = view.file.names[0] if view.file.names else self.path.name
+        self.selectable = Selectable(name=self.subject, id=self.subject)
+
+    def runtest(self) -> None:
+        """Check."""
+        plugin = self.config.stash[PLUGIN]
+        checked = check_view(plugin.checks, path=self.path, name=self.subject, file=self.view)
+        self.outcome = _with_findings(plugin, Outcome(task=self.subject, file=str(self.path)), checked)
+        _raise_errors(plugin, self.outcome, checked)
+
+
+def _with_findings(plugin: PromptfmtPlugin, item: Outcome, checked: Checked) -> Outcome:
+    globs = plugin.checks.per_file_ignores(Path(item.file))
+    findings = tuple(finding.to_json() for finding in plugin.wanted(checked))
+    item = replace(item, findings=findings, globs=tuple(globs), used_globs=checked.used_globs)
+    if not checked.errors:
+        return item
+    key = "\0".join(sorted({"|".join(error.cluster) for error in checked.errors}))
+    return replace(item, category="finding", key=key, title=checked.errors[0].message)
+
+
+def _raise_errors(plugin: PromptfmtPlugin, outcome: Outcome, checked: Checked) -> None:
+    if not checked.errors:
+        return
+    first = plugin.tally.first_item(outcome)
+    if first is not None:
+        codes = ", ".join(dict.fromkeys(error.code for error in checked.errors))
+        raise ItemFailedError(f"{outcome.task}: {codes}, as {first}")
+    raise ItemFailedError("\n".join(str(error) for error in checked.errors))
+
+
+class ExtractionItem(PromptItem):
+    """The phrasing battery of one task@format: rules of its own, and a verdict matrix compared with its snapshot."""
+
+    marker = "promptfmt_extraction"
+
+    def __init__(self, *, task: Task, place: snapshots.Place, **kwargs: Any) -> None:
+        super().__init__(task=task, **kwargs)
+        self.tested = task
+        self.place = place
+
+    def runtest(self) -> None:
+        """Try every phrasing; skip where something is withheld."""
+        plugin = self.config.stash[PLUGIN]
+        item = Outcome(task=self.tested.id, file=str(self.path), profile=plugin.run_id(EXTRACTION))
+        try:
+            tried = plugin.scoring.extraction(self.tested)
+        except WithheldError as error:
+            self.outcome = item.skipped(error.reason)
+            pytest.skip(str(error))
+        except PromptfmtError as error:
+            self.outcome = item.failed(error)
+            raise
+        header = {"task": self.tested.id, "profile": item.profile, "docs": tried.docs}
+        document = extraction_document(header, tried.matrix)
+        verdict = snapshots.check(self.config, self, self.place, document, expected=plugin.expected)
+        self.outcome = outcome_of(verdict, (), item)
+        if tried.failing or tried.problems:
+            self.outcome = item.misread(tried.failing[0].id if tried.failing else "expected failures", tried.title)
+        elif verdict.passed:
+            return
+        names = self.nodeid.partition("::")[2]
+        command = accept_command(display_path(self.path), names, plugin.settings.repeat, self.tested.id)
+        text = extraction_text(self.tested.id, tried.failing, tried.problems, verdict, command=command)
+        raise ItemFailedError(text)
+
+
+class ScoringItem(PromptItem):
+    """The scorer checks of one task@format."""
+
+    marker = "promptfmt_scoring"
+
+    def __init__(self, *, task: Task, **kwargs: Any) -> None:
+        super().__init__(task=task, **kwargs)
+        self.tested = task
+
+    def runtest(self) -> None:
+        """Score made-up answers; skip where something is withheld."""
+        plugin = self.config.stash[PLUGIN]
+        item = Outcome(task=self.tested.id, file=str(self.path), profile="scoring")
+        self.outcome = item
+        try:
+            findings = plugin.scoring.findings(self.tested)
+        except WithheldError as error:
+            self.outcome = item.skipped(error.reason)
+            pytest.skip(str(error))
+        except PromptfmtError as error:
+            self.outcome = item.failed(error)
+            raise
+        if findings:
+            self.outcome = item.misread(findings[0].name, f"{findings[0].name}: {findings[0].message}")
+            raise ItemFailedError(findings_text(self.tested.id, findings))
+
+
+def node_name(task_id: str) -> str:
+    """Return a task's name as part of a node id, where `::` separates names and `[` begins the last of them."""
+    return task_id.replace("::", ".").replace("[", "(").replace("]", ")")

@@ -1,0 +1,245 @@
+"""A run that asked for prompt-format tests: its hooks, and the state that collecting, testing and reporting share."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Generator, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pytest_promptfmt.checks.findings import Reported, Severity
+from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.checks.running import Checked
+from pytest_promptfmt.checks.selection import Selection, parse_per_file
+from pytest_promptfmt.collection import TaskFileNode
+from pytest_promptfmt.errors import (
+    SettingsError,
+)
+from pytest_promptfmt.formats import Attempt, attempts
+from pytest_promptfmt.items import PLUGIN, PromptItem
+from pytest_promptfmt.pipeline import Pipeline
+from pytest_promptfmt.profiles import BUILTIN_PROFILES, DEFAULT_PROFILES, Profile, profiles_of, resolve_profiles
+from pytest_promptfmt.reports.findings import finding_lines
+from pytest_promptfmt.reports.outcomes import Outcome, Tally
+from pytest_promptfmt.reports.terminal import header_lines, summary_lines
+from pytest_promptfmt.scoring.checked import Scoring
+from pytest_promptfmt.selection import Selectable, chooses, unmatched
+from pytest_promptfmt.settings import Settings, read_settings
+from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.snapshots.verdicts import EXTRACTION
+from pytest_promptfmt.sources.functions import load_function
+from pytest_promptfmt.sources.index import TaskIndex
+from pytest_promptfmt.sources.lm_eval import looks_like_task
+from pytest_promptfmt.tasks import Task
+
+SUFFIXES: Final = (".yaml", ".yml")
+"""The endings of files that may define tasks. lm-eval itself only looks at `.yaml`."""
+
+SETTINGS_FILES: Final = frozenset({"promptfmt.yaml", "promptfmt.yml"})
+ALIKE: Final = "failed alike"
+
+
+def activate(config: pytest.Config) -> None:
+    """Register the working plugin, and choose the paths to collect when the command line names none.
+
+    Raises SettingsError for settings that make no sense, also when syrupy is switched off.
+    """
+    if not snapshots.syrupy_is_active(config):
+        raise SettingsError("prompts are compared through syrupy, which is switched off", hint="drop -p no:syrupy")
+    # No network unless asked: user code that would load data or metrics from a hub fails at once, without retries.
+    for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE"):
+        os.environ.setdefault(variable, "1")
+    plugin = PromptfmtPlugin(config, read_settings(config, DEFAULT_PROFILES))
+    config.stash[PLUGIN] = plugin
+    config.pluginmanager.register(plugin, "promptfmt-active")
+    paths = [str(path) for path in config.getini("promptfmt_paths")]
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        if config.getoption("promptfmt"):
+            config.args = paths or [str(config.rootpath)]
+        else:
+            config.args = [*config.args, *paths]
+
+
+class PromptfmtPlugin:
+    """The hooks of a run that asked for prompt-format tests, and the state they share."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self.config = config
+        self.settings = settings
+        self.profiles = resolve_profiles(settings.profiles)
+        self.index = TaskIndex()
+        self.pipeline = Pipeline(settings)
+        self.checks = Selection(
+            checks=known_checks(settings.checks),
+            select=settings.select,
+            ignore=settings.ignore,
+            per_file=parse_per_file(settings.per_file_ignores),
+            rootdir=settings.rootdir,
+        )
+        self.expected = snapshots.ExpectedSnapshots()
+        self.expected.know_profiles((*BUILTIN_PROFILES, EXTRACTION))
+        self.scoring = Scoring(settings)
+        self.tally = Tally()
+        self.unmatched: list[str] = []
+        self._first_named: dict[tuple[Path, str], Task] = {}
+        self._roots: dict[Path, Path] = {}
+
+    def root_of(self, node: pytest.Collector) -> Path:
+        """Return the folder named on the command line that a file was found below, else the file's own folder.
+
+        Names are looked up below it, and two definitions of one name below it are a mistake.
+        """
+        folder = node.path.parent
+        root = self._roots.get(folder)
+        if root is None:
+            named = (above for above in node.path.parents if node.session.isinitpath(above))
+            root = self._roots[folder] = next(named, folder)
+            self.index.add(root)
+        return root
+
+    def profile_id(self, profile: Profile) -> str:
+        """Return the name that stands in node ids and snapshot files: `plain`, or `plain-5shot` with an override."""
+        shots = self.settings.num_fewshot
+        return profile.name if shots is None else f"{profile.name}-{shots}shot"
+
+    def profiles_for(self, task: Task) -> tuple[Profile, ...]:
+        """Return the profiles that a task is rendered for; raises SettingsError for one that it names wrongly."""
+        if self.settings.has_chosen_profiles or "profiles" not in task.own_metadata:
+            return self.profiles
+        return profiles_of(task, self.settings.profiles)
+
+    def attempts(self, task: Task) -> Iterable[Attempt]:
+        """Return the task in every format and variant that is tested."""
+        resolve = partial(load_function, trusted=self.settings.trusts)
+        return attempts(task, self.settings.formats, variants=self.settings.variants, resolve=resolve)
+
+    def earlier_definition(self, task: Task, root: Path) -> Task | None:
+        """Return the task of the same name in another file that was met before below the same root, if any."""
+        first = self._first_named.setdefault((root, task.id), task)
+        return first if first.path != task.path else None
+
+    def run_id(self, kind: str) -> str:
+        """Return the name of a snapshot that no profile has: `extraction`, or `extraction-5shot` with an override."""
+        shots = self.settings.num_fewshot
+        return kind if shots is None else f"{kind}-{shots}shot"
+
+    def pytest_report_header(self) -> list[str]:
+        """Say what is rendered, and whose code may run."""
+        return header_lines(self.settings, [self.profile_id(profile) for profile in self.profiles])
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Keep pytest out of our snapshot folders, and remember that this run came by."""
+        if collection_path.name == snapshots.DIRECTORY:
+            self.expected.visit(collection_path)
+            return True
+        return None
+
+    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        """Return a node for every file with the shape of a task or group; other YAML is ignored quietly."""
+        if file_path.suffix not in SUFFIXES or file_path.name in SETTINGS_FILES:
+            return None
+        if not parent.session.isinitpath(file_path):
+            try:
+                if not looks_like_task(file_path.read_bytes()):
+                    return None
+            except OSError:
+                pass  # reported as a failing item
+        return TaskFileNode.from_parent(parent, path=file_path)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Deselect what the task globs and formats do not choose; a file that cannot be read might be what is meant."""
+        if not (self.settings.task_globs or self.settings.formats):
+            return
+        chosen: list[pytest.Item] = []
+        left_out: list[pytest.Item] = []
+        known: dict[str, Selectable] = {}
+        for item in items:
+            task = item.selectable if isinstance(item, PromptItem) else None
+            if task is not None:
+                known[task.id] = task
+            (chosen if task is None or chooses(self.settings, task) else left_out).append(item)
+        self.unmatched = list(unmatched(self.settings, known.values()))
+        if left_out:
+            self.config.hook.pytest_deselected(items=left_out)
+            items[:] = chosen
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Send what the selection missed from an xdist worker, which alone collects, to the controller."""
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["promptfmt_unmatched"] = self.unmatched
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take what a worker sent; each of them collected the same."""
+        self.unmatched = getattr(node, "workeroutput", {}).get("promptfmt_unmatched") or self.unmatched
+
+    def pytest_collection_finish(self) -> None:
+        """Keep the garbage collector from walking the collected tree, which lives to the end, over and over.
+
+        A tenth of the time of a run over 26,000 items.
+        """
+        gc.collect()
+        gc.freeze()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Let the report carry what became of one of our items, also from an xdist worker."""
+        report = yield
+        if call.when == "call" and isinstance(item, PromptItem) and item.outcome is not None:
+            report.promptfmt = item.outcome.to_json()  # type: ignore[attr-defined]
+            if report.skipped:
+                # pytest names the line of this module that called skip; the reader wants the task's.
+                path, line, _ = item.location
+                report.longrepr = (path, (line or 0) + 1, f"Skipped: {item.outcome.title}")
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count the outcome where the terminal is: here, or in the controller under xdist."""
+        data = getattr(report, "promptfmt", None)
+        if data is not None:
+            repeats = self.tally.add(Outcome.from_json(data), report.nodeid)
+            report.promptfmt_repeats = repeats  # type: ignore[attr-defined]
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Count failures that repeat an earlier one apart, so that pytest does not print each again.
+
+        Its failure section takes time quadratic in the failed reports. Exit status, JUnit files and --lf look at the
+        report itself and see every one as failed.
+        """
+        if report.failed and getattr(report, "promptfmt_repeats", False):
+            return ALIKE, "F", "FAILED"
+        return None
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print what went wrong, each distinct problem once."""
+        verbosity = self.config.get_verbosity()
+        arguments = self.config.invocation_params.args
+        lines = [*self.unmatched, *summary_lines(self.tally, arguments=arguments, verbosity=verbosity)]
+        if lines:
+            terminalreporter.section("prompt formats")
+            for line in lines:
+                terminalreporter.write_line(line)
+        findings = finding_lines(self.tally.checks, verbosity=verbosity)
+        if findings:
+            terminalreporter.section("prompt checks")
+            for line in findings:
+                terminalreporter.write_line(line)
+
+    def wanted(self, checked: Checked) -> tuple[Reported, ...]:
+        """Return the findings to report: infos only with -v, or where the rule was selected."""
+        return tuple(
+            finding
+            for finding in checked.findings
+            if finding.severity is not Severity.INFO
+            or self.config.get_verbosity() > 0
+            or self.checks.is_asked_for(finding.code)
+        )
