@@ -16,4 +16,6 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     monkeypatch.setenv("PYTEST_ADDOPTS", WITHOUT_LINT)  # pytester discards what was set outside
+    for variable in ("CI", "BUILD_NUMBER"):  # where they are set, pytest prints more
+        monkeypatch.delenv(variable, raising=False)
     return pytester
