@@ -5,6 +5,8 @@ What an item compares and says is made by the rooms to the left; the state of th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -65,6 +67,18 @@ class PromptItem(pytest.Item):
             line = position.line - 1
         return self.path, line, self.nodeid.partition("::")[2]
 
+    @contextmanager
+    def failures_of(self, outcome: Outcome) -> Iterator[None]:
+        """Make what stops the block the item's outcome: skip where something is withheld, else fail with the error."""
+        try:
+            yield
+        except WithheldError as error:
+            self.outcome = outcome.skipped(error.reason)
+            pytest.skip(str(error))
+        except PromptfmtError as error:
+            self.outcome = outcome.failed(error)
+            raise
+
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the message of our own errors; a traceback only for what is a defect of this plugin."""
         if isinstance(excinfo.value, (PromptfmtError, ItemFailedError)):
@@ -119,14 +133,8 @@ class RenderedItem(PromptItem):
         plugin = self.config.stash[PLUGIN]
         profile_id = plugin.profile_id(self.profile)
         self.outcome = outcome = Outcome(task=self.tested.id, file=str(self.path), profile=profile_id)
-        try:
+        with self.failures_of(outcome):
             rendered = plugin.pipeline.render(self.tested, self.profile, profile_id)
-        except WithheldError as error:
-            self.outcome = outcome.skipped(error.reason)
-            pytest.skip(str(error))
-        except PromptfmtError as error:
-            self.outcome = outcome.failed(error)
-            raise
         self.judge(plugin, rendered, outcome)
 
     def judge(self, plugin: PromptfmtPlugin, rendered: Rendered, outcome: Outcome) -> None:
@@ -249,14 +257,8 @@ class ExtractionItem(PromptItem):
         """Try every phrasing; skip where something is withheld."""
         plugin = self.config.stash[PLUGIN]
         item = Outcome(task=self.tested.id, file=str(self.path), profile=plugin.run_id(EXTRACTION))
-        try:
+        with self.failures_of(item):
             tried = plugin.scoring.extraction(self.tested)
-        except WithheldError as error:
-            self.outcome = item.skipped(error.reason)
-            pytest.skip(str(error))
-        except PromptfmtError as error:
-            self.outcome = item.failed(error)
-            raise
         header = {"task": self.tested.id, "profile": item.profile, "docs": tried.docs}
         document = extraction_document(header, tried.matrix)
         verdict = snapshots.check(self.config, self, self.place, document, expected=plugin.expected)
@@ -285,14 +287,8 @@ class ScoringItem(PromptItem):
         plugin = self.config.stash[PLUGIN]
         item = Outcome(task=self.tested.id, file=str(self.path), profile="scoring")
         self.outcome = item
-        try:
+        with self.failures_of(item):
             findings = plugin.scoring.findings(self.tested)
-        except WithheldError as error:
-            self.outcome = item.skipped(error.reason)
-            pytest.skip(str(error))
-        except PromptfmtError as error:
-            self.outcome = item.failed(error)
-            raise
         if findings:
             self.outcome = item.misread(findings[0].name, f"{findings[0].name}: {findings[0].message}")
             raise ItemFailedError(findings_text(self.tested.id, findings))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+from pytest_promptfmt.reports.wording import counted, listed
 
 if TYPE_CHECKING:
     from pytest_promptfmt.reports.outcomes import Outcome
@@ -68,7 +70,7 @@ def _lines(tally: FindingTally, verbosity: int) -> Iterator[str]:
         tasks = len({task for entry in entries for task in entry.tasks})
         counts[severity] += total
         name = entries[0].example["name"]
-        yield f"{code} {name}: {_number(total, severity)} in {_number(tasks, 'task')}"
+        yield f"{code} {name}: {counted(total, severity)} in {counted(tasks, 'task')}"
         shown = len(entries) if verbosity > 0 else SHOWN_ENTRIES
         for entry in entries[:shown]:
             yield from _entry_lines(entry, verbosity)
@@ -78,7 +80,7 @@ def _lines(tally: FindingTally, verbosity: int) -> Iterator[str]:
         if not was_used:
             yield f"promptfmt_per_file_ignores: {glob!r} takes no finding away any more; remove the line"
     if tally.entries:
-        told = ", ".join(_number(count, severity) for severity, count in counts.items() if count)
+        told = ", ".join(counted(count, severity) for severity, count in counts.items() if count)
         yield f"{told}; `promptfmt explain CODE` says why"
 
 
@@ -90,14 +92,4 @@ def _entry_lines(entry: Entry, verbosity: int) -> Iterator[str]:
             yield f"    saw: {example['saw']}"
         yield f"    do: {example['do']}"
     if len(entry.tasks) > 1:
-        yield f"    in {_names(list(entry.tasks), verbosity)}"
-
-
-def _names(tasks: Sequence[str], verbosity: int) -> str:
-    if verbosity > 0 or len(tasks) <= SHOWN_TASKS:
-        return ", ".join(tasks)
-    return ", ".join(tasks[:SHOWN_TASKS]) + f" and {len(tasks) - SHOWN_TASKS:,} more"
-
-
-def _number(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 or noun == 'info' else 's'}"
+        yield f"    in {listed(list(entry.tasks), None if verbosity > 0 else SHOWN_TASKS)}"

@@ -10,6 +10,7 @@ from typing import Final
 from pytest_promptfmt.errors import display_path
 from pytest_promptfmt.reports.clusters import Cluster
 from pytest_promptfmt.reports.outcomes import Tally
+from pytest_promptfmt.reports.wording import counted, listed
 from pytest_promptfmt.settings import Settings
 
 ACCEPTABLE: Final = frozenset({"new", "changed", "renamed", "damaged", "header-only"})
@@ -47,22 +48,12 @@ def _summary(tally: Tally, verbosity: int) -> Iterator[str]:
     if len(tally.clusters) > shown:
         yield f"… and {len(tally.clusters) - shown:,} more distinct problems; -v lists them all"
     for reason, tasks in sorted(tally.skipped.items(), key=lambda entry: -len(entry[1])):
-        yield f"skipped, {_count(len(tasks), 'item')}: {reason}"
+        yield f"skipped, {counted(len(tasks), 'item')}: {reason}"
 
 
 def _cluster_lines(cluster: Cluster, verbosity: int) -> Iterator[str]:
-    size = f"{_count(len(cluster.members), 'item')} of {_count(len(cluster.tasks), 'task')}"
+    size = f"{counted(len(cluster.members), 'item')} of {counted(len(cluster.tasks), 'task')}"
     title = "the header is out of date" if cluster.category == "header-only" else ""
     yield f"{cluster.category}, {size}: {title or cluster.example}"
     if len(cluster.members) > 1:
-        yield f"    {_names(cluster.tasks, verbosity)}"
-
-
-def _names(tasks: Sequence[str], verbosity: int) -> str:
-    if verbosity > 0 or len(tasks) <= SHOWN_TASKS:
-        return ", ".join(tasks)
-    return ", ".join(tasks[:SHOWN_TASKS]) + f" and {len(tasks) - SHOWN_TASKS:,} more"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+        yield f"    {listed(cluster.tasks, None if verbosity > 0 else SHOWN_TASKS)}"
