@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,7 +54,7 @@ class PromptItem(pytest.Item):
         self.task = task
         self.selectable = Selectable(name=task.name, id=task.id, format=task.format) if task is not None else None
         self.outcome: Outcome | None = None
-        self.own_markers.append(getattr(pytest.mark, self.marker).mark)
+        self.own_markers.append(_mark(self.marker))
 
     def place_in_file(self) -> Position | None:
         """Return the line of the file that reports and annotations point at."""
@@ -292,6 +293,13 @@ class ScoringItem(PromptItem):
         if findings:
             self.outcome = item.misread(findings[0].name, f"{findings[0].name}: {findings[0].message}")
             raise ItemFailedError(findings_text(self.tested.id, findings))
+
+
+@cache
+def _mark(name: str) -> pytest.Mark:
+    """Return the mark of a registered name; pytest reads all registered names each time it is asked."""
+    mark: pytest.Mark = getattr(pytest.mark, name).mark
+    return mark
 
 
 def node_name(task_id: str) -> str:
