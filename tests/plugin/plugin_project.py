@@ -9,15 +9,6 @@ from typing import Any
 
 import pytest
 
-WITHOUT_CHECKS = """
-import pytest
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    items[:] = [item for item in items if item.name != "lint"]
-"""
-"""A conftest without the items of the checks, which have tests of their own."""
-
 
 class Project:
     """What the tests of the plugin write and run."""
@@ -26,7 +17,6 @@ class Project:
         self.pytester = pytester
         self.root = pytester.path
         self.write("pytest.ini", "[pytest]\n")
-        self.write("conftest.py", WITHOUT_CHECKS)
 
     def write(self, path: str, text: str) -> Path:
         """Write a file and return its path."""
