@@ -104,10 +104,6 @@ class Pipeline:
             return ()
         return tuple(TaskRenderer(bound, docs, num_fewshot=_TRIED_SHOTS).instances(PLAIN))
 
-    def release(self) -> None:
-        """Forget the task worked on last."""
-        self._task = self._prepared = None
-
     def _prepare(self, task: Task) -> _Prepared:
         if self._task is not task:
             self._task = task

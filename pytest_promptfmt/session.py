@@ -103,8 +103,7 @@ class PromptfmtPlugin:
 
     def profile_id(self, profile: Profile) -> str:
         """Return the name that stands in node ids and snapshot files: `plain`, or `plain-5shot` with an override."""
-        shots = self.settings.num_fewshot
-        return profile.name if shots is None else f"{profile.name}-{shots}shot"
+        return self.run_id(profile.name)
 
     def profiles_for(self, task: Task) -> tuple[Profile, ...]:
         """Return the profiles that a task is rendered for; raises SettingsError for one that it names wrongly."""
