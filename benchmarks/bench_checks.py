@@ -15,17 +15,17 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from pytest_promptfmt.checks.findings import Reported
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.running import check_view
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.checks.views import FileView
-from pytest_promptfmt.errors import PromptfmtError
-from pytest_promptfmt.pipeline import Pipeline
-from pytest_promptfmt.profiles import DEFAULT_PROFILES, resolve_profiles
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.finding import Reported
+from pytest_promptfmt.core.profile import DEFAULT_PROFILES, resolve_profiles
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.sources.index import TaskIndex, yaml_files
-from pytest_promptfmt.sources.lm_eval import read_task_file
+from pytest_promptfmt.study import Pipeline
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
+from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
 
 
 def main() -> None:

@@ -22,12 +22,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_promptfmt.errors import PromptfmtError
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.task import Unset
 from pytest_promptfmt.revisions.git import Repository
 from pytest_promptfmt.revisions.trees import task_sources
-from pytest_promptfmt.sources.docs import load_docs
-from pytest_promptfmt.sources.lm_eval import load_tasks
-from pytest_promptfmt.tasks import Unset
+from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
+from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
 
 SIDE = Path(__file__).with_name("lm_eval_side.py")
 

@@ -18,17 +18,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from pytest_promptfmt.checks.findings import Reported
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.selection import Selection
-from pytest_promptfmt.errors import PromptfmtError
-from pytest_promptfmt.pipeline import Pipeline
-from pytest_promptfmt.profiles import PLAIN, Profile
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.finding import Reported
+from pytest_promptfmt.core.profile import PLAIN, Profile
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.sources.index import TaskIndex, yaml_files
-from pytest_promptfmt.sources.lm_eval import read_task_file
-from pytest_promptfmt.tasks import Task
-from pytest_promptfmt.tokenization import load_tokenizer
+from pytest_promptfmt.study import Pipeline
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
+from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
+from pytest_promptfmt.tokens import load_tokenizer
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
 MODELS: Final = MappingProxyType(

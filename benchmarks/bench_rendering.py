@@ -18,9 +18,9 @@ from typing import Any
 import datasets
 from lm_eval.api.task import ConfigurableTask
 
-from pytest_promptfmt.rendering import render_task
-from pytest_promptfmt.sources.task_config import task_from_config
-from pytest_promptfmt.tasks import Doc, TaskDocs, locate_nowhere
+from pytest_promptfmt.core.task import Doc, TaskDocs, locate_nowhere
+from pytest_promptfmt.systems.lm_eval.task_config import task_from_config
+from pytest_promptfmt.systems.renderer import render_task
 
 SHOTS = 5
 CONFIG = {

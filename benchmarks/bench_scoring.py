@@ -19,14 +19,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pytest_promptfmt.errors import PromptfmtError, WithheldError
-from pytest_promptfmt.profiles import PLAIN
-from pytest_promptfmt.scoring.checked import Scoring, Tried
-from pytest_promptfmt.scoring.filters import looks_for_answers
+from pytest_promptfmt.answers.checked import Scoring, Tried
+from pytest_promptfmt.core.errors import PromptfmtError, WithheldError
+from pytest_promptfmt.core.profile import PLAIN
+from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.sources.index import TaskIndex, yaml_files
-from pytest_promptfmt.sources.lm_eval import read_task_file
-from pytest_promptfmt.tasks import FunctionRef, Task
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
+from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers
+from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
 
 
 def needs_code(value: Any) -> bool:

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.errors import (
+    from pytest_promptfmt.core.errors import (
         CodeNotAllowedError,
         DocsError,
         FormatError,
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
         SourceError,
         TokenizerError,
     )
+    from pytest_promptfmt.core.profile import PLAIN, Profile, builtin_profile
+    from pytest_promptfmt.core.prompt import Instance, Message, Origin, Prompt, Request, Span
+    from pytest_promptfmt.core.task import Dataset, FewShot, Task, TaskDocs
     from pytest_promptfmt.formats import (
         Format,
         LaidOutTask,
@@ -45,13 +48,10 @@ if TYPE_CHECKING:
         mmlu_template,
         numbered_template,
     )
-    from pytest_promptfmt.profiles import PLAIN, Profile, builtin_profile
-    from pytest_promptfmt.rendering import render_task
-    from pytest_promptfmt.rendering.prompt import Instance, Message, Origin, Prompt, Request, Span
-    from pytest_promptfmt.sources.lm_eval import load_tasks
-    from pytest_promptfmt.tasks import Dataset, FewShot, Task, TaskDocs
-    from pytest_promptfmt.tokenization import ARCHETYPES, Encoding, Tokenizer, load_tokenizer
-    from pytest_promptfmt.tokenization.encoding import EncodedPair, encode_pairs
+    from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
+    from pytest_promptfmt.systems.renderer import render_task
+    from pytest_promptfmt.tokens import ARCHETYPES, Encoding, Tokenizer, load_tokenizer
+    from pytest_promptfmt.tokens.encoding import EncodedPair, encode_pairs
 
 __all__ = [
     "ARCHETYPES",
@@ -108,7 +108,7 @@ __all__ = [
 
 # One line per room: a new public name is added here, to __all__ and to the imports for type checkers.
 _ROOMS: dict[str, tuple[str, ...]] = {
-    "errors": (
+    "core.errors": (
         "CodeNotAllowedError",
         "DocsError",
         "FormatError",
@@ -143,13 +143,13 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "mmlu_template",
         "numbered_template",
     ),
-    "profiles": ("PLAIN", "Profile", "builtin_profile"),
-    "rendering": ("render_task",),
-    "rendering.prompt": ("Instance", "Message", "Origin", "Prompt", "Request", "Span"),
-    "sources.lm_eval": ("load_tasks",),
-    "tasks": ("Dataset", "FewShot", "Task", "TaskDocs"),
-    "tokenization": ("ARCHETYPES", "Encoding", "Tokenizer", "load_tokenizer"),
-    "tokenization.encoding": ("EncodedPair", "encode_pairs"),
+    "core.profile": ("PLAIN", "Profile", "builtin_profile"),
+    "systems.renderer": ("render_task",),
+    "core.prompt": ("Instance", "Message", "Origin", "Prompt", "Request", "Span"),
+    "systems.lm_eval.task_files": ("load_tasks",),
+    "core.task": ("Dataset", "FewShot", "Task", "TaskDocs"),
+    "tokens": ("ARCHETYPES", "Encoding", "Tokenizer", "load_tokenizer"),
+    "tokens.encoding": ("EncodedPair", "encode_pairs"),
 }
 _ROOM_OF = {name: f"{__name__}.{room}" for room, names in _ROOMS.items() for name in names}
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pytest_promptfmt import PLAIN, Profile, Task, TaskDocs, builtin_profile, load_tasks
-from pytest_promptfmt.rendering.prompt import Instance
+from pytest_promptfmt.core.prompt import Instance
 
 _LIST: Final = """
 apple arrow basket bell bird boat book bottle bread bridge brush bucket butter button cabin candle carpet cat chair

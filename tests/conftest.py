@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from plugin_project import Project
 
 pytest_plugins = ["pytester"]
 
@@ -24,3 +25,9 @@ def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
     for variable in ("CI", "BUILD_NUMBER"):  # where they are set, pytest prints more
         monkeypatch.delenv(variable, raising=False)
     return pytester
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> Project:
+    """Return the folder that a test of the plugin works in."""
+    return Project(pytester)

@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_promptfmt.checks.findings import Finding, Reported, Severity
-from pytest_promptfmt.rendering.prompt import Origin, Prompt, Span
-from pytest_promptfmt.snapshots.characters import unshow
+from pytest_promptfmt.core.finding import Finding, Reported, Severity
+from pytest_promptfmt.core.prompt import Origin, Prompt, Span
+from pytest_promptfmt.core.text import unshow
 
 
 class Reader(HTMLParser):

@@ -5,9 +5,9 @@ A rule of your own needs the names below and nothing else.
 
 from __future__ import annotations
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.profile_views import ProfileView, TemplateView
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import FileView, TaskView
+from pytest_promptfmt.core.finding import Family, Finding, Severity
 
 __all__ = ["Family", "FileView", "Finding", "ProfileView", "Severity", "TaskView", "TemplateView", "check"]

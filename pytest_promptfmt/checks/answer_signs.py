@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from pytest_promptfmt.checks.answers import without_delimiter
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
+from pytest_promptfmt.core.finding import Family, Finding, Severity
 
 _PUNCTUATION: Final = frozenset(".!?;,:…。！？")
 _OPENING: Final = frozenset("\"'“‘«([")

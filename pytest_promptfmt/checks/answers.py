@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView, question_message
-from pytest_promptfmt.rendering.prompt import Instance
-from pytest_promptfmt.sources.helm import helm_source
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.systems.helm.helm_tasks import helm_source
 
 _LETTERED: Final = re.compile(r"^\(?([A-Z])[.):]\s+(.+)$", re.M)
 _PAST: Final = frozenset({("Z", "["), ("z", "{"), ("9", ":")})

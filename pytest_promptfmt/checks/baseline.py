@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.errors import Position, SettingsError, display_path
+from pytest_promptfmt.core.errors import Position, SettingsError, display_path
 
 FIRST_LINE: Final = {"pytest-promptfmt baseline": 1}
 ERROR: Final = "error"

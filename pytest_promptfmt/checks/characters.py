@@ -7,9 +7,9 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView, continuations
+from pytest_promptfmt.core.finding import Family, Finding, Severity
 
 _INVISIBLE: Final = re.compile("[\u200b\u2060\ufeff\u00ad\u202a-\u202e\u2066-\u2069]")
 _NARROW: Final = re.compile("[\u00a0\u202f\u2009]")

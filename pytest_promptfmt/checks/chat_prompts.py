@@ -8,10 +8,10 @@ from typing import Final
 
 from jinja2.exceptions import TemplateError
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.profile_views import ProfileView
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.rendering.prompt import Message, Span
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Message, Span
 
 _INDENTED: Final = re.compile(r"[\r\n]*(?:[ ]{2,}|\t)(?=\S)")
 _SAID: Final = 60

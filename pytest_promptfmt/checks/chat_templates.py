@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.profile_views import TemplateView
 from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.core.finding import Family, Finding, Severity
 
 _SAID: Final = 80
 

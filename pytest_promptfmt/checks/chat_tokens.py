@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
+from pytest_promptfmt.chat.conversation import render_messages
 from pytest_promptfmt.checks.profile_views import TemplateView, ends_every_text, shown_tokens
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.errors import PromptfmtError
-from pytest_promptfmt.rendering.conversation import render_messages
-from pytest_promptfmt.tokenization import Tokenizer
-from pytest_promptfmt.tokenization.encoding import encode_pairs
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.tokens import Tokenizer
+from pytest_promptfmt.tokens.encoding import encode_pairs
 
 _CONTROL: Final = re.compile(r"<\|.+\|>|<\uff5c.+\uff5c>|</?s>|<[a-z]+_of_[a-z]+>|<[|a-z]+\|?>(?<=\|>)")
 """Markers that are meant to be one token each; `[INST]`, `<think>` and the like are plain text in many models."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.profile_views import ProfileView, Scored, shown_tokens
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.tokenization import Tokenizer
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.tokens import Tokenizer
 
 _LABEL: Final = 3
 """The most characters that a label such as `(A)` has."""

@@ -8,12 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import FileView, TaskView
-from pytest_promptfmt.errors import did_you_mean, display_path
-from pytest_promptfmt.sources.functions import functions_of
-from pytest_promptfmt.sources.helm import SYSTEM as HELM
+from pytest_promptfmt.core.errors import did_you_mean, display_path
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.systems.helm.helm_tasks import SYSTEM as HELM
+from pytest_promptfmt.systems.lm_eval.functions import functions_of
 
 _OWN_KEYS: Final = (
     "docs",

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView, continuations
-from pytest_promptfmt.rendering.prompt import Instance
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Instance
 
 _LONG: Final = 50
 _SOME: Final = 12

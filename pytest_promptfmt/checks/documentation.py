@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pytest_promptfmt.checks.findings import Family
 from pytest_promptfmt.checks.registry import Check
+from pytest_promptfmt.core.finding import Family
 
 _PARTS: Final = ("Why", "Example", "Silent example", "Fix", "Real")
 _HEAD: Final = re.compile(rf"^({'|'.join(_PARTS)}):[ \t]*", re.MULTILINE)

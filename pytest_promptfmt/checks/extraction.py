@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView
+from pytest_promptfmt.core.finding import Family, Finding, Severity
 
 _KEEPS: Final = frozenset({"take_first", "take_first_k", "majority_vote"})
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
-from pytest_promptfmt.rendering.fewshot import leaves_evaluated_doc_out
-from pytest_promptfmt.rendering.prompt import Message
-from pytest_promptfmt.tasks import Task, Unset
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Message
+from pytest_promptfmt.core.task import Task, Unset
+from pytest_promptfmt.systems.lm_eval.rendering.fewshot import leaves_evaluated_doc_out
 
 
 @check("PF801", "unused-samples", severity=Severity.ERROR, family=Family.FEWSHOT)

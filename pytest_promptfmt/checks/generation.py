@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView, shots_of
-from pytest_promptfmt.errors import did_you_mean
+from pytest_promptfmt.core.errors import did_you_mean
+from pytest_promptfmt.core.finding import Family, Finding, Severity
 
 _KNOWN: Final = frozenset(
     """

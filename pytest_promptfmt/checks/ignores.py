@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView
+from pytest_promptfmt.core.finding import Family, Finding, Severity
 
 _IGNORE = ("metadata", "promptfmt", "ignore")
 

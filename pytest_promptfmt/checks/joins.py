@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.templates import find_literal_break
 from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
-from pytest_promptfmt.rendering.prompt import Prompt, Span, join
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Prompt, Span, join
 
 _BLANK_LINES: Final = re.compile(r"\n[ \t]*\n[ \t]*\n")
 _SENTENCE_END: Final = re.compile(r"[a-z\u00df-\u024f\)\"'][a-z\u00df-\u024f\)\"'][.!?]\Z")

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import FileView, TaskView
-from pytest_promptfmt.errors import did_you_mean
-from pytest_promptfmt.sources.index import TaskIndex, tags_of
-from pytest_promptfmt.tasks import FunctionRef
+from pytest_promptfmt.core.errors import did_you_mean
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex, tags_of
 
 _UNSELECTABLE: Final = re.compile(r"[,\s*?\[\]]")
 _WORD: Final = re.compile(r"[A-Za-z]{6,}")

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
+from pytest_promptfmt.core.finding import Family, Finding, Severity
 
 _COMMAND: Final = re.compile(r"\\(?:begin|frac|dfrac|sqrt|text|boxed|left|cdot|times|sum|int|mathbf|mathrm|le|ge)\b")
 _BRACE: Final = re.compile(r"(?<!\\)(?:\\\\)*([{}])")

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Final
 
+from pytest_promptfmt.chat.template_facts import TemplateFacts
+from pytest_promptfmt.chat.template_probes import template_facts
 from pytest_promptfmt.checks.views import TaskView
-from pytest_promptfmt.errors import LimitExceededError, Position, PromptfmtError, TokenizerError
-from pytest_promptfmt.profiles import Profile
-from pytest_promptfmt.rendering.prompt import Instance, Prompt, Request
-from pytest_promptfmt.rendering.template_facts import TemplateFacts
-from pytest_promptfmt.rendering.template_probes import template_facts
-from pytest_promptfmt.tokenization import Encoding, Tokenizer
-from pytest_promptfmt.tokenization.encoding import EncodedPair, PairEncoder
-from pytest_promptfmt.tokenization.requests import LONGEST_LOOKED_AT
+from pytest_promptfmt.core.errors import LimitExceededError, Position, PromptfmtError, TokenizerError
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.prompt import Instance, Prompt, Request
+from pytest_promptfmt.tokens import Encoding, Tokenizer
+from pytest_promptfmt.tokens.encoding import EncodedPair, PairEncoder
+from pytest_promptfmt.tokens.requests import LONGEST_LOOKED_AT
 
 
 class TemplateView:

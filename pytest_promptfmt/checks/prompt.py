@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView, constant_spans, continuations, question_message
-from pytest_promptfmt.rendering.prompt import join
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import join
 
 _WIDE_PUNCTUATION: Final = re.compile(r"[A-Za-z]{2,}([：；，？！（）])")
 _CJK: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\u3040-\u30ff]")

@@ -12,39 +12,40 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
-from pytest_promptfmt.errors import Position, SettingsError, did_you_mean
+from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean
+from pytest_promptfmt.core.finding import Family, Finding, Severity
 
 GROUP: Final = "pytest_promptfmt.checks"
 """The entry-point group in which packages name modules that define rules."""
 
 _BUILTIN: Final = (
-    "ignores",
-    "config",
-    "smoke",
-    "templates",
-    "names",
-    "prompt",
-    "data",
-    "joins",
-    "answers",
-    "answer_signs",
-    "pairs",
-    "fewshot",
-    "generation",
-    "extraction",
-    "chat_templates",
-    "chat_markup",
-    "chat_prompts",
-    "chat_tokens",
-    "seams",
-    "choice_tokens",
-    "characters",
-    "task_classes",
-    "class_metrics",
-    "helm_files",
-    "helm",
+    "checks.ignores",
+    "checks.config",
+    "checks.smoke",
+    "checks.templates",
+    "checks.names",
+    "checks.prompt",
+    "checks.data",
+    "checks.joins",
+    "checks.answers",
+    "checks.answer_signs",
+    "checks.pairs",
+    "checks.fewshot",
+    "checks.generation",
+    "checks.extraction",
+    "checks.chat_templates",
+    "checks.chat_markup",
+    "checks.chat_prompts",
+    "checks.chat_tokens",
+    "checks.seams",
+    "checks.choice_tokens",
+    "checks.characters",
+    "systems.eval_framework.class_rules",
+    "systems.eval_framework.metric_rules",
+    "systems.helm.file_rules",
+    "systems.helm.helm_rules",
 )
+_PACKAGE: Final = __package__.partition(".")[0]
 _CODE: Final = re.compile(r"[A-Z]{2,8}[0-9]{3,4}")
 
 Rule = Callable[[Any], Iterable[Finding]]
@@ -86,7 +87,7 @@ def check(
     """
 
     def register(rule: Rule) -> Rule:
-        is_builtin = rule.__module__.startswith(f"{__package__}.")
+        is_builtin = rule.__module__.startswith(f"{_PACKAGE}.")
         if not _CODE.fullmatch(code) or (code.startswith("PF") and not is_builtin):
             raise SettingsError(
                 f"{code!r} is no code for a rule",
@@ -137,7 +138,7 @@ def find_check(name: str, files: Iterable[Path] = ()) -> Check:
 @cache
 def _load_installed() -> None:
     for module in _BUILTIN:
-        import_module(f"{__package__}.{module}")
+        import_module(f"{_PACKAGE}.{module}")
     for entry in entry_points(group=GROUP):
         try:
             entry.load()

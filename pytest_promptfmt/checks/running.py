@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Reported, Severity, identity, shown, stable_key
 from pytest_promptfmt.checks.profile_views import ProfileView, TemplateView
 from pytest_promptfmt.checks.registry import Check, Scope
 from pytest_promptfmt.checks.selection import Selection, written_ignores
 from pytest_promptfmt.checks.views import FileView, Ignores, TaskView
-from pytest_promptfmt.errors import LimitExceededError, Position, PromptfmtError
-from pytest_promptfmt.tasks import CodeAssembly
+from pytest_promptfmt.core.errors import LimitExceededError, Position, PromptfmtError
+from pytest_promptfmt.core.finding import Family, Finding, Reported, Severity, identity, shown, stable_key
+from pytest_promptfmt.core.task import CodeAssembly
 
 _MOST_PER_RULE: Final = 25
 """How many findings of one rule are kept for one task."""

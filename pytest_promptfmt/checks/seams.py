@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.profile_views import ProfileView, Scored, ends_every_text, shown_tokens
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.rendering.prompt import Prompt
-from pytest_promptfmt.tokenization import Tokenizer
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Prompt
+from pytest_promptfmt.tokens import Tokenizer
 
 _TAIL: Final = 24
 _TOKENS: Final = 8

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.checks.registry import Check
-from pytest_promptfmt.errors import SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
 
 _WILDCARD: Final = re.compile(r"[*?\[]")
 _FOREIGN: Final = frozenset({"node_modules", "venv", "site-packages", "__pycache__"})

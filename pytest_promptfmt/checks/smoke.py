@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_promptfmt.checks.config import missing_function
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView
+from pytest_promptfmt.core.finding import Family, Finding, Severity
 
 
 @check("PF109", "scoring-fails", severity=Severity.ERROR, family=Family.CONFIG)

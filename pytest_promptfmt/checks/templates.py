@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pytest_promptfmt.checks.findings import Family, Finding, Severity
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import Keys, TaskView, TemplateView, read_template
-from pytest_promptfmt.tasks import Unset
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.task import Unset
 
 _MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
 _BRACES: Final = re.compile(r"(?<![\\{$A-Za-z0-9_^\]}])\{([A-Za-z_][A-Za-z0-9_.]*)\}(?!\})")

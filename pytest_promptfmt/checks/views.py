@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from jinja2 import Environment, TemplateError, nodes
 
-from pytest_promptfmt.errors import PromptfmtError
-from pytest_promptfmt.rendering.prompt import Instance, Message, Span, join
-from pytest_promptfmt.scoring.smoke import Failure
-from pytest_promptfmt.sources.index import TaskIndex
-from pytest_promptfmt.sources.lm_eval import TaskFile
-from pytest_promptfmt.sources.template_shapes import template_shapes
-from pytest_promptfmt.sources.yaml import YamlFile
-from pytest_promptfmt.tasks import Doc, FunctionRef, Task, TaskDocs, Unset
+from pytest_promptfmt.answers.smoke import Failure
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.prompt import Instance, Message, Span, join
+from pytest_promptfmt.core.task import Doc, FunctionRef, Task, TaskDocs, Unset
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+from pytest_promptfmt.systems.lm_eval.synthetic.template_shapes import template_shapes
+from pytest_promptfmt.systems.lm_eval.task_files import TaskFile
+from pytest_promptfmt.systems.lm_eval.yaml import YamlFile
 
 Keys = tuple[str | int, ...]
 

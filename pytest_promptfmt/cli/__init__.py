@@ -22,7 +22,7 @@ from pytest_promptfmt.cli.output import visible
 from pytest_promptfmt.cli.review import review
 from pytest_promptfmt.cli.schema import schema
 from pytest_promptfmt.cli.show import show
-from pytest_promptfmt.errors import PromptfmtError, SettingsError
+from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 
 
 class _Group(TyperGroup):

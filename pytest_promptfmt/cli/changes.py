@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from pytest_promptfmt.cli.output import visible
-from pytest_promptfmt.reports.wording import counted, listed
+from pytest_promptfmt.results.wording import counted, listed
 from pytest_promptfmt.snapshots.words import changed_words
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.reports.clusters import Cluster
+    from pytest_promptfmt.results.clusters import Cluster
 
 STYLES: Final = {"-": "red", "+": "green", "@": "cyan", "?": "yellow"}
 SHOWN_LINES: Final = 60

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pytest_promptfmt.errors import (
+from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
     FormatError,
     Position,
@@ -18,8 +18,8 @@ from pytest_promptfmt.errors import (
 )
 
 if TYPE_CHECKING:
+    from pytest_promptfmt.core.task import Task, TaskDocs
     from pytest_promptfmt.formats.conversion import Conversion
-    from pytest_promptfmt.tasks import Task, TaskDocs
 
 PROOF_SECONDS = 60.0
 PROOF_DOCS = 20
@@ -74,8 +74,8 @@ def convert(
 
 def _only_task(path: Path, *, allow_code: bool) -> Task:
     """Return the task of a file that defines exactly one. Raises SourceError."""
-    from pytest_promptfmt.sources.functions import bind_functions
-    from pytest_promptfmt.sources.lm_eval import load_tasks, read_task_file
+    from pytest_promptfmt.systems.lm_eval.functions import bind_functions
+    from pytest_promptfmt.systems.lm_eval.task_files import load_tasks, read_task_file
 
     if path.is_dir():
         raise SourceError("this is a folder; one file is converted at a time", position=Position(path))
@@ -101,10 +101,10 @@ def _text_of(path: Path) -> str:
 
 def _conversion(task: Task, to: str | None, format_name: str | None) -> tuple[Conversion, Sequence[str]]:
     """Return what to write and remove, and what to say about it: on which docs it was proved."""
+    from pytest_promptfmt.core.limits import time_limit
     from pytest_promptfmt.formats.conversion import convert_layout, convert_template_key
     from pytest_promptfmt.formats.template import has_template
-    from pytest_promptfmt.limits import time_limit
-    from pytest_promptfmt.sources.docs import load_docs
+    from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
 
     if to is not None and has_template(task):
         return convert_template_key(task, to), ("one template becomes another, so the prompts change",)
@@ -135,7 +135,7 @@ def _to_template(task: Task, kind: str, docs: TaskDocs) -> Conversion:
 
 def _refuse_keys_elsewhere(path: Path, task: Task, conversion: Conversion) -> None:
     """Raise FormatError for a key that is to change and was not written in this file's own lines."""
-    from pytest_promptfmt.sources.yaml import read_yaml
+    from pytest_promptfmt.systems.lm_eval.yaml import read_yaml
 
     file = read_yaml(path)
     for key in (*conversion.written, *conversion.removed):

@@ -39,7 +39,7 @@ def diff(
     Both revisions are rendered in folders of their own; the work tree is not touched. Without REV2, REV is compared
     with the work tree as it is.
     """
-    from pytest_promptfmt.errors import PromptfmtError, SettingsError
+    from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
     from pytest_promptfmt.revisions import compare_revisions
 
     if markdown is not None and str(markdown) != "-" and not markdown.parent.is_dir():
@@ -86,8 +86,8 @@ def _by_keys(compared: Comparison) -> dict[str, list[str]]:
 
 
 def _headline(compared: Comparison) -> str:
-    from pytest_promptfmt.reports.clusters import CATEGORIES
-    from pytest_promptfmt.reports.wording import counted
+    from pytest_promptfmt.results.clusters import CATEGORIES
+    from pytest_promptfmt.results.wording import counted
     from pytest_promptfmt.revisions.telling import short_name
 
     counts = compared.result["counts"]
@@ -109,8 +109,8 @@ def _print(compared: Comparison, *, verbose: bool) -> None:
 
     from pytest_promptfmt.cli.changes import cluster_lines
     from pytest_promptfmt.cli.output import visible
-    from pytest_promptfmt.reports.result import clusters_of
-    from pytest_promptfmt.reports.wording import counted, listed
+    from pytest_promptfmt.results.result import clusters_of
+    from pytest_promptfmt.results.wording import counted, listed
 
     console = Console(soft_wrap=True, highlight=False)
     for cluster in clusters_of(compared.result):
@@ -130,9 +130,9 @@ def _print(compared: Comparison, *, verbose: bool) -> None:
 
 
 def _markdown(compared: Comparison, limit: int) -> str:
-    from pytest_promptfmt.reports.markdown import bounded, cluster_blocks, code, finding_table
-    from pytest_promptfmt.reports.result import clusters_of
-    from pytest_promptfmt.reports.wording import counted
+    from pytest_promptfmt.results.markdown import bounded, cluster_blocks, code, finding_table
+    from pytest_promptfmt.results.result import clusters_of
+    from pytest_promptfmt.results.wording import counted
 
     old, _, rest = _headline(compared).partition(" → ")
     new, _, told = rest.partition(": ")

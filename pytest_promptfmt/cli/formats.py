@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pytest_promptfmt.cli.output import visible
-from pytest_promptfmt.errors import SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
 
 if TYPE_CHECKING:
     from pytest_promptfmt.formats.format import Format
@@ -48,9 +48,9 @@ def formats(
 def _kind(layout: Format, folder: Path) -> str:
     """Return where a format comes from, in words that are headings too."""
     from pytest_promptfmt.formats.builtin import BUILTIN_FORMATS
-    from pytest_promptfmt.formats.eval_framework import EVAL_FRAMEWORK_FORMATS
     from pytest_promptfmt.formats.literature import LITERATURE_FORMATS
     from pytest_promptfmt.formats.registry import FOLDER
+    from pytest_promptfmt.systems.eval_framework.class_formats import EVAL_FRAMEWORK_FORMATS
 
     if layout in BUILTIN_FORMATS:
         return "built in"

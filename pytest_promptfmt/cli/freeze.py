@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pytest_promptfmt.cli.output import visible
-from pytest_promptfmt.errors import Position, SettingsError, SourceError, display_path
+from pytest_promptfmt.core.errors import Position, SettingsError, SourceError, display_path
 
 
 def freeze(
@@ -37,9 +37,9 @@ def freeze(
 
     A dataset of the Hugging Face hub is downloaded: look at its licence before you commit its docs.
     """
-    from pytest_promptfmt.sources.freezing import ORIGIN, Redaction, Rows, as_lines, redacted
-    from pytest_promptfmt.sources.freezing import freeze as frozen_docs
-    from pytest_promptfmt.sources.lm_eval import load_tasks
+    from pytest_promptfmt.systems.lm_eval.docs.freezing import ORIGIN, Redaction, Rows, as_lines, redacted
+    from pytest_promptfmt.systems.lm_eval.docs.freezing import freeze as frozen_docs
+    from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
 
     tasks = load_tasks(file)
     if len(tasks) != 1 or file.is_dir():

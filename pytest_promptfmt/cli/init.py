@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pytest_promptfmt.errors import SettingsError, display_path
+from pytest_promptfmt.core.errors import SettingsError, display_path
 
 _ATTRIBUTES: Final = "**/__prompts__/** text eol=lf linguist-generated"
 _FILES: Final = {
@@ -73,7 +73,7 @@ def _requirement() -> str | None:
 
 
 def _tasks_in(folder: Path) -> Iterator[Path]:
-    from pytest_promptfmt.sources.lm_eval import looks_like_task
+    from pytest_promptfmt.systems.lm_eval.task_files import looks_like_task
 
     for path in sorted(folder.rglob("*.yaml")):
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)

@@ -11,7 +11,7 @@ import typer
 
 from pytest_promptfmt.cli.output import visible
 from pytest_promptfmt.cli.template_facts import fact_lines, facts_as_data, facts_of
-from pytest_promptfmt.errors import SettingsError, display_path
+from pytest_promptfmt.core.errors import SettingsError, display_path
 
 
 def profiles(
@@ -20,7 +20,13 @@ def profiles(
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
 ) -> None:
     """List the profiles: built in, and those that promptfmt.yaml of this folder and above it define."""
-    from pytest_promptfmt.profiles import BUILTIN_PROFILES, DEFAULT_PROFILES, Profile, builtin_profile, resolve_profiles
+    from pytest_promptfmt.core.profile import (
+        BUILTIN_PROFILES,
+        DEFAULT_PROFILES,
+        Profile,
+        builtin_profile,
+        resolve_profiles,
+    )
     from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
     from pytest_promptfmt.settings.profiles import defined_profiles
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from pytest_promptfmt.snapshots.characters import END, show_inner
+from pytest_promptfmt.core.text import END, show_inner
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.rendering.prompt import Instance, Prompt, Request
-    from pytest_promptfmt.tokenization import Tokenizer
-    from pytest_promptfmt.tokenization.encoding import EncodedPair
+    from pytest_promptfmt.core.prompt import Instance, Prompt, Request
+    from pytest_promptfmt.tokens import Tokenizer
+    from pytest_promptfmt.tokens.encoding import EncodedPair
 
 STYLES: Final[Mapping[str, str]] = {
     "system instruction": "magenta",
@@ -111,7 +111,7 @@ def request_lines(
 
     Requests come with their numbers; those that `pairs` has are shown in the tokens that are scored.
     """
-    from pytest_promptfmt.snapshots.characters import show
+    from pytest_promptfmt.core.text import show
     from pytest_promptfmt.snapshots.content import to_json
 
     for number, request in requests:

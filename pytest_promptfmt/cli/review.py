@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from pytest_promptfmt.cli.output import visible
-from pytest_promptfmt.errors import Position, SettingsError, SnapshotError, did_you_mean, display_path
-from pytest_promptfmt.reports.wording import listed
+from pytest_promptfmt.core.errors import Position, SettingsError, SnapshotError, did_you_mean, display_path
+from pytest_promptfmt.results.wording import listed
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from pytest_promptfmt.reports.edits import Edit
+    from pytest_promptfmt.results.edits import Edit
 
 _KEYS: Final = "[a] accept  [r] reject  [s] skip  [q] quit"
 _KEYS_OF_MANY: Final = f"{_KEYS}   in capitals: this and the {{alike:,}} alike that follow"
@@ -54,7 +54,7 @@ def review(
     defines it. What is rejected stays as it is and is named at the end, as what to mend, and leaves the file of
     pending snapshots; what is skipped waits there for the next review. No other file is touched.
     """
-    from pytest_promptfmt.reports.edits import read_pending, top_of, write_pending
+    from pytest_promptfmt.results.edits import read_pending, top_of, write_pending
 
     top = top_of(Path.cwd())
     names = source or []

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pytest_promptfmt.cli.output import visible
-from pytest_promptfmt.errors import PromptfmtError, SettingsError, WithheldError
+from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, WithheldError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pytest_promptfmt.collected import CollectedPrompts
-    from pytest_promptfmt.pipeline import Rendered
-    from pytest_promptfmt.rendering.prompt import Instance
+    from pytest_promptfmt.core.prompt import Instance
+    from pytest_promptfmt.plugin.collected import CollectedPrompts
+    from pytest_promptfmt.study import Rendered
 
 
 def show(
@@ -39,7 +39,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
 ) -> None:
     """Show the prompts of a task, each piece in the colour of its origin, with requests and findings."""
-    from pytest_promptfmt.collected import with_collected
+    from pytest_promptfmt.plugin.collected import with_collected
 
     options = ["--promptfmt-task", task]
     for name in profile or ():
@@ -133,7 +133,7 @@ def _print(
     from rich.text import Text
 
     from pytest_promptfmt.cli.prompts import legend, prompt_lines, request_lines, token_lines
-    from pytest_promptfmt.reports.views import scored_pairs
+    from pytest_promptfmt.results.views import scored_pairs
 
     console = Console(soft_wrap=True, highlight=False)
     console.print(Text(f"{prompts.task.id} [{prompts.profile_id}]", "bold underline"))

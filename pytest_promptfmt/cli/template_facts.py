@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_promptfmt.errors import PromptfmtError
-from pytest_promptfmt.profiles import Profile
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.profile import Profile
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.rendering.template_facts import TemplateFacts
+    from pytest_promptfmt.chat.template_facts import TemplateFacts
 
 
 def facts_of(profile: Profile) -> TemplateFacts | None:
@@ -19,9 +19,9 @@ def facts_of(profile: Profile) -> TemplateFacts | None:
 
     A template that cannot be had is one whose facts say so.
     """
-    from pytest_promptfmt.profiles.loading import load_profile
-    from pytest_promptfmt.rendering.template_facts import TemplateFacts
-    from pytest_promptfmt.rendering.template_probes import template_facts
+    from pytest_promptfmt.chat.profile_loading import load_profile
+    from pytest_promptfmt.chat.template_facts import TemplateFacts
+    from pytest_promptfmt.chat.template_probes import template_facts
 
     if not profile.is_chat:
         return None

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from pytest_promptfmt.errors import FormatError
+from pytest_promptfmt.core.errors import FormatError
 
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _COMMENT = re.compile("#[^\n\r\x85\u2028\u2029]*")

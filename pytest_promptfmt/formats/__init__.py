@@ -9,7 +9,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_promptfmt.errors import FormatError, PromptfmtError
+from pytest_promptfmt.core.errors import FormatError, PromptfmtError
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats.apply import (
     LaidOutTask,
     Overwritten,
@@ -25,7 +26,6 @@ from pytest_promptfmt.formats.registry import find_format, known_formats, regist
 from pytest_promptfmt.formats.suffix import split_name, split_suffix
 from pytest_promptfmt.formats.template import Resolve, TemplatedTask, apply_template, has_template
 from pytest_promptfmt.formats.variants import AXES, variants_of, vary
-from pytest_promptfmt.tasks import Task
 
 __all__ = [
     "AXES",

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_promptfmt.errors import FormatError, Position, did_you_mean
+from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean
+from pytest_promptfmt.core.task import UNSET, CodeAssembly, FewShot, Spec, Task
 from pytest_promptfmt.formats.builder import STAND_INS, Fields, Templates, build_templates
 from pytest_promptfmt.formats.declared import declared, is_single
 from pytest_promptfmt.formats.fields import choices_field, text_field
@@ -19,7 +20,6 @@ from pytest_promptfmt.formats.registry import find_format, known_formats
 from pytest_promptfmt.formats.scorers import Scorer, make_scorer
 from pytest_promptfmt.formats.template import TemplatedTask, has_template
 from pytest_promptfmt.formats.variants import split_variants, vary
-from pytest_promptfmt.tasks import UNSET, CodeAssembly, FewShot, Spec, Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from jinja2 import meta
 
-from pytest_promptfmt.errors import FormatError
+from pytest_promptfmt.core.errors import FormatError
+from pytest_promptfmt.core.task import Spec, TextTemplate
 from pytest_promptfmt.formats.fields import Choices, Field
 from pytest_promptfmt.formats.format import TEXT_FIELDS, Format, Where
 from pytest_promptfmt.formats.jinja_text import grammar, literal, operand, sealed
 from pytest_promptfmt.formats.labels import LABEL_SETS, NUMBERS, first_labels, label_count, sequence_expression
-from pytest_promptfmt.tasks import Spec, TextTemplate
 
 LABEL_VARIABLES = ("_num_choices", "_choice_labels", "_choice_list_and", "_choice_list_or")
 """The variables of seed 000, there where choices are labelled."""

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pytest_promptfmt.errors import FormatError, PromptfmtError, did_you_mean
+from pytest_promptfmt.core.errors import FormatError, PromptfmtError, did_you_mean
+from pytest_promptfmt.core.task import Task, TaskDocs
 from pytest_promptfmt.formats.jinja_text import has_markup, is_name, only_expression
 from pytest_promptfmt.formats.reading import labels_in, segments_of
 from pytest_promptfmt.formats.registry import find_format
@@ -26,10 +27,9 @@ from pytest_promptfmt.formats.template_configs import (
     TemplateConfig,
 )
 from pytest_promptfmt.formats.template_factory import TemplateFactory
-from pytest_promptfmt.tasks import Task, TaskDocs
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.rendering.prompt import Instance
+    from pytest_promptfmt.core.prompt import Instance
 
 
 @dataclass(frozen=True, slots=True)

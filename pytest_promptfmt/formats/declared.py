@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_promptfmt.errors import FormatError
-from pytest_promptfmt.tasks import Task
+from pytest_promptfmt.core.errors import FormatError
+from pytest_promptfmt.core.task import Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import jinja2
 
-from pytest_promptfmt.errors import FormatError, Position
+from pytest_promptfmt.core.errors import FormatError, Position
+from pytest_promptfmt.core.task import FunctionRef, Spec
 from pytest_promptfmt.formats.jinja_text import grammar, has_markup, is_path, literal, only_expression, operand, sealed
-from pytest_promptfmt.tasks import FunctionRef, Spec
 
 
 @dataclass(frozen=True, slots=True)

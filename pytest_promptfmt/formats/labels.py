@@ -7,7 +7,7 @@ from string import ascii_lowercase, ascii_uppercase
 from types import MappingProxyType
 from typing import Any
 
-from pytest_promptfmt.errors import FormatError, Position, did_you_mean
+from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean
 from pytest_promptfmt.formats.jinja_text import literal
 
 NUMBERS = "numbers"

@@ -15,7 +15,7 @@ import jinja2
 from jinja2 import meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from pytest_promptfmt.errors import FormatError
+from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.formats.format import Format
 from pytest_promptfmt.formats.jinja_text import grammar, has_markup
 from pytest_promptfmt.formats.labels import first_labels

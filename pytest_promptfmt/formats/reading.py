@@ -13,10 +13,10 @@ from typing import Any
 
 import jinja2
 
-from pytest_promptfmt.errors import FormatError, did_you_mean
+from pytest_promptfmt.core.errors import FormatError, did_you_mean
+from pytest_promptfmt.core.task import Spec, Task
 from pytest_promptfmt.formats.jinja_text import grammar, has_markup, only_expression
 from pytest_promptfmt.formats.labels import LABEL_SETS
-from pytest_promptfmt.tasks import Spec, Task
 
 FIELD_NAMES = {"question": "doc_to_text", "choices": "doc_to_choice", "answer": "doc_to_target"}
 """The keys of `metadata.promptfmt.fields`, by which a task tells formats its fields without changing its prompt."""

@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
-from pytest_promptfmt.errors import FormatError, Position, did_you_mean, display_path
+from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean, display_path
 from pytest_promptfmt.formats.builtin import BUILTIN_FORMATS
-from pytest_promptfmt.formats.eval_framework import EVAL_FRAMEWORK_FORMATS
 from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS, Format
 from pytest_promptfmt.formats.literature import LITERATURE_FORMATS
+from pytest_promptfmt.systems.eval_framework.class_formats import EVAL_FRAMEWORK_FORMATS
 
 ENTRY_POINT_GROUP = "pytest_promptfmt.formats"
 FOLDER = "formats"

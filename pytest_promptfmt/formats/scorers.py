@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from pytest_promptfmt.errors import FormatError, Position, did_you_mean
+from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean
 from pytest_promptfmt.formats.labels import LABEL_SETS, NUMBERS, ChoiceLabels
 
 METRICS: tuple[Mapping[str, Any], ...] = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from pytest_promptfmt.errors import FormatError
-from pytest_promptfmt.tasks import Task
+from pytest_promptfmt.core.errors import FormatError
+from pytest_promptfmt.core.task import Task
 
 
 def split_name(name: str) -> tuple[str, str | None]:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_promptfmt.errors import CodeNotAllowedError, FormatError
+from pytest_promptfmt.core.errors import CodeNotAllowedError, FormatError
+from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.formats.template_configs import LabelledChoices, TemplateConfig
 from pytest_promptfmt.formats.template_factory import TemplateFactory
-from pytest_promptfmt.tasks import FunctionRef, Task
 
 Resolve = Callable[[FunctionRef], Any]
 """From a `!function` to the object it names, for code that the user allows to run."""

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from pytest_promptfmt.errors import FormatError, did_you_mean
+from pytest_promptfmt.core.errors import FormatError, did_you_mean
 from pytest_promptfmt.formats.jinja_text import has_markup, literal, printed, sealed
 from pytest_promptfmt.formats.labels import checked_labels
 

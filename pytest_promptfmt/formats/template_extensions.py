@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pytest_promptfmt.errors import FormatError
+from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.formats.jinja_text import literal, printed, sealed
 from pytest_promptfmt.formats.labels import checked_labels
 from pytest_promptfmt.formats.template_configs import LabelledChoices, TemplateConfig, check_text

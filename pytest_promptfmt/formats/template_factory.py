@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any
 
-from pytest_promptfmt.errors import FormatError, did_you_mean
+from pytest_promptfmt.core.errors import FormatError, did_you_mean
 from pytest_promptfmt.formats.labels import first_labels
 from pytest_promptfmt.formats.template_configs import (
     ClozeTemplateConfig,

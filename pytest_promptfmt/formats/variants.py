@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from pytest_promptfmt.errors import FormatError, did_you_mean
+from pytest_promptfmt.core.errors import FormatError, did_you_mean
 from pytest_promptfmt.formats.builder import LABEL_VARIABLES
 from pytest_promptfmt.formats.format import ORDERS, PROMPT_FIELDS, TEXT_FIELDS, Format
 from pytest_promptfmt.formats.labels import label_count

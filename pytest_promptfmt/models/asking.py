@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_promptfmt.core.prompt import Instance, Request
 from pytest_promptfmt.models.base import Ask
-from pytest_promptfmt.rendering.prompt import Instance, Request
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.tokenization import Tokenizer
-    from pytest_promptfmt.tokenization.encoding import Split
+    from pytest_promptfmt.tokens import Tokenizer
+    from pytest_promptfmt.tokens.encoding import Split
 
 MAX_TOKENS: Final = 256
 """The budget of a task that names none (lm-eval 0.4.13)."""
@@ -83,8 +83,8 @@ def budget_of(arguments: Mapping[str, Any]) -> int:
 
 def with_ids(asked: Sequence[Asked], tokenizer: Tokenizer, *, split: Split) -> list[Asked]:
     """Return the questions with the ids that lm-eval 0.4.13's HFLM sends."""
-    from pytest_promptfmt.tokenization.encoding import encode_pairs
-    from pytest_promptfmt.tokenization.requests import encode_prompts
+    from pytest_promptfmt.tokens.encoding import encode_pairs
+    from pytest_promptfmt.tokens.requests import encode_prompts
 
     pairs = [(one.ask.context, one.ask.continuation) for one in asked if one.ask.continuation is not None]
     prompts = iter(encode_prompts(tokenizer, [one.ask.context for one in asked if one.ask.continuation is None]))

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.tokenization import Tokenizer
+    from pytest_promptfmt.tokens import Tokenizer
 
 Finish = Literal["stop", "end", "length"]
 """Why a generation ended: a stop sequence, the model's own end token, or its budget of tokens."""

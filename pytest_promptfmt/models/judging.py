@@ -11,20 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_promptfmt.errors import PromptfmtError
+from pytest_promptfmt.answers.answers import answers_of
+from pytest_promptfmt.answers.completions import Chain, is_nothing, number_of
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.task import Doc, Task
 from pytest_promptfmt.models.asking import Asked
 from pytest_promptfmt.models.base import Generation, Likelihood
 from pytest_promptfmt.models.recording import digest_of
 from pytest_promptfmt.models.thresholds import Thresholds
-from pytest_promptfmt.rendering.prompt import Instance
-from pytest_promptfmt.scoring.answers import answers_of
-from pytest_promptfmt.scoring.completions import Chain, is_nothing, number_of
-from pytest_promptfmt.scoring.metrics import metrics_of
-from pytest_promptfmt.scoring.results import LogLikelihood, Question, questions_of, score_doc
-from pytest_promptfmt.tasks import Doc, Task
+from pytest_promptfmt.systems.lm_eval.scoring.metrics import metrics_of
+from pytest_promptfmt.systems.lm_eval.scoring.results import LogLikelihood, Question, questions_of, score_doc
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.tokenization import Tokenizer
+    from pytest_promptfmt.tokens import Tokenizer
 
 LABEL_TOKENS: Final = 2
 """A candidate of up to so many tokens is a label, on which a model that follows the format puts its probability."""

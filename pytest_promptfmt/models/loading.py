@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_promptfmt.errors import ModelError, TokenizerError
+from pytest_promptfmt.core.errors import ModelError, TokenizerError
+from pytest_promptfmt.core.network import online
 from pytest_promptfmt.models.registry import ModelOptions
-from pytest_promptfmt.network import online
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.tokenization import Tokenizer
+    from pytest_promptfmt.tokens import Tokenizer
 
 _DTYPES: Final = ("float32", "bfloat16", "float16", "float64")
 
@@ -23,7 +23,7 @@ def load_model(source: str, options: ModelOptions) -> tuple[Any, Tokenizer]:
 
     Raises ModelError for what is missing or cannot be loaded.
     """
-    from pytest_promptfmt.tokenization import load_tokenizer
+    from pytest_promptfmt.tokens import load_tokenizer
 
     torch = import_torch()
     import transformers

@@ -14,14 +14,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pytest_promptfmt.errors import ModelError
+from pytest_promptfmt.core.errors import ModelError
 from pytest_promptfmt.models.base import Ask, Finish, Generation, Likelihood, cut
 from pytest_promptfmt.models.registry import ModelOptions
 
 if TYPE_CHECKING:
     import openai
 
-    from pytest_promptfmt.tokenization import Tokenizer
+    from pytest_promptfmt.tokens import Tokenizer
 
 RETRIES: Final = 2
 _MOST_STOPS: Final = 4

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Self
 from uuid import uuid4
 
-from pytest_promptfmt.errors import ModelError, Position
+from pytest_promptfmt.core.errors import ModelError, Position
 from pytest_promptfmt.models.base import Answer, Ask, Generation, Likelihood
 
 DECIMALS: Final = 6
@@ -80,7 +80,7 @@ class Entry:
 
 def digest_of(ids: Sequence[int] | None) -> str | None:
     """Return the digest of token ids as snapshots show it, None of none."""
-    from pytest_promptfmt.tokenization.encoding import digest_of_ids
+    from pytest_promptfmt.tokens.encoding import digest_of_ids
 
     return None if ids is None else digest_of_ids(ids)
 

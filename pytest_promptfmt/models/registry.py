@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
-from pytest_promptfmt.errors import ModelError, did_you_mean
+from pytest_promptfmt.core.errors import ModelError, did_you_mean
 from pytest_promptfmt.models.base import Model
 
 ENTRY_POINTS: Final = "promptfmt.models"

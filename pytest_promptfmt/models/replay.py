@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_promptfmt.errors import ModelError, Position
+from pytest_promptfmt.core.errors import ModelError, Position
 from pytest_promptfmt.models.base import NO_FACTS, Ask, Generation, Likelihood
 from pytest_promptfmt.models.recording import Entry, read_entries
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.tokenization import Tokenizer
+    from pytest_promptfmt.tokens import Tokenizer
 
 
 class ReplayModel:

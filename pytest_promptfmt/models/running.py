@@ -9,7 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_promptfmt.errors import ModelError, OtherTokenizerError
+from pytest_promptfmt.core.errors import ModelError, OtherTokenizerError
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.models.asking import Asked, questions, with_ids
 from pytest_promptfmt.models.base import Answer, Model
 from pytest_promptfmt.models.judging import Judged, Reply, judge
@@ -17,12 +20,9 @@ from pytest_promptfmt.models.recording import Entry, Recorder, Where, digest_of,
 from pytest_promptfmt.models.registry import ModelOptions, open_model
 from pytest_promptfmt.models.replay import ReplayModel
 from pytest_promptfmt.models.thresholds import thresholds_of
-from pytest_promptfmt.profiles import Profile
-from pytest_promptfmt.rendering.prompt import Instance
-from pytest_promptfmt.tasks import Task
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.tokenization import Tokenizer
+    from pytest_promptfmt.tokens import Tokenizer
 
 TINY: Final = "tiny"
 TINY_FORMATS: Final = frozenset(
@@ -161,7 +161,7 @@ class ModelRun:
 def _tokenizer_for(model: Model, profile: Profile) -> Tokenizer | None:
     if profile.tokenizer is None:
         return model.tokenizer
-    from pytest_promptfmt.tokenization import load_tokenizer
+    from pytest_promptfmt.tokens import load_tokenizer
 
     own = load_tokenizer(profile.tokenizer)
     if model.tokenizer is not None and model.tokenizer.digest != own.digest:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from pytest_promptfmt.errors import ModelError, did_you_mean
-from pytest_promptfmt.tasks import Task
+from pytest_promptfmt.core.errors import ModelError, did_you_mean
+from pytest_promptfmt.core.task import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

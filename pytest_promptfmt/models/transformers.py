@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pytest_promptfmt.errors import ModelError
+from pytest_promptfmt.core.errors import ModelError
 from pytest_promptfmt.models.base import Ask, Finish, Generation, Likelihood, cut
 from pytest_promptfmt.models.loading import load_model
 from pytest_promptfmt.models.registry import ModelOptions
@@ -21,7 +21,7 @@ from pytest_promptfmt.models.registry import ModelOptions
 if TYPE_CHECKING:
     import torch
 
-    from pytest_promptfmt.tokenization import Tokenizer
+    from pytest_promptfmt.tokens import Tokenizer
 
 _CHUNKS: Final = 8
 """Batches that are sorted by length together; answers are given out, and can be kept, after each such part."""

@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from pytest_promptfmt.checks.baseline import ERROR, Entry, read_baseline, write_baseline
-from pytest_promptfmt.errors import SettingsError, did_you_mean, display_path
-from pytest_promptfmt.reports.wording import counted
+from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
+from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
 from pytest_promptfmt.revisions.telling import retold
 from pytest_promptfmt.revisions.trees import TASK_SUFFIXES, TaskSource, task_source, task_sources, words_of

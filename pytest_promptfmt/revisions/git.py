@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_promptfmt.errors import PromptfmtError, SettingsError, did_you_mean
+from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean
 
 WORK_TREE = "the work tree"
 """How the files as they are now are called."""

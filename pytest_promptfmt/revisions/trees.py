@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.errors import PromptfmtError
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.revisions.git import files_below
-from pytest_promptfmt.sources.kinds import kind_of, read_if_task
-from pytest_promptfmt.tasks import FunctionRef
+from pytest_promptfmt.systems.lm_eval.kinds import kind_of, read_if_task
 
 TASK_SUFFIXES: Final = (".yaml", ".yml")
 _READS_FILES: Final = re.compile(

@@ -11,9 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.errors import PromptfmtError
-from pytest_promptfmt.sources.lm_eval import load_tasks
-from pytest_promptfmt.tasks import FunctionRef
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
 
 _PROMPT_KEYS: Final = (
     "doc_to_text",

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.errors import Position, PromptfmtError, SettingsError, did_you_mean
+from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, did_you_mean
+from pytest_promptfmt.core.yaml_parser import ParsedFile, parse_file
 from pytest_promptfmt.settings.keys import KEYS, PROFILE_KEYS, Key
-from pytest_promptfmt.sources.yaml_parser import ParsedFile, parse_file
 
 FILE_NAMES: Final = ("promptfmt.yaml", "promptfmt.yml")
 _NAME: Final = re.compile(r"[^\s,:=*?\[\]/\\]+")

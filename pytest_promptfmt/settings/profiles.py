@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from pytest_promptfmt.errors import Position, SettingsError, did_you_mean, display_path
-from pytest_promptfmt.profiles import (
+from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.profile import (
     ALL_CHAT,
     ARCHETYPE_PREFIX,
     BUILTIN_PROFILES,
@@ -25,8 +25,8 @@ from pytest_promptfmt.profiles import (
     resolve_profiles,
     with_builtin_template,
 )
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.settings.file import SettingsFile
-from pytest_promptfmt.tasks import Task
 
 RESERVED: Final = (*BUILTIN_PROFILES, ALL_CHAT, "extraction")
 """Names that no file may give to a profile of its own."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
-from pytest_promptfmt.errors import Position, SettingsError
-from pytest_promptfmt.profiles import PLAIN, Profile, is_profile_name, resolve_profiles
+from pytest_promptfmt.core.errors import Position, SettingsError
+from pytest_promptfmt.core.profile import PLAIN, Profile, is_profile_name, resolve_profiles
 from pytest_promptfmt.settings.file import FILE_NAMES, SettingsFile, find_settings_file, read_settings_file
 from pytest_promptfmt.settings.profiles import defined_profiles, given_profiles, overridden
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from pytest_promptfmt.errors import Position, SnapshotError
+from pytest_promptfmt.core.errors import Position, SnapshotError
 from pytest_promptfmt.snapshots.diff import Change, changes
 from pytest_promptfmt.snapshots.document import Document, body_of, read_document, write_document
 

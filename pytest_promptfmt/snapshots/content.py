@@ -9,7 +9,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
-from pytest_promptfmt.rendering.prompt import Instance, Request
+from pytest_promptfmt.core.prompt import Instance, Request
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section
 
 _MAX_DEPTH = 20

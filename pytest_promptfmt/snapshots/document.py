@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from pytest_promptfmt.errors import Position, SnapshotError
-from pytest_promptfmt.snapshots.characters import END, BadEscapeError, needs_no_names, show, show_inner, unshow
+from pytest_promptfmt.core.errors import Position, SnapshotError
+from pytest_promptfmt.core.text import END, BadEscapeError, needs_no_names, show, show_inner, unshow
 
 MAGIC = "pytest-promptfmt snapshot "
 VERSION = "1"

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_promptfmt.errors import Position, SnapshotError
-from pytest_promptfmt.profiles import is_given_name
+from pytest_promptfmt.core.errors import Position, SnapshotError
+from pytest_promptfmt.core.profile import is_given_name
 from pytest_promptfmt.snapshots.document import MAGIC, read_document
 from pytest_promptfmt.snapshots.paths import (
     DIRECTORY,

@@ -16,7 +16,7 @@ from syrupy.exceptions import TaintedSnapshotError
 from syrupy.extensions.base import AbstractSyrupyExtension
 from syrupy.location import PyTestLocation
 
-from pytest_promptfmt.errors import Position, SnapshotError
+from pytest_promptfmt.core.errors import Position, SnapshotError
 from pytest_promptfmt.snapshots.comparison import Comparison, State, compare
 from pytest_promptfmt.snapshots.document import Document, UnknownVersionError
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots, is_snapshot_location

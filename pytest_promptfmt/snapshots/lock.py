@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from pytest_promptfmt.errors import Position, PromptfmtError, SnapshotError
-from pytest_promptfmt.sources.yaml_parser import parse_file
+from pytest_promptfmt.core.errors import Position, PromptfmtError, SnapshotError
+from pytest_promptfmt.core.yaml_parser import parse_file
 
 FILE_NAME: Final = "promptfmt.lock"
 _HEAD: Final = (

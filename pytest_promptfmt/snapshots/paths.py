@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from pytest_promptfmt.errors import Position, SnapshotError
+from pytest_promptfmt.core.errors import Position, SnapshotError
 
 DIRECTORY: Final = "__prompts__"
 SUFFIX: Final = ".txt"

@@ -16,15 +16,15 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from pytest_promptfmt.errors import TokenizerError
-from pytest_promptfmt.profiles import Profile
-from pytest_promptfmt.rendering.prompt import Instance, Request
+from pytest_promptfmt.core.errors import TokenizerError
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.prompt import Instance, Request
 from pytest_promptfmt.snapshots.document import Document, Entry, Section
-from pytest_promptfmt.tokenization.requests import LONGEST_LOOKED_AT, encode_prompts, encode_rolling
+from pytest_promptfmt.tokens.requests import LONGEST_LOOKED_AT, encode_prompts, encode_rolling
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.tokenization import Tokenizer
-    from pytest_promptfmt.tokenization.encoding import EncodedPair, PairEncoder
+    from pytest_promptfmt.tokens import Tokenizer
+    from pytest_promptfmt.tokens.encoding import EncodedPair, PairEncoder
 
 FIRST_TOKENS: Final = 3
 """Tokens shown of the beginning of a long text: BOS, and what stands in its place."""
@@ -207,6 +207,6 @@ def _length(request: Request) -> int:
 
 
 def _digest(ids: Sequence[int]) -> str:
-    from pytest_promptfmt.tokenization.encoding import digest_of_ids
+    from pytest_promptfmt.tokens.encoding import digest_of_ids
 
     return digest_of_ids(ids)

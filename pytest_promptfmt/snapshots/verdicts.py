@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from pytest_promptfmt.errors import SnapshotError
-from pytest_promptfmt.scoring.phrasings import CLASSES
-from pytest_promptfmt.scoring.transcripts import Transcript
-from pytest_promptfmt.scoring.verdicts import Matrix, Row
+from pytest_promptfmt.answers.phrasings import CLASSES
+from pytest_promptfmt.answers.transcripts import Transcript
+from pytest_promptfmt.answers.verdicts import Matrix, Row
+from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section, read_document
 
 EXTRACTION = "extraction"

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.checks.findings import shown
 from pytest_promptfmt.checks.registry import check, find_check, known_checks
 from pytest_promptfmt.checks.selection import Selection, parse_codes, parse_per_file, written_ignores
-from pytest_promptfmt.errors import SettingsError
-from pytest_promptfmt.pipeline import Pipeline
-from pytest_promptfmt.profiles import PLAIN
+from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.core.finding import shown
+from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.sources.index import TaskIndex
-from pytest_promptfmt.sources.lm_eval import read_task_file
+from pytest_promptfmt.study import Pipeline
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
 
 ROOT = Path(__file__).parents[2]
 

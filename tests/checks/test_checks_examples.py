@@ -5,19 +5,19 @@ from pathlib import Path
 import pytest
 
 from pytest_promptfmt.checks.documentation import documentation_of, write_example
-from pytest_promptfmt.checks.findings import Reported
 from pytest_promptfmt.checks.registry import Check, known_checks
 from pytest_promptfmt.checks.running import check_view
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.checks.views import FileView
+from pytest_promptfmt.core.finding import Reported
+from pytest_promptfmt.core.profile import PLAIN, Profile, resolve_profiles
 from pytest_promptfmt.formats import laid_out
-from pytest_promptfmt.pipeline import Pipeline
-from pytest_promptfmt.profiles import PLAIN, Profile, resolve_profiles
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.settings.file import read_settings_file
 from pytest_promptfmt.settings.profiles import defined_profiles, task_profiles
-from pytest_promptfmt.sources.index import TaskIndex
-from pytest_promptfmt.sources.lm_eval import read_task_file
+from pytest_promptfmt.study import Pipeline
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
 
 CHECKS = {code: check for code, check in known_checks().items() if check.is_builtin}
 WITH_EXAMPLE = [code for code, check in CHECKS.items() if documentation_of(check).example]

@@ -15,15 +15,15 @@ from test_checks_properties import whole_configs
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.running import Checked
 from pytest_promptfmt.checks.selection import Selection
-from pytest_promptfmt.errors import PromptfmtError
-from pytest_promptfmt.pipeline import Pipeline
-from pytest_promptfmt.profiles import PLAIN, Profile, builtin_profile
-from pytest_promptfmt.reports.findings import FindingTally, finding_lines
-from pytest_promptfmt.reports.outcomes import Outcome
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.profile import PLAIN, Profile, builtin_profile
+from pytest_promptfmt.core.task import locate_nowhere
+from pytest_promptfmt.results.findings import FindingTally, finding_lines
+from pytest_promptfmt.results.outcomes import Outcome
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.sources.task_config import task_from_config
-from pytest_promptfmt.tasks import locate_nowhere
-from pytest_promptfmt.tokenization import ARCHETYPES
+from pytest_promptfmt.study import Pipeline
+from pytest_promptfmt.systems.lm_eval.task_config import task_from_config
+from pytest_promptfmt.tokens import ARCHETYPES
 
 FRIENDLY = """\
 {% if messages[0].role != 'system' %}<|im_start|>system

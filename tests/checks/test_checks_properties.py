@@ -13,14 +13,14 @@ from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.running import Checked, check_view
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.checks.views import FileView
-from pytest_promptfmt.errors import PromptfmtError
-from pytest_promptfmt.pipeline import Pipeline
-from pytest_promptfmt.profiles import PLAIN, Profile, builtin_profile
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.profile import PLAIN, Profile, builtin_profile
+from pytest_promptfmt.core.task import locate_nowhere
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.sources.index import TaskIndex
-from pytest_promptfmt.sources.lm_eval import read_task_file
-from pytest_promptfmt.sources.task_config import task_from_config
-from pytest_promptfmt.tasks import locate_nowhere
+from pytest_promptfmt.study import Pipeline
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+from pytest_promptfmt.systems.lm_eval.task_config import task_from_config
+from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
 
 SELECTION = Selection(checks=known_checks())
 CHAT = builtin_profile("chat-llama3")

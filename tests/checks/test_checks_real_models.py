@@ -12,12 +12,12 @@ import pytest
 from pytest_promptfmt.checks.documentation import write_example
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.selection import Selection
-from pytest_promptfmt.pipeline import Pipeline
-from pytest_promptfmt.profiles import PLAIN, Profile
+from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.sources.index import TaskIndex
-from pytest_promptfmt.sources.lm_eval import read_task_file
-from pytest_promptfmt.tokenization import load_tokenizer
+from pytest_promptfmt.study import Pipeline
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
+from pytest_promptfmt.tokens import load_tokenizer
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 

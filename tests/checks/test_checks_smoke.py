@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.checks.findings import Reported, Severity
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.selection import Selection
-from pytest_promptfmt.pipeline import Pipeline
-from pytest_promptfmt.profiles import PLAIN
+from pytest_promptfmt.core.finding import Reported, Severity
+from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.sources.index import TaskIndex
-from pytest_promptfmt.sources.lm_eval import read_task_file
+from pytest_promptfmt.study import Pipeline
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
 
 TASK = r"""task: metals
 test_split: test

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_promptfmt.cli.yaml_edit import with_keys
-from pytest_promptfmt.errors import FormatError
+from pytest_promptfmt.core.errors import FormatError
 
 PAGE = """\
 # head

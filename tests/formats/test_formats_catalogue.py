@@ -9,8 +9,8 @@ import pytest
 from pytest_promptfmt.formats import known_formats
 from pytest_promptfmt.formats.builtin import BUILTIN_FORMATS
 from pytest_promptfmt.formats.catalogue import describe, markdown, sample
-from pytest_promptfmt.formats.eval_framework import EVAL_FRAMEWORK_FORMATS
 from pytest_promptfmt.formats.literature import LITERATURE_FORMATS
+from pytest_promptfmt.systems.eval_framework.class_formats import EVAL_FRAMEWORK_FORMATS
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.errors import FormatError, RenderError
+from pytest_promptfmt.core.errors import FormatError, RenderError
+from pytest_promptfmt.core.task import FewShot, FunctionRef, Task, TaskDocs
 from pytest_promptfmt.formats import (
     LaidOutTask,
     apply_format,
@@ -19,8 +20,7 @@ from pytest_promptfmt.formats import (
     split_suffix,
     wanted_formats,
 )
-from pytest_promptfmt.sources.lm_eval import load_tasks
-from pytest_promptfmt.tasks import FewShot, FunctionRef, Task, TaskDocs
+from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
 
 FIELDS = {"doc_to_text": "question", "doc_to_target": "answer", "doc_to_choice": "choices"}
 

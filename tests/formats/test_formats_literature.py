@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
+from pytest_promptfmt.core.task import Task, TaskDocs
 from pytest_promptfmt.formats import apply_format, known_formats
 from pytest_promptfmt.formats.literature import LITERATURE_FORMATS
 from pytest_promptfmt.formats.pieces import differences, prompt_pieces, stand_in
-from pytest_promptfmt.sources.synthetic import synthetic_docs
-from pytest_promptfmt.tasks import Task, TaskDocs
+from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import synthetic_docs
 
 QUESTION = "Which is a cat?"
 CHOICES = ["lion", "dog", "bird"]

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.task import Task, TaskDocs
 from pytest_promptfmt.formats import Format, LaidOutTask, known_formats, lay_out, variants_of
 from pytest_promptfmt.formats.jinja_text import grammar, literal, printed, sealed
 from pytest_promptfmt.formats.labels import label_count
 from pytest_promptfmt.formats.pieces import Asked, answer_pieces, prompt_pieces, shown_order, target_text
-from pytest_promptfmt.rendering.prompt import Instance
-from pytest_promptfmt.tasks import Task, TaskDocs
 
 EVERY = tuple(made for layout in known_formats().values() for made in (layout, *variants_of(layout)))
 TASK = Task(name="t", doc_to_text="question", doc_to_target="answer", doc_to_choice="choices")

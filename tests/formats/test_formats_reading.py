@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_promptfmt.errors import FormatError
+from pytest_promptfmt.core.errors import FormatError
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import apply_format
 from pytest_promptfmt.formats.reading import read_mappings
-from pytest_promptfmt.sources.synthetic import synthetic_docs
-from pytest_promptfmt.tasks import Task
+from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import synthetic_docs
 
 LETTERS = ["A", "B", "C"]
 

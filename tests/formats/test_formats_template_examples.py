@@ -25,7 +25,8 @@ from pytest_promptfmt import (
     mmlu_template,
     numbered_template,
 )
-from pytest_promptfmt.errors import CodeNotAllowedError, FormatError, RenderError
+from pytest_promptfmt.core.errors import CodeNotAllowedError, FormatError, RenderError
+from pytest_promptfmt.core.task import FunctionRef, Task, TaskDocs
 from pytest_promptfmt.formats import laid_out
 from pytest_promptfmt.formats.template import TemplatedTask
 from pytest_promptfmt.formats.template_extensions import (
@@ -33,8 +34,7 @@ from pytest_promptfmt.formats.template_extensions import (
     GenerationTemplateConfig,
     RankingTemplateConfig,
 )
-from pytest_promptfmt.sources.lm_eval import load_tasks
-from pytest_promptfmt.tasks import FunctionRef, Task, TaskDocs
+from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
 
 CHOICES = ["choice1", "choice2", "choice3", "choice4"]
 DOC = {"question": "Question text", "choices": CHOICES, "answer": 1}

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from pytest_promptfmt.errors import FormatError
+from pytest_promptfmt.core.errors import FormatError
+from pytest_promptfmt.core.task import Task, TaskDocs
 from pytest_promptfmt.formats import (
     AXES,
     apply_format,
@@ -18,7 +19,6 @@ from pytest_promptfmt.formats import (
 )
 from pytest_promptfmt.formats.pieces import Asked, differences
 from pytest_promptfmt.formats.variants import Variant, parse_variant, split_variants, undeclared_changes
-from pytest_promptfmt.tasks import Task, TaskDocs
 
 TASK = Task(name="t", doc_to_text="question", doc_to_target="answer", doc_to_choice="choices")
 DOC = {"question": "Q", "choices": ["Rome", "Oslo", "Ulm"], "answer": 1, "topic": "T"}

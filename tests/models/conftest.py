@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from pytest_promptfmt.core.prompt import Request
 from pytest_promptfmt.models.asking import Asked, with_ids
 from pytest_promptfmt.models.base import Ask
 from pytest_promptfmt.models.tiny import FOLDER
-from pytest_promptfmt.rendering.prompt import Request
 
 needs_torch = "running a model needs torch, of the extra `model`"
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt import load_tasks
+from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.models.base import Ask, Generation, Likelihood
 from pytest_promptfmt.models.registry import ModelOptions
 from pytest_promptfmt.models.running import ModelRun, ModelSettings
-from pytest_promptfmt.profiles import PLAIN
-from pytest_promptfmt.scoring.class_metrics import with_class_scoring
+from pytest_promptfmt.systems.eval_framework.class_scoring import with_class_scoring
 
 pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
 

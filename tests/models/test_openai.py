@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.errors import ModelError
+from pytest_promptfmt.core.errors import ModelError
 from pytest_promptfmt.models import open_model
 from pytest_promptfmt.models.base import Ask
 from pytest_promptfmt.models.registry import ModelOptions

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_promptfmt.errors import ModelError
+from pytest_promptfmt.core.errors import ModelError
 from pytest_promptfmt.models.base import Answer, Ask, Generation, Likelihood
 from pytest_promptfmt.models.recording import Entry, Recorder, Where, join_parts, read_entries, write_entries
 from pytest_promptfmt.models.replay import ReplayModel

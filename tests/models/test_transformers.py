@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.errors import ModelError
+from pytest_promptfmt.core.errors import ModelError
 from pytest_promptfmt.models import open_model
 from pytest_promptfmt.models.base import Ask, Generation, Likelihood
 from pytest_promptfmt.models.registry import ModelOptions

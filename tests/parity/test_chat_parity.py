@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_promptfmt.profiles import BUILTIN_PROFILES, Profile, builtin_profile
-from pytest_promptfmt.profiles.loading import wanted_template
-from pytest_promptfmt.rendering.conversation import render_messages
+from pytest_promptfmt.chat.conversation import render_messages
+from pytest_promptfmt.chat.profile_loading import wanted_template
+from pytest_promptfmt.core.profile import BUILTIN_PROFILES, Profile, builtin_profile
 
 chat_template_utils = pytest.importorskip("transformers.utils.chat_template_utils")
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.sources.docs import load_docs
-from pytest_promptfmt.sources.lm_eval import load_tasks
-from pytest_promptfmt.tasks import TaskDocs
+from pytest_promptfmt.core.task import TaskDocs
+from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
+from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
 
 pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity

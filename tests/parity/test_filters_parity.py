@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_promptfmt.errors import ScoringError
-from pytest_promptfmt.scoring.filters import FILTERS, pipelines_of
-from pytest_promptfmt.tasks import Task
+from pytest_promptfmt.core.errors import ScoringError
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.systems.lm_eval.scoring.filters import FILTERS, pipelines_of
 
 pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity

@@ -9,11 +9,11 @@ from typing import Any
 import jinja2
 import pytest
 
-from pytest_promptfmt.errors import FormatError, RenderError
+from pytest_promptfmt.core.errors import FormatError, RenderError
+from pytest_promptfmt.core.task import Dataset, Doc, FewShot, Task, TaskDocs, TextTemplate
 from pytest_promptfmt.formats import LaidOutTask, apply_format, known_formats, variants_of
-from pytest_promptfmt.sources.lm_eval import load_tasks, read_task_file
-from pytest_promptfmt.sources.synthetic import synthetic_docs
-from pytest_promptfmt.tasks import Dataset, Doc, FewShot, Task, TaskDocs, TextTemplate
+from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import synthetic_docs
+from pytest_promptfmt.systems.lm_eval.task_files import load_tasks, read_task_file
 
 lm_eval = pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity

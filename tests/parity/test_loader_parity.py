@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.errors import SourceError
-from pytest_promptfmt.sources.index import TaskIndex, yaml_files
-from pytest_promptfmt.sources.kinds import kind_of
-from pytest_promptfmt.sources.lm_eval import read_task_file
-from pytest_promptfmt.sources.yaml import read_yaml
-from pytest_promptfmt.tasks import FunctionRef
+from pytest_promptfmt.core.errors import SourceError
+from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
+from pytest_promptfmt.systems.lm_eval.kinds import kind_of
+from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
+from pytest_promptfmt.systems.lm_eval.yaml import read_yaml
 
 lm_eval = pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_promptfmt.scoring.aggregations import AGGREGATIONS
-from pytest_promptfmt.scoring.metrics import DEFAULT_METRICS, METRICS, metrics_of
-from pytest_promptfmt.scoring.results import Question, process_results
-from pytest_promptfmt.tasks import OutputType, Task
+from pytest_promptfmt.core.task import OutputType, Task
+from pytest_promptfmt.systems.lm_eval.scoring.aggregations import AGGREGATIONS
+from pytest_promptfmt.systems.lm_eval.scoring.metrics import DEFAULT_METRICS, METRICS, metrics_of
+from pytest_promptfmt.systems.lm_eval.scoring.results import Question, process_results
 
 pytest.importorskip("lm_eval")
 pytestmark = [

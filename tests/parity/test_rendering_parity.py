@@ -19,14 +19,14 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.errors import PromptfmtError, RenderError
-from pytest_promptfmt.profiles import Profile
-from pytest_promptfmt.rendering import render_task
-from pytest_promptfmt.sources.kinds import kind_of
-from pytest_promptfmt.sources.synthetic import synthetic_docs
-from pytest_promptfmt.sources.task_config import task_from_config
-from pytest_promptfmt.sources.yaml import read_yaml
-from pytest_promptfmt.tasks import Doc, FunctionRef, Task, TaskDocs, Unset, locate_nowhere
+from pytest_promptfmt.core.errors import PromptfmtError, RenderError
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.task import Doc, FunctionRef, Task, TaskDocs, Unset, locate_nowhere
+from pytest_promptfmt.systems.lm_eval.kinds import kind_of
+from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import synthetic_docs
+from pytest_promptfmt.systems.lm_eval.task_config import task_from_config
+from pytest_promptfmt.systems.lm_eval.yaml import read_yaml
+from pytest_promptfmt.systems.renderer import render_task
 
 pytest.importorskip("lm_eval", reason="compares with lm-evaluation-harness")
 datasets = pytest.importorskip("datasets")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.errors import PromptfmtError
-from pytest_promptfmt.sources.docs import load_docs
-from pytest_promptfmt.sources.lm_eval import load_tasks
-from pytest_promptfmt.tasks import FunctionRef, Task
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.task import FunctionRef, Task
+from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
+from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
 
 lm_eval = pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.errors import SourceError
-from pytest_promptfmt.sources.index import TaskIndex
-from pytest_promptfmt.sources.lm_eval import read_task_file
-from pytest_promptfmt.sources.task_config import task_from_config
-from pytest_promptfmt.tasks import locate_nowhere
+from pytest_promptfmt.core.errors import SourceError
+from pytest_promptfmt.core.task import locate_nowhere
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+from pytest_promptfmt.systems.lm_eval.task_config import task_from_config
+from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
 
 pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity

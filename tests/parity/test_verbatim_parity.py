@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from pytest_promptfmt.tokenization import loader
-from pytest_promptfmt.tokenization.archetypes import ARCHETYPES, archetype_folder
-from pytest_promptfmt.tokenization.proof import NAMED_TOKENS
-from pytest_promptfmt.tokenization.sources import find_source
+from pytest_promptfmt.tokens import loader
+from pytest_promptfmt.tokens.archetypes import ARCHETYPES, archetype_folder
+from pytest_promptfmt.tokens.proof import NAMED_TOKENS
+from pytest_promptfmt.tokens.sources import find_source
 
 transformers = pytest.importorskip("transformers")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from plugin_project import Project
 
-from pytest_promptfmt.profiles import builtin_template
-from pytest_promptfmt.tokenization.archetypes import archetype_folder
+from pytest_promptfmt.core.profile import builtin_template
+from pytest_promptfmt.tokens.archetypes import archetype_folder
 
 PROFILE = (
     "profiles:\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.errors import SettingsError
-from pytest_promptfmt.profiles import Profile, builtin_profile
+from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.core.profile import Profile, builtin_profile
 from pytest_promptfmt.settings.file import read_settings_file
 from pytest_promptfmt.settings.keys import KEYS, PROFILE_KEYS, Key
 from pytest_promptfmt.settings.profiles import defined_profiles

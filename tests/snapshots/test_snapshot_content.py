@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.rendering.prompt import Instance, Origin, Prompt, Request, Span
+from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
 from pytest_promptfmt.snapshots.content import header_facts, make_document, to_json
 from pytest_promptfmt.snapshots.document import Section, read_document, write_document
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_promptfmt.errors import SnapshotError
+from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.snapshots.paths import Claims, decode_name, encode_name, snapshot_path
 
 NAMES = st.text(st.characters(exclude_categories=())) | st.sampled_from(

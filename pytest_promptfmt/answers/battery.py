@@ -1,0 +1,329 @@
+"""The phrasing battery: every way to write an answer, through the task's own stops, filters and metrics.
+
+A row of the matrix is one phrasing, a column one filter pipeline, a cell the verdict over all gold answers: extraction
+must not depend on which option is right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pytest_promptfmt.answers.answers import Answers, answers_of
+from pytest_promptfmt.answers.completions import Stages, is_nothing, with_gold
+from pytest_promptfmt.answers.phrasings import (
+    Phrasing,
+    PhrasingClass,
+    choice_phrasings,
+    contract_sentences,
+    degenerate_phrasings,
+    number_phrasings,
+)
+from pytest_promptfmt.answers.subject import SHORT_WORDS, Subject
+from pytest_promptfmt.answers.told import Told
+from pytest_promptfmt.answers.verdicts import (
+    MISS,
+    OK,
+    SLOW,
+    UNKNOWN,
+    Cells,
+    Matrix,
+    in_words,
+    label_in,
+    number_in,
+    problem_of,
+    short,
+    stages_in_words,
+)
+from pytest_promptfmt.core.errors import LimitExceededError, ScoringError, TooSlowError, did_you_mean
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.task import UNSET, Task
+from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline
+from pytest_promptfmt.systems.lm_eval.scoring.regexes import BUDGET_SECONDS, within_budget
+from pytest_promptfmt.systems.lm_eval.scoring.results import Question
+
+_REASONING: Final = re.compile(r"(?i)step[- ]by[- ]step|reasoning|explain|think")
+
+Known = Mapping[str, Sequence[str]]
+"""The verdicts of an accepted matrix: phrasing to a cell for each pipeline."""
+
+
+def try_phrasings(
+    task: Task,
+    instances: Sequence[Instance],
+    *,
+    synthetic: bool = False,
+    told: Sequence[Told] = (),
+    known: Known | None = None,
+) -> Matrix:
+    """Return the verdict matrix of a generation task whose functions are bound, from its rendered docs.
+
+    `synthetic` docs say little of what real answers look like: their own answers count only where the pipeline
+    accepts them without the delimiter. `told` are the user's own completions. `known` is the matrix accepted before:
+    near the time budget its verdict stands, so that another machine does not change it. Raises ScoringError or
+    RenderError for a task that cannot be scored at all.
+    """
+    return _Trial(Subject(task, instances, synthetic), told, known or {}).matrix()
+
+
+@dataclass(slots=True)
+class _Trial:
+    subject: Subject
+    told: Sequence[Told]
+    known: Known
+    cells: Cells = field(init=False)
+    slow_metric: str = ""
+
+    def __post_init__(self) -> None:
+        pipelines = self.subject.chain.pipelines
+        passing = {one.name for one in pipelines if not one.looks}
+        self.cells = Cells([one.name for one in pipelines], passing if len(passing) < len(pipelines) else ())
+
+    def matrix(self) -> Matrix:
+        subject, names = self.subject, tuple(self.cells.pipelines)
+        answers = answers_of(subject.questions[0], subject.prompt)
+        if answers is not None and answers.kind == "text" and subject.synthetic:
+            answers = subject.imagined(answers)
+        if answers is None:
+            return Matrix(pipelines=names, rows=(), answers="", nothing="the target is no text and no number")
+        self._ask_for_contract(answers)
+        self._round_trips()
+        self._own_answers(answers)
+        for one in self.told:
+            if one.pipeline not in (None, *names):
+                raise ScoringError(
+                    f"the completion {one.id!r} is for the pipeline {one.pipeline!r}; there are {', '.join(names)}",
+                    position=subject.task.position("filter_list"),
+                    hint=did_you_mean(str(one.pipeline), names),
+                )
+            self._try_told(one)
+        if answers.kind == "choice":
+            for gold in self._golds(answers):
+                for phrasing in choice_phrasings(gold, prompt=subject.prompt):
+                    self._try(phrasing, gold)
+        elif answers.kind == "number":
+            for phrasing in number_phrasings():
+                self._try_number(phrasing, answers)
+        for phrasing in degenerate_phrasings():
+            self._try_degenerate(phrasing)
+        return Matrix(pipelines=names, rows=tuple(self.cells.rows()), answers=in_words(answers))
+
+    # -- what is tried ---------------------------------------------------------------------------------------------
+
+    def _golds(self, answers: Answers) -> Iterator[Answers]:
+        """Yield the answers with each option as the right one; only the doc's own where a function judges."""
+        if callable(self.subject.task.process_results) or answers.kind != "choice":
+            yield answers
+        else:
+            yield from (replace(answers, gold=index) for index in range(len(answers.labels)))
+
+    def _ask_for_contract(self, answers: Answers) -> None:
+        reasons = bool(_REASONING.search(self.subject.prompt))
+        for gold in self._golds(answers):
+            sentences = contract_sentences(self.subject.prompt, gold, self.subject.prefix)
+            for number, sentence in enumerate(sentences, start=1):
+                name = "asked-for" if number == 1 else f"asked-for-{number}"
+                self._try(Phrasing(id=name, kind="contract", text=sentence), gold)
+                if reasons:
+                    text = f"It was asked which one fits.\nSome are ruled out. {sentence}"
+                    self._try(Phrasing(id=f"{name}-reasoned", kind="contract", text=text), gold)
+
+    def _round_trips(self) -> None:
+        subject = self.subject
+        doc = subject.instances[0].doc
+        for number, text in enumerate(subject.demonstrations(), start=1):
+            made_up = subject.synthetic and "«" in text
+            read = {
+                pipeline.name: subject.chain.read(pipeline, subject.delimited(text), doc, f"shot-{number}")
+                for pipeline in subject.chain.pipelines
+            }
+            found = {name for name, stages in read.items() if subject.is_own_gold(stages.extracted, text)}
+            for pipeline in subject.chain.pipelines:
+                bare = subject.chain.read(pipeline, text, doc, "a shot") if made_up else None
+                counts = bare is None or subject.is_own_gold(bare.extracted, text)
+                # A bare answer is for the lenient pipeline, where there is one.
+                counts = counts and (not found or pipeline.name in found or subject.says_so(text))
+                kind: PhrasingClass = "contract" if counts else "tolerance"
+                phrasing = Phrasing(id=f"shot-{number}", kind=kind, text=subject.delimited(text))
+                verdict = problem_of(read[pipeline.name]) or (OK if pipeline.name in found else MISS)
+                self._note(phrasing, pipeline, "", verdict, read[pipeline.name], None)
+
+    def _own_answers(self, answers: Answers) -> None:
+        demonstrations = list(self.subject.demonstrations())
+        own = self.subject.own_texts()
+        is_contract = not (
+            contract_sentences(self.subject.prompt, answers, self.subject.prefix)
+            or (_REASONING.search(self.subject.prompt) and not demonstrations)
+            or any(len(text.split()) > SHORT_WORDS for text in demonstrations)
+        )
+        one = len(self.subject.chain.pipelines) == 1
+        for number, (text, question) in enumerate(zip(own, self.subject.questions, strict=True), start=1):
+            if text is None:
+                continue
+            doc = self.subject.instances[number - 1].doc
+            delimited = self.subject.delimited(text)
+            if delimited == text and self.subject.instances[0].prompts[0].text.endswith(" "):
+                delimited = f" {text}"  # most tokenizers give a blank all the same
+            forms = {"": text, "-delimited": delimited}
+            read = {
+                (name, pipeline.name): self._verdict_of_right(pipeline, form, question, doc)
+                for name, form in forms.items()
+                for pipeline in self.subject.chain.pipelines
+            }
+            for name, form in forms.items():
+                # A strict pipeline beside a lenient one waits for another form than a bare answer.
+                found = OK in (verdict for (other, _), verdict in read.items() if other == name)
+                for pipeline in self.subject.chain.pipelines:
+                    # What is made up need not be what a filter looks for, unless it finds it.
+                    found_bare = read["", pipeline.name] == OK
+                    counts = is_contract and not found and (found_bare or not self.subject.synthetic)
+                    # Where nothing shows the delimiter, only some models begin with it: PF501 warns of that.
+                    counts = counts and (not name or bool(demonstrations) or pipeline.looks)
+                    kind: PhrasingClass = "contract" if counts or (found and is_contract and one) else "tolerance"
+                    phrasing = Phrasing(id=f"own-answer-{number}{name}", kind=kind, text=form)
+                    stages = self.subject.chain.read(pipeline, form, doc, phrasing.id)
+                    self._note(phrasing, pipeline, "", read[name, pipeline.name], stages, question)
+
+    def _verdict_of_right(self, pipeline: FilterPipeline, text: str, question: Question, doc: Any) -> str:
+        stages = self.subject.chain.read(pipeline, text, doc, "the own answer")
+        return problem_of(stages) or self._right_or(question, doc, stages.extracted, MISS)
+
+    def _try_told(self, one: Told) -> None:
+        doc, question = self.subject.instances[one.doc].doc, self.subject.questions[one.doc]
+        phrasing = Phrasing(id=one.id, kind="own", text=one.completion)
+        for pipeline in self.subject.chain.pipelines:
+            if one.pipeline not in (None, pipeline.name):
+                continue
+            stages = self.subject.chain.read(pipeline, one.completion, doc, one.id)
+            verdict = problem_of(stages)
+            if verdict is None and one.correct is not None:
+                right = self._right_or(question, doc, stages.extracted, MISS)
+                as_told = right if one.correct else OK if right == MISS else "WRONG(counted as right)"
+                verdict = as_told
+            if verdict in (None, OK) and one.expected is not UNSET and not one.expects(stages.extracted):
+                verdict = MISS if is_nothing(stages.extracted, pipeline) else f"WRONG({short(stages.extracted)})"
+            self._note(phrasing, pipeline, "", verdict or OK, stages, question)
+
+    # -- one phrasing ----------------------------------------------------------------------------------------------
+
+    def _try(self, phrasing: Phrasing, answers: Answers) -> None:
+        doc = self.subject.instances[0].doc
+        label = answers.labels[answers.gold]
+        for pipeline in self.subject.chain.pipelines:
+            stages = self.subject.chain.read(pipeline, phrasing.text, doc, phrasing.id)
+            verdict = problem_of(stages) or self._verdict(phrasing, answers, stages)
+            self._note(phrasing, pipeline, label, verdict, stages, self._question_with(answers, answers.gold))
+
+    def _verdict(self, phrasing: Phrasing, answers: Answers, stages: Stages) -> str:
+        extracted, doc = stages.extracted, self.subject.instances[0].doc
+        order = sorted(range(len(answers.targets)), key=lambda index: index != answers.gold)
+        if callable(self.subject.task.process_results):
+            order = order[:1]
+        for index in order:
+            question = self._question_with(answers, index)
+            right = self._right_or(question, doc, extracted, "")
+            if right == "":
+                continue
+            if right != OK:
+                return right
+            if not phrasing.answer:
+                return f"SPURIOUS({short(answers.labels[index])})"
+            return OK if index == answers.gold else f"WRONG({short(answers.labels[index])})"
+        read = label_in(extracted, answers, stages.stopped)
+        if not phrasing.answer:
+            return OK if read is None else f"SPURIOUS({read})"
+        return MISS if read is None or read == answers.labels[answers.gold] else f"WRONG({read})"
+
+    def _question_with(self, answers: Answers, index: int) -> Question:
+        """Return the first doc's question with another right answer; its own where a function judges by the doc."""
+        question = self.subject.questions[0]
+        if callable(self.subject.task.process_results):
+            return question
+        return with_gold(question, answers.targets[index], index)
+
+    def _try_number(self, phrasing: Phrasing, answers: Answers) -> None:
+        doc = self.subject.instances[0].doc
+        number = phrasing.number or answers.number or ""
+        question = self.subject.questions[0]
+        if not callable(self.subject.task.process_results):
+            question = with_gold(question, answers.target_with(number), 0)
+        elif phrasing.number is not None:
+            return  # a function judges by the doc, which has its own number
+        for pipeline in self.subject.chain.pipelines:
+            stages = self.subject.chain.read(pipeline, phrasing.text, doc, phrasing.id)
+            verdict = problem_of(stages)
+            if verdict is None:
+                right = self._right_or(question, doc, stages.extracted, "")
+                read = number_in(stages)
+                if phrasing.answer:
+                    verdict = right or (MISS if read is None else f"WRONG({short(read)})")
+                elif right not in ("", OK):
+                    verdict = right
+                else:
+                    verdict = OK if read is None and right == "" else f"SPURIOUS({short(read or number)})"
+            self._note(phrasing, pipeline, "", verdict, stages, question)
+
+    def _try_degenerate(self, phrasing: Phrasing) -> None:
+        doc, question = self.subject.instances[0].doc, self.subject.questions[0]
+        chain = self.subject.chain
+        for column, pipeline in enumerate(chain.pipelines):
+            seconds = self._budget(phrasing, column)
+            stages = chain.read_once(pipeline, phrasing.text, doc, phrasing.id, seconds=seconds)
+            verdict = problem_of(stages)
+            if verdict is None:
+                try:
+                    what = f"the metrics on {phrasing.id}"
+                    within_budget(chain.is_right, question, doc, stages.extracted, what=what, seconds=seconds)
+                    verdict = OK
+                except LimitExceededError as error:
+                    verdict, stages = SLOW, replace(stages, problem=error.message)
+                except Exception as error:
+                    verdict, stages = "CRASH", replace(stages, problem=f"{type(error).__name__}: {error}")
+            self._note(phrasing, pipeline, "", verdict, stages, None)
+
+    def _budget(self, phrasing: Phrasing, column: int) -> float:
+        """Return the seconds of a degenerate completion: what was accepted as slow must become twice as fast to change.
+
+        And what was accepted as fast twice as slow.
+        """
+        cells = self.known.get(phrasing.id, ())
+        if column >= len(cells):
+            return BUDGET_SECONDS
+        return BUDGET_SECONDS / 2 if cells[column] == SLOW else 2 * BUDGET_SECONDS
+
+    def _right_or(self, question: Question, doc: Any, extracted: Any, otherwise: str) -> str:
+        try:
+            return OK if self.subject.chain.is_right(question, doc, extracted) else otherwise
+        except TooSlowError:
+            raise
+        except LimitExceededError as error:
+            self.slow_metric = error.message
+            return SLOW
+        except Exception as error:
+            return f"CRASH({type(error).__name__} in the metric)"
+
+    def _note(
+        self,
+        phrasing: Phrasing,
+        pipeline: FilterPipeline,
+        label: str,
+        verdict: str,
+        stages: Stages,
+        question: Question | None,
+    ) -> None:
+        """Keep a verdict; with what became of the completion, and what it scores for a question, where it fails."""
+        if self.subject.synthetic and verdict == "CRASH(KeyError)":
+            verdict = UNKNOWN  # a filter looks at a column that made-up docs do not have
+        if not self.cells.note(phrasing, pipeline.name, label, verdict):
+            return
+        chain, score = self.subject.chain, None
+        if verdict == SLOW:
+            stages = replace(stages, problem=stages.problem or f"SLOW: {self.slow_metric}")
+        if question is not None and stages.problem is None:
+            with suppress(Exception):  # a metric that crashes has its verdict
+                score = chain.score(question, self.subject.instances[0].doc, stages.extracted)
+        compared = chain.compared(stages.extracted) if stages.problem is None else None
+        self.cells.explain(phrasing, pipeline.name, stages_in_words(stages, compared, score))

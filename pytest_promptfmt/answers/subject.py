@@ -1,0 +1,132 @@
+"""What a task itself shows of its answers: demonstrations, gold answers, and what its filters look for.
+
+The battery tries these; here is how they are found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pytest_promptfmt.answers.answers import Answers
+from pytest_promptfmt.answers.completions import Chain, is_nothing
+from pytest_promptfmt.answers.phrasings import choice_phrasings, contract_sentences, number_phrasings
+from pytest_promptfmt.answers.stop_checks import stops_of
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.task import UNSET, Task
+from pytest_promptfmt.systems.lm_eval.scoring.results import Question, questions_of
+
+_ASKED_IN_DEMO: Final = re.compile(r"(?i)answer is:?\s*\(?([^\s().]+)\)?|####\s*(\S+)|boxed\{([^{}]*)\}")
+SHORT_WORDS: Final = 8
+"""Words of an answer that is an answer and no reasoning."""
+
+
+@dataclass(slots=True)
+class Subject:
+    """A task with its rendered docs, and everything that is read from them once."""
+
+    task: Task
+    instances: Sequence[Instance]
+    synthetic: bool
+    chain: Chain = field(init=False)
+    questions: list[Question] = field(init=False)
+    prompt: str = field(init=False)
+    prefix: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        first = self.instances[0]
+        self.chain = Chain(self.task, stops_of(first))
+        self.questions = questions_of(self.task, [instance.doc for instance in self.instances])
+        spans = [span for span in first.prompts[0].spans if span.origin.shot is None]
+        self.prompt = "".join(span.text for span in spans)
+        self.prefix = "".join(span.text for span in spans if span.origin.part == "gen prefix")
+
+    def imagined(self, answers: Answers) -> Answers:
+        """Return what the filters look for, where made-up docs give a text that none of them finds.
+
+        The right answer then is what the filters make of `C` or of `42`.
+        """
+        doc = self.instances[0].doc
+        if callable(self.task.process_results) or self.questions[0].has_several_targets:
+            return answers
+        text = answers.labels[0]
+        if any(
+            str(self.chain.read(one, text, doc, "a text").extracted).strip() == text for one in self.chain.pipelines
+        ):
+            return answers
+        options = Answers(
+            kind="choice", labels=tuple("ABCD"), texts=("",) * 4, targets=("(A)", "(B)", "(C)", "(D)"), gold=2
+        )
+        number = Answers(kind="number", labels=("42",), texts=("",), targets=("42",), gold=0, number="42")
+        for imagined, forms in ((options, choice_phrasings(options)), (number, number_phrasings())):
+            label = imagined.labels[imagined.gold]
+            asked = contract_sentences(self.prompt, imagined, self.prefix)
+            for form in (*asked, *(one.text for one in forms if one.kind == "tolerance" or one.number == label)):
+                for pipeline in self.chain.pipelines:
+                    found = self.chain.read(pipeline, form, doc, "a form").extracted
+                    if found == label:
+                        return replace(imagined, targets=imagined.labels)
+                    if found == f"({label})":
+                        return imagined
+        return answers
+
+    def is_own_gold(self, extracted: Any, text: str) -> bool:
+        """Return whether a demonstration gives its own answer: itself, or what it says the answer is."""
+        if _says(text, str(extracted).strip()):
+            return True
+        asked = [part for found in _ASKED_IN_DEMO.findall(text) for part in found if part]
+        golds = [text, text.strip(), *[made for part in asked[-1:] for made in (part, f"({part})", part.rstrip("."))]]
+        question = replace(self.questions[0], choices=None, has_several_targets=False)
+        if callable(self.task.process_results):
+            return str(extracted).strip() in golds or not is_nothing(extracted)
+        for gold in golds:
+            try:
+                if self.chain.is_right(replace(question, target=gold), self.instances[0].doc, extracted):
+                    return True
+            except Exception:
+                continue
+        is_long = len(text.split()) > SHORT_WORDS
+        return is_long and not asked and not is_nothing(extracted)
+
+    def says_so(self, text: str) -> bool:
+        """Return whether a demonstration says which part of it is the answer."""
+        return bool(_ASKED_IN_DEMO.search(text))
+
+    def own_texts(self) -> list[str | None]:
+        """Return each doc's answer as a demonstration would show it; None where it is no text."""
+        texts: list[str | None] = []
+        for question in self.questions:
+            target = question.target
+            if question.choices is not None and isinstance(target, int) and 0 <= target < len(question.choices):
+                target = question.choices[target]
+            if isinstance(target, list) and target:
+                target = target[0]
+            is_text = isinstance(target, str | int | float) and not isinstance(target, bool) and str(target).strip()
+            shown = self.task.fewshot.doc_to_target in (UNSET, None, self.task.doc_to_target)
+            texts.append(str(target) if is_text and shown else None)
+        return texts
+
+    def demonstrations(self) -> Iterator[str]:
+        """Yield the answers of the first doc's demonstrations, without gen prefix."""
+        for message in self.instances[0].prompts[0].messages:
+            spans = [span for span in message.content if span.origin.part == "answer" and span.origin.shot is not None]
+            text = "".join(span.text for span in spans)
+            if message.role == "assistant" and text:
+                yield text
+
+    def delimited(self, text: str) -> str:
+        """Return an answer as it follows the prompt, with the delimiter that demonstrations show."""
+        if self.task.gen_prefix:
+            return text if text[:1].isspace() else f" {text}"
+        delimiter = self.task.target_delimiter
+        return text if self.instances[0].prompts[0].text[-1:].isspace() else f"{delimiter}{text}"
+
+
+def _says(text: str, extracted: str) -> bool:
+    """Return whether a demonstration says that this, and no more of the same word, is the answer."""
+    _, said, rest = text.rpartition("answer is")
+    rest = rest.lstrip(" :")
+    whole = extracted.count("(") <= extracted.count(")") and not rest[len(extracted) : len(extracted) + 1].isalnum()
+    return bool(said and extracted) and rest.startswith(extracted) and whole

@@ -1,0 +1,1 @@
+"""Chat templates: rendered as transformers does, and probed for facts."""

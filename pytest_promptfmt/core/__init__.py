@@ -1,0 +1,1 @@
+"""The values and errors that everything else is built on."""

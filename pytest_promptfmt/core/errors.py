@@ -1,0 +1,175 @@
+"""The one family of errors that users see, and the places in files they point at.
+
+Every message has three parts: where (`arc.yaml:7:3`), what is wrong, and what to do now. Nothing here knows
+about YAML, Jinja or pytest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from traceback import walk_tb
+from types import TracebackType
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a file. Lines and columns count from 1; None where only the file is known."""
+
+    path: Path
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        """Return `path:line:column`, the path relative to the working directory when it lies below it."""
+        parts = [display_path(self.path)]
+        parts += [str(number) for number in (self.line, self.column) if number is not None]
+        return ":".join(parts)
+
+
+class PromptfmtError(Exception):
+    """A problem in the user's files or settings, told in one message.
+
+    `position` says where, the message what, `hint` what to do now. `str()` joins the three.
+    """
+
+    def __init__(self, message: str, *, position: Position | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.position = position
+        self.hint = hint
+
+    def __str__(self) -> str:
+        where = f"{self.position}: " if self.position else ""
+        now = f"\n  hint: {self.hint}" if self.hint else ""
+        return f"{where}{self.message}{now}"
+
+
+class SourceError(PromptfmtError):
+    """A file that cannot be read as the task or group it looks like."""
+
+
+class WithheldError(PromptfmtError):
+    """Rendering needs what the user has not given or allowed: a reason to skip a task, not to fail.
+
+    `reason` is the same for all tasks that lack the same thing.
+    """
+
+    reason = "something is withheld that rendering needs"
+
+
+class CodeNotAllowedError(WithheldError):
+    """A task needs Python code that the user has not allowed to run."""
+
+    reason = "Python code outside the rootdir and --promptfmt-allow-code, or switched off"
+
+
+class FunctionError(PromptfmtError):
+    """A `!function` that does not resolve, or whose module does not import."""
+
+
+class DocsError(PromptfmtError):
+    """The docs of a task cannot be found, read or made."""
+
+
+class SyntheticDocsError(DocsError, WithheldError):
+    """A task without docs at hand whose functions or templates synthetic docs cannot feed."""
+
+    reason = "no docs at hand, and functions or templates that synthetic docs cannot feed"
+
+
+class RenderError(PromptfmtError):
+    """A prompt or request cannot be rendered for a doc. `__cause__` is the original exception, if any."""
+
+
+class LimitExceededError(RenderError):
+    """A template, function or regex went past its limit of time or size."""
+
+
+class TooSlowError(LimitExceededError):
+    """A filter or metric that is too slow for most of what it was given, so that nothing more is tried with it."""
+
+
+class FormatError(PromptfmtError):
+    """A format that is not known, or that does not fit the task."""
+
+
+class ScoringError(PromptfmtError):
+    """A filter or metric that is not known, cannot be had, or cannot score what it was given."""
+
+
+class MetricWithheldError(ScoringError, WithheldError):
+    """A metric that Hugging Face evaluate would have to give, and that is not at hand."""
+
+    reason = "a metric of Hugging Face evaluate that is not at hand"
+
+
+class TokenizerError(PromptfmtError):
+    """A tokenizer that cannot be found, read or loaded, or a text that it cannot encode."""
+
+
+class ModelError(PromptfmtError):
+    """A model that cannot be loaded, reached or asked, or that answers what cannot be read."""
+
+
+class OtherTokenizerError(ModelError, WithheldError):
+    """A profile with a tokenizer that is not the model's: there is nothing to ask this model."""
+
+    reason = "profiles with another tokenizer than the model's"
+
+
+class SnapshotError(PromptfmtError):
+    """A snapshot file that cannot be trusted: damaged, edited by hand, or claimed twice."""
+
+
+class SettingsError(PromptfmtError):
+    """A setting or command-line option that makes no sense."""
+
+
+def display_path(path: Path | str) -> str:
+    """Return `path` as a person would type it: relative when below the working directory, POSIX slashes."""
+    absolute = os.path.abspath(path)
+    here = os.getcwd()
+    if absolute == here or absolute.startswith(here.rstrip(os.sep) + os.sep):
+        absolute = os.path.relpath(absolute, here)
+    return absolute.replace(os.sep, "/")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """Return `did you mean 'x'?` for the closest known name, or None when none is close."""
+    import difflib  # only when a message needs it: this module is imported at every pytest start
+
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else None
+
+
+_TOLD: Final = 500
+
+
+def shortened(text: str) -> str:
+    """Return a text of somebody else as a message can hold it: its beginning where it goes on for long."""
+    return text if len(text) <= _TOLD else f"{text[:_TOLD]}… ({len(text):,} characters)"
+
+
+def traceback_of_user(error: BaseException) -> TracebackType | None:
+    """Return the part of an error's traceback that is in code of the user: all below the last frame of this package."""
+    own = str(Path(__file__).parent.parent) + os.sep
+    found = below = error.__traceback__
+    while below is not None:
+        if below.tb_frame.f_code.co_filename.startswith(own):
+            found = below.tb_next
+        below = below.tb_next
+    return found
+
+
+def place_in_user_code(error: BaseException) -> str | None:
+    """Return file and line in the first file of the user's that the error went through, None where there is none."""
+    traceback = traceback_of_user(error)
+    if traceback is None:
+        return None
+    file = traceback.tb_frame.f_code.co_filename
+    lines = [line for frame, line in walk_tb(traceback) if frame.f_code.co_filename == file]
+    return f"{display_path(Path(file))}:{lines[-1]}"

@@ -1,0 +1,268 @@
+"""How one model sees a prompt: tokenizer, chat template, its arguments, system instruction, few-shot as turns or text.
+
+`PLAIN` is the profile without a chat template. The built-in chat profiles are archetypes: templates and tokenizers
+made for this project in the manner of the model families, not copies of any model's own files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.tokens.encoding import Split
+
+Mode = Literal["loglikelihood", "generate"]
+
+OWN: Final = "own"
+"""The name of a tokenizer's default chat template."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """One way a model sees prompts.
+
+    `tokenizer` is what `load_tokenizer` takes, `tokenizer_name` what reports and snapshots show of it; None where only
+    text is looked at. `chat_template` is Jinja source in the dialect of transformers 5.23, or None for plain text;
+    `template_file` is the file it was read from, `template_name` the tokenizer's own template that `load_profile` puts
+    there. `special_tokens` are variables of the template (`bos_token` …); `template_args` win over them.
+    `fewshot_as_turns` renders demonstrations as user and assistant turns (lm-eval's multi-turn), else as text inside
+    one user turn. `mode` is what the model is asked for, `split` how context and continuation become tokens: encoded
+    together and cut (lm-eval), or each by itself. `formatter` is a formatter of eval-framework that joins the messages
+    in place of a chat template. `clock` is what `strftime_now` sees, pinned so that snapshots do not change overnight.
+    `origin` is where it was defined.
+    """
+
+    name: str
+    tokenizer: str | None = None
+    tokenizer_name: str = ""
+    chat_template: str | None = field(default=None, repr=False)
+    template_name: str | None = None
+    template_file: Path | None = field(default=None, repr=False, compare=False)
+    special_tokens: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    template_args: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    system_instruction: str | None = None
+    fewshot_as_turns: bool = True
+    mode: Mode = "loglikelihood"
+    split: Split = "lm-eval"
+    formatter: str | None = None
+    clock: datetime = datetime(2024, 7, 26, 12, 0, 0)
+    origin: Position | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def is_chat(self) -> bool:
+        """Return whether prompts are laid out by a chat template."""
+        return self.chat_template is not None or self.template_name is not None
+
+    @property
+    def shows_text(self) -> bool:
+        """Return whether its snapshots show the text, which else stands in those of `plain` and is not repeated."""
+        return self.tokenizer is None or self.is_chat or self.system_instruction is not None
+
+    @property
+    def joins_messages(self) -> bool:
+        """Return whether a chat template or formatter joins the messages, not the delimiters of the task."""
+        return self.chat_template is not None or self.formatter is not None
+
+    @property
+    def is_archetype(self) -> bool:
+        """Return whether its template or tokenizer is one of ours, made in the manner of a family of models."""
+        return (self.tokenizer or "").startswith(ARCHETYPE_PREFIX) or (
+            self.chat_template is not None and self.chat_template in _template_sources()
+        )
+
+
+_ARGUMENT: Final = re.compile(r"[^\s\[\]:/\\]*")
+ARCHETYPE_PREFIX: Final = "archetype:"
+TOKENIZER: Final = "tokenizer="
+TEMPLATE: Final = "template="
+"""What the names of profiles begin with that only the command line or ini defines."""
+
+PLAIN: Final = Profile(name="plain")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Archetype:
+    special_tokens: Mapping[str, str]
+    tokenizer: str
+
+
+_ARCHETYPES: Final[Mapping[str, _Archetype]] = {
+    "chatml": _Archetype(
+        special_tokens={"bos_token": "", "eos_token": "<|im_end|>"}, tokenizer="archetype:bytelevel-qwen"
+    ),
+    "gemma": _Archetype(
+        special_tokens={"bos_token": "<bos>", "eos_token": "<eos>"}, tokenizer="archetype:sentencepiece-gemma"
+    ),
+    "llama2": _Archetype(
+        special_tokens={"bos_token": "<s>", "eos_token": "</s>"}, tokenizer="archetype:sentencepiece-llama2"
+    ),
+    "llama3": _Archetype(
+        special_tokens={"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"},
+        tokenizer="archetype:bytelevel-llama3",
+    ),
+    "mistral": _Archetype(
+        special_tokens={"bos_token": "<s>", "eos_token": "</s>"}, tokenizer="archetype:sentencepiece-llama2"
+    ),
+}
+_CHAT: Final = "chat-"
+_SINGLE: Final = "-single"
+ALL_CHAT: Final = "chat"
+"""The name that stands for all built-in chat profiles with demonstrations as turns."""
+
+_FORMATTER: Final = "formatter-"
+FORMATTER_NAMES: Final = ("concat", "no-strip-concat", "llama3")
+"""The formatters of eval-framework that have a profile of their own; what they do is in rendering/formatters.py."""
+
+CHAT_TEMPLATES: Final[tuple[str, ...]] = tuple(_ARCHETYPES)
+"""The names of the built-in chat templates."""
+BUILTIN_PROFILES: Final[tuple[str, ...]] = (
+    "plain",
+    *(f"{_CHAT}{name}" for name in _ARCHETYPES),
+    *(f"{_CHAT}{name}{_SINGLE}" for name in _ARCHETYPES),
+    *(f"{_FORMATTER}{name}" for name in FORMATTER_NAMES),
+)
+DEFAULT_PROFILES: Final[tuple[str, ...]] = ("plain", "chat-chatml", "chat-llama2")
+"""Text alone, a byte-level tokenizer, and a SentencePiece one."""
+
+
+@cache
+def builtin_profile(name: str) -> Profile:
+    """Return the built-in profile of that name; `-single` puts the demonstrations into one user turn.
+
+    Raises SettingsError with a did-you-mean when there is none.
+    """
+    if name == PLAIN.name:
+        return PLAIN
+    if name not in BUILTIN_PROFILES:
+        raise _unknown(name, BUILTIN_PROFILES)
+    if name.startswith(_FORMATTER):
+        return Profile(name=name, formatter=name.removeprefix(_FORMATTER))
+    template = name.removeprefix(_CHAT).removesuffix(_SINGLE)
+    archetype = _ARCHETYPES[template]
+    return Profile(
+        name=name,
+        tokenizer=archetype.tokenizer,
+        tokenizer_name=archetype.tokenizer,
+        chat_template=builtin_template(template),
+        special_tokens=archetype.special_tokens,
+        fewshot_as_turns=not name.endswith(_SINGLE),
+    )
+
+
+def with_builtin_template(profile: Profile, name: str) -> Profile:
+    """Return the profile with a built-in chat template and its special tokens."""
+    return replace(
+        profile,
+        chat_template=builtin_template(name),
+        template_name=None,
+        template_file=None,
+        special_tokens=_ARCHETYPES[name].special_tokens,
+    )
+
+
+@cache
+def builtin_template(name: str) -> str:
+    """Return the Jinja source of a built-in chat template."""
+    file = resources.files("pytest_promptfmt") / "data" / "chat_templates" / f"{name}.jinja"
+    return file.read_text("utf-8")
+
+
+@cache
+def _template_sources() -> frozenset[str]:
+    return frozenset(builtin_template(name) for name in CHAT_TEMPLATES)
+
+
+def is_given_name(name: str) -> bool:
+    """Return whether the name of a profile is one that a tokenizer or chat template of the command line makes."""
+    return name.startswith((TOKENIZER, TEMPLATE))
+
+
+def is_profile_name(name: str, defined: Mapping[str, Profile]) -> bool:
+    """Return whether a name, with or without arguments, is that of a built-in or defined profile."""
+    base = name.partition(":")[0]
+    return base in defined or base in BUILTIN_PROFILES or name == ALL_CHAT
+
+
+def resolve_profiles(
+    names: Iterable[str], defined: Mapping[str, Profile] = MappingProxyType({})
+) -> tuple[Profile, ...]:
+    """Return the profiles of these names, each once, in order of first mention.
+
+    `defined` are profiles besides the built-in ones. `chat` stands for the built-in chat profiles with demonstrations
+    as turns; `NAME:key=value,key=value` gives a profile other template arguments, and a name that tells them. Raises
+    SettingsError with a did-you-mean for a name that is not known.
+    """
+    wanted: dict[str, None] = {}
+    for name in names:
+        chats = (f"{_CHAT}{template}" for template in CHAT_TEMPLATES)
+        wanted.update(dict.fromkeys(chats if name == ALL_CHAT and name not in defined else (name,)))
+    found = (_resolve(name, defined) for name in wanted)
+    return tuple({profile.name: profile for profile in found}.values())
+
+
+def _resolve(reference: str, defined: Mapping[str, Profile]) -> Profile:
+    profile = defined.get(reference)
+    if profile is not None:
+        return profile
+    name, colon, arguments = reference.partition(":")
+    profile = defined.get(name)
+    if profile is None:
+        if name not in BUILTIN_PROFILES:
+            raise _unknown(name, (*BUILTIN_PROFILES, *defined))
+        profile = builtin_profile(name)
+    return with_arguments(profile, arguments) if colon else profile
+
+
+def with_arguments(profile: Profile, written: str) -> Profile:
+    """Return the profile with the template arguments of `key=value,key=value`, sorted into its name.
+
+    `true`, `false`, `null` and numbers are taken for such, all else for text. Values stand in node ids and file names,
+    so blanks, brackets, colons and slashes are refused. Raises SettingsError for such values, other shapes, and for a
+    profile without chat template.
+    """
+    given: dict[str, Any] = {}
+    shown: dict[str, str] = {}
+    for part in written.split(","):
+        key, equals, value = part.partition("=")
+        if not equals or not key.isidentifier() or not _ARGUMENT.fullmatch(value):
+            raise SettingsError(
+                f"profile {f'{profile.name}:{written}'!r}: {part!r} is no template argument",
+                hint=f"write {profile.name}:enable_thinking=false, with commas between several",
+            )
+        given[key], shown[key] = _argument(value), value
+    if not profile.is_chat:
+        raise SettingsError(f"profile {profile.name!r} has no chat template that could take arguments")
+    name = ",".join([profile.name, *(f"{key}={shown[key]}" for key in sorted(shown))])
+    return replace(profile, name=name, template_args=MappingProxyType({**profile.template_args, **given}))
+
+
+def _argument(value: str) -> Any:
+    words: Mapping[str, Any] = {"true": True, "false": False, "null": None}
+    if value.lower() in words:
+        return words[value.lower()]
+    for number in (int, float):
+        try:
+            return number(value)
+        except ValueError:
+            continue
+    return value
+
+
+def _unknown(name: str, known: Iterable[str]) -> SettingsError:
+    names = tuple(known)
+    own = names[len(BUILTIN_PROFILES) :]
+    also = f"; defined are {', '.join(own)}" if own else ""
+    return SettingsError(
+        f"there is no profile {name!r}; built in are {', '.join(BUILTIN_PROFILES)}{also}",
+        hint=did_you_mean(name, (*names, ALL_CHAT)),
+    )

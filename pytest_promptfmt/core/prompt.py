@@ -1,0 +1,170 @@
+"""The rendered result: spans that know where their text came from, prompts made of spans, and requests.
+
+Values only. Joining the spans of a prompt is its text, byte for byte.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, Literal
+
+from pytest_promptfmt.core.errors import Position
+from pytest_promptfmt.core.task import Doc
+
+Part = Literal[
+    "system instruction",
+    "description",
+    "question",
+    "answer",
+    "gen prefix",
+    "target delimiter",
+    "fewshot delimiter",
+    "chat template",
+]
+"""Which piece of a prompt a span belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a piece of text came from.
+
+    `key` is the configuration key (`doc_to_text`, `fewshot_config.doc_to_text`), `position` where it is written,
+    `shot` the demonstration counted from 0 (None for the evaluated doc), `field` the doc's column that was
+    inserted (None for constant text).
+    """
+
+    part: Part
+    key: str | None = None
+    position: Position | None = None
+    shot: int | None = None
+    field: str | None = None
+
+    def __str__(self) -> str:
+        """Return a short phrase for people: `arc.yaml:7:1 doc_to_text (column 'question', shot 2)`."""
+        where = " ".join(str(part) for part in (self.position, self.key or self.part) if part)
+        details = [f"column {self.field!r}"] if self.field else []
+        details += [f"shot {self.shot + 1}"] if self.shot is not None else []
+        return f"{where} ({', '.join(details)})" if details else where
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a prompt and its origin."""
+
+    text: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message; `delimiter` is what follows it in plain text and is dropped in turns."""
+
+    role: Literal["system", "user", "assistant"]
+    content: tuple[Span, ...]
+    delimiter: tuple[Span, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Return the content without the delimiter."""
+        return join(self.content)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A rendered prompt: its spans, and the messages it was made from."""
+
+    spans: tuple[Span, ...]
+    messages: tuple[Message, ...] = field(default_factory=tuple)
+
+    @classmethod
+    def lazy(cls, text: str, make: Callable[[], tuple[tuple[Span, ...], tuple[Message, ...]]]) -> Prompt:
+        """Return a prompt whose text is known; `make` gives spans and messages once somebody asks for them."""
+        prompt = object.__new__(cls)
+        prompt.__dict__.update(text=text, _make=make)
+        return prompt
+
+    def __getattr__(self, name: str) -> Any:
+        """Make what `lazy` put off; runs only for attributes that are not there."""
+        if name not in ("spans", "messages") or "_make" not in self.__dict__:
+            raise AttributeError(f"a prompt has no attribute {name!r}")
+        spans, messages = self.__dict__.pop("_make")()
+        self.__dict__.update(spans=spans, messages=messages)
+        return self.__dict__[name]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy by value, whether or not everything was made yet."""
+        return Prompt, (self.spans, self.messages)
+
+    @cached_property
+    def text(self) -> str:
+        """Return the whole prompt, exactly as a model would get it (characters)."""
+        return join(self.spans)
+
+    def _repr_html_(self) -> str:
+        """Return the prompt as a notebook shows it."""
+        from pytest_promptfmt.results.notebook import prompt_html
+
+        return prompt_html(self.spans)
+
+    @cached_property
+    def _ends(self) -> Sequence[int]:
+        return list(accumulate(len(span.text) for span in self.spans))
+
+    def span_at(self, offset: int) -> Span | None:
+        """Return the span that holds the character at `offset` (from 0); the last one for the end; None if empty."""
+        if not self.spans:
+            return None
+        return self.spans[min(bisect_right(self._ends, offset), len(self.spans) - 1)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What would be sent to the model for one doc; lm-eval 0.4.13's `Instance`.
+
+    `context` is None for rolling log-likelihood, "" for an unconditional one. `prompt` is the index of the
+    instance's prompt that is the context, None where the context is no prompt. `gold` marks the continuation
+    that is right. `doc` is what scoring looks at where one doc asks several questions, each with an answer of its own;
+    None where it is the instance's.
+    """
+
+    kind: Literal["loglikelihood", "loglikelihood_rolling", "generate_until"]
+    index: int
+    context: str | None = None
+    continuation: str | None = None
+    generation_kwargs: Mapping[str, Any] | None = None
+    prompt: int | None = None
+    gold: bool = False
+    doc: Doc | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Return the argument tuple as lm-eval sends it."""
+        if self.kind == "loglikelihood_rolling":
+            return (self.continuation,)
+        if self.kind == "generate_until":
+            return (self.context, self.generation_kwargs)
+        return (self.context, self.continuation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """One doc of a task, rendered for one profile.
+
+    `prompts` has one prompt, or one for each choice where the choices are inputs (Winogrande-like tasks).
+    `target` is the gold answer as doc_to_target gives it: an index, a text, or a list of either.
+    """
+
+    index: int
+    doc: Doc
+    prompts: tuple[Prompt, ...]
+    requests: tuple[Request, ...]
+    target: Any
+
+
+def join(spans: Iterable[Span]) -> str:
+    """Return the text of the spans."""
+    return "".join([span.text for span in spans])

@@ -1,0 +1,331 @@
+"""What is asked: tasks, their few-shot settings and their docs, as frozen values that every source produces.
+
+A `Task` holds what the author wrote, typed and unrendered. How lm-eval, formats and profiles turn it into prompts
+is decided further right (`formats/`, `rendering/`); nothing here imports them except the two convenience methods
+at the end of `Task`, which load them when called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
+
+from pytest_promptfmt.core.errors import Position
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.core.profile import Profile
+    from pytest_promptfmt.core.prompt import Instance
+    from pytest_promptfmt.systems.helm.recorded_prompts import Reproduction as RecordedPrompts
+    from pytest_promptfmt.systems.helm.states import RecordedScores
+    from pytest_promptfmt.systems.lm_eval.rendering.assembly import Assembler
+
+OUTPUT_TYPES: Final = ("loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until")
+OutputType = Literal["loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until"]
+
+Doc = Mapping[str, Any]
+"""One row of data: column name to value."""
+
+
+class Unset:
+    """The type of `UNSET`: a key that the author did not write, where writing null means something else."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+UNSET: Final = Unset()
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRef:
+    """A `!function module.name` as written: not imported, not trusted.
+
+    `directory` is the folder of the YAML file that contains the tag: the lookup starts there (lm-eval 0.4.13).
+    """
+
+    module: str
+    name: str
+    directory: Path
+    position: Position
+
+    @property
+    def file(self) -> Path:
+        """Return the file that is looked for before installed modules."""
+        return (self.directory / f"{self.module.replace('.', '/')}.py").resolve()
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+Spec = Any
+"""A field mapping: column name, Jinja template, int, list, dict, `FunctionRef`, callable or None."""
+
+
+class TextTemplate(str):
+    """A Jinja template whose printed text is final: no number or list is read from it, as is from other templates.
+
+    Formats make these where a target is text: the label `3` is not the choice at position 3.
+    """
+
+    __slots__ = ()
+
+
+Locate = Callable[[tuple[str | int, ...]], Position | None]
+"""From a key path (`("fewshot_config", "doc_to_text")`) to where it was written, through includes."""
+
+
+def locate_nowhere(_keys: tuple[str | int, ...]) -> Position | None:
+    """Return None: the positions of a task that was not read from a file."""
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FewShot:
+    """`fewshot_config`: what differs for the demonstrations. UNSET means inherited from the task."""
+
+    sampler: Any = "default"
+    split: Any = UNSET
+    samples: Any = None
+    process_docs: Spec = UNSET
+    doc_to_text: Spec = UNSET
+    doc_to_choice: Spec = UNSET
+    doc_to_target: Spec = UNSET
+    gen_prefix: Spec = UNSET
+    fewshot_delimiter: Any = UNSET
+    target_delimiter: Any = UNSET
+
+
+class Assembly(Protocol):
+    """How the prompts of a task are put together where that is not lm-eval's way.
+
+    The source that read the task puts one on it, and everything to the right of `rendering/` works as for any other
+    task. It is a small frozen value; what makes prompts is loaded by `assembler`, so that collecting stays cheap. The
+    task's field mappings still say what its docs hold, for formats, made-up docs and checks; a format takes the
+    assembly off.
+    """
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Return what the snapshot header says of it: stable, short, in order; such as a method that was inferred."""
+        ...
+
+    def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> Assembler:
+        """Return what makes the instances of these docs; `num_fewshot` is what the run asks for (`Task.shots`).
+
+        Raises a PromptfmtError for a task that cannot be rendered at all.
+        """
+        ...
+
+
+@runtime_checkable
+class CodeAssembly(Assembly, Protocol):
+    """An assembly that is the user's code, and has to be imported before it can make prompts."""
+
+    @property
+    def key_names(self) -> Mapping[str, str]:
+        """Return lm-eval's keys with the names of the functions that stand for them, for what rules say."""
+        ...
+
+    def bound(self, task: Task, trusted: Callable[[Path], bool], time_limit: float) -> Task:
+        """Return the task with its code imported and what that code says of the task.
+
+        `trusted` is asked about every file that would run, `time_limit` is seconds for an import. Raises
+        CodeNotAllowedError, FunctionError, SourceError.
+        """
+        ...
+
+
+@runtime_checkable
+class RecordedAssembly(Assembly, Protocol):
+    """An assembly whose source holds what a run recorded: the prompts that were sent, and what was answered."""
+
+    @property
+    def has_recorded_prompts(self) -> bool:
+        """Return whether prompts are recorded, with which ours can be compared."""
+        ...
+
+    @property
+    def has_recorded_answers(self) -> bool:
+        """Return whether completions are recorded that can be scored again."""
+        ...
+
+    def recorded_prompts(self) -> RecordedPrompts:
+        """Return how the recorded prompts compare with ours."""
+        ...
+
+    def recorded_scores(self) -> RecordedScores:
+        """Return the scores of the recorded completions."""
+        ...
+
+
+class GivenDocs(Protocol):
+    """Docs that a source has at hand together with the task: those of the file or object that holds both."""
+
+    def __call__(self, count: int | None, shots: int) -> TaskDocs | None:
+        """Return the first `count` docs to evaluate (None: the usual few), and the pool for so many demonstrations.
+
+        None where it has none: then they are looked for as for other tasks. Raises DocsError.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dataset:
+    """Where the docs come from, as the author wrote it; `given` where they come with the task itself."""
+
+    given: GivenDocs | None = None
+
+    path: str | None = None
+    name: str | None = None
+    kwargs: Mapping[str, Any] | None = None
+    custom: Spec = None
+    training_split: str | None = None
+    validation_split: str | None = None
+    test_split: str | None = None
+    fewshot_split: str | None = None
+    process_docs: Spec = None
+
+    @property
+    def evaluation_split(self) -> str | None:
+        """Return the split that is evaluated: test, else validation (lm-eval 0.4.13)."""
+        return self.test_split if self.test_split is not None else self.validation_split
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One task as its author wrote it; `name@format` once a format is chosen.
+
+    `config` is the whole merged mapping, in lm-eval's key order, for rules that look at what was written; the typed
+    fields are what rendering uses. `locate` gives the position of any key, through includes. `assembly` is None for
+    a task that is put together as lm-eval does it.
+    """
+
+    name: str
+    format: str | None = None
+    group: str | None = None
+    path: Path | None = None
+    system: str = "lm-eval"
+    output_type: OutputType = "generate_until"
+    doc_to_text: Spec = None
+    doc_to_target: Spec = None
+    doc_to_choice: Spec = None
+    description: Spec = ""
+    gen_prefix: Spec = None
+    target_delimiter: str = " "
+    fewshot_delimiter: str = "\n\n"
+    num_fewshot: int | None = None
+    fewshot: FewShot = field(default_factory=FewShot)
+    dataset: Dataset = field(default_factory=Dataset)
+    generation_kwargs: Mapping[str, Any] | None = None
+    metric_list: Sequence[Mapping[str, Any]] | None = None
+    filter_list: Sequence[Mapping[str, Any]] | None = None
+    process_results: Spec = None
+    repeats: int = 1
+    metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    assembly: Assembly | None = None
+    config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
+    locate: Locate = field(default=locate_nowhere, repr=False, compare=False)
+
+    @property
+    def id(self) -> str:
+        """Return `name`, or `name@format` when a format was chosen."""
+        return self.name if self.format is None else f"{self.name}@{self.format}"
+
+    @property
+    def own_metadata(self) -> Mapping[str, Any]:
+        """Return `metadata.promptfmt`, the settings of this plugin inside a file that lm-eval also reads."""
+        own = self.metadata.get("promptfmt")
+        return own if isinstance(own, Mapping) else {}
+
+    @property
+    def doc_source(self) -> Task:
+        """Return the task whose field mappings tell what its docs look like: itself, unless a format laid it out."""
+        return self
+
+    def shots(self, requested: int | None = None) -> int:
+        """Return the number of demonstrations: `requested` wins over the task's own, unless the task says 0.
+
+        Source: lm-eval 0.4.13, where a task without a number has 0.
+        """
+        if self.num_fewshot is None:
+            return requested or 0
+        return self.num_fewshot if requested is None or self.num_fewshot == 0 else requested
+
+    def position(self, *keys: str | int) -> Position | None:
+        """Return where a key was written; the nearest parent, then the task's name, where it is not written."""
+        while keys:
+            found = self.locate(keys)
+            if found is not None:
+                return found
+            keys = keys[:-1]
+        return self.locate(("task",)) or (Position(self.path) if self.path is not None else None)
+
+    def with_format(self, name: str) -> Task:
+        """Return this task laid out by the named format.
+
+        Raises FormatError when the format is unknown or does not fit the task.
+        """
+        from pytest_promptfmt.formats import apply_format  # the rooms to the right load only when asked for
+
+        return apply_format(self, name)
+
+    def render(
+        self,
+        docs: TaskDocs | Iterable[Doc] | None = None,
+        profile: Profile | None = None,
+        *,
+        num_fewshot: int | None = None,
+    ) -> Iterator[Instance]:
+        """Yield the rendered instance (doc, prompts, requests) of every doc, in order.
+
+        Without `docs` they are looked for as on the command line (metadata, sidecar, local files, synthetic).
+        Raises DocsError, RenderError or LimitExceededError at the first doc that fails.
+        """
+        from pytest_promptfmt.chat.profile_loading import load_profile
+        from pytest_promptfmt.core.profile import PLAIN
+        from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
+        from pytest_promptfmt.systems.renderer import render_task
+
+        if docs is None:
+            docs = load_docs(self, num_fewshot=num_fewshot)
+        elif not isinstance(docs, TaskDocs):
+            docs = TaskDocs.in_memory(docs)
+        if profile is not None and profile.template_name is not None:
+            profile = load_profile(profile).profile
+        return render_task(self, docs, profile or PLAIN, num_fewshot=num_fewshot)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskDocs:
+    """The docs of one task after `process_docs`: those evaluated, and the pool demonstrations are drawn from.
+
+    `columns` are the names that count as columns: those of the evaluated docs (lm-eval 0.4.13 judges
+    demonstrations by the same list). `origin` and `fewshot_origin` say in a few words where the docs came from
+    (`2 synthetic`, `3 from arc.docs.jsonl`); they stand in the snapshot header.
+    """
+
+    evaluated: tuple[Doc, ...]
+    fewshot: tuple[Doc, ...]
+    columns: tuple[str, ...]
+    origin: str
+    fewshot_origin: str
+
+    @classmethod
+    def in_memory(cls, docs: Iterable[Doc], fewshot: Iterable[Doc] | None = None) -> TaskDocs:
+        """Return docs given by the caller; demonstrations come from `fewshot`, else from the same docs."""
+        evaluated = tuple(docs)
+        pool = evaluated if fewshot is None else tuple(fewshot)
+        columns = tuple(evaluated[0]) if evaluated else ()
+        return cls(
+            evaluated=evaluated,
+            fewshot=pool,
+            columns=columns,
+            origin=f"{len(evaluated)} in memory",
+            fewshot_origin=f"{len(pool)} in memory",
+        )

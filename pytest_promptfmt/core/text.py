@@ -1,0 +1,108 @@
+"""Which characters a snapshot shows by name, and how such a name is read back.
+
+The table is written out instead of asked of `unicodedata`: its categories differ between Python versions, and a
+snapshot must not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from pytest_promptfmt.core.errors import PromptfmtError
+
+END = "⟨end⟩"
+"""Stands at the end of every text."""
+
+_NAMED: dict[str, str] = {"\t": "TAB", "\n": "LF", "\r": "CR", "\u00a0": "NBSP"}
+_BY_NAME = {name: character for character, name in _NAMED.items()} | {"SP": " ", "empty": ""}
+
+# First and last code point of everything that is invisible, looks like a plain space, changes how its neighbours
+# are drawn, has no agreed look (private use), or cannot stand in a UTF-8 file; and the bracket of our own escapes.
+_RANGES: tuple[tuple[int, int], ...] = (
+    (0x0000, 0x001F),
+    (0x007F, 0x00A0),
+    (0x00AD, 0x00AD),
+    (0x034F, 0x034F),
+    (0x061C, 0x061C),
+    (0x070F, 0x070F),
+    (0x115F, 0x1160),
+    (0x1680, 0x1680),
+    (0x17B4, 0x17B5),
+    (0x180B, 0x180F),
+    (0x2000, 0x200F),
+    (0x2028, 0x202F),
+    (0x205F, 0x206F),
+    (0x27E8, 0x27E8),
+    (0x2800, 0x2800),
+    (0x3000, 0x3000),
+    (0x3164, 0x3164),
+    (0xD800, 0xF8FF),
+    (0xFDD0, 0xFDEF),
+    (0xFE00, 0xFE0F),
+    (0xFEFF, 0xFEFF),
+    (0xFFA0, 0xFFA0),
+    (0xFFF0, 0xFFFC),
+    (0xFFFE, 0xFFFF),
+    (0x13430, 0x1343F),
+    (0x1BCA0, 0x1BCA3),
+    (0x1D159, 0x1D159),
+    (0x1D173, 0x1D17A),
+    *((plane * 0x10000 + 0xFFFE, plane * 0x10000 + 0xFFFF) for plane in range(1, 14)),
+    (0xE0000, 0x10FFFF),
+)
+
+
+def _any_of(ranges: Iterable[tuple[int, int]]) -> re.Pattern[str]:
+    return re.compile("[" + "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in ranges) + "]")
+
+
+# Python looks into a class of characters 25 times faster when it has none beyond U+FFFF.
+_BASIC = tuple(pair for pair in _RANGES if pair[1] <= 0xFFFF)
+_HIDDEN = _any_of(_RANGES)
+_HIDDEN_BASIC = _any_of(_BASIC)
+_HIDDEN_BUT_LF = _any_of(((0x0000, 0x0009), (0x000B, 0x001F), *_BASIC[1:]))
+_BEYOND_BASIC = _any_of([(0x10000, 0x10FFFF)])
+_ESCAPE = re.compile("⟨([^⟨⟩]*)(⟩?)")
+
+
+class BadEscapeError(PromptfmtError):
+    """An escape that no snapshot contains; the reader adds the line."""
+
+
+def show(text: str) -> str:
+    """Return `text` as one line in which every character can be seen, and which does not end with a blank."""
+    text = show_inner(text)
+    return text[:-1] + "⟨SP⟩" if text.endswith(" ") else text
+
+
+def show_inner(text: str) -> str:
+    """Return `text` like `show`, for places where something visible follows it: a last blank stays a blank."""
+    if text.isascii() and text.isprintable():  # of ASCII: the same in every Python version
+        return text
+    return (_HIDDEN if _BEYOND_BASIC.search(text) else _HIDDEN_BASIC).sub(_name, text)
+
+
+def needs_no_names(text: str) -> bool:
+    """Return whether every line of `text` is shown as it is; False may also mean that a closer look is needed."""
+    return " \n" not in text and not _HIDDEN_BUT_LF.search(text) and not _BEYOND_BASIC.search(text)
+
+
+def unshow(shown: str) -> str:
+    """Return the text that `show` or `show_inner` was given; raises BadEscapeError for an escape of nobody's."""
+    return _ESCAPE.sub(_character, shown) if "⟨" in shown else shown
+
+
+def _name(match: re.Match[str]) -> str:
+    character = match[0]
+    return f"⟨{_NAMED.get(character) or f'U+{ord(character):04X}'}⟩"
+
+
+def _character(match: re.Match[str]) -> str:
+    name, closed = match.groups()
+    if closed:
+        if name in _BY_NAME:
+            return _BY_NAME[name]
+        if re.fullmatch(r"U\+[0-9A-F]{4,6}", name) and int(name[2:], 16) <= 0x10FFFF:
+            return chr(int(name[2:], 16))
+    raise BadEscapeError(f"{match[0]!r} is no escape", hint="a ⟨ of the text itself is written ⟨U+27E8⟩")

@@ -1,0 +1,338 @@
+"""One YAML file, without its includes: parsed as lm-eval 0.4.13 parses it, with the place of every key.
+
+Files are hostile until shown otherwise: size, nesting, aliases, merge keys and long numbers are bounded before any
+of them can cost time, memory or the C stack. `!function` tags become `FunctionRef`; nothing is imported or run.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import stat
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from os import stat_result
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from pytest_promptfmt.core.errors import Position, SourceError
+from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.core.yaml_errors import in_plain_words, no_mapping, position_of, unreadable
+
+MAX_BYTES: Final = 8 * 1024 * 1024
+MAX_DEPTH: Final = 100
+MAX_NODES: Final = 300_000
+"""How many values a file may have, also once its aliases are written out: about a second and 150 MB."""
+MAX_MERGED: Final = 10_000
+"""How many keys one `<<` may bring in."""
+MAX_DIGITS: Final = 4_000
+
+_STR: Final = "tag:yaml.org,2002:str"
+_MERGE: Final = "tag:yaml.org,2002:merge"
+# Fewer opening brackets than this and no such run of indentation means that the depth is bounded already.
+_DEEP_INDENT: Final = re.compile(rb"[ \t?:-]{200,}")
+
+# lm-eval 0.4.13 takes the C loader, and FullLoader without libyaml; both build the same plain values.
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFile:
+    """The top-level mapping of one file as written, `include` among its keys.
+
+    `marks` maps every top-level key to its line and column, both counted from 1. `repeated` are keys that are written
+    twice, with the place of the later one, which wins; `repeated_inside` the same in mappings below the top. `stamp` is
+    the file's mtime (ns) and size. The values are shared by all readers of the file: they must not be changed.
+    """
+
+    path: Path
+    values: Mapping[Any, Any]
+    marks: Mapping[Any, tuple[int, int]]
+    repeated: tuple[tuple[Any, Position], ...]
+    stamp: tuple[int, int]
+    repeated_inside: tuple[tuple[Any, Position], ...] = ()
+
+    def locate(self, keys: tuple[str | int, ...]) -> Position | None:
+        """Return where a key path was written: the key of a mapping, the element of a list. None if it was not."""
+        if len(keys) == 1 and keys[0] in self.marks:
+            return Position(self.path, *self.marks[keys[0]])
+        try:
+            root = _composed(self.path, self.stamp)
+        except (OSError, yaml.YAMLError, RecursionError):
+            return None
+        node = _find(root, keys)
+        return None if node is None else position_of(self.path, node.start_mark)
+
+
+_parsed: dict[Path, ParsedFile] = {}
+
+
+def parse_file(path: Path, status: stat_result, data: bytes | None = None) -> ParsedFile:
+    """Return the file at the resolved `path`, parsed once per process for each mtime and size.
+
+    `data` is the content where the caller has read it already. Raises SourceError with line and column when the file
+    is no YAML mapping or goes past a limit; OSError when it cannot be read.
+    """
+    stamp = (status.st_mtime_ns, status.st_size)
+    known = _parsed.get(path)
+    if known is not None and known.stamp == stamp:
+        return known
+    if not stat.S_ISREG(status.st_mode):
+        raise SourceError("this is no ordinary file", position=Position(path))
+    if status.st_size > MAX_BYTES:
+        raise SourceError(
+            f"the file has {status.st_size / 2**20:.0f} MiB; a task file may have {MAX_BYTES // 2**20} MiB",
+            position=Position(path),
+            hint="keep docs in a file of their own and name it under metadata.promptfmt.docs",
+        )
+    parsed = _parse(path, path.read_bytes() if data is None else data, stamp)
+    _parsed[path] = parsed
+    return parsed
+
+
+class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at run time
+    """The YAML 1.1 loader with `!function`, bounded merge keys and errors that know their place."""
+
+    path: Path
+    root: yaml.Node | None = None
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self.repeated_inside: list[tuple[Any, Position]] = []
+        self._flattened: set[int] = set()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        if node is not self.root and id(node) not in self._flattened:
+            self._flattened.add(id(node))  # once flattened, keys that a merge brings in stand beside its own
+            self._note_repeated(node)
+        merged = 0
+        for key, value in node.value:
+            if key.tag != _MERGE:
+                continue
+            for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if isinstance(part, yaml.MappingNode):
+                    self.flatten_mapping(part)
+                    merged += len(part.value)
+            if merged > MAX_MERGED:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"'<<' brings in more than {MAX_MERGED} keys", key.start_mark
+                )
+        super().flatten_mapping(node)
+
+    def _note_repeated(self, node: yaml.MappingNode) -> None:
+        names = [key.value for key, _ in node.value if key.tag == _STR]
+        if len(set(names)) < len(names):
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if key.tag == _STR and key.value in seen:
+                    self.repeated_inside.append((key.value, position_of(self.path, key.start_mark)))
+                seen.add(str(key.value))
+
+
+def _construct_function(loader: _Loader, node: yaml.Node) -> FunctionRef:
+    spec = loader.construct_scalar(node)
+    module, _, name = spec.rpartition(".")
+    if not module or not name:
+        raise yaml.constructor.ConstructorError(
+            None, None, f"!function needs module.function, not {spec!r}", node.start_mark
+        )
+    return FunctionRef(module, name, loader.path.parent, position_of(loader.path, node.start_mark))
+
+
+def _guarded(construct: Callable[[Any, Any], Any], what: str) -> Callable[[_Loader, yaml.Node], Any]:
+    # PyYAML lets ValueError and its relatives through, which say nothing about where.
+    def guarded(loader: _Loader, node: yaml.Node) -> Any:
+        text = node.value if isinstance(node.value, str) else ""
+        # int() refuses as many digits, and 1:1:1:… (base 60) would take quadratic time.
+        problem = f"a number of {len(text)} digits" if len(text) > MAX_DIGITS and what == "number" else None
+        if problem is None:
+            try:
+                return construct(loader, node)
+            except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError):
+                problem = f"{_shortened(text)} looks like a {what}, but is none"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+    return guarded
+
+
+_Loader.add_constructor("!function", _construct_function)
+_Loader.add_constructor("tag:yaml.org,2002:bool", _guarded(_Base.construct_yaml_bool, "truth value"))
+_Loader.add_constructor("tag:yaml.org,2002:int", _guarded(_Base.construct_yaml_int, "number"))
+_Loader.add_constructor("tag:yaml.org,2002:float", _guarded(_Base.construct_yaml_float, "number"))
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _guarded(_Base.construct_yaml_timestamp, "date"))
+_Loader.add_constructor("tag:yaml.org,2002:binary", _guarded(_Base.construct_yaml_binary, "binary value"))
+
+
+def _parse(path: Path, data: bytes, stamp: tuple[int, int]) -> ParsedFile:
+    try:
+        data = _as_utf8(data)
+        _check_size(path, data)
+        loader = _Loader(data)
+        loader.path = path
+        try:
+            node = loader.get_single_node()
+            if not isinstance(node, yaml.MappingNode):
+                raise no_mapping(path, node)
+            if b"*" in data and b"&" in data:
+                _check_aliases(path, node)
+            marks, repeated = _top_level_marks(path, node)
+            loader.root = node
+            values = loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except (yaml.reader.ReaderError, UnicodeDecodeError) as error:
+        raise unreadable(path, data) from error
+    except yaml.MarkedYAMLError as error:
+        raise in_plain_words(path, data, error) from error
+    except RecursionError as error:
+        raise _too_deep(Position(path)) from error
+    # The few dozen key names are repeated in every file: sharing them saves a third of the memory.
+    shared = {sys.intern(key) if type(key) is str else key: value for key, value in values.items()}
+    return ParsedFile(path, shared, marks, repeated, stamp, tuple(loader.repeated_inside))
+
+
+def _as_utf8(data: bytes) -> bytes:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16").encode()
+    return data
+
+
+def _check_size(path: Path, data: bytes) -> None:
+    shallow = data.count(b"[") + data.count(b"{") <= MAX_DEPTH and not _DEEP_INDENT.search(data)
+    # Every value needs a line, a comma or a bracket of its own, and a key beside it.
+    if shallow and 2 * (data.count(b"\n") + data.count(b"\r") + data.count(b",")) < MAX_NODES - 3 * MAX_DEPTH:
+        return
+    # libyaml keeps its own stack for events; only composing nodes from them recurses.
+    depth = nodes = 0
+    for event in yaml.parse(io.BytesIO(data), Loader=_Base):
+        if isinstance(event, yaml.NodeEvent):
+            nodes += 1
+            if nodes > MAX_NODES:
+                raise SourceError(
+                    f"the file has more than {MAX_NODES:,} values",
+                    position=position_of(path, event.start_mark),
+                    hint="keep docs in a file of their own and name it under metadata.promptfmt.docs",
+                )
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _too_deep(position_of(path, event.start_mark))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _too_deep(position: Position) -> SourceError:
+    return SourceError(f"lists and mappings are nested more than {MAX_DEPTH} deep", position=position)
+
+
+def _check_aliases(path: Path, root: yaml.Node) -> None:
+    measured: dict[int, tuple[int, int]] = {}
+    open_nodes: set[int] = set()
+
+    def measure(node: yaml.Node) -> tuple[int, int]:
+        if isinstance(node, yaml.ScalarNode):
+            return 1, 0
+        identity = id(node)
+        if identity in open_nodes:
+            raise SourceError(
+                "an alias makes this value contain itself",
+                position=position_of(path, node.start_mark),
+                hint="write the value out instead of pointing back at it",
+            )
+        if identity not in measured:
+            open_nodes.add(identity)
+            values, depth = 1, 0
+            for child in node.value:
+                for part in child if isinstance(child, tuple) else (child,):
+                    below = measure(part)
+                    values, depth = values + below[0], max(depth, below[1])
+                if depth >= MAX_DEPTH:
+                    raise _too_deep(position_of(path, node.start_mark))
+                if values > MAX_NODES:
+                    raise SourceError(
+                        f"its aliases make this file stand for more than {MAX_NODES:,} values",
+                        position=position_of(path, node.start_mark),
+                    )
+            open_nodes.discard(identity)
+            measured[identity] = values, depth + 1
+        return measured[identity]
+
+    measure(root)
+
+
+def _top_level_marks(
+    path: Path, root: yaml.MappingNode
+) -> tuple[dict[Any, tuple[int, int]], tuple[tuple[Any, Position], ...]]:
+    marks: dict[Any, tuple[int, int]] = {}
+    repeated = []
+    for key, _ in root.value:
+        if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+            continue
+        name = sys.intern(key.value) if key.tag == _STR else _key_of(key)
+        mark = (key.start_mark.line + 1, key.start_mark.column + 1)
+        if name in marks:
+            repeated.append((name, Position(path, *mark)))
+        marks[name] = mark
+    return marks, tuple(repeated)
+
+
+def _key_of(node: yaml.Node) -> Any:
+    if node.tag == _STR:
+        return node.value
+    try:
+        key = yaml.constructor.SafeConstructor().construct_object(node, deep=True)
+        hash(key)
+    except (yaml.YAMLError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError):
+        return None
+    return key
+
+
+@lru_cache(maxsize=16)
+def _composed(path: Path, stamp: tuple[int, int]) -> yaml.Node | None:
+    status = path.stat()
+    if (status.st_mtime_ns, status.st_size) != stamp:
+        return None
+    loader = _Loader(_as_utf8(path.read_bytes()))
+    try:
+        node: yaml.Node | None = loader.get_single_node()
+    finally:
+        loader.dispose()
+    return node
+
+
+def _find(root: yaml.Node | None, keys: Sequence[str | int]) -> yaml.Node | None:
+    node, place = root, root
+    for key in keys:
+        if isinstance(node, yaml.SequenceNode) and isinstance(key, int):
+            if not -len(node.value) <= key < len(node.value):
+                return None
+            node = place = node.value[key]
+        elif isinstance(node, yaml.MappingNode):
+            pair = _pair(node, key)
+            if pair is None:
+                return None
+            place, node = pair
+        else:
+            return None
+    return place
+
+
+def _pair(node: yaml.MappingNode, key: str | int) -> tuple[yaml.Node, yaml.Node] | None:
+    for written, value in reversed(node.value):
+        if written.tag != _MERGE and _key_of(written) == key:
+            return written, value
+    for written, value in node.value:
+        if written.tag == _MERGE:
+            for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                found = _pair(part, key) if isinstance(part, yaml.MappingNode) else None
+                if found is not None:
+                    return found
+    return None
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "…")

@@ -1,0 +1,116 @@
+"""The tasks that a pytest run would test, for commands that only look at them: pytest collects, nothing runs.
+
+So that a command sees exactly what a test sees: the same files, settings, formats and profiles.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
+from pytest_promptfmt.plugin.items import PLUGIN, LintItem, LoadItem, SnapshotItem
+from pytest_promptfmt.study import Rendered
+
+
+class CollectedPrompts:
+    """One task@format for one profile, found and not yet rendered."""
+
+    def __init__(self, item: SnapshotItem, lint: LintItem | None) -> None:
+        self._item = item
+        self._lint = lint
+        self.task = item.tested
+        self.profile = item.profile
+        self.path = item.path
+        self.snapshot = Path(item.place.path)
+        self._plugin = item.config.stash[PLUGIN]
+        self.profile_id = self._plugin.settings_of(item.tested).run_id(item.profile.name)
+
+    def render(self) -> Rendered:
+        """Return the rendered docs; raises the PromptfmtError that stops it."""
+        return self._plugin.pipeline.render(self.task, self.profile, self.profile_id)
+
+    def findings(self) -> Sequence[dict[str, Any]]:
+        """Return what the checks say, as JSON; nothing where they are switched off."""
+        if self._lint is None:
+            return ()
+        lint = self._lint
+        try:
+            checked = self._plugin.pipeline.checked(
+                self.task,
+                self._plugin.checks_for(self.path),
+                file=lint.file,
+                profile=self.profile,
+                profile_id=self.profile_id,
+                is_first=lint.is_first,
+            )
+        except PromptfmtError:
+            return ()  # rendering tells it
+        return [finding.to_json() for finding in self._plugin.wanted(checked, self.path)]
+
+
+@dataclass(slots=True)
+class Collection:
+    """What was found: how many prompts, files and tasks that cannot be read, and choices that chose nothing."""
+
+    found: int = 0
+    errors: Sequence[PromptfmtError] = ()
+    unmatched: Sequence[str] = ()
+
+
+class _Catcher:
+    """A plugin that hands the collected items over instead of running them."""
+
+    def __init__(self, use: Callable[[Sequence[CollectedPrompts]], None]) -> None:
+        self.use = use
+        self.result = Collection()
+        self.raised: PromptfmtError | SystemExit | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        lints = {(item.tested.id, item.profile.name): item for item in session.items if isinstance(item, LintItem)}
+        found = [
+            CollectedPrompts(item, lints.get((item.tested.id, item.profile.name)))
+            for item in session.items
+            if isinstance(item, SnapshotItem)
+        ]
+        self.result = Collection(
+            found=len(found),
+            errors=[item.error for item in session.items if isinstance(item, LoadItem)],
+            unmatched=session.config.stash[PLUGIN].unmatched,
+        )
+        try:
+            self.use(found)
+        except (PromptfmtError, SystemExit) as error:
+            # pytest would print either as a defect of its own; rich exits when nobody reads on (`| head`).
+            self.raised = error
+        return True
+
+
+def with_collected(
+    use: Callable[[Sequence[CollectedPrompts]], None], paths: Sequence[Path], options: Sequence[str]
+) -> Collection:
+    """Call `use` with what `pytest --promptfmt` collects in these paths with these options, and return what was found.
+
+    The settings are those of the project. Raises SettingsError where pytest refuses to start, and what `use` raises.
+    """
+    catcher = _Catcher(use)
+    quiet = ["-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:xdist", "-s"]
+    # What a project always passes to pytest (-n, --cov) is about running tests.
+    added = os.environ.pop("PYTEST_ADDOPTS", None)
+    try:
+        arguments = ["--promptfmt", *quiet, "-o", "addopts=", "-o", "python_files=", *options, *map(str, paths)]
+        status = pytest.main(arguments, plugins=[catcher])
+    finally:
+        if added is not None:
+            os.environ["PYTEST_ADDOPTS"] = added
+    if catcher.raised is not None:
+        raise catcher.raised
+    if status == pytest.ExitCode.USAGE_ERROR:
+        raise SettingsError("pytest does not start like this; it has said why")
+    return catcher.result

@@ -1,0 +1,163 @@
+"""The pytest items about answers: whether they are read, how they are scored, and recordings of real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_promptfmt.answers.checked import Tried
+from pytest_promptfmt.answers.verdicts import SLOW, Row
+from pytest_promptfmt.core.errors import display_path
+from pytest_promptfmt.plugin.items.base import PLUGIN, ItemFailedError, TaskItem
+from pytest_promptfmt.results.outcomes import Outcome
+from pytest_promptfmt.results.progress import reading
+from pytest_promptfmt.results.scoring import (
+    change_of,
+    extraction_text,
+    findings_text,
+    recording_lines,
+    told_differently,
+)
+from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.snapshots.verdicts import (
+    EXTRACTION,
+    accepted_failures,
+    accepted_verdicts,
+    extraction_document,
+    recording_document,
+)
+
+
+class AnswerWarning(pytest.PytestWarning):
+    """A remark about how answers are read that is no failure of this run."""
+
+
+class ExtractionItem(TaskItem):
+    """The phrasing battery of one task@format: rules of its own, and a verdict matrix compared with its snapshot."""
+
+    marker = "promptfmt_extraction"
+    kind = "Answers"
+
+    def __init__(self, *, place: snapshots.Place, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.place = place
+
+    def runtest(self) -> None:
+        """Try every phrasing; skip where something is withheld."""
+        plugin = self.config.stash[PLUGIN]
+        settings = plugin.settings_of(self.tested)
+        item = Outcome(task=self.tested.id, file=str(self.path), profile=settings.run_id(EXTRACTION))
+        accepted = accepted_failures(self.place.path)
+        with self.failures_of(item):
+            tried = plugin.scoring.extraction(self.tested, accepted_verdicts(self.place.path))
+        header = {"task": self.tested.id, "profile": item.profile, "docs": tried.docs}
+        document = extraction_document(header, tried.matrix)
+        verdict, self.outcome = self.compared(self.place, document, item)
+        if plugin.outputs.html is not None:
+            from pytest_promptfmt.results.views import matrix_view
+
+            self.outcome = replace(self.outcome, view={"verdicts": matrix_view(tried.matrix)})
+        failing: Sequence[Row] = tried.failing
+        if not settings.is_strict_about_answers:
+            failing = [row for row in failing if not _is_accepted(row, verdict, accepted)]
+            if verdict.written and len(failing) < len(tried.failing):
+                self.warn(AnswerWarning(_accepted_now(self.tested.id, tried, failing)))
+        if failing or tried.problems:
+            first = failing[0] if failing else None
+            key = first.id if first is not None else "expected failures"
+            self.outcome = self.outcome.misread(key, first.title if first is not None else tried.problems[0])
+        elif verdict.passed:
+            return
+        text = extraction_text(self.tested.id, failing, tried.problems, verdict, command=self.accept_command)
+        self.outcome = replace(self.outcome, detail=text)
+        raise ItemFailedError(text)
+
+
+def _is_accepted(row: Row, verdict: snapshots.Verdict, accepted: Any) -> bool:
+    """Return whether a failure is one that the snapshot already shows, or shows from now on.
+
+    What the task itself asks for must be read whatever a snapshot says, and no filter may crash.
+    """
+    if row.kind in ("contract", "own") or any(cell.startswith("CRASH") for cell in row.verdicts):
+        return False
+    return verdict.written or list(accepted.get(row.id, ())) == list(row.verdicts)
+
+
+def _accepted_now(task: str, tried: Tried, failing: Sequence[Row]) -> str:
+    rows = [row for row in tried.failing if row not in failing]
+    slow = sum(SLOW in row.verdicts for row in rows)
+    kinds = [f"{len(rows) - slow} phrasings misread"] if len(rows) > slow else []
+    kinds += [f"{slow} too slow"] if slow else []
+    return f"{task} [extraction]: the snapshot accepts {' and '.join(kinds)}, such as {rows[0].title}"
+
+
+class ScoringItem(TaskItem):
+    """The scorer checks of one task@format."""
+
+    marker = "promptfmt_scoring"
+    kind = "Answers"
+
+    def runtest(self) -> None:
+        """Score made-up answers; skip where something is withheld."""
+        plugin = self.config.stash[PLUGIN]
+        item = Outcome(task=self.tested.id, file=str(self.path), profile="scoring")
+        self.outcome = item
+        with self.failures_of(item):
+            findings = plugin.scoring.findings(self.tested)
+        if findings:
+            text = findings_text(self.tested.id, findings)
+            outcome = item.misread(findings[0].name, f"{findings[0].name}: {findings[0].message}")
+            self.outcome = replace(outcome, detail=text)
+            raise ItemFailedError(text)
+
+
+class RecordingItem(TaskItem):
+    """A recording of real completions, replayed, its verdicts compared with their snapshot."""
+
+    marker = "promptfmt_recording"
+    kind = "Recording"
+
+    def __init__(self, *, recording: Path, place: snapshots.Place, profile: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.recording = recording
+        self.place = place
+        self.profile = profile
+
+    def runtest(self) -> None:
+        """Replay; skip where something is withheld, or where no record is for this task."""
+        plugin = self.config.stash[PLUGIN]
+        item = Outcome(task=self.tested.id, file=str(self.path), profile=self.profile)
+        self.outcome = item
+        bar = reading(self.recording, f"replaying {self.recording.name}")
+        with self.failures_of(item), self.on_terminal(bar) as progress:
+            transcript = plugin.scoring.replayed(self.tested, self.recording, progress)
+        replay = transcript.replay
+        if not replay.records and not replay.bad_count:
+            self.outcome = item.skipped("recordings without a record for the task")
+            pytest.skip(f"{display_path(self.recording)} has no record for {self.tested.id}")
+        header = {
+            "task": self.tested.id,
+            "profile": self.profile,
+            "recording": self.recording.name,
+            "records": str(replay.records),
+        }
+        document = recording_document(header, transcript)
+        verdict, self.outcome = self.compared(self.place, document, item)
+        if replay.bad_count:
+            first = replay.bad[0]
+            bad = f"{replay.bad_count:,} records cannot be used, the first is {first.number}: {first.reason}"
+            self.warn(AnswerWarning(f"{display_path(self.recording)}: {bad}"))
+        if verdict.passed:
+            if verdict.written and replay.changed:
+                self.warn(AnswerWarning(f"{self.tested.id} [{self.profile}]: {told_differently(replay)}"))
+            return
+        changed = change_of(verdict)
+        if changed is not None:
+            self.outcome = self.outcome.misread(self.profile, f"{self.profile}: {changed}")
+        text = "\n".join(recording_lines(f"{self.tested.id} [{self.profile}]", replay, verdict))
+        self.outcome = replace(self.outcome, detail=text)
+        raise ItemFailedError(f"{text}\naccept: {self.accept_command}")

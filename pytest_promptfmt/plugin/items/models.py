@@ -1,0 +1,45 @@
+"""The pytest item that puts prompts to a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_promptfmt.plugin.items.base import ItemFailedError
+from pytest_promptfmt.plugin.items.prompts import RenderedItem
+from pytest_promptfmt.results.models import problems_text
+from pytest_promptfmt.results.outcomes import Outcome
+from pytest_promptfmt.results.progress import answering
+from pytest_promptfmt.snapshots.tokens import shown_digests
+from pytest_promptfmt.study import Rendered
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.plugin.session import PromptfmtPlugin
+
+
+class ModelItem(RenderedItem):
+    """One task@format for one profile, put to a model: whether the chain from prompt to score holds."""
+
+    marker = "promptfmt_model"
+    kind = "Model"
+
+    def judge(self, plugin: PromptfmtPlugin, rendered: Rendered, outcome: Outcome) -> None:
+        """Ask, and look at the answers; skip where the model cannot be asked this."""
+        assert plugin.model is not None
+        with self.failures_of(outcome):
+            task = plugin.pipeline.bound_for_scoring(self.tested)
+            judged = plugin.model.judged(
+                task,
+                rendered.instances,
+                profile=self.profile,
+                profile_id=outcome.profile,
+                shown=shown_digests(rendered.document) if rendered.tokenizer is not None else None,
+                progress=lambda count, what: self.on_terminal(answering(count, f"asking about {what}")),
+            )
+        self.outcome = outcome = replace(outcome, model=judged.row())
+        if not judged.problems:
+            return
+        text = problems_text(judged)
+        first = judged.problems[0]
+        self.outcome = replace(outcome.misread(first.title, f"{first.title}: {first.details}"), detail=text)
+        raise ItemFailedError(text)

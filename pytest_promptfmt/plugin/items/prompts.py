@@ -1,0 +1,129 @@
+"""The pytest items about prompts: rendered, and compared with their snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.plugin.items.base import PLUGIN, ItemFailedError, TaskItem
+from pytest_promptfmt.results.failures import explanation, outcome_of, repeated_text
+from pytest_promptfmt.results.outcomes import Outcome
+from pytest_promptfmt.results.text_changes import TextChange, profile_that_tells, text_change, told_of_tokens
+from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.study import Rendered
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.plugin.session import PromptfmtPlugin
+
+
+class RenderedItem(TaskItem):
+    """What items share that look at the prompts of one task@format for one profile."""
+
+    def __init__(self, *, profile: Profile, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.profile = profile
+
+    def runtest(self) -> None:
+        """Render and judge; skip where something is withheld that rendering needs."""
+        plugin = self.config.stash[PLUGIN]
+        profile_id = plugin.settings_of(self.tested).run_id(self.profile.name)
+        self.outcome = outcome = Outcome(task=self.tested.id, file=str(self.path), profile=profile_id)
+        with self.failures_of(outcome):
+            rendered = plugin.pipeline.render(self.tested, self.profile, profile_id)
+        tokenizer = None
+        if rendered.tokenizer is not None:
+            name, entry = rendered.tokenizer
+            tokenizer = name, entry.loader, entry.content
+        self.outcome = outcome = replace(outcome, reached="rendered", tokenizer=tokenizer)
+        self.judge(plugin, rendered, outcome)
+
+    def judge(self, plugin: PromptfmtPlugin, rendered: Rendered, outcome: Outcome) -> None:
+        """Raise what is wrong with the prompts; rendering alone proves that they can be made."""
+
+
+class VariantItem(RenderedItem):
+    """A variant of a format: rendered for each doc, without a snapshot.
+
+    That it differs from its format in what it says and in nothing else was proved when it was laid out.
+    """
+
+    marker = "promptfmt_variant"
+    kind = "Variant"
+
+
+class SnapshotItem(RenderedItem):
+    """The prompts of one task@format for one profile, compared with their snapshot."""
+
+    def __init__(self, *, place: snapshots.Place, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.place = place
+
+    def judge(self, plugin: PromptfmtPlugin, rendered: Rendered, outcome: Outcome) -> None:
+        """Compare with the snapshot; raises ItemFailedError."""
+        verdict = snapshots.check(
+            self.config,
+            self,
+            self.place,
+            rendered.document,
+            expected=plugin.expected,
+            narrowed_run=plugin.settings.is_narrowed,
+        )
+        note = plugin.lock.note(*rendered.tokenizer) if rendered.tokenizer and verdict.state == "changed" else None
+        outcome = outcome_of(verdict, outcome, change=self.text_change(plugin, verdict, rendered), note=note)
+        outcome = plugin.outputs.with_edit(outcome, verdict)
+        outcome = self.with_view(plugin, outcome, verdict, rendered)
+        if verdict.comparison is not None and not plugin.tally.knows_profile(outcome):
+            outcome = replace(outcome, tokens=told_of_tokens(verdict.comparison.changes))
+        self.outcome = outcome
+        if verdict.passed:
+            return
+        first = plugin.tally.first_item(outcome)
+        if first is None:
+            text = explanation(verdict, rendered.instances, outcome, note, locate=self.tested.locate)
+            self.outcome = replace(outcome, detail=text)
+            raise ItemFailedError(f"{text}\naccept: {self.accept_command}")
+        raise ItemFailedError(repeated_text(outcome, first, command=self.accept_command))
+
+    def text_change(self, plugin: PromptfmtPlugin, verdict: snapshots.Verdict, rendered: Rendered) -> TextChange | None:
+        """Return what changed in the text: for all profiles of a task what the one that shows it best tells."""
+        comparison, locate = verdict.comparison, self.tested.locate
+        if verdict.state != "changed" or comparison is None:
+            return None
+        profile = profile_that_tells(plugin.profiles_for(self.tested))
+        if profile is None or profile is self.profile:
+            change = text_change(comparison, rendered.instances, locate)
+            plugin.last_change.remember(self.tested, change)
+            return change
+        shared = plugin.last_change.of(self.tested, lambda: self._text_change_in(plugin, profile))
+        if shared is not None and shared.explains(comparison):
+            return shared
+        return text_change(comparison, rendered.instances, locate)
+
+    def _text_change_in(self, plugin: PromptfmtPlugin, profile: Profile) -> TextChange | None:
+        """Return what changed for another profile, which this process has not tested, or not just now."""
+        profile_id = plugin.settings_of(self.tested).run_id(profile.name)
+        try:
+            rendered = plugin.pipeline.render(self.tested, profile, profile_id)
+            comparison = snapshots.compared(
+                self.path, self.tested.id, profile_id, rendered.document, narrowed_run=plugin.settings.is_narrowed
+            )
+        except (PromptfmtError, OSError):
+            return None
+        return text_change(comparison, rendered.instances, self.tested.locate)
+
+    def with_view(
+        self, plugin: PromptfmtPlugin, outcome: Outcome, verdict: snapshots.Verdict, rendered: Rendered
+    ) -> Outcome:
+        """Return the outcome with what the HTML report shows of the prompts, where one is wanted."""
+        if plugin.outputs.html is None:
+            return outcome
+        from pytest_promptfmt.results.views import comparison_view, prompts_view
+
+        loaded = rendered.loaded
+        view = prompts_view(rendered.instances, loaded.profile, loaded.tokenizer, rendered.pairs)
+        comparison = verdict.comparison
+        if outcome.category == "changed" and comparison and comparison.old and comparison.new:
+            view["comparison"] = comparison_view(comparison.old, comparison.new)
+        return replace(outcome, view=view)

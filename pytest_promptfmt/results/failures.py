@@ -1,0 +1,139 @@
+"""What a failing snapshot says: what differs, which line of which file made it, and how to accept just this.
+
+Plain text, without colours: it also goes to JUnit files and annotations.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from pytest_promptfmt.core.errors import display_path
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.task import Locate, locate_nowhere
+from pytest_promptfmt.results.causes import cause_of
+from pytest_promptfmt.results.outcomes import Outcome
+from pytest_promptfmt.results.text_changes import TextChange, is_of_tokens
+from pytest_promptfmt.snapshots.comparison import Comparison
+from pytest_promptfmt.snapshots.diff import Change, unified_diff
+from pytest_promptfmt.snapshots.extension import Verdict
+from pytest_promptfmt.snapshots.lock import Note
+
+PREVIEW_LINES = 40
+"""Lines shown of a snapshot that does not exist yet."""
+
+_NOT_IN_PATHS = re.compile(r"\[|::")
+
+
+def outcome_of(
+    verdict: Verdict,
+    item: Outcome,
+    *,
+    change: TextChange | None = None,
+    note: Note | None = None,
+) -> Outcome:
+    """Return what a comparison made of an item; where its text changed, it is keyed by that `change`.
+
+    `note` is what the lock says of the tokenizer: where nothing but tokens changed and another tokenizer made them,
+    that is the key.
+    """
+    if verdict.error is not None:
+        return replace(item, category="damaged", key=verdict.error.message, title=str(verdict.error))
+    if verdict.passed:
+        stale = verdict.state == "header-only" and not verdict.written
+        return replace(item, category="header-only" if stale else "passed")
+    if verdict.renamed_from is not None:
+        old, new = display_path(verdict.renamed_from), display_path(verdict.path)
+        return replace(item, category="renamed", key=old, title=f"renamed {old} → {new}")
+    if verdict.state == "missing":
+        return replace(item, category="new", title="snapshots that do not exist yet")
+    changed = _changes(verdict)
+    docs = len({change.doc for change in changed})
+    if changed and note is not None and note.is_change and all(map(is_of_tokens, changed)):
+        return replace(item, category="changed", key=note.text, title=f"tokens alone, {note.text}", docs=docs)
+    key, title = (change.key, change.title) if change is not None else ("", "changed")
+    return replace(item, category="changed", key=key, title=title, docs=docs)
+
+
+def explanation(
+    verdict: Verdict,
+    instances: Sequence[Instance],
+    outcome: Outcome,
+    note: Note | None = None,
+    *,
+    locate: Locate = locate_nowhere,
+) -> str:
+    """Return what a failing item has to say: what differs as a diff, and where it comes from."""
+    return "\n".join(_explanation(verdict, instances, outcome, note, locate))
+
+
+def repeated_text(outcome: Outcome, first: str, *, command: str) -> str:
+    """Return the short text of an item that fails as `first` did."""
+    return f"{outcome.task} [{outcome.profile}]: as {first}\naccept: {command}"
+
+
+def accept_command(path: str, names: str, options: Sequence[str], task: str) -> str:
+    """Return the shell command that accepts one item: its file, the rest of its node id, and this run's options.
+
+    pytest 9.2 takes no path with `[` or `::` in it; then the nearest folder above is searched for the task.
+    """
+    chosen = [f"{path}::{names}"]
+    if _NOT_IN_PATHS.search(path):
+        folder = next((part for part in _folders_above(path) if not _NOT_IN_PATHS.search(part)), ".")
+        chosen = [folder, "--promptfmt-task", glob.escape(task), "-k", names.rpartition("::")[2]]
+    return shlex.join(["pytest", "--promptfmt", *options, *chosen, "--snapshot-update"])
+
+
+def _folders_above(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _explanation(
+    verdict: Verdict, instances: Sequence[Instance], outcome: Outcome, note: Note | None, locate: Locate
+) -> Iterator[str]:
+    path = display_path(verdict.path)
+    who = f"{outcome.task} [{outcome.profile}]"
+    if verdict.error is not None:
+        yield f"{who}: the snapshot cannot be trusted"
+        yield str(verdict.error)
+        return
+    if verdict.renamed_from is not None:
+        yield f"{who}: there is no snapshot {path}, but one that no task defines shows the same"
+        yield outcome.title
+        return
+    if verdict.state == "missing":
+        yield f"{who}: there is no snapshot yet"
+        yield path
+        yield from _preview(verdict.comparison)
+        return
+    changed = _changes(verdict)
+    total = len(instances)
+    yield f"{who}: {outcome.docs} of {total} {'doc' if total == 1 else 'docs'} changed"
+    yield f"--- {path}"
+    yield "+++ now"
+    if verdict.comparison and verdict.comparison.old and verdict.comparison.new:
+        yield from unified_diff(verdict.comparison.old, verdict.comparison.new)
+    told = [change for change in changed if not is_of_tokens(change)]
+    cause = cause_of(told or changed, instances, locate)
+    if cause is not None:
+        yield f"the first change is {cause.place} {cause.origin}"
+    if note is not None and (note.is_change or (changed and all(map(is_of_tokens, changed)))):
+        yield f"tokens: {note.text}"
+
+
+def _preview(comparison: Comparison | None) -> Iterator[str]:
+    if comparison is None:
+        return
+    lines = comparison.text.splitlines()
+    yield from (f"+{line}" for line in islice(lines, PREVIEW_LINES))
+    if len(lines) > PREVIEW_LINES:
+        yield f"… and {len(lines) - PREVIEW_LINES} more lines"
+
+
+def _changes(verdict: Verdict) -> tuple[Change, ...]:
+    return verdict.comparison.changes if verdict.comparison is not None else ()

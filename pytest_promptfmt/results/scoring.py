@@ -1,0 +1,157 @@
+"""What failing items about answers say: which phrasings, checks or recorded verdicts, stage by stage, what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from pytest_promptfmt.answers.replaying import Replay
+from pytest_promptfmt.answers.scorer_findings import ScorerFinding
+from pytest_promptfmt.answers.verdicts import Row
+from pytest_promptfmt.core.errors import display_path
+from pytest_promptfmt.snapshots.diff import unified_diff
+from pytest_promptfmt.snapshots.extension import Verdict
+from pytest_promptfmt.snapshots.verdicts import verdict_lines
+
+SHOWN_ROWS = 20
+"""Failing phrasings that are told with their stages."""
+
+SHOWN_VERDICTS = 50
+"""Changed verdicts of a recording that are listed."""
+
+SHOWN_BAD = 10
+"""Records that cannot be used and are listed."""
+
+
+def extraction_text(
+    task: str, failing: Sequence[Row], problems: Sequence[str], verdict: Verdict, *, command: str
+) -> str:
+    """Return the text of a failing extraction item."""
+    return "\n".join(_extraction_lines(task, failing, problems, verdict, command))
+
+
+def _extraction_lines(
+    task: str, failing: Sequence[Row], problems: Sequence[str], verdict: Verdict, command: str
+) -> Iterator[str]:
+    if failing:
+        are_misread = "phrasing is not read as it" if len(failing) == 1 else "phrasings are not read as they"
+        yield f"{task} [extraction]: {len(failing)} {are_misread} should be"
+        for row in islice(failing, SHOWN_ROWS):
+            yield f"  {row.title}"
+            if row.evidence:
+                yield f"    {row.evidence}"
+        if len(failing) > SHOWN_ROWS:
+            yield f"  … and {len(failing) - SHOWN_ROWS} more"
+        yield "accept with a reason: metadata.promptfmt.expected_failures: {" + failing[0].id + ": why}"
+    yield from problems
+    if verdict.passed:
+        return
+    yield from _snapshot_lines(f"{task} [extraction]", "what the filters read has changed", verdict)
+    yield f"accept: {command}"
+
+
+def scores_text(task: str, errors: Sequence[object], verdict: Verdict, *, command: str) -> str:
+    """Return the text of a failing item about recorded completions; `errors` are states that cannot be scored."""
+    return "\n".join(_scores_lines(task, errors, verdict, command))
+
+
+def _scores_lines(task: str, errors: Sequence[object], verdict: Verdict, command: str) -> Iterator[str]:
+    yield from some_errors(errors)
+    if verdict.passed:
+        return
+    yield from _snapshot_lines(f"{task} [recorded]", "what the recorded completions score has changed", verdict)
+    yield f"accept: {command}"
+
+
+def _snapshot_lines(subject: str, changed: str, verdict: Verdict) -> Iterator[str]:
+    if verdict.error is not None:
+        yield f"{subject}: the snapshot cannot be trusted"
+        yield str(verdict.error)
+    elif verdict.state == "missing":
+        yield f"{subject}: there is no snapshot yet"
+        yield display_path(verdict.path)
+    else:
+        yield f"{subject}: {changed}"
+        yield f"--- {display_path(verdict.path)}"
+        yield "+++ now"
+        if verdict.comparison and verdict.comparison.old and verdict.comparison.new:
+            yield from unified_diff(verdict.comparison.old, verdict.comparison.new)
+
+
+def some_errors(errors: Sequence[object]) -> Iterator[str]:
+    """Yield the first errors, and how many more there are."""
+    yield from (str(error) for error in errors[:SHOWN_BAD])
+    if len(errors) > SHOWN_BAD:
+        yield f"… and {len(errors) - SHOWN_BAD:,} more"
+
+
+def findings_text(task: str, findings: Sequence[ScorerFinding]) -> str:
+    """Return the text of a failing scoring item: each finding with its place and what to do."""
+    lines = [f"{task} [scoring]: {len(findings)} {'finding' if len(findings) == 1 else 'findings'}"]
+    for finding in findings:
+        where = f"{finding.position}: " if finding.position else ""
+        lines.append(f"  {where}{finding.name}: {finding.message}")
+        if finding.hint:
+            lines.append(f"    hint: {finding.hint}")
+    return "\n".join(lines)
+
+
+def change_of(verdict: Verdict) -> str | None:
+    """Return how many verdicts of a recording changed, in words; None where no snapshot can be compared with."""
+    old_lines, new_lines = _both(verdict)
+    if not old_lines:
+        return None
+    changed = _changed(old_lines, new_lines)
+    what = "blocks of verdicts" if " to " in next(iter(old_lines)) else "verdicts"
+    return f"{len(changed):,} of {len(new_lines):,} {what} changed"
+
+
+def recording_lines(who: str, replay: Replay, verdict: Verdict) -> Iterator[str]:
+    """Yield what a replayed recording says that is not as its snapshot: each changed verdict, by record."""
+    if verdict.error is not None:
+        yield f"{who}: the snapshot cannot be trusted"
+        yield str(verdict.error)
+        return
+    if verdict.state == "missing":
+        yield f"{who}: there is no snapshot yet; {replay.summary()}"
+        yield display_path(verdict.path)
+        yield from _told_lines(replay)
+        return
+    old_lines, new_lines = _both(verdict)
+    yield f"{who}: {change_of(verdict) or 'what is told beside the verdicts changed'}; {replay.counts()}"
+    changed = _changed(old_lines, new_lines)
+    for number in islice(changed, SHOWN_VERDICTS):
+        yield f"  record {number}: {old_lines.get(number, 'not there')} → {new_lines.get(number, 'not there')}"
+    if len(changed) > SHOWN_VERDICTS:
+        yield f"  … and {len(changed) - SHOWN_VERDICTS:,} more"
+    if any(" to " in number for number in changed):
+        yield from _told_lines(replay)
+
+
+def told_differently(replay: Replay) -> str:
+    """Return how many verdicts are not what the recording tells, with the first of them."""
+    first = replay.changes[0]
+    counted = f"{replay.changed:,} of {replay.verdicts:,} verdicts are not what the recording tells"
+    return f"{counted}, such as record {first.number}: {first.was} → {first.now}"
+
+
+def _told_lines(replay: Replay) -> Iterator[str]:
+    if replay.changed:
+        yield f"{replay.changed:,} of {replay.verdicts:,} verdicts are not what the recording tells:"
+    for change in replay.changes[:SHOWN_VERDICTS]:
+        yield f"  record {change.number}, doc {change.doc_index}, {change.pipeline}: {change.was} → {change.now}"
+    if replay.changed > SHOWN_VERDICTS:
+        yield f"  … and {replay.changed - SHOWN_VERDICTS:,} more"
+    for bad in replay.bad[:SHOWN_BAD]:
+        yield f"  record {bad.number} cannot be used: {bad.reason}"
+
+
+def _both(verdict: Verdict) -> tuple[dict[str, str], dict[str, str]]:
+    comparison = verdict.comparison
+    if comparison is None or comparison.old is None or comparison.new is None:
+        return {}, {}
+    return verdict_lines(comparison.old), verdict_lines(comparison.new)
+
+
+def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return [number for number in {**old, **new} if old.get(number) != new.get(number)]

@@ -1,0 +1,259 @@
+"""What an edit did to the text of a task, told alike in all of its profiles, and in all tasks that it changed alike.
+
+A chat template moves lines and a tokenizer sees other tokens in each of them, but an edit takes the same words away and
+puts the same words in, whatever stands around them and whatever the docs say. Which key it was is asked of `causes`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import repeat
+from typing import Any, Final
+
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.prompt import Instance, Span
+from pytest_promptfmt.core.task import Locate, locate_nowhere
+from pytest_promptfmt.core.text import END
+from pytest_promptfmt.results.causes import Cause, cause_of
+from pytest_promptfmt.results.clusters import cluster_key, fragments
+from pytest_promptfmt.results.wording import counted
+from pytest_promptfmt.snapshots.comparison import Comparison
+from pytest_promptfmt.snapshots.diff import Change, clipped
+from pytest_promptfmt.snapshots.hunks import shared_start
+from pytest_promptfmt.snapshots.tokens import TITLE as TOKENS
+
+_FACTS: Final = ("output", "docs", "shots")
+"""The facts of a header that change what prompts say."""
+
+_DELIMITER: Final = "target_delimiter"
+
+_WRITTEN_ANEW: Final = 3
+"""From so many words on, a change is a text written anew."""
+
+_MOVED: Final = "* moved"
+"""Stands for a gold answer that is another one now."""
+
+_SYNTHETIC: Final = "synthetic"
+
+_WORD: Final = re.compile(r"⟨[^⟨⟩]*⟩|\w+|.", re.DOTALL)
+_NUMBER: Final = re.compile(r"\d+")
+_OF_SECTION: Final = re.compile(r" (?:\d+ of \d+|without context)$")
+
+_DIGEST: Final = re.compile(r", digest [0-9a-f]+")
+
+_TOLD_WIDTH: Final = 60  # of a line, in the one that tells of a change
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Words that the text has fewer of than before, and more of; each with the kind of section it stands in."""
+
+    gone: frozenset[tuple[str, str]] = frozenset()
+    came: frozenset[tuple[str, str]] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextChange:
+    """What is not as it was in the text of a task.
+
+    `key` is equal where the same was changed, `title` says it in a line. `is_fact` is whether a fact of the header
+    tells it, such as another number of demonstrations.
+    """
+
+    key: str
+    title: str
+    words: Words = field(default_factory=Words)
+    is_fact: bool = False
+
+    def explains(self, comparison: Comparison) -> bool:
+        """Return whether the same task in another profile changed no more than this; tokens follow the text."""
+        if self.is_fact:
+            return True
+        words = words_of(change for change in comparison.changes if not is_of_tokens(change))
+        # In whatever section: a blank goes from the prompt to its continuations where turns are put together.
+        return _bare(words.gone) <= _bare(self.words.gone) and _bare(words.came) <= _bare(self.words.came)
+
+
+@dataclass(slots=True)
+class LastChange:
+    """What changed in the task worked on last, found once for all of its profiles."""
+
+    _task: object = None
+    _change: TextChange | None = None
+
+    def remember(self, task: object, change: TextChange | None) -> None:
+        """Take what was found for a task."""
+        self._task, self._change = task, change
+
+    def of(self, task: object, find: Callable[[], TextChange | None]) -> TextChange | None:
+        """Return what changed in a task, found by `find` where another task came between."""
+        if self._task is not task:
+            self.remember(task, find())
+        return self._change
+
+
+def text_change(
+    comparison: Comparison, instances: Sequence[Instance], locate: Locate = locate_nowhere
+) -> TextChange | None:
+    """Return what changed between the documents of a comparison; None where they are not two, or the same.
+
+    `instances` are those that were rendered now, `locate` says where the task's keys are written.
+    """
+    changed, old, new = comparison.changes, comparison.old, comparison.new
+    if not changed or old is None or new is None:
+        return None
+    told = [change for change in changed if not is_of_tokens(change)] or list(changed)
+    cause = cause_of(told, instances, locate)
+    title = _title(told[0], cause)
+    if is_of_tokens(told[0]):
+        return TextChange(key=cluster_key(told), title=title)
+    facts = [(name, old.header.get(name), new.header.get(name)) for name in _FACTS]
+    differ = [(name, before or "none", after or "none") for name, before, after in facts if before != after]
+    if differ:
+        title = f"{', '.join(f'{name} {before} became {after}' for name, before, after in differ)}: {title}"
+        return TextChange(key=_digest(differ), title=title, is_fact=True)
+    words = words_of(told)
+    if cause is None or not (words.gone or words.came):
+        return TextChange(key=cluster_key(told, cause.key if cause else ""), title=title, words=words)
+    if cause.key == _DELIMITER:
+        # Demonstrations show it in the prompt, too: the same change, whether a task has some or none.
+        signature: Any = [sorted(_bare(side)) for side in (words.gone, words.came)]
+    elif _SYNTHETIC in new.header.get("docs", ""):
+        signature = _signature(words, told, lambda word: _NUMBER.sub("0", word))
+    elif _is_of_docs(words, instances):
+        signature = str(cause.origin.position)
+    else:
+        signature = _signature(words, told)
+    return TextChange(key=_digest([cause.key, signature]), title=title, words=words)
+
+
+def profile_that_tells(profiles: Sequence[Profile]) -> Profile | None:
+    """Return the profile whose snapshots tell what changed: one that shows text, with little beside it."""
+    shown = [profile for profile in profiles if profile.shows_text]
+    return next((profile for profile in shown if not profile.is_chat), next(iter(shown), None))
+
+
+def is_of_tokens(change: Change) -> bool:
+    """Return whether a change is one of tokens, which follow the text and the tokenizer."""
+    return change.section.startswith(TOKENS)
+
+
+def told_of_tokens(changed: Iterable[Change]) -> str:
+    """Return the line about the first tokens that changed, without digests; "" where none did."""
+    pairs = [
+        (_DIGEST.sub("", old.strip(" *")), _DIGEST.sub("", new.strip(" *")))
+        for change in changed
+        if is_of_tokens(change) and len(change.removed) == len(change.added)
+        for old, new in zip(change.removed, change.added, strict=True)
+    ]
+    if not pairs:
+        return ""
+    old, new = next(((old, new) for old, new in pairs if old != new), pairs[0])
+    if old == new:
+        return f"{new.partition(':')[0]}: as many as before, others in the middle"
+    at = shared_start(old, new)
+    return f"{clipped(old, at, _TOLD_WIDTH)} became {clipped(new, at, _TOLD_WIDTH)}"
+
+
+def words_of(changes: Iterable[Change]) -> Words:
+    """Return the words that changed in number, whatever moved between lines; a blank and a line end are words too."""
+    before: Counter[tuple[str, str]] = Counter()
+    after: Counter[tuple[str, str]] = Counter()
+    for change in changes:
+        kind = _OF_SECTION.sub("", change.section)
+        marks = [[line.startswith("*") for line in side] for side in (change.removed, change.added)]
+        if marks[0] != marks[1] and len(marks[0]) == len(marks[1]):
+            after[kind, _MOVED] += 1
+        before.update(zip(repeat(kind), _words(change.removed), strict=False))
+        after.update(zip(repeat(kind), _words(change.added), strict=False))
+    return Words(gone=frozenset(before - after), came=frozenset(after - before))
+
+
+def _bare(words: Iterable[tuple[str, str]]) -> set[str]:
+    return {word for _, word in words}
+
+
+def _signature(
+    words: Words, told: Sequence[Change], named: Callable[[str], str] = lambda word: word
+) -> Sequence[Sequence[Any]]:
+    """Return what tells one change of a key from another: the words, and without letters where in the line they stand.
+
+    Where a text is written anew, how many blanks and commas it has more or less depends on the docs.
+    """
+    sides = (words.gone, words.came)
+    spelled = [{pair for pair in side if _is_spelled(pair[1])} for side in sides]
+    count = sum(map(len, spelled))
+    told_by = spelled if count >= _WRITTEN_ANEW else sides
+    signature: list[list[Any]] = [sorted({(kind, named(word)) for kind, word in side}) for side in told_by]
+    if count == 0:
+        last = [change for change in told if change.place is not None and change.doc == told[-1].doc][-1:]
+        signature.append(sorted({part[-1] for change in last for part in fragments(change)}))
+    return signature
+
+
+def _is_spelled(word: str) -> bool:
+    return word[0].isalnum() or word == _MOVED
+
+
+def _digest(value: Any) -> str:
+    return sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+def _words(lines: Iterable[str]) -> list[str]:
+    words: list[str] = []
+    for line in lines:
+        words += _WORD.findall(_read(line))
+        if line.startswith("|") and not line.endswith(END):
+            words.append("\n")
+    return words
+
+
+def _read(line: str) -> str:
+    """Return a line without its bar or star; a JSON string is read, so that its escapes are no words."""
+    text = line[2:].removesuffix(END).replace("⟨SP⟩", " ")
+    if text.startswith('"') and not line.startswith("|"):
+        with suppress(ValueError):
+            return str(json.loads(text))
+    return text
+
+
+def _is_of_docs(words: Words, instances: Iterable[Instance]) -> bool:
+    """Return whether what came is mostly text of docs, which differs from task to task, and not of the templates."""
+    came = {word for word in _bare(words.came) if word[0].isalnum()}
+    if not came:
+        return False
+    written: set[str] = set()
+    for span in _spans(instances):
+        if span.origin.field is None and span.origin.part != "chat template":
+            written.update(_WORD.findall(span.text))
+            if 2 * len(came & written) >= len(came):
+                return False
+    return True
+
+
+def _spans(instances: Iterable[Instance]) -> Iterator[Span]:
+    for instance in instances:
+        for prompt in instance.prompts:
+            yield from prompt.spans
+
+
+def _title(change: Change, cause: Cause | None) -> str:
+    where = f"{cause.preposition} {cause.origin}" if cause else f"in {change.section}"
+    if change.removed and change.added:
+        old, new = change.removed[0].strip(), change.added[0].strip()
+        at = shared_start(old, new)
+        return f"{_told(old, at)} became {_told(new, at)}, {where}"
+    lines = change.removed or change.added
+    line = _told(lines[0].strip())
+    more = f" and {counted(len(lines) - 1, 'more line')}" if len(lines) > 1 else ""
+    return f"{line}{more} {'is' if len(lines) == 1 else 'are'} {'gone' if change.removed else 'new'}, {where}"
+
+
+def _told(line: str, at: int = 0) -> str:
+    return "an empty line" if line == "|" else clipped(line, at, _TOLD_WIDTH)

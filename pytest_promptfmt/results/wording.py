@@ -1,0 +1,49 @@
+"""Numbers, lists and texts of other people, as they can stand in a report."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+from pytest_promptfmt.plugin.options.reports import FILES
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return `1 item`, `1,319 items`; infos have no plural of their own here."""
+    return f"{number:,} {noun if number == 1 or noun == 'info' else plural or f'{noun}s'}"
+
+
+def listed(names: Sequence[str], most: int | None) -> str:
+    """Return the names with commas, after `most` of them only how many more there are."""
+    if most is None or len(names) <= most:
+        return ", ".join(names)
+    return ", ".join(names[:most]) + f" and {len(names) - most:,} more"
+
+
+def archetype_note(names: Sequence[str]) -> str:
+    """Return what every report says of profiles that are archetypes; empty where there are none."""
+    made = "made in the manner of model families, no model's own"
+    return f"{', '.join(names)}: archetypes, {made}" if names else ""
+
+
+def accept_all(arguments: Sequence[str]) -> str:
+    """Return the shell command that accepts what a run with these arguments found; reports are not asked for again."""
+    return shlex.join(["pytest", *_without_reports(arguments), "--snapshot-update"])
+
+
+def _without_reports(arguments: Sequence[str]) -> Iterator[str]:
+    of_files = {"--junitxml", "--junit-xml", *(f"--promptfmt-{name}" for name in FILES)}
+    rest = iter(arguments)
+    for argument in rest:
+        if argument in of_files:
+            next(rest, None)  # the file
+        elif argument.partition("=")[0] not in of_files and argument != "--promptfmt-step-summary":
+            yield argument
+
+
+def printable(text: str) -> str:
+    r"""Return the text with characters that change how others are drawn shown as `\u202e`; tabs and lines stay."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

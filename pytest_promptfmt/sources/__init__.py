@@ -1,1 +1,0 @@
-"""Readers of what exists outside: task files, Python functions, docs."""

@@ -1,0 +1,337 @@
+"""Tasks that are Python classes: named by a YAML file with `class`, or found in the modules of a setting.
+
+A YAML file names a class by `class: !function module.Name` or `class: package.module:Name` and gives docs beside it.
+Nothing is imported until a task is bound, except for modules, whose classes cannot be known otherwise.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pytest_promptfmt.core.errors import (
+    CodeNotAllowedError,
+    FunctionError,
+    Position,
+    PromptfmtError,
+    SourceError,
+    WithheldError,
+    did_you_mean,
+)
+from pytest_promptfmt.core.task import Dataset, FunctionRef, Locate, Task, TaskDocs
+from pytest_promptfmt.systems.eval_framework.class_docs import OWN_DOCS, class_docs
+from pytest_promptfmt.systems.eval_framework.task_class import TaskClass, is_lm_eval_class, is_task_class, task_class
+from pytest_promptfmt.systems.lm_eval.functions import IMPORT_SECONDS, load_module, load_object
+from pytest_promptfmt.systems.lm_eval.yaml import YamlFile
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.systems.eval_framework.class_prompts import ClassAssembler
+
+Made = TypeVar("Made")
+
+OWN_SHOTS: Final = "PROMPTFMT_NUM_FEWSHOT"
+"""The class attribute that may say how many demonstrations a class of a module shows."""
+_KEYS: Final = ("class", "task", "docs", "num_fewshot", "metadata", "include", "tag", "group", "task_alias")
+_HOOK_OF_KEY: Final[Mapping[str, str]] = {
+    "doc_to_text": "_get_instruction_text",
+    "doc_to_target": "_get_ground_truth",
+    "doc_to_choice": "_get_possible_completions",
+    "gen_prefix": "_get_cue_text",
+    "description": "_get_initial_prompt_text",
+    "fewshot_config": "_get_fewshot_target_text",
+    "target_delimiter": "_get_possible_completions",
+}
+"""Where rules that speak of lm-eval's keys find the same thing in a class."""
+
+
+class LmEvalClassError(WithheldError):
+    """A class of lm-eval's own Python interface, whose prompts only lm-eval can make."""
+
+    reason = "Python task classes make their own prompts"
+
+
+@dataclass(frozen=True)
+class ClassAssembly:
+    """The prompts of a task class. `ref` is where to find it, `found` the class once it is imported.
+
+    `told_position` is where the name is written.
+    """
+
+    ref: FunctionRef
+    written: str
+    found: TaskClass | None = field(default=None, compare=False)
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Return the name of the class, and which of the hooks it leaves to their defaults."""
+        if self.found is None:
+            return {}
+        facts = {"class": self.found.name}
+        if self.found.kind != "hooks":
+            facts["samples"] = "iterate_samples"
+        if self.found.by_default:
+            facts["defaults"] = ", ".join(self.found.by_default)
+        return facts
+
+    @property
+    def key_names(self) -> Mapping[str, str]:
+        """Return the hooks that stand for lm-eval's keys, for what rules say of a task."""
+        return _HOOK_OF_KEY
+
+    def bound(self, task: Task, trusted: Callable[[Path], bool], time_limit: float) -> Task:
+        """Return the task with its class imported, and with what the class says of itself.
+
+        Raises CodeNotAllowedError, FunctionError, SourceError, LmEvalClassError.
+        """
+        found = self.found
+        if found is None:
+            position = task.position("class")
+            made = load_object(self.ref, what=self.written, position=position, trusted=trusted, time_limit=time_limit)
+            if is_lm_eval_class(made):
+                raise LmEvalClassError(
+                    f"{task.name} is a Python task class ({self.ref}): its prompts are made by its own code",
+                    position=position,
+                )
+            found = _looked_at(lambda: task_class(made, self.ref.name, position=position), self.ref, position)
+        bound = replace(self, found=found)
+        return _looked_at(lambda: _with_constants(task, bound, found), self.ref, found.position or self.ref.position)
+
+    def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> ClassAssembler:
+        """Return what makes the instances of these docs. Raises CodeNotAllowedError for a class not imported."""
+        if self.found is None:
+            raise CodeNotAllowedError(
+                f"{task.name} is the Python class {self.ref}, which has not been allowed to run",
+                position=task.position("class"),
+                hint="allow the task's code, if you trust it",
+            )
+        from pytest_promptfmt.systems.eval_framework.class_prompts import (
+            ClassAssembler,  # the room to the right, when asked for
+        )
+
+        return ClassAssembler(task, self.found, docs, task.shots(num_fewshot))
+
+
+def _looked_at(look: Callable[[], Made], ref: FunctionRef, position: Position | None) -> Made:
+    """Return what a look at a class tells; raises FunctionError for what its attributes raise when they are read."""
+    try:
+        return look()
+    except PromptfmtError:
+        raise
+    except Exception as error:
+        shown = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
+        raise FunctionError(f"reading the attributes of {ref} raised {shown}", position=position) from error
+
+
+def class_of(task: Task) -> TaskClass | None:
+    """Return the imported class of a bound class task, None for any other task."""
+    return task.assembly.found if isinstance(task.assembly, ClassAssembly) else None
+
+
+def _with_constants(task: Task, assembly: ClassAssembly, found: TaskClass) -> Task:
+    instance = found.make(0) if found.kind == "benchmark" else None
+    constants = found.constants(instance)
+    made = instance if instance is not None else found.make(0)
+    stops = _asked(made, "get_stop_sequences", "stop_sequences")
+    most = _asked(made, "get_max_tokens", "max_tokens")
+    if isinstance(stops, str) or not isinstance(stops, Sequence | type(None)):
+        raise SourceError(f"stop_sequences of {found.name} is {stops!r:.80}", position=found.position, hint="a list")
+    arguments = {"until": list(stops or ()), **({} if most is None else {"max_gen_toks": most})}
+    metadata = task.metadata
+    own_docs = getattr(found.found, OWN_DOCS, None)
+    if own_docs is not None and "docs" not in task.own_metadata:
+        metadata = _with_docs(metadata, own_docs)
+    bound = replace(
+        task,
+        output_type=constants.output_type,
+        target_delimiter="",
+        generation_kwargs=arguments if constants.output_type == "generate_until" else None,
+        metadata=metadata,
+        assembly=assembly,
+    )
+
+    def given(count: int | None, shots: int) -> TaskDocs:
+        return class_docs(bound, found, count, shots)
+
+    dataset = Dataset(given=given, test_split=constants.sample_split, fewshot_split=constants.fewshot_split)
+    bound = replace(bound, dataset=dataset, locate=_locate(task.locate, found))
+    return bound
+
+
+def _locate(written: Locate, found: TaskClass) -> Locate:
+    def locate(keys: tuple[str | int, ...]) -> Position | None:
+        position = written(keys)
+        if position is None and keys and keys[0] in _HOOK_OF_KEY:
+            return found.line_of(_HOOK_OF_KEY[str(keys[0])])
+        return position
+
+    return locate
+
+
+def _asked(instance: Any, method: str, attribute: str) -> Any:
+    try:
+        return getattr(instance, method)()
+    except Exception:
+        return getattr(instance, attribute, None)
+
+
+def _with_docs(metadata: Mapping[str, Any], docs: Any) -> Mapping[str, Any]:
+    own = metadata.get("promptfmt")
+    return {**metadata, "promptfmt": {**(own if isinstance(own, Mapping) else {}), "docs": docs}}
+
+
+# -- YAML ------------------------------------------------------------------------------------------------------------
+
+
+def names_task_class(config: Mapping[Any, Any], path: Path) -> bool:
+    """Return whether a YAML file with `class` is for this plugin: it gives docs, or names the class by `module:Name`.
+
+    Other files are lm-eval's own classes, which get their docs from a hub.
+    """
+    if isinstance(config.get("class"), str) or "docs" in config:
+        return True
+    metadata = config.get("metadata")
+    if isinstance(metadata, Mapping) and isinstance(metadata.get("promptfmt"), Mapping):
+        return True
+    stems = {path.stem, config.get("task")}
+    return any(path.with_name(f"{stem}.docs.jsonl").exists() for stem in stems if isinstance(stem, str) and stem)
+
+
+def task_of_class_file(file: YamlFile, path: Path) -> Task:
+    """Return the task that a YAML file with `class` defines, its class not imported yet.
+
+    Raises SourceError for a key that means nothing, and for values of the wrong type.
+    """
+    config = file.config
+    for key in config:
+        if key not in _KEYS:
+            raise SourceError(
+                f"a file that names a task class has no key {key!r}; there are {', '.join(_KEYS[:5])}",
+                position=file.locate((key,)),
+                hint=did_you_mean(str(key), _KEYS) or "everything else is said by the class",
+            )
+    ref, written = _reference(config["class"], path, file.locate(("class",)))
+    name = config.get("task", ref.name)
+    if not isinstance(name, str) or not name:
+        raise SourceError(f"task is {name!r}", position=file.locate(("task",)), hint="write the name of the task")
+    shots = config.get("num_fewshot")
+    if shots is not None and (isinstance(shots, bool) or not isinstance(shots, int) or shots < 0):
+        raise SourceError(
+            f"num_fewshot is {shots!r}", position=file.locate(("num_fewshot",)), hint="write a whole number from 0"
+        )
+    metadata = config.get("metadata") or {}
+    if not isinstance(metadata, Mapping):
+        raise SourceError(f"metadata is {metadata!r:.60}", position=file.locate(("metadata",)), hint="write a mapping")
+    docs = config.get("docs")
+    if docs is not None:
+        if not isinstance(docs, str | list | Mapping):
+            raise SourceError(
+                f"docs is {docs!r:.60}",
+                position=file.locate(("docs",)),
+                hint="write a file, a list of docs, or a mapping of splits to either",
+            )
+        metadata = _with_docs(metadata, docs)
+    return Task(
+        name=name,
+        path=path,
+        system="eval-framework",
+        num_fewshot=shots,
+        metadata=metadata,
+        config=config,
+        target_delimiter="",
+        assembly=ClassAssembly(ref, written),
+        locate=_docs_at_top(file.locate),
+    )
+
+
+def _docs_at_top(locate: Locate) -> Locate:
+    """Return a lookup that finds the docs under `docs` where they are asked for in the metadata."""
+
+    def found(keys: tuple[str | int, ...]) -> Position | None:
+        position = locate(keys)
+        if position is None and keys[:3] == ("metadata", "promptfmt", "docs"):
+            return locate(("docs", *keys[3:]))
+        if position is None and keys == ("task",):
+            return locate(("class",))
+        return position
+
+    return found
+
+
+def _reference(written: Any, path: Path, position: Position | None) -> tuple[FunctionRef, str]:
+    """Return what `class` names, and how it is to be called in messages."""
+    if isinstance(written, FunctionRef):
+        return written, f"class: !function {written}"
+    module, colon, name = written.partition(":") if isinstance(written, str) else ("", "", "")
+    parts = [*module.split("."), name]
+    if not colon or not all(part.isidentifier() for part in parts):
+        raise SourceError(
+            f"class is {written!r:.80}",
+            position=position,
+            hint="write `package.module:Name`, or `!function module.Name` for a file beside the YAML",
+        )
+    ref = FunctionRef(module, name, path.parent, position or Position(path))
+    return ref, f"class: {written}"
+
+
+# -- modules ---------------------------------------------------------------------------------------------------------
+
+
+def tasks_of_module(
+    path: Path, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS
+) -> tuple[Task, ...]:
+    """Return a task for each task class and each object with samples that a Python file defines, in its order.
+
+    Names with a leading underscore, abstract classes and what was imported are left out. Raises CodeNotAllowedError,
+    FunctionError for a file that does not import, SourceError for one without tasks.
+    """
+    module = load_module(path, trusted=trusted, time_limit=time_limit)
+    found = tuple(_found_in(module, path))
+    if not found:
+        raise SourceError(
+            "this module defines no task class",
+            position=Position(path),
+            hint="a task class has _get_instruction_text and _get_ground_truth, or iterate_samples",
+        )
+    return found
+
+
+def _found_in(module: ModuleType, path: Path) -> Iterator[Task]:
+    for name, value in vars(module).items():
+        if name.startswith("_") or inspect.ismodule(value):
+            continue
+        is_class = isinstance(value, type)
+        if is_class and value.__module__ != module.__name__:
+            continue
+        if not is_class and (inspect.isroutine(value) or type(value).__module__ == "builtins"):
+            continue
+        try:
+            is_ours = is_task_class(value)
+        except Exception:  # an object that stands for another one, which is not there now
+            continue
+        if is_ours:
+            position = task_class(value, name).position or Position(path)
+            yield Task(
+                name=name,
+                path=path,
+                system="eval-framework",
+                target_delimiter="",
+                num_fewshot=_shots_of(value),
+                config=MappingProxyType({"task": name}),
+                assembly=ClassAssembly(
+                    FunctionRef(path.stem, name, path.parent, position), name, task_class(value, name)
+                ),
+                locate=_at(position),
+            )
+
+
+def _shots_of(value: Any) -> int | None:
+    shots = getattr(value, OWN_SHOTS, None)
+    return shots if isinstance(shots, int) and not isinstance(shots, bool) and shots >= 0 else None
+
+
+def _at(position: Position) -> Locate:
+    return lambda keys: position if keys in (("task",), ("class",)) else None

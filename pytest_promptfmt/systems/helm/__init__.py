@@ -1,0 +1,1 @@
+"""HELM: adapter files and recorded runs."""

@@ -1,0 +1,188 @@
+"""The requests that HELM's adapters make of an instance (0.5.16), method by method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from pytest_promptfmt.core.errors import RenderError
+from pytest_promptfmt.core.prompt import Origin, Span
+from pytest_promptfmt.systems.helm.helm_shots import draw_rows
+from pytest_promptfmt.systems.helm.helm_spec import AdapterSpec
+from pytest_promptfmt.systems.helm.layout import CALIBRATION_INPUT, Built, Piece, PromptBuilder, Row
+from pytest_promptfmt.systems.helm.window import Window, fitted, language_windows
+
+
+@dataclass(frozen=True, kw_only=True)
+class HelmRequest:
+    """One request: its prompt (or messages), which reference and trial it is of, and what labels mean.
+
+    `parameters` are the fields of HELM's request that the method sets, by HELM's names.
+    """
+
+    prompt: Built
+    parameters: Mapping[str, Any]
+    reference_index: int | None = None
+    mode: str | None = None
+    trial: int = 0
+    output_mapping: Mapping[str, str] | None = None
+    messages: Sequence[Mapping[str, Any]] | None = None
+    num_conditioning_tokens: int = 0
+
+
+class HelmAdapter:
+    """Makes the requests of instances by a spec, with demonstrations from the training rows.
+
+    `recorded` are demonstrations of trials as a run recorded them, where the rows they were made of are not known;
+    with a window they are kept as they are. `trials` is how many of the trials are made.
+    Raises RenderError on construction where HELM's choice of demonstrations never ends or fails, later where its
+    labels run out.
+    """
+
+    def __init__(
+        self,
+        spec: AdapterSpec,
+        train: Sequence[Row] = (),
+        *,
+        window: Window | None = None,
+        trials: int | None = None,
+        recorded: Mapping[int, str] = MappingProxyType({}),
+        locate: Callable[..., Any] = lambda *_keys: None,
+    ) -> None:
+        self.spec = spec
+        self.window = window
+        self._recorded = recorded
+        self._shown = ""
+        self._builder = PromptBuilder(spec, locate)
+        if spec.method == "language_modeling":
+            self._shots: list[list[Row]] = [[]]
+            return
+        # Also for chat, which shows none: HELM draws them all the same, once per trial.
+        self._shots = [
+            draw_rows(train, spec.max_train_instances, trial=trial, sample=spec.sample_train)
+            for trial in range(spec.num_train_trials if trials is None else min(spec.num_train_trials, trials))
+        ]
+
+    def requests(self, row: Row) -> Iterator[HelmRequest]:
+        """Yield the requests of an instance, trial by trial, in HELM's order."""
+        make = _METHODS[self.spec.method]
+        for trial, shots in enumerate(self._shots):
+            self._shown = self._recorded.get(trial, "")
+            for request in make(self, shots, row):
+                yield replace(request, trial=trial)
+
+    # -- methods ---------------------------------------------------------------------------------------------------
+
+    def _generation(self, shots: Sequence[Row], row: Row) -> Iterator[HelmRequest]:
+        yield HelmRequest(prompt=self._prompt(shots, row), parameters=self._sampled())
+
+    def _chat(self, _shots: Sequence[Row], row: Row) -> Iterator[HelmRequest]:
+        if row.messages is None:
+            raise RenderError("the method chat needs input.messages, and this instance has none")
+        yield HelmRequest(prompt=Built((), (), 0), messages=row.messages, parameters=self._sampled())
+
+    def _joint(self, shots: Sequence[Row], row: Row) -> Iterator[HelmRequest]:
+        spec = self.spec
+        prompt = self._prompt(shots, row)
+        mapping = {spec.label(index): text for index, text in enumerate(row.references)}
+        if not row.references and not any(character.isalnum() for character in spec.reference_prefix):
+            spec.label(0)  # HELM looks for the character first
+        yield HelmRequest(
+            prompt=prompt,
+            output_mapping=mapping,
+            parameters={
+                "num_completions": 1,
+                "top_k_per_token": spec.num_outputs,
+                "temperature": spec.temperature,
+                "max_tokens": spec.max_tokens,
+                "stop_sequences": [],
+                "random": spec.random,
+            },
+        )
+
+    def _separate(self, shots: Sequence[Row], row: Row) -> Iterator[HelmRequest]:
+        for index in range(len(row.references)):
+            yield self._scored(self._prompt(shots, row, include_output=True, reference=index), index, "original")
+            if self.spec.method.endswith("calibrated"):
+                asked = replace(row, text=CALIBRATION_INPUT)
+                bare = self._prompt((), asked, include_output=True, reference=index, shown="")
+                yield self._scored(bare, index, "calibration")
+
+    def _ranking(self, shots: Sequence[Row], row: Row) -> Iterator[HelmRequest]:
+        for index in range(len(row.references)):
+            prompt = self._prompt(shots, replace(row, is_train=False), reference=index)
+            yield HelmRequest(prompt=prompt, reference_index=index, mode="original", parameters=self._sampled())
+
+    def _language(self, _shots: Sequence[Row], row: Row) -> Iterator[HelmRequest]:
+        windows = [(row.text, 0)]
+        if self.window is not None:
+            windows = language_windows(row.text, self.spec.max_tokens, self.window)
+        origin = Origin("question", "input", field="input")
+        for number, (text, conditioning) in enumerate(windows):
+            parameters = {
+                "num_completions": 1,
+                "temperature": 0,
+                "max_tokens": self.spec.max_tokens,
+                "stop_sequences": list(self.spec.stop_sequences),
+                "echo_prompt": True,
+                "random": self.spec.random if number == 0 else None,
+            }
+            built = Built((Piece(Span(text, origin), 0),), ("user",), self.spec.max_train_instances)
+            yield HelmRequest(prompt=built, parameters=parameters, num_conditioning_tokens=conditioning)
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _prompt(
+        self,
+        shots: Sequence[Row],
+        row: Row,
+        *,
+        include_output: bool = False,
+        reference: int | None = None,
+        shown: str | None = None,
+    ) -> Built:
+        text = self._shown if shown is None else shown
+
+        def make(count: int) -> Built:
+            return self._builder.built(
+                shots[:count], row, include_output=include_output, reference=reference, recorded=text
+            )
+
+        if self.window is None:
+            return make(len(shots))
+        return fitted(make, len(shots), self.spec.max_tokens, self.window)
+
+    def _sampled(self) -> dict[str, Any]:
+        spec = self.spec
+        return {
+            "num_completions": spec.num_outputs,
+            "temperature": spec.temperature,
+            "max_tokens": spec.max_tokens,
+            "stop_sequences": list(spec.stop_sequences),
+            "random": spec.random,
+        }
+
+    @staticmethod
+    def _scored(prompt: Built, index: int, mode: str) -> HelmRequest:
+        parameters = {
+            "num_completions": 1,
+            "temperature": 0,
+            "max_tokens": 0,
+            "stop_sequences": [],
+            "echo_prompt": True,
+        }
+        return HelmRequest(prompt=prompt, reference_index=index, mode=mode, parameters=parameters)
+
+
+_METHODS: Final[Mapping[str, Callable[[HelmAdapter, Sequence[Row], Row], Iterator[HelmRequest]]]] = {
+    "generation": HelmAdapter._generation,
+    "chat": HelmAdapter._chat,
+    "language_modeling": HelmAdapter._language,
+    "multiple_choice_joint": HelmAdapter._joint,
+    "multiple_choice_joint_chain_of_thought": HelmAdapter._joint,
+    "multiple_choice_separate_original": HelmAdapter._separate,
+    "multiple_choice_separate_calibrated": HelmAdapter._separate,
+    "ranking_binary": HelmAdapter._ranking,
+}

@@ -1,0 +1,342 @@
+"""Rules about what HELM adapter files ask: labels, prefixes and stops that are not what they look like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import TaskView
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.systems.helm.helm_metrics import normalised
+from pytest_promptfmt.systems.helm.helm_source import HelmSource
+from pytest_promptfmt.systems.helm.helm_tasks import helm_source
+from pytest_promptfmt.systems.helm.window import CUT
+
+_SPEC: Final = "adapter_spec"
+_SHOWN: Final = 60
+
+
+def _joint(view: TaskView) -> HelmSource | None:
+    source = helm_source(view.task)
+    return source if source is not None and source.spec.is_joint else None
+
+
+@check("PF156", "helm-labels-run-out", severity=Severity.ERROR, family=Family.HELM)
+def helm_labels_run_out(view: TaskView) -> Iterator[Finding]:
+    """Report labels that run past Z, z or 9 into punctuation.
+
+    Why: HELM counts labels up by code point. After `Z. ` comes `[. `, after `9) ` comes `:) `, and the answer mapping
+    asks for exactly that.
+
+    Example:
+        # file: example.json
+        {"adapter_spec": {"method": "multiple_choice_joint", "reference_prefix": "8) ", "max_train_instances": 0},
+         "request_states": [{"instance": {"input": {"text": "Which metal rusts?"}, "split": "test", "references": [
+           {"output": {"text": "gold"}, "tags": []}, {"output": {"text": "iron"}, "tags": ["correct"]},
+           {"output": {"text": "zinc"}, "tags": []}]}}]}
+
+    Silent example:
+        # file: example.json
+        {"adapter_spec": {"method": "multiple_choice_joint", "reference_prefix": "1) ", "max_train_instances": 0},
+         "request_states": [{"instance": {"input": {"text": "Which metal rusts?"}, "split": "test", "references": [
+           {"output": {"text": "gold"}, "tags": []}, {"output": {"text": "iron"}, "tags": ["correct"]},
+           {"output": {"text": "zinc"}, "tags": []}]}}]}
+
+    Fix: give labels as reference_prefix_characters.
+
+    Real: HELM 0.5.16 with eleven references and `1) `, or twenty-eight and `A. `.
+
+    """
+    source = _joint(view)
+    if source is None or source.spec.reference_prefix_characters:
+        return
+    most = max((len(row.doc["references"]) for row in source.rows), default=0)
+    try:
+        labels = [source.spec.label(index) for index in range(most)]
+    except ValueError:
+        return  # rendering says why
+    odd = [label for label in labels if not label.isalnum() or _kind_of(label) != _kind_of(labels[0])]
+    if odd:
+        yield Finding(
+            message="labels run past the end of their letters or digits",
+            saw=f"{most} references, labelled {labels[0]} to {labels[-1]}; {' '.join(odd)}"[:_SHOWN],
+            do="write reference_prefix_characters, a list with a label for each reference",
+            keys=(_SPEC, "reference_prefix"),
+        )
+
+
+def _kind_of(label: str) -> tuple[bool, bool]:
+    return label.isdigit(), label.isupper()
+
+
+@check("PF157", "helm-prefix-replaced", severity=Severity.ERROR, family=Family.HELM)
+def helm_prefix_replaced(view: TaskView) -> Iterator[Finding]:
+    """Report a reference prefix in which the label's letter stands more than once.
+
+    Why: HELM takes the first letter or digit of the prefix as the label of the first reference, and for the others
+    replaces it everywhere: `Answer A: ` becomes `Bnswer B: `.
+
+    Example:
+        # file: example.json
+        {"adapter_spec": {"method": "multiple_choice_joint", "reference_prefix": "Answer A: "}}
+
+    Silent example:
+        # file: example.json
+        {"adapter_spec": {"method": "multiple_choice_joint", "reference_prefix": "(A) "}}
+
+    Fix: leave words out of the prefix; its first letter or digit must be the label, and stand there once.
+
+    Real: HELM #2809 (other reference prefixes).
+
+    """
+    source = _joint(view)
+    if source is None:
+        return
+    prefix = source.spec.reference_prefix
+    first = next((character for character in prefix if character.isalnum()), "")
+    if first and prefix.count(first) > 1:
+        try:
+            second = source.spec.reference_text(1)
+        except ValueError:
+            return
+        yield Finding(
+            message="the label's letter stands more than once in reference_prefix, and HELM replaces it everywhere",
+            saw=f"{prefix!r} becomes {second!r}",
+            do="leave words out of the prefix",
+            keys=(_SPEC, "reference_prefix"),
+        )
+
+
+@check("PF158", "helm-stop-dropped", severity=Severity.WARNING, family=Family.HELM)
+def helm_stop_dropped(view: TaskView) -> Iterator[Finding]:
+    r"""Report stop sequences of a method that never sends them.
+
+    Why: HELM's joint multiple choice always sends an empty list, and relies on max_tokens. With more than one token
+    the completion goes on behind the label and is none of the labels any more.
+
+    Example:
+        # file: example.json
+        {"adapter_spec": {"method": "multiple_choice_joint", "stop_sequences": ["\n"], "max_tokens": 5}}
+
+    Silent example:
+        # file: example.json
+        {"adapter_spec": {"method": "generation", "stop_sequences": ["\n"], "max_tokens": 5}}
+
+    Fix: set max_tokens to 1, or give an output_mapping_pattern that finds the label.
+
+    Real: HELM 0.5.16, MultipleChoiceJointAdapter.
+
+    """
+    source = helm_source(view.task)
+    if source is None:
+        return
+    spec = source.spec
+    if spec.stop_sequences and (spec.is_joint or spec.is_separate):
+        yield Finding(
+            message=f"the method {spec.method} sends no stop sequences",
+            saw=repr(list(spec.stop_sequences)),
+            do="set max_tokens to 1, or give an output_mapping_pattern" if spec.is_joint else "leave them out",
+            keys=(_SPEC, "stop_sequences"),
+        )
+
+
+@check("PF159", "helm-gold-normalised-away", severity=Severity.WARNING, family=Family.HELM)
+def helm_gold_normalised_away(view: TaskView) -> Iterator[Finding]:
+    """Report a right answer of which HELM's quasi metrics leave nothing, and options that become equal.
+
+    Why: they drop articles and ASCII punctuation. The answer `A` becomes an empty text, with which every completion
+    begins; `-5` and `5` become the same.
+
+    Example:
+        # file: example.json
+        {"adapter_spec": {"method": "generation", "max_train_instances": 0}, "request_states": [
+          {"instance": {"input": {"text": "Which vitamin is retinol?"}, "split": "test",
+                        "references": [{"output": {"text": "A"}, "tags": ["correct"]}]}}]}
+
+    Silent example:
+        # file: example.json
+        {"adapter_spec": {"method": "generation", "max_train_instances": 0}, "request_states": [
+          {"instance": {"input": {"text": "Which vitamin is retinol?"}, "split": "test",
+                        "references": [{"output": {"text": "vitamin A"}, "tags": ["correct"]}]}}]}
+
+    Fix: write answers that have a word or a number of their own, or score by exact_match alone.
+
+    Real: HELM 0.5.16: quasi_prefix_exact_match of `A` and `Berlin` is 1.
+
+    """
+    source = helm_source(view.task)
+    if source is None or not any("quasi" in name or name.startswith("f1") for name in source.metrics):
+        return
+    if source.spec.is_separate or source.spec.method in ("language_modeling", "ranking_binary"):
+        return
+    for row in source.rows:
+        texts, correct = row.doc["references"], row.doc["correct"]
+        for index in correct:
+            if not normalised(texts[index]):
+                yield Finding(
+                    message="HELM's quasi metrics leave nothing of a right answer",
+                    saw=repr(texts[index])[:_SHOWN],
+                    do="write an answer with a word or number that is no article, or score by exact_match",
+                    keys=("request_states", row.number, "instance", "references", index),
+                )
+        others = {normalised(text): text for index, text in enumerate(texts) if index not in correct}
+        for index in correct:
+            same = others.get(normalised(texts[index]))
+            if normalised(texts[index]) and same is not None and same != texts[index]:
+                yield Finding(
+                    message="a right and a wrong reference are equal to HELM's quasi metrics",
+                    saw=f"{texts[index]!r} and {same!r}"[:_SHOWN],
+                    do="write references that differ in more than case, articles and punctuation",
+                    keys=("request_states", row.number, "instance", "references", index),
+                )
+
+
+@check("PF160", "helm-question-cut", severity=Severity.ERROR, family=Family.HELM)
+def helm_question_cut(view: TaskView) -> Iterator[Finding]:
+    """Report a prompt that loses the end of its question, and the cue for the answer, to the model's window.
+
+    Why: HELM drops demonstrations until a prompt fits. When none are left it cuts the text from the right: the model is
+    asked half a question, and not told to answer.
+
+    Example:
+        # file: example.json
+        {"adapter_spec": {"method": "generation", "max_train_instances": 0, "max_tokens": 2},
+         "promptfmt": {"window": {"max_request_length": 8, "tokenizer": "archetype:bytelevel-gpt2"}},
+         "request_states": [{"instance": {"input": {"text": "Which of all the metals in the world is liquid?"},
+           "references": [{"output": {"text": "mercury"}, "tags": ["correct"]}], "split": "test"}}]}
+
+    Silent example:
+        # file: example.json
+        {"adapter_spec": {"method": "generation", "max_train_instances": 0, "max_tokens": 2},
+         "promptfmt": {"window": {"max_request_length": 800, "tokenizer": "archetype:bytelevel-gpt2"}},
+         "request_states": [{"instance": {"input": {"text": "Which of all the metals in the world is liquid?"},
+           "references": [{"output": {"text": "mercury"}, "tags": ["correct"]}], "split": "test"}}]}
+
+    Fix: shorten the instance, lower max_tokens, or use a model with a larger window.
+
+    Real: HELM 0.5.16, in-context learning adapter.
+
+    """
+    if helm_source(view.task) is None:
+        return
+    for instance in view.instances:
+        for prompt in instance.prompts:
+            if prompt.spans and prompt.spans[-1].origin.key == CUT:
+                yield Finding(
+                    message="the window cuts off the end of the question",
+                    saw=f"…{prompt.text[-_SHOWN:]}",
+                    do="shorten the instance, lower max_tokens, or take a larger window",
+                    keys=("metadata", "promptfmt", "window"),
+                    doc=instance.index,
+                )
+
+
+@check("PF161", "helm-scored-tail", severity=Severity.WARNING, family=Family.HELM)
+def helm_scored_tail(view: TaskView) -> Iterator[Finding]:
+    r"""Report affixes with which HELM scores other tokens than those of the reference.
+
+    Why: the separate methods score the last tokens of the prompt, as many as a space and the reference have. That
+    is the reference only where output_prefix ends with a space and nothing follows the answer.
+
+    Example:
+        # file: example.json
+        {"adapter_spec": {"method": "multiple_choice_separate_original", "output_prefix": "Answer: "}}
+
+    Silent example:
+        # file: example.json
+        {"adapter_spec": {"method": "multiple_choice_separate_original", "output_prefix": " ", "output_suffix": ""}}
+
+    Fix: set output_prefix to text that ends with a space, and output_suffix and global_suffix to nothing.
+
+    Real: HELM 0.5.16 with its own defaults, `Output: ` and `\n`: off by one token.
+
+    """
+    source = helm_source(view.task)
+    if source is None or not source.spec.is_separate:
+        return
+    spec = source.spec
+    for key, is_odd, do in (
+        ("output_prefix", not spec.output_prefix.endswith(" "), "let it end with a space"),
+        ("output_suffix", bool(spec.output_suffix), 'write "output_suffix": ""'),
+        ("global_suffix", bool(spec.global_suffix), "leave it out"),
+    ):
+        if is_odd:
+            yield Finding(
+                message=f"with this {key} the tokens that HELM scores are not those of the reference",
+                saw=repr(getattr(spec, key)),
+                do=do,
+                keys=(_SPEC, key),
+            )
+
+
+@check("PF162", "helm-labels-never-map", severity=Severity.ERROR, family=Family.HELM)
+def helm_labels_never_map(view: TaskView) -> Iterator[Finding]:
+    """Report instances whose right labels are shown as a list, which HELM maps to nothing.
+
+    Why: with multi_label demonstrations show `A, C`, and a model that answers so scores 0: the mapping knows single
+    labels alone.
+
+    Example:
+        # file: example.json
+        {"adapter_spec": {"method": "multiple_choice_joint", "multi_label": true, "max_train_instances": 0},
+         "request_states": [{"instance": {"input": {"text": "Which metals rust?"}, "split": "test", "references": [
+           {"output": {"text": "iron"}, "tags": ["correct"]}, {"output": {"text": "gold"}, "tags": []},
+           {"output": {"text": "steel"}, "tags": ["correct"]}]}}]}
+
+    Silent example:
+        # file: example.json
+        {"adapter_spec": {"method": "multiple_choice_joint", "multi_label": true, "max_train_instances": 0},
+         "request_states": [{"instance": {"input": {"text": "Which metals rust?"}, "split": "test", "references": [
+           {"output": {"text": "iron"}, "tags": ["correct"]}, {"output": {"text": "gold"}, "tags": []}]}}]}
+
+    Fix: ask with the method generation, or tag one reference as correct.
+
+    Real: HELM 0.5.16, MultipleChoiceJointAdapter and compute_reference_metrics.
+
+    """
+    source = _joint(view)
+    if source is None or not source.spec.multi_label:
+        return
+    for row in source.rows:
+        if len(row.doc["correct"]) > 1:
+            yield Finding(
+                message="several labels are right at once, and no completion with all of them maps to anything",
+                saw=str(row.doc.get("label", "")),
+                do="use the method generation, or tag one reference as correct",
+                keys=(_SPEC, "multi_label"),
+            )
+            return
+
+
+@check("PF163", "helm-prefix-unused", severity=Severity.WARNING, family=Family.HELM)
+def helm_prefix_unused(view: TaskView) -> Iterator[Finding]:
+    """Report a reference prefix that no prompt shows, because its method lists no references.
+
+    Why: with a joint method it would print the only reference, which is the answer, before the question is asked. A
+    reader takes the file for multiple choice.
+
+    Example:
+        # file: example.json
+        {"adapter_spec": {"method": "generation", "reference_prefix": "A. "}}
+
+    Silent example:
+        # file: example.json
+        {"adapter_spec": {"method": "multiple_choice_joint", "reference_prefix": "A. "}}
+
+    Fix: leave it out.
+
+    Real: a format for data providers whose example is no multiple choice and has a reference_prefix.
+
+    """
+    source = helm_source(view.task)
+    if source is None or source.spec.is_joint or source.spec.method == "ranking_binary":
+        return
+    written = source.file.top.get(_SPEC)
+    if isinstance(written, dict) and "reference_prefix" in written:
+        yield Finding(
+            message=f"the method {source.spec.method} shows no reference_prefix",
+            saw=repr(written["reference_prefix"]),
+            do="leave it out",
+            keys=(_SPEC, "reference_prefix"),
+        )

@@ -1,0 +1,1 @@
+"""Where the docs of a task come from."""

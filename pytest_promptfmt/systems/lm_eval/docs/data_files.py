@@ -1,0 +1,298 @@
+"""Docs out of local data files: JSON, JSON lines, CSV and Parquet, read no further than needed.
+
+Values are as they stand in the file. CSV columns get the types that Hugging Face datasets 5.2 (pandas underneath)
+gives them, because a CSV file itself has none. Every file is hostile until shown otherwise.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NoReturn
+
+from pytest_promptfmt.core.errors import DocsError, Position, did_you_mean, display_path
+from pytest_promptfmt.core.task import Doc
+
+MAX_DOCS: Final = 10_000
+"""The most docs that are read where a whole split is wanted (few-shot pools, `process_docs`)."""
+
+MAX_LINE_BYTES: Final = 16 * 2**20
+MAX_FILE_BYTES: Final = 256 * 2**20
+"""How far into a file is read; a .json array, which has to be read whole, may not be larger."""
+
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+def read_data_file(
+    path: Path, *, kind: str | None = None, options: Mapping[str, Any] | None = None, position: Position | None = None
+) -> Iterator[Doc]:
+    """Yield the docs of a local file, lazily where the format allows it.
+
+    `kind` is `json`, `csv` or `parquet`, by default what the file's name ends in. `options` are the keyword arguments
+    of the dataset (`field`, `delimiter`, `column_names`). `position` is where the file is named. Raises DocsError
+    with file and line for everything that cannot be read.
+    """
+    kind = kind or kind_of(path)
+    if kind is None:
+        raise DocsError(
+            f"{display_path(path)} is no data file that can be read",
+            position=position,
+            hint=f"give one of {', '.join(SUFFIXES)}",
+        )
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise DocsError(f"{display_path(path)} is not an ordinary file", position=position)
+        yield from _READERS[kind](path, options or {})
+    except FileNotFoundError:
+        raise missing_file(path, position) from None
+    except ValueError as error:  # a name that no file can have
+        raise DocsError(f"cannot read {path.name!r}: {error}", position=position) from error
+    except OSError as error:
+        raise DocsError(f"cannot read {display_path(path)}: {error.strerror or error}", position=position) from error
+
+
+def kind_of(path: Path) -> str | None:
+    """Return the kind of data file by the end of its name, None when it is none."""
+    return SUFFIXES.get(path.suffix.lower())
+
+
+def missing_file(path: Path, position: Position | None) -> DocsError:
+    """Return the error for a data file that is not there, naming the closest one that is."""
+    try:
+        beside = [near.name for near in islice(path.parent.iterdir(), 1000) if kind_of(near)]
+    except OSError:
+        beside = []
+    hint = did_you_mean(path.name, beside) or "paths are relative to the task file"
+    return DocsError(f"there is no docs file {display_path(path)}", position=position, hint=hint)
+
+
+# -- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def _read_json(path: Path, options: Mapping[str, Any]) -> Iterator[Doc]:
+    with path.open("rb") as file:
+        if options.get("field") is None and _first_byte(file) != b"[":
+            yield from _json_lines(file, path)
+        else:
+            yield from _json_array(file, path, options.get("field"))
+
+
+def _first_byte(file: BinaryIO) -> bytes:
+    start = file.read(4096).removeprefix(_BYTE_ORDER_MARK).lstrip()[:1]
+    file.seek(0)
+    return start
+
+
+def _json_lines(file: BinaryIO, path: Path) -> Iterator[Doc]:
+    number = read = 0
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        read += len(line)
+        if number == 1:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        where = Position(path, number)
+        if len(line) > MAX_LINE_BYTES:
+            raise DocsError(f"the line is longer than {MAX_LINE_BYTES // 2**20} MiB", position=where)
+        if not line.strip():
+            continue
+        if read > MAX_FILE_BYTES:
+            return
+        yield _mapping(_parsed(line, where), where)
+
+
+def _json_array(file: BinaryIO, path: Path, field: Any) -> Iterator[Doc]:
+    data = file.read(MAX_FILE_BYTES + 1)
+    where = Position(path)
+    if len(data) > MAX_FILE_BYTES:
+        raise DocsError(
+            f"the file is larger than {MAX_FILE_BYTES // 2**20} MiB",
+            position=where,
+            hint="store it as .jsonl, one doc in each line: that is read as far as needed",
+        )
+    docs = _parsed(data.removeprefix(_BYTE_ORDER_MARK), where)
+    if field is not None:
+        if not isinstance(docs, Mapping) or field not in docs:
+            raise DocsError(f"there is no field {field!r} at the top of the file", position=where)
+        docs = docs[field]
+    if not isinstance(docs, list):
+        raise DocsError(f"expected a list of docs, not {_kind_name(docs)}", position=where)
+    for index, doc in enumerate(docs):
+        yield _mapping(doc, where, f"doc {index + 1}")
+
+
+def _mapping(value: Any, where: Position, what: str = "a doc") -> Doc:
+    if not isinstance(value, dict):
+        raise DocsError(f"{what} is {_kind_name(value)}, not a mapping of columns", position=where)
+    return value
+
+
+def _kind_name(value: Any) -> str:
+    names = {list: "a list", dict: "a mapping", str: "a text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _parsed(data: bytes, where: Position) -> Any:
+    try:
+        text = data.decode()
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        if "\\ud" in text or "\\uD" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        line = (where.line or 1) + error.lineno - 1
+        raise DocsError(f"no valid JSON: {error.msg}", position=Position(where.path, line, error.colno)) from None
+    except UnicodeDecodeError as error:
+        raise DocsError(f"no UTF-8 text (byte {error.start + 1})", position=where) from None
+    except UnicodeEncodeError:
+        raise DocsError("a text has half of a surrogate pair, which no tokenizer can read", position=where) from None
+    except RecursionError:
+        raise DocsError("the JSON is nested too deeply", position=where) from None
+    except ValueError as error:
+        raise DocsError(f"no valid JSON: {error}", position=where) from None
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"the number {digits[:20]} is too large")
+    return number
+
+
+# -- CSV -------------------------------------------------------------------------------------------------------------
+
+# What pandas 2 and 3 take for a missing value.
+# fmt: off
+_MISSING: Final = frozenset({
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
+    "NULL", "NaN", "None", "n/a", "nan", "null",
+})
+# fmt: on
+_BOOLEANS: Final = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
+_INTEGER: Final = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
+_FLOAT: Final = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*", re.ASCII)
+_INFINITE: Final = re.compile(r"\s*[+-]?inf(?:inity)?\s*", re.IGNORECASE)
+_CSV_OPTIONS: Final = frozenset({"sep", "delimiter", "column_names", "names", "quotechar"})
+_OTHER_OPTIONS: Final = frozenset({"data_files", "data_dir", "split", "trust_remote_code", "features", "encoding"})
+
+
+def _read_csv(path: Path, options: Mapping[str, Any]) -> Iterator[Doc]:
+    unknown = sorted(str(key) for key in set(options) - _CSV_OPTIONS - _OTHER_OPTIONS)
+    if unknown:
+        raise DocsError(
+            f"cannot read {display_path(path)} with the option {unknown[0]!r}",
+            hint=f"known are {', '.join(sorted(_CSV_OPTIONS))}; or write the docs as .jsonl",
+        )
+    delimiter = options.get("sep") or options.get("delimiter") or ("\t" if path.suffix.lower() == ".tsv" else ",")
+    limit = csv.field_size_limit(MAX_LINE_BYTES)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file, delimiter=delimiter, quotechar=options.get("quotechar", '"'))
+            header = options.get("column_names") or options.get("names") or next(rows, None) or ()
+            names = _unique_names([str(name) for name in header])
+            cells = list(_cells(path, rows, len(names)))
+    except UnicodeDecodeError as error:
+        raise DocsError(f"no UTF-8 text (byte {error.start + 1})", position=Position(path)) from None
+    except (csv.Error, TypeError) as error:
+        raise DocsError(f"no valid CSV: {error}", position=Position(path)) from None
+    finally:
+        csv.field_size_limit(limit)
+    columns = [typed_column(column) for column in zip(*cells, strict=True)]
+    for values in zip(*columns, strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def _cells(path: Path, rows: Any, width: int) -> Iterator[list[str]]:
+    for row in islice(rows, MAX_DOCS):
+        if len(row) > width:
+            raise DocsError(
+                f"the line has {len(row)} fields, the header {width}",
+                position=Position(path, rows.line_num),
+                hint="put text that contains the delimiter between quotes",
+            )
+        if row:
+            yield row + [""] * (width - len(row))
+
+
+def _unique_names(names: Sequence[str]) -> list[str]:
+    """Return the header as pandas reads it: no name empty, none twice."""
+    unique: dict[str, None] = {}
+    for place, name in enumerate(names):
+        wanted = first = name or f"Unnamed: {place}"
+        again = 0
+        while wanted in unique or (again and wanted in names):
+            again += 1
+            wanted = f"{first}.{again}"
+        unique[wanted] = None
+    return list(unique)
+
+
+def typed_column(cells: Sequence[str]) -> list[Any]:
+    """Return the values of one CSV column: integers, floats, booleans or text, None where one is missing.
+
+    As pandas does, one missing value makes integers floats, and one text makes everything text.
+    """
+    present = [cell for cell in cells if cell not in _MISSING]
+    missing = len(present) < len(cells)
+    if not present:
+        return [None] * len(cells)
+    if all(_INTEGER.fullmatch(cell) for cell in present) and all(-(2**63) <= int(cell) < 2**63 for cell in present):
+        number: Callable[[str], Any] = float if missing else int
+    elif all(_FLOAT.fullmatch(cell) or _INFINITE.fullmatch(cell) for cell in present):
+        number = float
+    elif all(cell in _BOOLEANS for cell in present):
+        number = _BOOLEANS.__getitem__
+    else:
+        number = str
+    return [None if cell in _MISSING else number(cell) for cell in cells]
+
+
+# -- Parquet ---------------------------------------------------------------------------------------------------------
+
+
+def _read_parquet(path: Path, _: Mapping[str, Any]) -> Iterator[Doc]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise needs_datasets(f"reading {display_path(path)}", Position(path)) from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=64):
+                yield from batch.to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DocsError(f"no readable Parquet file: {error}", position=Position(path)) from error
+
+
+def needs_datasets(what: str, position: Position | None) -> DocsError:
+    """Return the error for something that needs the optional package `datasets`."""
+    return DocsError(
+        f"{what} needs the package datasets",
+        position=position,
+        hint='pip install "pytest-promptfmt[datasets]"',
+    )
+
+
+SUFFIXES: Final[Mapping[str, str]] = {
+    ".jsonl": "json",
+    ".json": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+}
+_READERS: Final[Mapping[str, Callable[[Path, Mapping[str, Any]], Iterator[Doc]]]] = {
+    "json": _read_json,
+    "csv": _read_csv,
+    "parquet": _read_parquet,
+}
+KINDS: Final = tuple(_READERS)

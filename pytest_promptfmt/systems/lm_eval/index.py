@@ -1,0 +1,154 @@
+"""Which names there are: tasks, groups and tags found below folders, as lm-eval 0.4.13's index finds them.
+
+The index only answers lookups. A file that cannot be read is left out of it, with its error kept: whoever collects
+that file reports it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pytest_promptfmt.core.errors import Position, SourceError
+from pytest_promptfmt.systems.lm_eval.kinds import kind_of, read_if_task
+from pytest_promptfmt.systems.lm_eval.yaml import YamlFile, resolved
+
+_SKIPPED: Final = frozenset({"__pycache__", ".ipynb_checkpoints"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A name of the index. A tag has no file, but the names of the tasks that carry it, sorted."""
+
+    name: str
+    kind: Literal["class", "group", "task", "tag"]
+    file: YamlFile | None = None
+    tagged: tuple[str, ...] = ()
+
+    @property
+    def position(self) -> Position | None:
+        """Return where the name is written; None for a tag."""
+        if self.file is None:
+            return None
+        key = "group" if self.kind == "group" else "task"
+        return self.file.locate((key,)) or Position(self.file.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A definition that lm-eval 0.4.13 drops because `first` has the same name in the same folder tree."""
+
+    name: str
+    first: Entry
+    dropped: Entry
+
+
+class TaskIndex:
+    """The names below some folders; read when first asked, each file parsed once per process.
+
+    Within one folder tree the first file (sorted by path) keeps a name; a folder added later wins over earlier ones.
+    """
+
+    def __init__(self, folders: Iterable[Path] = ()) -> None:
+        self._folders: list[Path] = []
+        self._read = 0
+        self._names: dict[str, Entry] = {}
+        self._duplicates: list[Duplicate] = []
+        self._errors: dict[Path, SourceError] = {}
+        for folder in folders:
+            self.add(folder)
+
+    def add(self, folder: Path) -> None:
+        """Add a folder; nothing happens when it lies below one that is there already."""
+        real = resolved(folder)
+        if not self.covers(real):
+            self._folders.append(real)
+
+    def covers(self, path: Path) -> bool:
+        """Return whether the resolved path lies below a folder of the index."""
+        return any(path.is_relative_to(folder) for folder in self._folders)
+
+    def find(self, name: str) -> Entry | None:
+        """Return the entry of a task, group or tag, None when no file defines it."""
+        return self.names.get(name)
+
+    @property
+    def names(self) -> Mapping[str, Entry]:
+        """Return every name with its entry."""
+        self._update()
+        return self._names
+
+    @property
+    def duplicates(self) -> tuple[Duplicate, ...]:
+        """Return what lm-eval drops because of an earlier definition of the same name."""
+        self._update()
+        return tuple(self._duplicates)
+
+    @property
+    def errors(self) -> Mapping[Path, SourceError]:
+        """Return the files that look like tasks and cannot be read, with the reason."""
+        self._update()
+        return self._errors
+
+    def _update(self) -> None:
+        while self._read < len(self._folders):
+            folder = self._folders[self._read]
+            self._read += 1
+            self._names |= self._scan(folder)
+
+    def _scan(self, folder: Path) -> dict[str, Entry]:
+        names: dict[str, Entry] = {}
+        tagged: dict[str, set[str]] = {}
+        for path in yaml_files(folder):
+            file = self._file(path)
+            if file is None:
+                continue
+            entry = entry_of(file)
+            if entry is None:
+                continue
+            if entry.name in names or entry.name in tagged:
+                first = names.get(entry.name) or Entry(entry.name, "tag")
+                self._duplicates.append(Duplicate(entry.name, first, entry))
+                continue
+            names[entry.name] = entry
+            if entry.kind != "group":
+                for tag in tags_of(file.config):
+                    if tag not in names:
+                        tagged.setdefault(tag, set()).add(entry.name)
+        return names | {tag: Entry(tag, "tag", None, tuple(sorted(tasks))) for tag, tasks in tagged.items()}
+
+    def _file(self, path: Path) -> YamlFile | None:
+        try:
+            return read_if_task(path)
+        except SourceError as error:
+            self._errors[path] = error
+        except OSError:
+            pass  # unreadable files are no concern of a lookup
+        return None
+
+
+def entry_of(file: YamlFile) -> Entry | None:
+    """Return the entry that a file makes: None where lm-eval 0.4.13 finds no usable name in it."""
+    kind = kind_of(file.config)
+    if kind is None:
+        return None
+    name = file.config.get("group" if kind == "group" else "task")
+    return Entry(name, kind, file) if isinstance(name, str) else None
+
+
+def tags_of(config: Mapping[Any, Any]) -> list[str]:
+    """Return the tags of a task, whether written as text or as a list."""
+    written = config.get("tag")
+    return [tag for tag in (written if isinstance(written, list) else [written]) if isinstance(tag, str) and tag]
+
+
+def yaml_files(folder: Path) -> Iterator[Path]:
+    """Yield every `*.yaml` below a folder, sorted by path, as lm-eval 0.4.13 visits them."""
+    found = []
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _SKIPPED]
+        found += [f"{root}/{name}" for name in files if name.endswith(".yaml")]
+    yield from (Path(path) for path in sorted(path.replace(os.sep, "/") for path in found))

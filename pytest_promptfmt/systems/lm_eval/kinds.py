@@ -1,0 +1,94 @@
+"""Whether a YAML file concerns us at all, and what it defines: a Python task class, a group or a task."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pytest_promptfmt.core.yaml_parser import MAX_BYTES
+from pytest_promptfmt.systems.lm_eval.yaml import YamlFile, read_yaml
+
+Kind = Literal["class", "group", "task"]
+
+_HEAD_BYTES: Final = 65_536
+"""How much of a file too large to be a task is looked at, to say so only where it reads like one."""
+_MAX_INDENT: Final = 100
+_DEFINES: Final = frozenset({"class", "group", "task"})
+_SIGN: Final = re.compile(
+    r"doc_to_\w+|dataset_\w+|(?:training|validation|test|fewshot)_split|fewshot_\w+|num_fewshot|output_type|metric_list"
+    r"|filter_list|generation_kwargs|include|use_prompt|custom_dataset|process_docs|process_results|target_delimiter"
+    r"|gen_prefix|task_alias|group_alias|aggregate_metric_list|should_decontaminate|formats|template|tag"
+)
+_PREAMBLE: Final = re.compile(rb"(?:[ \t]*+(?:[#%][^\n]*+|---[ \t]*+(?:#[^\n]*+)?)?+\n)*+(?:---[ \t]++)?+")
+_NAMED_CLASS: Final = re.compile(
+    rb"""(?m)^class[ \t]*:[ \t]*["']?[A-Za-z_][\w.]*:[A-Za-z_]\w*["']?[ \t]*(?:#[^\n]*)?$"""
+)
+"""A class as `package.module:Name`, which nothing else is written like."""
+_FLOW_KEY: Final = re.compile(rb"""[{,]\s*["']?([A-Za-z_]\w*)["']?\s*:""")
+
+
+def kind_of(config: Mapping[Any, Any]) -> Kind | None:
+    """Return what a config defines, in lm-eval 0.4.13's order: class before group before task. None for neither."""
+    for kind in ("class", "group", "task"):
+        if kind in config:
+            return kind
+    return None
+
+
+def looks_like_task(data: bytes) -> bool:
+    """Return whether the bytes of a YAML file, well-formed or broken, read like a task or group of lm-eval.
+
+    Only the names of top-level keys count: one of `task`, `group` and `class`, and with it a key that only
+    evaluation tasks have; and a class named by its module. So workflows, compose files and settings are passed over
+    without being parsed, and a task whose YAML is broken is still taken for one.
+    """
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        data = data.decode("utf-16", "replace").encode()
+    if not any(word in data for word in (b"task", b"group", b"class", b"include")):
+        return False
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    preamble = _PREAMBLE.match(data)
+    start = preamble.end() if preamble else 0
+    indent = data[start : len(data) - len(data[start:].lstrip(b" \t"))]
+    if len(indent) > _MAX_INDENT:
+        return False
+    if data[start + len(indent) : start + len(indent) + 1] == b"{":
+        names = _FLOW_KEY.findall(data, start)
+    else:
+        names = _block_key(indent).findall(data, start)
+    return concerns_us({name.decode() for name in names}) or _NAMED_CLASS.search(data) is not None
+
+
+def read_if_task(path: Path) -> YamlFile | None:
+    """Return the file with its includes when it defines a task, group or class; None for any other YAML.
+
+    Raises SourceError for a file that looks like a task and cannot be read, OSError when it cannot be opened.
+    """
+    with open(path, "rb") as stream:
+        whole = os.fstat(stream.fileno()).st_size <= MAX_BYTES
+        data = stream.read() if whole else stream.read(_HEAD_BYTES)
+    if not looks_like_task(data):
+        return None
+    file = read_yaml(path, data if whole else None)
+    is_ours = concerns_us(file.config) or _NAMED_CLASS.search(data) is not None
+    return file if is_ours and kind_of(file.config) is not None else None
+
+
+def concerns_us(keys: Collection[Any]) -> bool:
+    """Return whether these top-level keys are those of a task or group, not of some other YAML with a `task` key."""
+    defines = _DEFINES.intersection(keys)
+    if len(defines) > 1 or ("class" in defines and "docs" in keys):
+        return True
+    signs = [key for key in keys if isinstance(key, str) and _SIGN.fullmatch(key)]
+    if defines:
+        return bool(signs)
+    return "include" in keys and len(signs) > 1
+
+
+def _block_key(indent: bytes) -> re.Pattern[bytes]:
+    return re.compile(rb"""(?m)^%s(?:\?[ ]+)?["']?([A-Za-z_]\w*)["']?[ \t]*:""" % re.escape(indent))

@@ -1,0 +1,1 @@
+"""lm-eval's filters, metrics and aggregations."""

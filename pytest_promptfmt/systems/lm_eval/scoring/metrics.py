@@ -1,0 +1,220 @@
+"""The metrics that lm-eval 0.4.13 registers, with their arguments, and the ones a task's `metric_list` means."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from pytest_promptfmt.core.errors import Position, ScoringError, did_you_mean
+from pytest_promptfmt.core.task import FunctionRef, Task
+from pytest_promptfmt.systems.lm_eval.scoring.aggregations import AGGREGATIONS, Aggregation
+
+MetricFunction = Callable[..., Any]
+
+
+def exact_match(
+    predictions: Any,
+    references: Any,
+    regexes_to_ignore: Sequence[str] | None = None,
+    ignore_case: bool = False,
+    ignore_punctuation: bool = False,
+    ignore_numbers: bool = False,
+) -> dict[str, Any]:
+    """Return `{"exact_match": share of equal pairs}` after dropping what is to be ignored, in the order of arguments.
+
+    Compared as numpy arrays: trailing NULs do not count, numbers equal numbers. Punctuation and digits are ASCII's.
+    """
+    import numpy as np
+
+    sides = [predictions, references]
+    if regexes_to_ignore is None:
+        sides = [np.asarray(side) for side in sides]
+    else:
+        for pattern in regexes_to_ignore:
+            sides = [np.array([re.sub(pattern, "", text) for text in side]) for side in sides]
+    if ignore_case:
+        sides = [np.char.lower(side) for side in sides]
+    for wanted, characters in ((ignore_punctuation, string.punctuation), (ignore_numbers, string.digits)):
+        if wanted:
+            table: Any = str.maketrans("", "", characters)
+            sides = [np.char.translate(side, table=table) for side in sides]
+    return {"exact_match": np.mean(sides[0] == sides[1])}
+
+
+def _exact_match_by_name(**arguments: Any) -> dict[str, Any]:
+    return exact_match(**arguments)
+
+
+def _as_given(items: Any) -> Any:
+    return items
+
+
+def _nothing(_items: Any) -> None:
+    return None
+
+
+def acc_all(items: Sequence[tuple[Any, Mapping[str, Any]]]) -> Any:
+    """Return the share of questions whose answers are all judged rightly; items are (prediction, doc) (MultiRC)."""
+    import numpy as np
+
+    questions: dict[tuple[Any, Any], list[bool]] = {}
+    columns = list(zip(*items, strict=False))  # lm-eval takes what is common to all
+    for prediction, doc in zip(columns[0], columns[1], strict=False):
+        key = (doc["idx"]["paragraph"], doc["idx"]["question"])
+        questions.setdefault(key, []).append((doc["label"] == 1) == prediction)
+    return np.mean([int(all(answers)) for answers in questions.values()])
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A registered metric: its function, the name of its default aggregation, and which way is better."""
+
+    function: MetricFunction
+    aggregation: str = "mean"
+    higher_is_better: bool = True
+
+
+METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
+    {
+        "acc": Metric(_as_given),
+        "acc_all": Metric(acc_all),
+        "acc_bytes": Metric(_as_given),
+        "acc_mutual_info": Metric(_as_given),
+        "acc_norm": Metric(_as_given),
+        "bits_per_byte": Metric(_as_given, "bits_per_byte", higher_is_better=False),
+        "bleu": Metric(_as_given, "bleu"),
+        "brier_score": Metric(_as_given, "brier_score", higher_is_better=False),
+        "bypass": Metric(_nothing, "bypass"),
+        "byte_perplexity": Metric(_as_given, "weighted_perplexity", higher_is_better=False),
+        "chrf": Metric(_as_given, "chrf"),
+        "chrf++": Metric(_as_given, "chrf++"),
+        "exact_match": Metric(_exact_match_by_name),
+        "f1": Metric(_as_given, "f1"),
+        "likelihood": Metric(_as_given),
+        "mcc": Metric(_as_given, "matthews_corrcoef"),
+        "perplexity": Metric(_as_given, "perplexity", higher_is_better=False),
+        "ter": Metric(_as_given, "ter", higher_is_better=False),
+        "word_perplexity": Metric(_as_given, "weighted_perplexity", higher_is_better=False),
+    }
+)
+"""Every metric of lm-eval 0.4.13 by the name it is registered under."""
+
+DEFAULT_METRICS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "loglikelihood": ("perplexity", "acc"),
+        "loglikelihood_rolling": ("word_perplexity", "byte_perplexity", "bits_per_byte"),
+        "multiple_choice": ("acc", "acc_norm"),
+        "generate_until": ("exact_match",),
+    }
+)
+"""The metrics of a task without `metric_list`, by output type."""
+
+_OWN_KEYS: Final = frozenset({"metric", "aggregation", "higher_is_better", "hf_evaluate"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskMetric:
+    """One metric as a task uses it. `function` is None where it cannot be had: scoring with it fails.
+
+    `aggregation` is None for a name that lm-eval does not know.
+    """
+
+    name: str
+    function: MetricFunction | None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    aggregation: Aggregation | None = None
+    higher_is_better: Any = True
+
+
+def metrics_of(task: Task) -> tuple[TaskMetric, ...]:
+    """Return the task's metrics, in order; of two entries of one name the last counts.
+
+    With `process_results` the entries only name and aggregate. Raises ScoringError for an entry that lm-eval refuses
+    when it builds the task, and for a function that is not bound yet.
+    """
+    if task.metric_list is None:
+        return tuple(_by_default(name) for name in DEFAULT_METRICS[task.output_type])
+    found = {}
+    for index, entry in enumerate(task.metric_list):
+        metric = _metric(task, entry, task.position("metric_list", index))
+        found[metric.name] = metric
+    return tuple(found.values())
+
+
+def _by_default(name: str) -> TaskMetric:
+    known = METRICS[name]
+    return TaskMetric(
+        name=name,
+        function=known.function,
+        aggregation=AGGREGATIONS[known.aggregation],
+        higher_is_better=known.higher_is_better,
+    )
+
+
+def _metric(task: Task, entry: Mapping[str, Any], position: Position | None) -> TaskMetric:
+    named = entry["metric"]
+    arguments = {key: value for key, value in entry.items() if key not in _OWN_KEYS}
+    function: MetricFunction | None = None
+    if task.process_results is not None:
+        name, arguments = _name_of(named), {}
+    elif isinstance(named, FunctionRef):
+        raise ScoringError(f"the metric !function {named} is not bound", position=position)
+    elif callable(named):
+        name, function = _name_of(named), named
+    else:
+        name = str(named)
+        function = _function(name, entry.get("hf_evaluate") is True)
+    known = METRICS.get(name)
+    aggregation: Aggregation | None = None
+    if "aggregation" in entry:
+        written = entry["aggregation"]
+        aggregation = AGGREGATIONS.get(written) if isinstance(written, str) else written if callable(written) else None
+    elif known is not None:
+        aggregation = AGGREGATIONS[known.aggregation]
+    else:
+        raise ScoringError(
+            f"the metric {name!r} has no aggregation, and lm-eval 0.4.13 knows none for it",
+            position=position,
+            hint=did_you_mean(name, METRICS) or "write `aggregation: mean`",
+        )
+    better = entry.get("higher_is_better", known.higher_is_better if known is not None else None)
+    return TaskMetric(
+        name=name, function=function, arguments=arguments, aggregation=aggregation, higher_is_better=better
+    )
+
+
+def _name_of(named: Any) -> str:
+    if isinstance(named, FunctionRef):
+        return named.name
+    return str(getattr(named, "__name__", named)) if callable(named) else str(named)
+
+
+def _function(name: str, from_evaluate: bool) -> MetricFunction | None:
+    known = METRICS.get(name)
+    if known is not None and not from_evaluate:
+        return known.function
+    try:
+        import evaluate
+
+        compute: MetricFunction = evaluate.load(name).compute
+    except Exception:  # lm-eval 0.4.13 goes on without it, whatever went wrong
+        return None
+    return compute
+
+
+def takes_arguments(metric: TaskMetric) -> bool:
+    """Return whether the metric's function can take the arguments that its entry gives; True where nobody can tell."""
+    if metric.function is None or not metric.arguments:
+        return True
+    function = exact_match if metric.function is _exact_match_by_name else metric.function
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
+    return takes_any or function is _as_given or set(metric.arguments) <= set(signature.parameters)

@@ -1,0 +1,1 @@
+"""Synthetic docs, made from what templates expect of a doc."""

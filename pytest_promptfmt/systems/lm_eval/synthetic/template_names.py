@@ -1,0 +1,68 @@
+"""What the names and lookups in a Jinja template stand for: paths from a doc to its values."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jinja2 import nodes
+from jinja2.defaults import DEFAULT_NAMESPACE
+
+from pytest_promptfmt.systems.lm_eval.synthetic.jinja_literals import constant_of
+from pytest_promptfmt.systems.lm_eval.synthetic.shapes import ELEMENT, Path
+
+CASTS: Final = frozenset({"int", "float"})
+"""Filters that make numbers of texts."""
+SAME_TEXT_METHODS: Final = frozenset({"strip", "lstrip", "rstrip", "lower", "upper", "capitalize", "title"})
+"""Methods of texts after which a text still says the same."""
+
+_SAME_TEXT_FILTERS: Final = frozenset(
+    {"string", "trim", "upper", "lower", "escape", "e", "safe", "title", "capitalize"}
+)
+_NOT_DOC: Final = frozenset(DEFAULT_NAMESPACE) | {"loop", "self", "super", "caller", "varargs", "kwargs"}
+
+
+class Names:
+    """The names of a template, at one place of it: those it sets itself (`bound`) hide those of the doc."""
+
+    def __init__(self) -> None:
+        self.bound: dict[str, Path | None] = {}
+
+    def path_of(self, node: nodes.Node | None) -> Path | None:
+        """Return the path of the doc's value that an expression names; None for anything computed."""
+        if isinstance(node, nodes.Name):
+            if node.name in self.bound:
+                return self.bound[node.name]
+            return None if node.name in _NOT_DOC else (node.name,)
+        if isinstance(node, nodes.Getattr):
+            parent = self.path_of(node.node)
+            return None if parent is None else (*parent, node.attr)
+        if isinstance(node, nodes.Getitem) and not isinstance(node.arg, nodes.Slice):
+            parent = self.path_of(node.node)
+            if parent is None:
+                return None
+            key = constant_of(node.arg)
+            return (*parent, key) if isinstance(key, str) else (*parent, ELEMENT)
+        return None
+
+    def peeled(self, node: nodes.Node | None) -> tuple[Path | None, int]:
+        """Return the path below casts, `.strip()` and `± n`, and what to add to undo the shift."""
+        shift = 0
+        while True:
+            if isinstance(node, nodes.Filter) and node.name in _SAME_TEXT_FILTERS | CASTS and node.node is not None:
+                node = node.node
+            elif (
+                isinstance(node, nodes.Call)
+                and isinstance(node.node, nodes.Getattr)
+                and node.node.attr in SAME_TEXT_METHODS
+            ):
+                node = node.node.node
+            elif isinstance(node, nodes.Sub | nodes.Add) and isinstance(amount := constant_of(node.right), int):
+                shift += amount if isinstance(node, nodes.Sub) else -amount
+                node = node.left
+            else:
+                return self.path_of(node), shift
+
+    def hide(self, target: nodes.Node) -> None:
+        """Bind what a statement assigns to, of which nothing is known."""
+        for name in [target] if isinstance(target, nodes.Name) else target.find_all(nodes.Name):
+            self.bound[name.name] = None

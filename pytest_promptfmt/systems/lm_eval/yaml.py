@@ -1,0 +1,204 @@
+"""YAML files with their includes, merged as lm-eval 0.4.13 merges them.
+
+What the keys mean is decided elsewhere. Unlike lm-eval, which drops a file it cannot read without a word, every
+problem here is a SourceError that names the line.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, display_path
+from pytest_promptfmt.core.task import Locate
+from pytest_promptfmt.core.yaml_parser import ParsedFile, parse_file
+
+
+@dataclass(frozen=True, slots=True)
+class YamlFile:
+    """A YAML file with its includes merged in.
+
+    `config` has lm-eval's key order: the keys of the includes first. `parts` are the files it was made of, later ones
+    winning, the file itself last. Nested values are shared between readers and must not be changed.
+    """
+
+    path: Path
+    config: Mapping[Any, Any]
+    parts: tuple[ParsedFile, ...]
+
+    def locate(self, keys: tuple[str | int, ...]) -> Position | None:
+        """Return where a key path was written, in the file whose value won; None if it was not written."""
+        if not keys:
+            return None
+        part = self.owner(keys[0])
+        return None if part is None else part.locate(keys)
+
+    def owner(self, key: Any) -> ParsedFile | None:
+        """Return the part whose value for a top-level key won."""
+        return next((part for part in reversed(self.parts) if key in part.values), None)
+
+    @property
+    def repeated(self) -> tuple[tuple[Any, Position], ...]:
+        """Return the top-level keys of the file itself that are written twice; YAML lets the later one win."""
+        return self.parts[-1].repeated
+
+
+def read_yaml(path: Path, data: bytes | None = None) -> YamlFile:
+    """Return the file at `path` with its includes merged, functions unresolved.
+
+    `data` is the content of the file itself where the caller has read it already. Raises SourceError with file, line
+    and column for everything that lm-eval 0.4.13 cannot read, and for what goes past the limits of
+    `sources.yaml_parser`.
+    """
+    real = resolved(path)
+    routes: dict[Path, tuple[Path, ...]] = {}
+    parts: list[ParsedFile] = []
+    _collect(_parse_first(real, data), (real,), routes, parts)
+    if len(parts) == 1:
+        return YamlFile(real, MappingProxyType(_without_include(parts[0].values)), (parts[0],))
+    merged: dict[Any, Any] = {}
+    for part in parts[:-1]:
+        merged.update(part.values)
+        # An included task_list is dropped at every step, so that a later one of the same name stands last.
+        merged.pop("task_list", None)
+    merged.update(parts[-1].values)
+    merged.pop("include", None)
+    return YamlFile(real, MappingProxyType(merged), tuple(parts))
+
+
+def read_include(written: Any, keys: tuple[str | int, ...], locate: Locate, path: Path | None) -> YamlFile:
+    """Return what the `include` of a mapping inside the file at `path` brings in, `task_list` left out.
+
+    `keys` is where the include stands in that file. Raises SourceError as `read_yaml` does.
+    """
+    folder = path.parent if path is not None else Path.cwd()
+    merged: dict[Any, Any] = {}
+    parts: list[ParsedFile] = []
+    for index, entry in enumerate(written if isinstance(written, list) else [written]):
+        position = locate((*keys, index) if isinstance(written, list) else keys)
+        target = _include_target(folder, entry, position)
+        try:
+            included = read_yaml(target) if target.is_file() else None
+        except ValueError:
+            included = None
+        if included is None:
+            raise _bad_include(entry, position, target, FileNotFoundError())
+        merged.update(included.config)
+        merged.pop("task_list", None)
+        parts += included.parts
+    return YamlFile(folder, MappingProxyType(merged), tuple(parts))
+
+
+def resolved(path: Path) -> Path:
+    """Return the absolute path with `~` expanded and symlinks followed, as lm-eval 0.4.13 opens files."""
+    return Path(_real(str(path.expanduser())))
+
+
+def _real(path: str) -> str:
+    # A folder is followed once per process: thousands of task files share few folders.
+    folder, name = os.path.split(path)
+    if name in ("", os.curdir, os.pardir):
+        return os.path.realpath(path)
+    joined = os.path.join(_real_folder(os.path.join(os.getcwd(), folder)), name)
+    return os.path.realpath(joined) if os.path.islink(joined) else joined  # noqa: PTH114  # thousands of calls
+
+
+@lru_cache(maxsize=4096)
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)
+
+
+def _without_include(values: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    if "include" not in values:
+        return values
+    return {key: value for key, value in values.items() if key != "include"}
+
+
+def _collect(
+    parsed: ParsedFile,
+    route: tuple[Path, ...],
+    routes: dict[Path, tuple[Path, ...]],
+    parts: list[ParsedFile],
+) -> None:
+    routes[parsed.path] = route
+    if "include" in parsed.values:
+        written = parsed.values["include"]
+        for index, entry in enumerate(written if isinstance(written, list) else [written]):
+            keys = ("include", index) if isinstance(written, list) else ("include",)
+            target = _include_target(parsed.path.parent, entry, parsed.locate(keys))
+            if target in routes:
+                raise _second_visit(parsed, keys, routes[target], (*route, target))
+            try:
+                status = target.stat()
+                if not stat.S_ISREG(status.st_mode):
+                    raise SourceError(f"include {entry!r} is no ordinary file", position=parsed.locate(keys))
+                included = parse_file(target, status)
+            except (OSError, ValueError) as error:
+                raise _bad_include(entry, parsed.locate(keys), target, error) from error
+            _collect(included, (*route, target), routes, parts)
+    parts.append(parsed)
+
+
+def _parse_first(path: Path, data: bytes | None) -> ParsedFile:
+    try:
+        return parse_file(path, path.stat(), data)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _include_target(folder: Path, entry: Any, position: Position | None) -> Path:
+    if not isinstance(entry, str):
+        what = "null" if entry is None else f"{entry!r}"
+        raise SourceError(
+            f"include takes a path or a list of paths, not {what}",
+            position=position,
+            hint="remove the key, or name the file to include; lm-eval 0.4.13 drops the whole file without a word",
+        )
+    # lm-eval expands `~` after joining, that is never: the path is relative to the including file.
+    return Path(_real(os.path.join(folder, entry)))
+
+
+def _bad_include(entry: str, position: Position | None, target: Path, error: Exception) -> SourceError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return SourceError(f"include {entry!r} does not exist", position=position, hint=_missing_hint(target, entry))
+    return SourceError(f"include {entry!r} cannot be read: {error}", position=position)
+
+
+def _missing_hint(target: Path, entry: str) -> str:
+    if entry.startswith("~"):
+        return "lm-eval 0.4.13 does not expand '~' in an include; write the path relative to this file"
+    folder = target.parent
+    if not folder.is_dir():
+        return f"there is no folder {display_path(folder)}; an include is relative to the file that contains it"
+    files = [name.name for name in folder.iterdir() if name.is_file()]
+    return did_you_mean(target.name, files) or f"there is no such file in {display_path(folder)}"
+
+
+def _second_visit(
+    parsed: ParsedFile, keys: tuple[str | int, ...], first: tuple[Path, ...], second: tuple[Path, ...]
+) -> SourceError:
+    routes = [" -> ".join(display_path(step) for step in route) for route in (first, second)]
+    if second[-1] in second[:-1]:
+        message = f"the include goes round in a circle: {routes[1]}"
+    else:
+        message = f"{display_path(second[-1])} is included twice: {routes[0]} and {routes[1]}"
+    return SourceError(
+        message,
+        position=parsed.locate(keys),
+        hint="lm-eval 0.4.13 refuses to read any file twice for one task, and drops this file without a word; "
+        "include the shared file in one place only",
+    )
+
+
+def _unreadable(path: Path, error: OSError) -> SourceError:
+    position = Position(path)
+    if isinstance(error, FileNotFoundError):
+        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        return SourceError("the file does not exist", position=position, hint=did_you_mean(path.name, names))
+    return SourceError(f"the file cannot be read: {error.strerror or error}", position=position)

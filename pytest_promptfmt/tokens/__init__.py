@@ -1,0 +1,13 @@
+"""Text to tokens as AutoTokenizer does it: where a tokenizer comes from, how it is loaded, what it does to a pair.
+
+Importing this room imports neither `tokenizers` nor `transformers`; loading a tokenizer does what it needs.
+"""
+
+from __future__ import annotations
+
+from pytest_promptfmt.core.errors import TokenizerError
+from pytest_promptfmt.tokens.archetypes import ARCHETYPES
+from pytest_promptfmt.tokens.loader import load_tokenizer
+from pytest_promptfmt.tokens.tokenizer import AddedToken, Encoding, Tokenizer
+
+__all__ = ["ARCHETYPES", "AddedToken", "Encoding", "Tokenizer", "TokenizerError", "load_tokenizer"]

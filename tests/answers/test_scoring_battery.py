@@ -1,0 +1,478 @@
+"""The phrasing battery: verdicts of known extractors, contracts read from prompts, and what users tell."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_promptfmt.answers import battery, completions
+from pytest_promptfmt.answers.answers import Answers, answers_of
+from pytest_promptfmt.answers.battery import try_phrasings
+from pytest_promptfmt.answers.completions import Chain
+from pytest_promptfmt.answers.phrasings import contract_sentences, degenerate_phrasings
+from pytest_promptfmt.answers.told import Told, expected_failures, judge_expected, told_completions
+from pytest_promptfmt.answers.verdicts import Matrix, Row
+from pytest_promptfmt.core.errors import LimitExceededError, MetricWithheldError, ScoringError, TooSlowError
+from pytest_promptfmt.core.task import FewShot, Task, TaskDocs
+from pytest_promptfmt.formats import known_formats
+from pytest_promptfmt.systems.lm_eval.scoring.languages import ANSWER_WORDS
+from pytest_promptfmt.systems.lm_eval.scoring.regexes import within_budget
+from pytest_promptfmt.systems.lm_eval.scoring.results import Question
+from pytest_promptfmt.systems.renderer import TaskRenderer
+
+CAPITALS = Answers(
+    kind="choice", labels=tuple("ABCD"), texts=("Berlin", "Madrid", "Paris", "London"), targets=tuple("ABCD"), gold=2
+)
+DOC = {"question": "What is the capital of France?", "choices": ["Berlin", "Madrid", "Paris", "London"], "answer": "C"}
+OTHER = {"question": "And of Spain?", "choices": ["Berlin", "Madrid", "Paris", "London"], "answer": "B"}
+TEXT = "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nD. {{choices[3]}}\nAnswer:"
+
+
+def matrix(
+    *filters: Mapping[str, Any], text: str = TEXT, docs: Sequence[Mapping[str, Any]] = (DOC, OTHER), **more: Any
+) -> Matrix:
+    told, pool, known = more.pop("told", ()), more.pop("pool", None), more.pop("known", None)
+    task = Task(
+        name="t",
+        doc_to_text=text,
+        doc_to_target=more.pop("target", "{{answer}}"),
+        filter_list=[{"name": "x", "filter": [*filters, {"function": "take_first"}]}] if filters else None,
+        generation_kwargs=more.pop("generation_kwargs", {"until": ["</s>"]}),
+        **more,
+    )
+    instances = tuple(TaskRenderer(task, TaskDocs.in_memory(docs, pool)).instances())
+    return try_phrasings(task, instances, told=told, known=known)
+
+
+def work_on_blanks(responses: Any, docs: Any) -> Any:
+    """Work without end on one class of input."""
+    while responses[0][0].startswith("  "):
+        pass
+    return responses
+
+
+def work_on_everything(responses: Any, docs: Any) -> Any:
+    while responses:
+        pass
+
+
+def row(result: Matrix, name: str) -> Row:
+    return next(one for one in result.rows if one.id == name)
+
+
+def regex(pattern: str, **more: Any) -> dict[str, Any]:
+    return {"function": "regex", "regex_pattern": pattern, **more}
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_bare_comparison_misses_the_blank_that_demonstrations_show() -> None:
+    result = matrix(num_fewshot=1)
+    own = ["own-answer-1-delimited", "own-answer-2-delimited"]
+    assert [one.id for one in result.failures] == ["shot-1", *own]
+    assert row(result, own[0]).verdicts == ("MISS",)
+    assert "completion ' C' → extracted ' C'" in row(result, own[0]).evidence
+
+
+@pytest.mark.parametrize("end", ["", " "])
+def test_a_blank_that_nothing_shows_is_asked_only_of_filters_that_look_for_answers(end: str) -> None:
+    given: dict[str, Any] = {"text": f"{TEXT}{end}", "docs": [DOC]}
+    compared = matrix(**given)
+    assert not compared.failures
+    assert (row(compared, "own-answer-1-delimited").kind, row(compared, "own-answer-1-delimited").verdicts) == (
+        "tolerance",
+        ("MISS",),
+    )
+    looking = matrix(regex("^([A-D])"), **given)
+    assert [one.id for one in looking.failures if one.kind == "contract"] == ["own-answer-1-delimited"]
+    assert not matrix({"function": "remove_whitespace"}, **given).failures
+
+
+def test_made_up_answers_are_asked_only_of_filters_that_find_them() -> None:
+    filters = [
+        {"name": "strict", "filter": [{"function": "take_first"}]},
+        {"name": "flexible", "filter": [regex(r"\b(True|False)\b"), {"function": "take_first"}]},
+    ]
+    task = Task(name="t", doc_to_text="{{input}}\nA:", doc_to_target="{{target}}", filter_list=filters)
+    docs = TaskDocs.in_memory([{"input": "«input 1»", "target": "«target 1»"}])
+    result = try_phrasings(task, tuple(TaskRenderer(task, docs).instances()), synthetic=True)
+    assert not [one for one in result.failures if one.kind == "contract"]
+
+
+def test_stripping_the_answer_heals_it() -> None:
+    result = matrix({"function": "remove_whitespace"})
+    assert not result.failures
+    assert row(result, "bare-newline").verdicts == ("OK",)
+    assert row(result, "the-answer-is").verdicts == ("MISS",)
+
+
+def test_words_that_begin_with_a_label_are_not_answers() -> None:
+    result = matrix(regex(r"answer is \(?([A-J])\)?"))
+    assert (
+        row(result, "definitely").verdicts == ("WRONG(D) at A B C, OK at D",)
+        or "WRONG" in row(result, "definitely").verdicts[0]
+    )
+    assert row(result, "out-of-range").verdicts == ("SPURIOUS(E)",)
+
+
+def test_an_extraction_that_depends_on_the_gold_answer_is_shown_by_label() -> None:
+    result = matrix(regex(r"([ABC])"))
+    assert row(result, "bare").verdicts == ("OK at A B C, MISS at D",)
+
+
+def test_a_filter_that_crashes_is_named() -> None:
+    result = matrix(regex("([A-D])", group_select=3))
+    assert row(result, "bare").verdicts == ("CRASH(IndexError)",)
+    assert row(result, "bare").failed
+
+
+def test_a_slow_filter_is_named_with_its_input_class() -> None:
+    pattern = r"^(?:\s+)+:$"
+    result = matrix(regex(pattern))
+    slow = [one for one in result.failures if "SLOW" in one.verdicts[0]]
+    assert "spaces" in [one.id for one in slow]
+    assert f"the filters 'x' (regex {pattern!r}) on spaces did not finish within 0.5 s of" in slow[0].evidence
+
+
+# The patterns of shipped extractors that were measured to hang (spec, peers.md 5.4), and a row that hurts them.
+HANGING = {
+    "ANSWER-spaces": r"(?i)^ANSWER\s*:\s*([A-Za-z\d ,]+)\s*(?:$|\n)",
+    "answer-colons": r".*[aA]nswer:\s*([A-J])",
+    "labels-then-words": r"(?s)\b[A-J]\b(?!.*\b[A-J]\b)",
+    "open-think": r"(?s)<think>.*?</think>",
+    "newlines": r"\n+\s*$",
+    "boxed-letters": r"\\boxed\{(?:[^{}]+|\{[^{}]*\})*\}",
+}
+
+
+@pytest.fixture
+def short_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave a filter a tenth of a second, since a test waits as long for each completion that hangs."""
+    monkeypatch.setattr(battery, "BUDGET_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("short_budget")
+@pytest.mark.parametrize("name", sorted(HANGING))
+def test_patterns_that_hang_are_stopped_and_named_and_the_battery_goes_on(name: str) -> None:
+    known = {phrasing.id: ["SLOW"] for phrasing in degenerate_phrasings()}  # which halves what the test takes
+    result = matrix(regex(HANGING[name]), known=known)
+    hurt = row(result, name)
+    assert hurt.verdicts == ("SLOW",)
+    assert f"(regex {HANGING[name]!r}) on {name} did not finish within 0.05 s of processor time" in hurt.evidence
+    assert {one.id for one in result.rows} >= known.keys()
+
+
+def leave(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Leave filters and metrics less time, since a test waits as long for each that hangs."""
+    monkeypatch.setattr(battery, "BUDGET_SECONDS", seconds)
+    for function in (Chain.read, within_budget):
+        monkeypatch.setattr(function, "__kwdefaults__", {"seconds": seconds})
+
+
+def test_a_filter_that_hangs_on_most_phrasings_ends_the_battery(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave(monkeypatch, 0.02)
+    with pytest.raises(TooSlowError, match="nor did 9 others of 10: nothing more is tried"):
+        matrix({"function": "custom", "filter_fn": work_on_everything})
+
+
+def test_what_the_metric_ignores_has_a_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave(monkeypatch, 0.02)
+    pattern = r"^(?:[A-Za-z ]+)+x$"
+    told = [Told(id="mine", completion=f"{'so it goes ' * 9}.", expected="C")]
+    metrics = [{"metric": "exact_match", "regexes_to_ignore": [pattern]}]
+    slow = row(matrix(regex("(?s)(.*)"), told=told, metric_list=metrics), "refusal")
+    assert slow.verdicts == ("SLOW",)
+    assert f"the metrics (regexes_to_ignore {pattern!r}) on 'I cannot answer" in slow.evidence
+
+
+def test_outside_the_main_thread_metrics_have_their_budget_in_a_process_of_their_own() -> None:
+    metrics = [{"metric": "exact_match", "regexes_to_ignore": [r"^(?:[A-Za-z ]+)+x$"]}]
+    chain = Chain(Task(name="t", doc_to_text="q", doc_to_target="C", metric_list=metrics), ())
+    asked = Question(output_type="generate_until", target="C")
+    scored: list[object] = []
+
+    def score() -> None:
+        for text in ("C", "B", f"{'so it goes ' * 9}."):
+            try:
+                scored.append(chain.score(asked, {}, text))
+            except LimitExceededError as error:
+                scored.append(error.message)
+
+    thread = threading.Thread(target=score)
+    thread.start()
+    thread.join()
+    assert scored[:2] == [1, 0]
+    assert "did not finish within 0.5 s" in str(scored[2])
+
+
+def test_a_scoring_function_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(doc: Any, results: Any) -> dict[str, float]:
+        while results[0] == "(C)":
+            pass
+        return {"acc": float(results[0] == doc["answer"])}
+
+    monkeypatch.setattr(completions, "SECONDS_FOR_CODE", 0.05)
+    hung = row(matrix(regex("(?s)(.*)"), process_results=judge), "paren")
+    assert hung.verdicts == ("SLOW",)
+    assert "scoring one completion did not finish within 0.05 s" in hung.evidence
+
+
+def test_the_closing_tag_of_reasoning_must_be_text() -> None:
+    with pytest.raises(ScoringError, match="think_end_token is 5, and must be the closing tag"):
+        matrix(metadata={"promptfmt": {"think_end_token": 5}})
+
+
+def test_every_stage_of_a_failing_completion_is_told() -> None:
+    told = [Told(id="told", completion="<think>No.</think> It is B.\n\nNext", correct=True)]
+    asked = {"metric": "exact_match", "aggregation": "mean", "ignore_case": True, "ignore_punctuation": True}
+    until = {"until": ["\n\n"]}
+    result = matrix(regex("It is (.*)"), told=told, metric_list=[asked], generation_kwargs=until)
+    assert row(result, "told").evidence == (
+        "completion '<think>No.</think> It is B.\\n\\nNext' → after the reasoning 'It is B.\\n\\nNext' → after stops "
+        "'It is B.' → extracted 'B.' → compared as 'b' → scores 0"
+    )
+
+
+@pytest.mark.usefixtures("short_budget")
+def test_near_the_budget_the_accepted_verdict_stands() -> None:
+    endless = {"function": "custom", "filter_fn": work_on_blanks}
+    for known, seconds in [({"spaces": ["SLOW"]}, "0.05"), ({"spaces": ["OK"]}, "0.2"), ({}, "0.1")]:
+        spaces = row(matrix(endless, known=known), "spaces")
+        assert spaces.verdicts == ("SLOW",)
+        assert f"on spaces did not finish within {seconds} s of processor time" in spaces.evidence
+    assert row(matrix(known={"spaces": ["SLOW"]}), "spaces").verdicts == ("OK",)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("rouge9", MetricWithheldError), ("exact_mach", ScoringError)])
+def test_a_metric_that_cannot_be_had_is_told(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: type[ScoringError]
+) -> None:
+    monkeypatch.setitem(sys.modules, "evaluate", None)  # which would look for it on a hub
+    with pytest.raises(ScoringError, match="is not lm-eval's") as raised:
+        matrix(metric_list=[{"metric": name, "aggregation": "mean"}])
+    assert raised.type is kind
+
+
+def test_brackets_may_be_the_answer_of_a_demonstration() -> None:
+    samples = [{"question": f"{n}?", "target": f"Let us close it. So the answer is ] ) ){'.' * n}"} for n in (1, 1, 1)]
+    docs = [{"question": "6?", "target": "] )"}]
+    given: dict[str, Any] = {"text": "Q: {{question}}\nA:", "target": "{{target}}", "docs": docs, "pool": samples}
+    result = matrix(regex(r"(?<=the answer is )(.*)(?=.)"), num_fewshot=1, **given)
+    assert row(result, "shot-1").verdicts == ("OK",)
+
+
+def test_stop_sequences_are_applied_before_the_filter() -> None:
+    strip = {"function": "remove_whitespace"}
+    cut, whole = (matrix(strip, generation_kwargs={"until": [stop]}) for stop in ("\n\n", "</s>"))
+    assert row(cut, "cont-next-q").verdicts == ("OK",)
+    assert row(whole, "cont-next-q").verdicts == ("MISS",)
+
+
+def test_reasoning_is_stripped_when_its_end_is_there() -> None:
+    result = matrix(regex(r"answer is ([A-D])"))
+    assert row(result, "think").verdicts == ("OK",)
+    assert row(result, "think-unclosed").verdicts[0].startswith("SPURIOUS")
+    kept = matrix(regex(r"answer is ([A-D])"), metadata={"promptfmt": {"think_end_token": None}})
+    assert row(kept, "think").verdicts[0].startswith("WRONG")
+
+
+# -- contracts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompt", "asked"),
+    [
+        ('Finish with "the answer is (X)" where X is the letter.', ["the answer is (C)"]),
+        ('Your response should end with "The best answer is [the_answer_letter]".', ["The best answer is C"]),
+        ("End with 'Answer: $LETTER' (without quotes).", ["Answer: C"]),
+        ("Say “The final answer is <answer>”.", ["The final answer is C"]),
+        ('Put it into "\\boxed{answer}".', ["\\boxed{C}"]),
+        ('She said "what is the answer to X and X?"', []),
+        ("Q: 1?\nA: So the answer is (A).\n\nQ: 2?\nA: So the answer is (B).\n\nQ: 3?\nA:", ["the answer is (C)."]),
+        ("Q: 1?\nA: #### 12\n\nQ: 2?\nA: #### 7\n\nQ: 3?\nA:", ["#### C"]),
+        ("Who says that the answer is B?\nA: The answer is B.\n\nQ: 3?\nA:", []),
+        ("No quotes: the answer is X", []),
+    ],
+)
+def test_sentences_that_a_prompt_asks_for_are_read_from_its_quotes(prompt: str, asked: list[str]) -> None:
+    assert contract_sentences(prompt, CAPITALS) == asked
+
+
+def test_a_sentence_that_the_gen_prefix_begins_goes_on_after_it() -> None:
+    prompt = 'End with "The best answer is [answer_letter]".'
+    assert contract_sentences(prompt, CAPITALS, "The best answer is") == [" C"]
+
+
+def test_the_filter_must_find_the_sentence_that_the_prompt_asks_for() -> None:
+    text = 'Think, then finish with "The answer is (X)".\n' + TEXT
+    assert not [one for one in matrix(regex(r"[Aa]nswer is \(?([A-D])"), text=text).failures if one.kind == "contract"]
+    broken = matrix(regex(r"(?<=the answer is )(.*)(?=.)"), text=text)
+    assert [one.id for one in broken.failures if one.kind == "contract"] == ["asked-for", "asked-for-reasoned"]
+
+
+def test_a_stop_sequence_that_cuts_the_asked_for_sentence_is_a_failure() -> None:
+    text = 'Think, then finish with "The answer is (X)".\n' + TEXT
+    result = matrix(regex(r"[Aa]nswer is \(?([A-D])"), text=text, generation_kwargs={"until": ["."]})
+    assert [one.id for one in result.failures if one.kind == "contract"] == ["asked-for-reasoned"]
+    assert "after stops 'It was asked which one fits'" in row(result, "asked-for-reasoned").evidence
+
+
+def test_every_demonstration_must_give_its_own_answer() -> None:
+    samples = [
+        {"question": "2 + 2?", "target": "2 and 2 is 4. The answer is 4."},
+        {"question": "3 + 4?", "target": "3 and 4 is 7. The answer is 7"},
+        {"question": "4 + 4?", "target": "4 and 4 is 8. The answer is 8."},
+    ]
+    docs = [{"question": "6 * 7?", "target": "42"}]
+    fewshot = FewShot(sampler="first_n")
+    given: dict[str, Any] = {
+        "text": "Q: {{question}}\nA:",
+        "target": "{{target}}",
+        "docs": docs,
+        "pool": samples,
+        "fewshot": fewshot,
+    }
+    result = matrix(regex(r"The answer is (\-?[0-9.,]+)\."), num_fewshot=2, **given)
+    assert row(result, "shot-2").failed
+    healed = matrix(regex(r"The answer is (\-?[0-9.,]*[0-9])"), num_fewshot=2, **given)
+    assert not [one for one in healed.failures if one.kind == "contract"]
+
+
+METALS = [
+    {"q": "Which rusts?", "c": ["gold", "iron", "tin", "lead"], "a": 1, "topic": "metals"},
+    {"q": "Which is liquid?", "c": ["mercury", "zinc", "tin", "lead"], "a": 0, "topic": "metals"},
+    {"q": "Which is dear?", "c": ["zinc", "iron", "gold", "lead"], "a": 2, "topic": "metals"},
+]
+
+
+def test_every_format_reads_the_answers_that_its_own_prompt_asks_for() -> None:
+    tried = {}
+    for name in known_formats():
+        for shots in (0, 2):
+            given: dict[str, Any] = {"doc_to_text": "{{q}}", "doc_to_choice": "{{c}}", "doc_to_target": "{{a}}"}
+            plain = Task(name="t", output_type="multiple_choice", num_fewshot=shots, **given)
+            task = plain.with_format(name)
+            if task.output_type == "generate_until":
+                result = try_phrasings(task, tuple(TaskRenderer(task, TaskDocs.in_memory(METALS)).instances()))
+                tried[name] = [one.id for one in result.rows if one.kind == "contract"]
+                # Those of the literature read as published, other phrasings wrongly and bare demonstrations not at all.
+                own = name in ("generate", "cot")
+                failing = [one for one in result.failures if own or one.id.startswith("asked-for")]
+                assert [(name, one.id, one.evidence) for one in failing] == []
+    assert {"generate", "cot", "mmlu_pro_cot"} <= {name for name, contract in tried.items() if "asked-for" in contract}
+
+
+def test_numbers_keep_their_sign_and_digits() -> None:
+    docs = [{"question": "6 * 7?", "target": "42"}]
+    result = matrix(regex(r"(\d+)"), text="{{question}}\nAnswer:", target="{{target}}", docs=docs)
+    assert result.answers == "a number such as 42"
+    assert row(result, "negative").verdicts == ("WRONG(7)",)
+    assert row(result, "hash-comma").verdicts == ("WRONG(1)",)
+    assert row(result, "idk").verdicts == ("OK",)
+
+
+# -- what can be answered ----------------------------------------------------------------------------------------------
+
+
+def test_options_are_read_from_the_prompt() -> None:
+    question = Question(output_type="generate_until", target="(B)")
+    answers = answers_of(question, "A. first\nB. old\n\nWhich?\n(A) red\n(B) green\n(C) blue\nAnswer:")
+    assert answers is not None
+    assert (answers.labels, answers.texts, answers.targets) == (
+        ("A", "B", "C"),
+        ("red", "green", "blue"),
+        ("(A)", "(B)", "(C)"),
+    )
+
+
+def test_a_number_after_hashes_is_what_can_be_answered() -> None:
+    answers = answers_of(Question(output_type="generate_until", target="6 * 7 = 42\n#### 42"), "")
+    assert answers is not None
+    assert (answers.kind, answers.number) == ("number", "42")
+    assert answers.target_with("-7") == "6 * 7 = 42\n#### -7"
+
+
+def test_thirty_languages_have_a_word_for_answer() -> None:
+    assert len(ANSWER_WORDS) >= 30
+    assert len(set(ANSWER_WORDS.values())) == len(ANSWER_WORDS)
+
+
+# -- what users tell ---------------------------------------------------------------------------------------------------
+
+
+def test_completions_of_users_are_judged_by_extraction_and_score() -> None:
+    told = [
+        Told(id="fine", completion=" C ", expected="C", correct=True),
+        Told(id="other", completion="B", expected="B", correct=False),
+        Told(id="lost", completion="It is C", expected="C"),
+        Told(id="second", completion="B", correct=True, doc=1),
+    ]
+    result = matrix({"function": "remove_whitespace"}, told=told)
+    assert {one.id: one.verdicts[0] for one in result.rows if one.kind == "own"} == {
+        "fine": "OK",
+        "other": "OK",
+        "lost": "WRONG(It is C)",
+        "second": "OK",
+    }
+
+
+def test_completions_stand_in_the_yaml_or_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "t.completions.jsonl").write_text(
+        '{"completion": "C", "expected": "C"}\n\n{"task": "u", "completion": "x", "correct": false}\n', "utf-8"
+    )
+    task = Task(
+        name="t",
+        path=tmp_path / "t.yaml",
+        metadata={"promptfmt": {"completions": [{"id": "mine", "completion": "x", "expected": None}]}},
+    )
+    assert [(one.id, one.expected) for one in told_completions(task)] == [("mine", None), ("line-1", "C")]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("C", "a mapping with the text `completion`"),
+        ({"completion": "C"}, "needs `expected`"),
+        ({"completion": "C", "expcted": "C"}, "did you mean 'expected'"),
+        ({"completion": "C", "correct": True, "doc": -1}, "from 0"),
+        ({"completion": "C", "correct": True, "pipeline": ["x"]}, "the name of a filter pipeline"),
+    ],
+)
+def test_completions_that_cannot_be_used_are_refused(entry: Any, message: str) -> None:
+    with pytest.raises(ScoringError, match=message):
+        told_completions(Task(name="t", metadata={"promptfmt": {"completions": [entry]}}))
+
+
+def test_two_completions_with_one_id_are_refused(tmp_path: Path) -> None:
+    line = '{"id": "mine", "completion": "C", "expected": "C"}\n'
+    (tmp_path / "t.completions.jsonl").write_text(f"\ufeff{line}", "utf-8")  # with a byte order mark
+    task = Task(name="t", path=tmp_path / "t.yaml")
+    assert [one.id for one in told_completions(task)] == ["mine"]
+    (tmp_path / "t.completions.jsonl").write_text(line * 2, "utf-8")
+    with pytest.raises(ScoringError, match="two completions have the id 'mine'"):
+        told_completions(task)
+
+
+def test_a_completion_for_a_pipeline_that_is_not_there_is_told() -> None:
+    told = [Told(id="mine", completion="C", expected="C", pipeline="xx")]
+    with pytest.raises(ScoringError, match="'mine' is for the pipeline 'xx'; there are x") as raised:
+        matrix(regex("([A-D])"), told=told)
+    assert raised.value.hint == "did you mean 'x'?"
+
+
+def test_expected_failures_need_a_reason_and_fail_when_they_do_not_fail() -> None:
+    task = Task(name="t", metadata={"promptfmt": {"expected_failures": {"two": "first match wins"}}})
+    expected = expected_failures(task)
+    assert judge_expected(expected, ["two"], ["two"]) == []
+    assert judge_expected(expected, [], ["two"]) == [
+        "expected failure 'two' does not fail any more (first match wins): remove it"
+    ]
+    assert "did you mean 'two'" in judge_expected({"twoo": "x"}, [], ["two"])[0]
+    with pytest.raises(ScoringError, match="needs a reason"):
+        expected_failures(Task(name="t", metadata={"promptfmt": {"expected_failures": {"two": None}}}))

@@ -1,0 +1,180 @@
+"""Recordings replayed: changed verdicts listed, bad lines told by number, big files in little memory."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_promptfmt.answers.completions import Chain
+from pytest_promptfmt.answers.recordings import BadRecord, Recorded, read_recording
+from pytest_promptfmt.answers.replaying import replay
+from pytest_promptfmt.core.errors import ScoringError, TooSlowError
+from pytest_promptfmt.core.task import Task, TaskDocs
+from pytest_promptfmt.systems.renderer import TaskRenderer
+
+DOCS = [{"question": "6 * 7?", "answer": "42"}, {"question": "1 + 1?", "answer": "2"}]
+
+
+def task(pattern: str = r"answer is (\d+)") -> Task:
+    steps = [{"function": "regex", "regex_pattern": pattern}, {"function": "take_first"}]
+    return Task(
+        name="t",
+        doc_to_text="{{question}}",
+        doc_to_target="{{answer}}",
+        filter_list=[{"name": "strict", "filter": steps}],
+        generation_kwargs={"until": ["\n\n"]},
+    )
+
+
+def instances(of: Task) -> Any:
+    return tuple(TaskRenderer(of, TaskDocs.in_memory(DOCS)).instances())
+
+
+def test_changed_verdicts_are_listed_by_record(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    lines = [
+        {"doc": 0, "completion": "The answer is 42.", "expected": "42", "correct": True},
+        {"doc": 1, "completion": "The answer is 2.", "expected": "2", "correct": True},
+        {"doc": 1, "completion": "I do not know", "expected": "[invalid]", "correct": False},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    same = replay(task(), instances(task()), path)
+    assert same.summary() == "0 of 3 verdicts changed; 2 right, 0 wrong, 1 not extracted"
+    lossy = task(r"answer is (\d)")
+    result = replay(lossy, instances(lossy), path)
+    assert result.summary() == "1 of 3 verdicts changed; 1 right, 1 wrong, 1 not extracted"
+    assert [(one.number, one.was, one.now) for one in result.changes] == [(1, "'42', right", "'4', wrong")]
+
+
+def test_bad_lines_are_told_by_number_and_nothing_else_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    good = b'{"doc": 0, "completion": "The answer is 42.", "expected": "42"}\n'
+    path.write_bytes(good + b"{broken\n" + b"[1]\n" + b'{"doc": 0}\n' + b'{"doc": 9, "completion": "x"}\n\xff\n' + good)
+    result = replay(task(), instances(task()), path)
+    assert [bad.number for bad in result.bad] == [2, 3, 4, 5, 6]
+    assert result.right == 2
+    assert "5 records cannot be used" in result.summary()
+
+
+def test_samples_that_lm_eval_logged_are_read_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "samples_t.jsonl"
+    sample = {
+        "doc_id": 0,
+        "doc": DOCS[0],
+        "target": "42",
+        "arguments": {"gen_args_0": {"arg_0": "6 * 7?", "arg_1": {"until": ["\n\n"]}}},
+        "resps": [["The answer is 42.\n\nNext"]],
+        "filtered_resps": ["42"],
+        "filter": "strict",
+        "metrics": ["exact_match"],
+        "exact_match": 1.0,
+    }
+    other = {**sample, "filter": "flexible", "filtered_resps": ["42."]}
+    path.write_text(json.dumps(sample) + "\n" + json.dumps(other) + "\n", "utf-8")
+    result = replay(task(), (), path)
+    assert (result.verdicts, result.changed) == (1, 0)
+    assert [(bad.number, bad.reason) for bad in result.bad] == [(2, "no filter pipeline 'flexible'; there are strict")]
+
+
+def helm_state(text: str, gold: str) -> dict[str, Any]:
+    return {
+        "instance": {
+            "input": {"text": "6 * 7?"},
+            "references": [{"output": {"text": gold}, "tags": ["correct"]}, {"output": {"text": "7"}, "tags": []}],
+        },
+        "output_mapping": {"A": gold, "B": "7"},
+        "result": {"success": True, "completions": [{"text": text, "logprob": -1.4, "tokens": []}]},
+    }
+
+
+def test_scenario_states_of_helm_are_read_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "scenario_state.json"
+    states = [helm_state(" The answer is A", "42"), helm_state("no", "42"), {"instance": {}}]
+    path.write_text(json.dumps({"adapter_spec": {"method": "x"}, "request_states": states}, indent=2), "utf-8")
+    records = list(read_recording(path))
+    assert [type(record) for record in records] == [Recorded, Recorded, BadRecord]
+    letters = task(r"answer is ([A-D])")
+    result = replay(letters, instances(letters), path)
+    assert (result.right, result.wrong, result.not_extracted) == (1, 0, 1)
+
+
+def test_a_state_that_is_cut_off_is_told_and_the_ones_before_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "scenario_state.json"
+    whole = json.dumps({"adapter_spec": {}, "request_states": [helm_state("A", "42")] * 3})
+    path.write_text(whole[:-40], "utf-8")
+    records = list(read_recording(path))
+    assert [type(record) for record in records] == [Recorded, Recorded, BadRecord]
+
+
+@pytest.mark.parametrize("shape", ["lines", "helm"])
+def test_big_recordings_take_little_memory(tmp_path: Path, shape: str) -> None:
+    path = tmp_path / "big.json"
+    with path.open("w", encoding="utf-8") as file:
+        if shape == "helm":
+            file.write('{"adapter_spec": {}, "request_states": [')
+            one = json.dumps(helm_state("A " * 400, "42"))
+            file.write(",\n".join([one] * 20_000))
+            file.write("]}")
+        else:
+            one = json.dumps({"doc": 0, "completion": "A " * 400})
+            file.writelines(f"{one}\n" for _ in range(20_000))
+    size = path.stat().st_size
+    seen: list[int] = []
+    tracemalloc.start()
+    count = sum(1 for record in read_recording(path, seen.append) if isinstance(record, Recorded))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 20_000
+    assert size > 15_000_000
+    assert peak < 8_000_000
+    assert seen == sorted(seen)
+
+
+def test_lines_that_would_break_a_reader_are_bad_records(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    good = '{"doc": 0, "completion": "The answer is 42."}\n'
+    long = json.dumps({"doc": 0, "completion": "A" * (1 << 26)})
+    path.write_text(f"{good}{'[' * 200_000}\n{good}{long}\n{good}", "utf-8")
+    records = list(read_recording(path))
+    assert [type(record) for record in records] == [Recorded, BadRecord, Recorded, BadRecord, Recorded]
+    assert [record.number for record in records] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"doc": [0], "completion": "x"}', "`doc` is"),
+        ('{"doc": 1e400, "completion": "x"}', "`doc` is inf"),
+        ('{"doc": 0, "completion": "x", "pipeline": [1], "expected": "42"}', "`pipeline` is"),
+        ('{"doc": 0, "completion": "x", "correct": "no"}', "`correct` is 'no'"),
+        ('{"doc_id": 0, "resps": [["x"]], "filtered_resps": ["x"], "filter": {"a": 1}}', "`filter` is"),
+        ('{"doc_id": 0, "resps": [["x"]], "filtered_resps": ["x"], "metrics": 5}', "not a line of --log_samples"),
+        ('{"kind": "generate", "key": "k", "text": "x", "doc": true}', "no generated text"),
+        ("\x00", "no JSON"),
+    ],
+)
+def test_values_of_another_type_make_a_bad_record_and_no_more(tmp_path: Path, line: str, reason: str) -> None:
+    path = tmp_path / "r.jsonl"
+    good = '{"doc": 0, "completion": "The answer is 42.\\u0000\\ud800", "expected": "42"}\n'
+    path.write_text(f"\ufeff{good}{line}\n{good}", "utf-8")
+    result = replay(task(), instances(task()), path)
+    assert (result.right, result.changed, [bad.number for bad in result.bad]) == (2, 0, [2])
+    assert result.bad[0].reason.startswith(reason)
+
+
+def test_a_filter_that_hangs_on_every_record_ends_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Chain.read, "__kwdefaults__", {"seconds": 0.02})
+    path = tmp_path / "r.jsonl"
+    path.write_text(('{"doc": 0, "completion": "' + "a" * 40 + '!"}\n') * 40, "utf-8")
+    of = task("((?:a+)+)$")
+    with pytest.raises(TooSlowError, match=r"strict.*record 10 did not finish.*nor did 9 others of 10"):
+        replay(of, instances(of), path)
+
+
+def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScoringError, match="cannot be read"):
+        list(read_recording(tmp_path / "none.jsonl"))

@@ -1,0 +1,115 @@
+"""HELM's scores of references: by hand from its formulas; with the real package in tests/parity/test_helm.py."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pytest_promptfmt.core.errors import ScoringError
+from pytest_promptfmt.systems.helm.reference_states import tokens_of
+from pytest_promptfmt.systems.helm.references import (
+    Measured,
+    RankedReference,
+    RankingSpec,
+    helm_reference_results,
+    ranked,
+    ranking_spec,
+    reference_scores,
+    score_ranking,
+    score_references,
+)
+from pytest_promptfmt.systems.lm_eval.scoring.results import LogLikelihood
+
+DOC = {"references": ["Paris", "the city of Berlin"], "correct": [1]}
+
+
+def test_the_longer_reference_wins_by_the_token() -> None:
+    short, long = Measured(-2.0, 1), Measured(-6.0, 6)
+    assert reference_scores([short, long]) == [-2.0, -1.0]
+    assert score_references([-2.0, -1.0], [1])["exact_match"] == 1.0
+
+
+def test_calibration_takes_away_what_is_likely_anyway() -> None:
+    assert reference_scores([Measured(-2.0, 1), Measured(-6.0, 6)], [Measured(-1.0, 1), Measured(-6.5, 6)]) == [
+        -1.0,
+        0.5,
+    ]
+
+
+def test_of_equal_scores_the_share_of_right_ones_counts_and_the_first_is_predicted() -> None:
+    found = score_references([-1.0, -1.0, -3.0], [1, 2])
+    assert found["exact_match"] == 0.5
+    assert found["predicted_index"] == 0.0
+    assert found["max_prob"] == pytest.approx(1 / (2 + math.exp(-2.0)))
+
+
+def test_results_of_several_trials_count_in_the_mean() -> None:
+    def pair(total: float, tokens: int) -> LogLikelihood:
+        return LogLikelihood([total / tokens] * tokens, False)
+
+    right, wrong = [pair(-2.0, 1), pair(-6.0, 6)], [pair(-0.25, 1), pair(-6.0, 6)]
+    assert helm_reference_results(False, DOC, [*right, *wrong])["exact_match"] == 0.5
+    # Calibrated: the requests of the calibration come after all others.
+    bare = [pair(-1.0, 1), pair(-6.5, 6)]
+    assert helm_reference_results(True, DOC, [*right, *wrong, *bare, *bare])["exact_match"] == 0.5
+    with pytest.raises(ScoringError, match="3 log-likelihoods do not fit 2 references"):
+        helm_reference_results(False, DOC, [*right, pair(-1.0, 1)])
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "count"),
+    [
+        (" Paris", ["Which", "?", " Par", "is"], 2),
+        (" Paris", ["Which", "?", " Par", "is", "\n"], 2),
+        (" 1", ["1+1", "? 1"], 1),
+        (" a", [" a", " b", " a"], 1),
+        (" x", ["Which", "?"], 0),
+    ],
+)
+def test_tokens_are_counted_where_the_reference_stands_last(text: str, tokens: list[str], count: int) -> None:
+    assert tokens_of(text, tokens) == count
+
+
+JUDGED = [
+    RankedReference(0, "No", -0.1, relevance=3),
+    RankedReference(1, " yes\n", -2.0),
+    RankedReference(2, "Yes", -0.5, relevance=1, rank=1),
+    RankedReference(3, "No", -3.0, rank=2),
+    RankedReference(4, "maybe", -1.0),
+]
+
+
+def test_the_surest_yes_comes_first_and_the_surest_no_last_before_what_is_neither() -> None:
+    assert [one.index for one in ranked(JUDGED, RankingSpec(measures=()))] == [2, 1, 3, 0, 4]
+
+
+def test_rankings_are_measured_by_place_and_relevance() -> None:
+    spec = RankingSpec(measures=("recip_rank", "recip_rank.3", "success.1", "recall.3", "ndcg_cut.10"))
+    found = score_ranking(JUDGED, spec)
+    # The relevant ones stand at places 1 and 4.
+    gain = 1 / math.log2(2) + 3 / math.log2(5)
+    best = 3 / math.log2(2) + 1 / math.log2(3)
+    expected = {"RR": 1.0, "RR@3": 1.0, "Success@1": 1.0, "Recall@3": 0.5, "NDCG@10": gain / best}
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert [found[f"ref{index}_rank"] for index in range(5)] == [3.0, 1.0, 0.0, 2.0, 4.0]
+
+
+def test_a_limit_of_rank_and_graded_relevance_change_what_counts() -> None:
+    spec = RankingSpec(measures=("recip_rank", "recall.5"), rank=2, multiple_relevance_values=True)
+    found = score_ranking(JUDGED, spec)
+    # A relevance of 1 is none where there are higher ones, so only the reference at place 4 counts.
+    assert found["RR"] == 0.25
+    assert found["Recall@5"] == 1.0
+    assert found["RR (topk=2)"] == 0.0
+
+
+@pytest.mark.parametrize("name", ["map", "recall.x", "ndcg_cut.0", "recal"])
+def test_measures_that_are_not_known_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ScoringError, match=f"the measure '{name}' is not known here"):
+        ranking_spec({"measure_names": [name]})
+
+
+def test_a_ranking_without_relevance_cannot_be_judged() -> None:
+    with pytest.raises(ScoringError, match="relevance="):
+        score_ranking([RankedReference(0, "Yes", -1.0)], RankingSpec(measures=("recip_rank",)))

@@ -1,0 +1,79 @@
+"""Patches are judged by git itself: applied in a repository, they have to give exactly the wanted files."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.results.edits import Edit, git_patch, read_pending, write_pending
+
+LINES = st.lists(st.sampled_from([b"a", b"b  ", b"\xff\r", b"", b"doc 1", b"-- x"]), max_size=12)
+CONTENTS = st.builds(lambda lines, end: b"\n".join(lines) + end, LINES, st.sampled_from([b"", b"\n"]))
+NAMES = ("plain.txt", "with blank.txt", "späße «x».txt", 'quote".txt', "back\\slash.txt", "tab\there.txt")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("repository")
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    return folder
+
+
+def apply(repository: Path, patch: bytes) -> None:
+    if patch:
+        done = subprocess.run(["git", "apply", "-"], cwd=repository, input=patch, capture_output=True)
+        assert done.returncode == 0, done.stderr.decode() + patch.decode("latin-1")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(files=st.dictionaries(st.sampled_from(NAMES), st.tuples(CONTENTS | st.none(), CONTENTS | st.none()), min_size=3))
+def test_git_applies_the_patch_and_every_byte_is_as_it_was_to_be(
+    repository: Path, files: dict[str, tuple[bytes | None, bytes | None]]
+) -> None:
+    edits = []
+    for name, (old, new) in files.items():
+        path = repository / "tasks" / name
+        path.unlink(missing_ok=True)
+        if old is not None:
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(old)
+        edits.append(Edit(path=path, old=old, new=new))
+    patch, outside = git_patch(edits, repository)
+    apply(repository, patch)
+    assert not outside
+    for edit in edits:
+        assert (edit.path.read_bytes() if edit.path.exists() else None) == edit.new
+
+
+def test_a_long_file_with_a_change_at_either_end_is_patched_in_two_hunks(repository: Path) -> None:
+    path = repository / "long.txt"
+    lines = [f"line {number}\n".encode() for number in range(400)]
+    old, new = b"".join(lines), b"".join([b"first\n", *lines[1:-1], b"last without end"])
+    path.write_bytes(old)
+    patch, _ = git_patch([Edit(path=path, old=old, new=new)], repository)
+    assert patch.count(b"\n@@ ") == 2
+    assert len(patch.splitlines()) < 30
+    apply(repository, patch)
+    assert path.read_bytes() == new
+
+
+def test_files_outside_the_repository_are_left_out_and_named(tmp_path: Path) -> None:
+    outside = tmp_path / "elsewhere.txt"
+    assert git_patch([Edit(path=outside, old=None, new=b"x\n")], tmp_path / "repository") == (b"", [outside])
+
+
+def test_pending_edits_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    edits = [
+        Edit(path=tmp_path / "a/ä.txt", old=None, new=b"new\r\n", category="new", task="a", profile="plain"),
+        Edit(path=tmp_path / "b.txt", old=b"\xff", new=None, category="obsolete", title="nobody's"),
+    ]
+    assert read_pending(write_pending(edits, tmp_path), tmp_path / "pending.jsonl", tmp_path) == edits
+
+
+@pytest.mark.parametrize("line", ["{", "{}", "3", '{"path": 1, "old": 2, "new": 3}'])
+def test_another_file_is_no_list_of_pending_edits(line: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"pending\.jsonl:1: this line is no pending snapshot"):
+        read_pending(line + "\n", tmp_path / "pending.jsonl", tmp_path)
