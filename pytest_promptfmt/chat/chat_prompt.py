@@ -8,12 +8,47 @@ from typing import Final
 from jinja2.exceptions import TemplateError
 
 from pytest_promptfmt.chat.conversation import render_messages
+from pytest_promptfmt.chat.formatters import find_formatter, format_messages
 from pytest_promptfmt.core.errors import LimitExceededError, RenderError, shortened
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.prompt import Message, Origin, Prompt, Span
-from pytest_promptfmt.systems.lm_eval.rendering.context import Turn
+from pytest_promptfmt.core.prompt import Message, Origin, Prompt, Span, Spans, Turn, joined_spans
+from pytest_promptfmt.core.task import Task
 
 _TEMPLATE_ORIGIN: Final = Origin("chat template")
+
+
+def prompt_of(profile: Profile, system: tuple[Span, ...], turns: tuple[Turn, ...], *, where: str = "") -> Prompt:
+    """Return the prompt of some turns, which end with the question (and a gen prefix, as assistant message).
+
+    Without chat template their texts and delimiters in a row; with one, as `chat_prompt` renders them. `where` names
+    the doc in errors. Raises RenderError.
+    """
+    opening = Turn.of((Message("system", system),)) if system else None
+    if profile.chat_template is not None:
+        return chat_prompt(profile, opening, turns, where=where)
+    every = turns if opening is None else (opening, *turns)
+    if profile.formatter is not None:
+        every_message = tuple(message for turn in every for message in turn.messages)
+        return Prompt(format_messages(find_formatter(profile.formatter), every_message, where=where), every_message)
+
+    def make() -> tuple[tuple[Span, ...], tuple[Message, ...]]:
+        messages = tuple([message for turn in every for message in turn.messages])
+        return tuple([span for each in messages for span in (*each.content, *each.delimiter)]), messages
+
+    return Prompt.lazy("".join([turn.text for turn in every]), make)
+
+
+def join_system(instruction: str | None, description: Spans, task: Task) -> Spans:
+    """Return the system text: instruction and description, with the few-shot delimiter between where neither has space.
+
+    Without a chat template nothing separates it from the question (lm-eval 0.4.13).
+    """
+    if not instruction:
+        return description
+    first = (Span(instruction, Origin("system instruction")),)
+    position = task.position("fewshot_delimiter")
+    gap = (Span(task.fewshot_delimiter, Origin("fewshot delimiter", "fewshot_delimiter", position)),)
+    return joined_spans(first, description, gap)
 
 
 def chat_prompt(profile: Profile, system: Turn | None, turns: Sequence[Turn], *, where: str) -> Prompt:

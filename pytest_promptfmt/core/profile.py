@@ -14,14 +14,13 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean
 
-if TYPE_CHECKING:
-    from pytest_promptfmt.tokens.encoding import Split
-
 Mode = Literal["loglikelihood", "generate"]
+Split = Literal["lm-eval", "pairwise"]
+SPLITS: Final[tuple[Split, ...]] = ("lm-eval", "pairwise")
 
 OWN: Final = "own"
 """The name of a tokenizer's default chat template."""
@@ -121,7 +120,7 @@ ALL_CHAT: Final = "chat"
 
 _FORMATTER: Final = "formatter-"
 FORMATTER_NAMES: Final = ("concat", "no-strip-concat", "llama3")
-"""The formatters of eval-framework that have a profile of their own; what they do is in rendering/formatters.py."""
+"""The formatters of eval-framework that have a profile of their own; what they do is in chat/formatters.py."""
 
 CHAT_TEMPLATES: Final[tuple[str, ...]] = tuple(_ARCHETYPES)
 """The names of the built-in chat templates."""

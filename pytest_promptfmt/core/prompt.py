@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html import escape
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.task import Doc
+from pytest_promptfmt.core.text import show_inner
 
 Part = Literal[
     "system instruction",
@@ -28,12 +30,25 @@ Part = Literal[
 """Which piece of a prompt a span belongs to."""
 
 
+class Place(NamedTuple):
+    """Which doc is being rendered: its number in the task, and the shot (both from 0; None for the doc itself)."""
+
+    task: str
+    doc: int
+    shot: int | None = None
+
+    def __str__(self) -> str:
+        """Return `of 'arc_easy', doc 3, shot 1`, counted as people count."""
+        shot = f", shot {self.shot + 1}" if self.shot is not None else ""
+        return f"of {self.task!r}, doc {self.doc + 1}{shot}"
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where a piece of text came from.
 
     `key` is the configuration key (`doc_to_text`, `fewshot_config.doc_to_text`), `position` where it is written,
-    `shot` the demonstration counted from 0 (None for the evaluated doc), `field` the doc's column that was
+    `shot` the number of the shot from 0 (None for the evaluated doc), `field` the doc's column that was
     inserted (None for constant text).
     """
 
@@ -59,6 +74,9 @@ class Span:
     origin: Origin
 
 
+Spans = tuple[Span, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One chat message; `delimiter` is what follows it in plain text and is dropped in turns."""
@@ -71,6 +89,45 @@ class Message:
     def text(self) -> str:
         """Return the content without the delimiter."""
         return join(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Messages in a row: the text of each with its role, and all of it as plain text with delimiters.
+
+    A shot is laid out once; in another prompt its spans differ only in the number of the shot.
+    """
+
+    base: tuple[Message, ...]
+    contents: tuple[tuple[str, str], ...]
+    text: str
+    shot: int | None = None
+
+    @classmethod
+    def of(cls, messages: tuple[Message, ...]) -> Turn:
+        """Return the turn made of these messages."""
+        contents = tuple([(message.role, join(message.content)) for message in messages])
+        parts = []
+        for message, (_, content) in zip(messages, contents, strict=True):
+            parts.append(content)
+            parts += [span.text for span in message.delimiter]
+        text = "".join(parts)
+        return cls(messages, contents, text)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Return the messages; their origins name the shot."""
+        if self.shot is None:
+            return self.base
+        moved: dict[Origin, Origin] = {}
+
+        def move(spans: Spans) -> Spans:
+            for span in spans:
+                if span.origin not in moved:
+                    moved[span.origin] = replace(span.origin, shot=self.shot)
+            return tuple([Span(span.text, moved[span.origin]) for span in spans])
+
+        return tuple([Message(each.role, move(each.content), move(each.delimiter)) for each in self.base])
 
 
 @dataclass(frozen=True)
@@ -105,10 +162,9 @@ class Prompt:
         return join(self.spans)
 
     def _repr_html_(self) -> str:
-        """Return the prompt as a notebook shows it."""
-        from pytest_promptfmt.results.notebook import prompt_html
-
-        return prompt_html(self.spans)
+        """Return the prompt as a notebook shows it: HTML without scripts, in which nothing of the prompt is markup."""
+        pieces = "".join(_span_html(span) for span in self.spans)
+        return f'<pre style="white-space:pre-wrap">{pieces}<span style="opacity:.5">⟨end⟩</span></pre>'
 
     @cached_property
     def _ends(self) -> Sequence[int]:
@@ -168,3 +224,40 @@ class Instance:
 def join(spans: Iterable[Span]) -> str:
     """Return the text of the spans."""
     return "".join([span.text for span in spans])
+
+
+def joined_spans(first: Spans, second: Spans, gap: Spans) -> Spans:
+    """Return both in a row, with `gap` between them where neither side has white space."""
+    if not first or not second:
+        return first or second
+    return (*first, *gap, *second) if meet_without_space(first, second) else first + second
+
+
+def meet_without_space(first: Spans, second: Spans) -> bool:
+    """Return whether there is no white space where `second` follows `first`."""
+    return bool(first) and not first[-1].text[-1].isspace() and not second[0].text[0].isspace()
+
+
+_COLOURS: Final[Mapping[Part, str]] = {
+    "system instruction": "#7d3fc8",
+    "description": "#8a5a00",
+    "question": "inherit",
+    "answer": "#1a7f37",
+    "gen prefix": "#0a7d91",
+    "target delimiter": "#c0262d",
+    "fewshot delimiter": "#c0262d",
+    "chat template": "#0969da",
+}
+"""Colours in a notebook: readable on white and on black."""
+
+_SPACE: Final = '<span style="opacity:.5">·</span>'
+_LINE_END: Final = '<span style="opacity:.5">↵</span>\n'
+
+
+def _span_html(span: Span) -> str:
+    origin = span.origin
+    lines = (escape(show_inner(line)).replace(" ", _SPACE) for line in span.text.split("\n"))
+    style = f"color:{_COLOURS[origin.part]}"
+    style += ";font-weight:bold" if origin.field is not None else ""
+    style += ";opacity:.75" if origin.shot is not None else ""
+    return f'<span style="{style}" title="{escape(f"{origin.part}: {origin}")}">{_LINE_END.join(lines)}</span>'

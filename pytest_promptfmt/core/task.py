@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pytest_promptfmt.core.prompt import Instance
     from pytest_promptfmt.systems.helm.recorded_prompts import Reproduction as RecordedPrompts
     from pytest_promptfmt.systems.helm.states import RecordedScores
-    from pytest_promptfmt.systems.lm_eval.rendering.assembly import Assembler
 
 OUTPUT_TYPES: Final = ("loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until")
 OutputType = Literal["loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until"]
@@ -99,6 +98,34 @@ class FewShot:
     gen_prefix: Spec = UNSET
     fewshot_delimiter: Any = UNSET
     target_delimiter: Any = UNSET
+
+
+class Assembler(Protocol):
+    """Puts the prompts and requests of one task's docs together.
+
+    Made once for a task and its docs. `layout` is called once for each doc, in their order, and what it returns is
+    kept and handed back to `instance` for every profile; so whatever draws shots, calls the user's functions or
+    costs time belongs in `layout`, and only what a profile changes in `instance`.
+    """
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Return whether nothing is drawn from global random state (Python's, numpy's) and no code of the user runs.
+
+        Where it is False, `layout` and `instance` run with a random state that belongs to the task.
+        """
+        ...
+
+    def layout(self, number: int, doc: Doc) -> Any:
+        """Return what all profiles share of the doc with that number (from 0); raises RenderError."""
+        ...
+
+    def instance(self, layout: Any, number: int, doc: Doc, profile: Profile) -> Instance:
+        """Return the prompts, requests and target of a doc as a profile shows them; raises RenderError.
+
+        `prompt_of` (chat/chat_prompt.py) makes a prompt of messages as lm-eval does, with and without chat template.
+        """
+        ...
 
 
 class Assembly(Protocol):

@@ -10,8 +10,8 @@ from pytest_promptfmt.core.prompt import Instance, Request
 from pytest_promptfmt.models.base import Ask
 
 if TYPE_CHECKING:
+    from pytest_promptfmt.core.profile import Split
     from pytest_promptfmt.tokens import Tokenizer
-    from pytest_promptfmt.tokens.encoding import Split
 
 MAX_TOKENS: Final = 256
 """The budget of a task that names none (lm-eval 0.4.13)."""

@@ -9,13 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
 
 from pytest_promptfmt.core.errors import TokenizerError, did_you_mean
+from pytest_promptfmt.core.profile import SPLITS, Split
 from pytest_promptfmt.tokens.tokenizer import Tokenizer
-
-Split = Literal["lm-eval", "pairwise"]
-SPLITS: Final[tuple[Split, ...]] = ("lm-eval", "pairwise")
 
 
 @dataclass(frozen=True, slots=True)

@@ -523,9 +523,9 @@ class OneSubject:
 
 
 def compare_formatters(case: Case, tally: Tally, upstream: list[Any]) -> None:
+    from pytest_promptfmt.chat.formatters import find_formatter, format_messages
     from pytest_promptfmt.core.prompt import Message as OurMessage
     from pytest_promptfmt.core.prompt import Origin, Span, join
-    from pytest_promptfmt.systems.eval_framework.formatters import find_formatter, format_messages
 
     for sample in upstream:
         for name, formatter in FORMATTERS.items():

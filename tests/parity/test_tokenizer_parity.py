@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.core.errors import TokenizerError
+from pytest_promptfmt.core.profile import Split
 from pytest_promptfmt.tokens import ARCHETYPES, Tokenizer, load_tokenizer, loader
 from pytest_promptfmt.tokens.archetypes import archetype_folder
-from pytest_promptfmt.tokens.encoding import Split, encode_pairs
+from pytest_promptfmt.tokens.encoding import encode_pairs
 
 transformers = pytest.importorskip("transformers")
 

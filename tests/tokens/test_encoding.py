@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_promptfmt.core.profile import SPLITS, Split
 from pytest_promptfmt.tokens import ARCHETYPES, Tokenizer, TokenizerError, load_tokenizer
-from pytest_promptfmt.tokens.encoding import SPLITS, PairEncoder, Split, digest_of_ids, encode_pairs
+from pytest_promptfmt.tokens.encoding import PairEncoder, digest_of_ids, encode_pairs
 from pytest_promptfmt.tokens.tokenizer import MAX_CHARACTERS
 
 BYTE_LEVEL = [name for name in ARCHETYPES if name.startswith("bytelevel")]

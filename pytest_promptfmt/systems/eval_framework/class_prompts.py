@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Literal
 
-from pytest_promptfmt.chat.chat_prompt import chat_prompt
+from pytest_promptfmt.chat.chat_prompt import chat_prompt, join_system
+from pytest_promptfmt.chat.formatters import find_formatter, format_messages
 from pytest_promptfmt.core.errors import PromptfmtError, RenderError
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.prompt import Instance, Message, Origin, Part, Prompt, Request, Span
+from pytest_promptfmt.core.prompt import Instance, Message, Origin, Part, Place, Prompt, Request, Span, Turn
 from pytest_promptfmt.core.task import Doc, Task, TaskDocs
 from pytest_promptfmt.systems.eval_framework.class_docs import (
     ClassDocs,
@@ -27,10 +28,7 @@ from pytest_promptfmt.systems.eval_framework.class_docs import (
     part,
     subject_of,
 )
-from pytest_promptfmt.systems.eval_framework.formatters import find_formatter, format_messages
 from pytest_promptfmt.systems.eval_framework.task_class import SEED, Constants, TaskClass, in_words, spelled
-from pytest_promptfmt.systems.lm_eval.rendering.context import Turn, join_system
-from pytest_promptfmt.systems.lm_eval.rendering.fields import Place
 
 Spans = tuple[Span, ...]
 Role = Literal["system", "user", "assistant"]

@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_promptfmt.chat.chat_prompt import prompt_of
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.prompt import Instance, Message, Origin, Prompt, Request, Span
+from pytest_promptfmt.core.prompt import Instance, Message, Origin, Place, Prompt, Request, Span, Turn
 from pytest_promptfmt.core.task import Doc, Task, TaskDocs
 from pytest_promptfmt.systems.helm.helm_requests import HelmAdapter, HelmRequest
 from pytest_promptfmt.systems.helm.layout import IRRELEVANT, RELEVANT, Built, Row, cut, turns_of
 from pytest_promptfmt.systems.helm.recorded_prompts import recorded_demonstrations
 from pytest_promptfmt.systems.helm.window import Window
-from pytest_promptfmt.systems.lm_eval.rendering.assembly import prompt_of
-from pytest_promptfmt.systems.lm_eval.rendering.context import Turn
-from pytest_promptfmt.systems.lm_eval.rendering.fields import Place
 
 if TYPE_CHECKING:
     from pytest_promptfmt.systems.helm.helm_tasks import HelmAssembly

@@ -15,10 +15,9 @@ from typing import Any, Final
 from pytest_promptfmt.core.errors import LimitExceededError, RenderError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.prompt import Message, Origin, Part, Span
+from pytest_promptfmt.core.prompt import Message, Origin, Part, Span, Turn
 from pytest_promptfmt.core.task import Doc
 from pytest_promptfmt.systems.helm.helm_spec import AdapterSpec
-from pytest_promptfmt.systems.lm_eval.rendering.context import Turn
 
 SUBSTITUTION_SECONDS: Final = 10.0
 """How long the substitutions of one prompt may take."""

@@ -1,50 +1,19 @@
-"""The seam between tasks and prompts: how the docs of a task become instances, whatever system the task comes from.
-
-`TaskRenderer` knows this protocol and nothing of lm-eval, HELM or task classes. A source that makes prompts in a way
-of its own puts an `Assembly` (tasks.py) on its tasks; all others are put together by `LmEvalAssembler`.
-"""
+"""How lm-eval 0.4.13 makes instances of the docs of a task: their prompts, and requests by output type."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Final
 
-from pytest_promptfmt.chat.chat_prompt import chat_prompt
+from pytest_promptfmt.chat.chat_prompt import join_system, prompt_of
+from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.prompt import Instance, Message, Prompt, Span
-from pytest_promptfmt.core.task import Doc, Task, TaskDocs
-from pytest_promptfmt.systems.eval_framework.formatters import find_formatter, format_messages
-from pytest_promptfmt.systems.lm_eval.rendering.context import ContextBuilder, Layout, Turn, join_system
-from pytest_promptfmt.systems.lm_eval.rendering.fields import Place
-from pytest_promptfmt.systems.lm_eval.rendering.requests import RequestBuilder
-
-
-class Assembler(Protocol):
-    """Puts the prompts and requests of one task's docs together.
-
-    Made once for a task and its docs. `layout` is called once for each doc, in their order, and what it returns is
-    kept and handed back to `instance` for every profile; so whatever draws demonstrations, calls the user's functions
-    or costs time belongs into `layout`, and only what a profile changes into `instance`. `is_repeatable` says that
-    neither draws from Python's or numpy's global random state nor calls code that might: otherwise both run with a
-    state of the task's own.
-    """
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Return whether nothing is drawn from global random state and no code of the user runs."""
-        ...
-
-    def layout(self, number: int, doc: Doc) -> Any:
-        """Return what all profiles share of the doc with that number (from 0); raises RenderError."""
-        ...
-
-    def instance(self, layout: Any, number: int, doc: Doc, profile: Profile) -> Instance:
-        """Return the prompts, requests and target of a doc as a profile shows them; raises RenderError.
-
-        `prompt_of` makes a prompt of messages as lm-eval does, with and without chat template.
-        """
-        ...
+from pytest_promptfmt.core.prompt import Instance, Place, Prompt, Request
+from pytest_promptfmt.core.task import Doc, OutputType, Task, TaskDocs
+from pytest_promptfmt.systems.lm_eval.rendering.context import ContextBuilder, Layout
 
 
 class LmEvalAssembler:
@@ -82,22 +51,165 @@ class LmEvalAssembler:
         return Instance(index=number, doc=doc, prompts=prompts, requests=requests, target=layout.target)
 
 
-def prompt_of(profile: Profile, system: tuple[Span, ...], turns: tuple[Turn, ...], *, where: str = "") -> Prompt:
-    """Return the prompt of some turns, which end with the question (and a gen prefix, as assistant message).
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """One doc, laid out and rendered for one profile."""
 
-    Without chat template their texts and delimiters in a row; with one, as `chat_prompt` renders them. `where` names
-    the doc in errors. Raises RenderError.
+    layout: Layout
+    number: int
+    prompts: Sequence[Prompt]
+    is_chat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBuilder:
+    """Makes the requests of a task's docs; raises RenderError on construction for arguments lm-eval refuses."""
+
+    context: ContextBuilder
+    generation_kwargs: Mapping[str, Any]
+    delimiter: str
+    chat_delimiter: str
+    with_unconditional: bool
+
+    @classmethod
+    def for_task(cls, context: ContextBuilder) -> RequestBuilder:
+        """Return the builder for the context's task."""
+        task = context.task
+        return cls(
+            context=context,
+            generation_kwargs=generation_arguments(task),
+            delimiter=task.target_delimiter,
+            chat_delimiter=_chat_delimiter(task),
+            with_unconditional=any(_metric_name(metric) == "acc_mutual_info" for metric in task.metric_list or ()),
+        )
+
+    def requests(self, layout: Layout, number: int, prompts: Sequence[Prompt], *, chat: bool) -> tuple[Request, ...]:
+        """Return the requests for a doc, in lm-eval's order."""
+        return _BUILDERS[self.context.task.output_type](self, _Laid(layout, number, prompts, chat))
+
+
+def generation_arguments(task: Task) -> Mapping[str, Any]:
+    """Return the generation arguments with lm-eval 0.4.13's defaults filled in; empty for other output types.
+
+    Without `until` generation stops at the few-shot delimiter. Raises RenderError for a temperature that is no
+    number.
     """
-    opening = Turn.of((Message("system", system),)) if system else None
-    if profile.chat_template is not None:
-        return chat_prompt(profile, opening, turns, where=where)
-    every = turns if opening is None else (opening, *turns)
-    if profile.formatter is not None:
-        every_message = tuple(message for turn in every for message in turn.messages)
-        return Prompt(format_messages(find_formatter(profile.formatter), every_message, where=where), every_message)
+    if task.output_type != "generate_until":
+        return {}
+    if task.generation_kwargs is None:
+        return {"temperature": 0.0, "do_sample": False, "max_gen_toks": 256, "until": [task.fewshot_delimiter]}
+    arguments = dict(task.generation_kwargs)
+    if "temperature" in arguments:
+        try:
+            arguments["temperature"] = float(arguments["temperature"])
+        except (TypeError, ValueError) as error:
+            raise RenderError(
+                f"generation_kwargs of {task.name!r}: temperature must be a number, not {arguments['temperature']!r}",
+                position=task.position("generation_kwargs", "temperature"),
+            ) from error
+    arguments.setdefault("until", [task.fewshot_delimiter])
+    return arguments
 
-    def make() -> tuple[tuple[Span, ...], tuple[Message, ...]]:
-        messages = tuple([message for turn in every for message in turn.messages])
-        return tuple([span for each in messages for span in (*each.content, *each.delimiter)]), messages
 
-    return Prompt.lazy("".join([turn.text for turn in every]), make)
+def _chat_delimiter(task: Task) -> str:
+    # lm-eval looks at the gen prefix as written, not as rendered.
+    written = task.gen_prefix
+    keeps = isinstance(written, str) and written != "" and not written[-1].isspace()
+    return task.target_delimiter if keeps else ""
+
+
+def _metric_name(metric: Any) -> Any:
+    return metric.get("metric") if isinstance(metric, Mapping) else metric
+
+
+def _choice_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
+    context = builder.context
+    choices = context.choices_of(laid.layout, laid.number)
+    delimiter = builder.chat_delimiter if laid.is_chat else builder.delimiter
+    requests: list[Request] = []
+    if context.has_several_inputs:
+        continuation = f"{delimiter}{context.target_of(laid.layout, laid.number)}"
+        requests.extend(
+            Request(
+                kind="loglikelihood",
+                index=index,
+                context=prompt.text,
+                continuation=continuation,
+                prompt=index,
+                gold=index == laid.layout.text,
+            )
+            for index, prompt in enumerate(laid.prompts)
+        )
+    else:
+        gold = gold_indices(laid.layout.target, choices)
+        text = laid.prompts[0].text
+        try:
+            continuations = [f"{delimiter}{choice}" for choice in choices]
+        except TypeError as error:
+            message = f"doc_to_choice of {context.task.id!r}, doc {laid.number + 1} must give a list, not {choices!r}"
+            raise RenderError(message, position=context.task.position("doc_to_choice")) from error
+        requests.extend(
+            Request(
+                kind="loglikelihood",
+                index=index,
+                context=text,
+                continuation=continuation,
+                prompt=0,
+                gold=index in gold,
+            )
+            for index, continuation in enumerate(continuations)
+        )
+    if builder.with_unconditional:
+        first = len(requests)
+        requests.extend(
+            Request(kind="loglikelihood", index=first + index, context="", continuation=f"{delimiter}{choice}")
+            for index, choice in enumerate(choices)
+        )
+    return tuple(requests)
+
+
+def gold_indices(target: Any, choices: Any) -> tuple[int, ...]:
+    """Return the indices of the right choices: the target's own, or where its text stands; none that is outside."""
+    golds = target if isinstance(target, list) else [target]
+    found = []
+    for gold in golds:
+        if isinstance(gold, str):
+            try:
+                gold = list(choices).index(gold)
+            except (TypeError, ValueError):
+                continue
+        if isinstance(gold, int):
+            found.append(int(gold))
+    return tuple(found)
+
+
+def _likelihood_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
+    target = builder.context.target_of(laid.layout, laid.number)
+    return (
+        Request(kind="loglikelihood", index=0, context=laid.prompts[0].text, continuation=target, prompt=0, gold=True),
+    )
+
+
+def _rolling_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
+    target = builder.context.target_of(laid.layout, laid.number)
+    return (Request(kind="loglikelihood_rolling", index=0, continuation=target),)
+
+
+def _generation_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
+    return (
+        Request(
+            kind="generate_until",
+            index=0,
+            context=laid.prompts[0].text,
+            generation_kwargs=copy.deepcopy(builder.generation_kwargs),
+            prompt=0,
+        ),
+    )
+
+
+_BUILDERS: Final[Mapping[OutputType, Callable[[RequestBuilder, _Laid], tuple[Request, ...]]]] = {
+    "loglikelihood": _likelihood_requests,
+    "multiple_choice": _choice_requests,
+    "loglikelihood_rolling": _rolling_requests,
+    "generate_until": _generation_requests,
+}

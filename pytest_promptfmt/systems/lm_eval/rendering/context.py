@@ -8,16 +8,25 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import Position, RenderError
-from pytest_promptfmt.core.prompt import Message, Origin, Part, Span, join
+from pytest_promptfmt.core.prompt import (
+    Message,
+    Origin,
+    Part,
+    Place,
+    Span,
+    Spans,
+    Turn,
+    joined_spans,
+    meet_without_space,
+)
 from pytest_promptfmt.core.task import Doc, Spec, Task, TaskDocs, Unset
 from pytest_promptfmt.systems.lm_eval.rendering.fewshot import draw_shots, make_sampler
 from pytest_promptfmt.systems.lm_eval.rendering.fields import (
     Field,
-    Place,
     Value,
     choice_field,
     plain_field,
@@ -25,48 +34,7 @@ from pytest_promptfmt.systems.lm_eval.rendering.fields import (
     text_field,
 )
 
-Spans = tuple[Span, ...]
-
 _CACHED_TURNS: Final = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """Messages in a row: the text of each with its role, and all of it as plain text with delimiters.
-
-    A demonstration is laid out once; at another place its spans differ only in the number of the shot.
-    """
-
-    base: tuple[Message, ...]
-    contents: tuple[tuple[str, str], ...]
-    text: str
-    shot: int | None = None
-
-    @classmethod
-    def of(cls, messages: tuple[Message, ...]) -> Turn:
-        """Return the turn made of these messages."""
-        contents = tuple([(message.role, join(message.content)) for message in messages])
-        parts = []
-        for message, (_, content) in zip(messages, contents, strict=True):
-            parts.append(content)
-            parts += [span.text for span in message.delimiter]
-        text = "".join(parts)
-        return cls(messages, contents, text)
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """Return the messages, their spans knowing the shot."""
-        if self.shot is None:
-            return self.base
-        moved: dict[Origin, Origin] = {}
-
-        def move(spans: Spans) -> Spans:
-            for span in spans:
-                if span.origin not in moved:
-                    moved[span.origin] = replace(span.origin, shot=self.shot)
-            return tuple([Span(span.text, moved[span.origin]) for span in spans])
-
-        return tuple([Message(each.role, move(each.content), move(each.delimiter)) for each in self.base])
 
 
 @dataclass(slots=True)
@@ -214,11 +182,11 @@ class ContextBuilder:
             answer = self._answer(choices, target, place)
             if prefix.spans:
                 gap = (Span(" ", fields.origin("gen prefix", "fewshot_config.gen_prefix", place.shot)),)
-                answer = _joined(prefix.spans, answer, gap)
+                answer = joined_spans(prefix.spans, answer, gap)
             messages.append(Message("assistant", answer, fields.shot_delimiter(place.shot)))
-            delimited = not prefix.value or _meet_without_space(question, prefix.spans)
+            delimited = not prefix.value or meet_without_space(question, prefix.spans)
         else:
-            delimited = bool(prefix.value) and _meet_without_space(question, prefix.spans)
+            delimited = bool(prefix.value) and meet_without_space(question, prefix.spans)
             if prefix.value:
                 messages.append(Message("assistant", prefix.spans))
         if delimited:
@@ -258,7 +226,7 @@ class ContextBuilder:
         if not prefix.value:
             return Turn.of((Message("user", question),))
         gap: Spans = ()
-        if delimiter and _meet_without_space(question, prefix.spans):
+        if delimiter and meet_without_space(question, prefix.spans):
             gap = (Span(delimiter, self._fields.origin("target delimiter", "target_delimiter", None)),)
         return Turn.of((Message("user", question, gap), Message("assistant", prefix.spans)))
 
@@ -357,19 +325,6 @@ def copy_docs(docs: Sequence[Doc]) -> list[Doc]:
     return [copy.deepcopy(dict(doc)) for doc in docs]
 
 
-def join_system(instruction: str | None, description: Spans, task: Task) -> Spans:
-    """Return the system text: instruction and description, with the few-shot delimiter between where neither has space.
-
-    Without a chat template nothing separates it from the question (lm-eval 0.4.13).
-    """
-    if not instruction:
-        return description
-    first = (Span(instruction, Origin("system instruction")),)
-    position = task.position("fewshot_delimiter")
-    gap = (Span(task.fewshot_delimiter, Origin("fewshot delimiter", "fewshot_delimiter", position)),)
-    return _joined(first, description, gap)
-
-
 def _text_or_none(source: Field | None, doc: Doc, place: Place) -> Value:
     if source is None:
         return Value(None)
@@ -378,13 +333,3 @@ def _text_or_none(source: Field | None, doc: Doc, place: Place) -> Value:
         return value
     message = f"{source.key} {place} must give a text, not {value.value!r}"
     raise RenderError(message, position=source.position) from TypeError(message)
-
-
-def _joined(first: Spans, second: Spans, gap: Spans) -> Spans:
-    if not first or not second:
-        return first or second
-    return (*first, *gap, *second) if _meet_without_space(first, second) else first + second
-
-
-def _meet_without_space(first: Spans, second: Spans) -> bool:
-    return bool(first) and not first[-1].text[-1].isspace() and not second[0].text[0].isspace()

@@ -19,25 +19,12 @@ from pytest_promptfmt.core.errors import (
     place_in_user_code,
 )
 from pytest_promptfmt.core.limits import time_limit
-from pytest_promptfmt.core.prompt import Origin, Part, Span
+from pytest_promptfmt.core.prompt import Origin, Part, Place, Span
 from pytest_promptfmt.core.task import Doc, FunctionRef, Spec, Task, TextTemplate
 from pytest_promptfmt.systems.lm_eval.rendering.jinja import Piece, Template, compile_template, explain
 
 FUNCTION_SECONDS: Final = 10.0
 """How long one call of a user's function may take."""
-
-
-class Place(NamedTuple):
-    """Which doc is being rendered: its number in the task, and the shot (both from 0; None for the doc itself)."""
-
-    task: str
-    doc: int
-    shot: int | None = None
-
-    def __str__(self) -> str:
-        """Return `of 'arc_easy', doc 3, shot 1`, counted as people count."""
-        shot = f", shot {self.shot + 1}" if self.shot is not None else ""
-        return f"of {self.task!r}, doc {self.doc + 1}{shot}"
 
 
 class Value(NamedTuple):

@@ -24,7 +24,9 @@ from pytest_promptfmt.core.errors import (
     RenderError,
     SyntheticDocsError,
 )
+from pytest_promptfmt.core.prompt import Place
 from pytest_promptfmt.core.task import Doc, FunctionRef, Spec, Task, Unset
+from pytest_promptfmt.systems.lm_eval.rendering import fields as rendering
 from pytest_promptfmt.systems.lm_eval.synthetic.doc_values import Choices, DocPlan, Guess, Guesses
 from pytest_promptfmt.systems.lm_eval.synthetic.shapes import Fact, Path
 from pytest_promptfmt.systems.lm_eval.synthetic.template_shapes import template_shapes
@@ -314,9 +316,6 @@ class _Trial:
         return _Fit(choices, valid)
 
     def _value(self, found: _Field, doc: Doc) -> Any:
-        # Trying docs is rendering them; the room to the right loads only when docs have to be made up.
-        from pytest_promptfmt.systems.lm_eval.rendering import fields as rendering
-
         spec = _unfrozen(found.spec)
         if spec is None or spec == "":
             return spec
@@ -331,7 +330,7 @@ class _Trial:
             case _:
                 applied = rendering.plain_field(self._task, spec, "description", found.role, doc)
         try:
-            return applied(own, rendering.Place("synthetic docs", 0)).value
+            return applied(own, Place("synthetic docs", 0)).value
         except (LimitExceededError, RecursionError) as error:
             raise _NoFitError(found, error) from error
         except RenderError as failed:

@@ -2,10 +2,10 @@
 
 import pytest
 
+from pytest_promptfmt.chat.formatters import FORMATTERS, find_formatter, format_messages
 from pytest_promptfmt.core.errors import RenderError, SettingsError
 from pytest_promptfmt.core.profile import builtin_profile
 from pytest_promptfmt.core.prompt import Message, Origin, Span, join
-from pytest_promptfmt.systems.eval_framework.formatters import FORMATTERS, find_formatter, format_messages
 
 SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
 
