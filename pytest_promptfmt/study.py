@@ -61,6 +61,7 @@ class Rendered:
     """What came out for one task and profile: the instances, and the document that a snapshot stores."""
 
     instances: Sequence[Instance]
+    docs: TaskDocs
     document: Document
     tokenizer: tuple[str, LockEntry] | None
     """The name and state of the tokenizer, where there is one."""
@@ -118,7 +119,14 @@ class Pipeline:
         if tokenizer is not None:
             entry = profile.tokenizer_name, LockEntry(loader=tokenizer.loader, content=tokenizer.digest)
         pairs = None if tokenizer is None else self._pairs(prepared, profile, tokenizer)
-        return Rendered(instances=instances, document=document, tokenizer=entry, loaded=loaded, pairs=pairs)
+        return Rendered(
+            instances=instances,
+            docs=prepared.docs,
+            document=document,
+            tokenizer=entry,
+            loaded=loaded,
+            pairs=pairs,
+        )
 
     def checked(
         self,
@@ -209,7 +217,7 @@ class Pipeline:
         try:
             with time_limit(settings.time_limit, f"scoring {task.id}", task.position("metric_list")):
                 return scoring_failure(
-                    bound, self._instances(task, prepared, PLAIN), is_synthetic="synthetic" in prepared.docs.origin
+                    bound, self._instances(task, prepared, PLAIN), is_synthetic=prepared.docs.kind == "synthetic"
                 )
         except LimitExceededError as error:
             return Failure(what="the gold answer is scored", error=error.message, keys=("metric_list",))
@@ -247,7 +255,7 @@ class Pipeline:
         if not bound.shots(_TRIED_SHOTS):
             bound = replace(bound, num_fewshot=_TRIED_SHOTS)
         docs = load_docs(bound, count=1, num_fewshot=_TRIED_SHOTS)
-        if "synthetic" in docs.fewshot_origin:
+        if docs.fewshot_kind != "given":
             return ()
         return tuple(TaskRenderer(bound, docs, num_fewshot=_TRIED_SHOTS).instances(PLAIN))
 

@@ -10,7 +10,7 @@ from pytest_promptfmt.answers.told import Told, told_completions
 from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.core.limits import RENDERING_MEMORY, time_limit
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.core.task import Doc, Task
+from pytest_promptfmt.core.task import Doc, DocsKind, Task
 from pytest_promptfmt.systems.eval_framework.class_scoring import with_class_scoring
 from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
 from pytest_promptfmt.systems.lm_eval.functions import bind_functions, bind_scoring
@@ -22,17 +22,18 @@ _AT_ONCE = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """What the battery and the scorer checks share; `docs` says where the docs came from."""
+    """What the battery and the scorer checks share; `docs` says where the docs came from, `kind` what they are."""
 
     task: Task
     instances: Sequence[Instance]
     docs: str
+    kind: DocsKind
     told: Sequence[Told]
 
     @property
     def is_synthetic(self) -> bool:
         """Return whether the docs were made from the templates."""
-        return self.docs.endswith("synthetic")
+        return self.kind == "synthetic"
 
 
 def prepare(
@@ -53,7 +54,7 @@ def prepare(
                 f"the completion {one.id!r} answers doc {one.doc}, and the last one is {len(instances) - 1}",
                 position=task.position("metadata", "promptfmt", "completions"),
             )
-    return Prepared(task=bound, instances=instances, docs=docs.origin, told=told)
+    return Prepared(task=bound, instances=instances, docs=docs.origin, kind=docs.kind, told=told)
 
 
 def _of_first_question(instance: Instance) -> Instance:

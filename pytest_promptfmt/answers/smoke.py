@@ -7,12 +7,11 @@ made-up docs only what does not depend on them is tried.
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import LimitExceededError, Position, PromptfmtError, did_you_mean
+from pytest_promptfmt.core.errors import FunctionError, LimitExceededError, Position, PromptfmtError, did_you_mean
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Doc, Task
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline, pipelines_of
@@ -20,9 +19,6 @@ from pytest_promptfmt.systems.lm_eval.scoring.metrics import METRICS, TaskMetric
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question, questions_of, score_doc
 
 _CHEAP: Final = ("mean", "median", "nanmean", "perplexity", "weighted_perplexity", "bits_per_byte")
-_MISTAKE: Final = re.compile(r"\b(?:Syntax|Indentation|Tab|Name)Error:")
-"""What is wrong with a module on every machine."""
-
 _SHORT: Final = 4
 """Names of metrics up to this length are alike by chance (`wer` and `ter`)."""
 
@@ -55,7 +51,7 @@ class Failure:
             keys=(),
             hint=error.hint,
             position=error.position,
-            lacks_package="its module" in error.message and not _MISTAKE.search(error.message),
+            lacks_package=isinstance(error, FunctionError) and error.lacks_resource,
         )
 
 

@@ -71,11 +71,8 @@ def chat_prompt(profile: Profile, system: Turn | None, turns: Sequence[Turn], *,
         except TemplateError:
             used_system = None
             text = _render(profile, contents)
-    except LimitExceededError as error:
-        if repr(profile.name) in error.message:
-            raise
-        told = error.message.removeprefix("the template ")
-        raise LimitExceededError(f"the chat template of profile {profile.name!r} {told}", hint=error.hint) from error
+    except LimitExceededError:
+        raise
     except Exception as error:
         refused = "the template refuses these messages with and without the system message"
         told = shortened(f"{type(error).__name__}: {error}")

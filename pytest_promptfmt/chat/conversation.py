@@ -9,9 +9,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from jinja2 import Undefined
+from jinja2 import Template, Undefined
 
 from pytest_promptfmt.chat.dialect import compiled_template, template_with
+from pytest_promptfmt.core.errors import LimitExceededError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 
@@ -67,10 +68,19 @@ def render_messages(
             "add_generation_prompt": add_generation_prompt,
         }
         if not continue_final_message:
-            return template.render(variables)
+            return _rendered(template, variables, profile)
         field = continue_final_message if isinstance(continue_final_message, str) else "content"
         final = _mark_final_message(variables["messages"], field, source)
-        return _cut_at_marker(template.render(variables), final)
+        return _cut_at_marker(_rendered(template, variables, profile), final)
+
+
+def _rendered(template: Template, variables: Mapping[str, Any], profile: Profile) -> str:
+    """Return the text; a limit of size that the template exceeds is reported with the profile."""
+    try:
+        return template.render(variables)
+    except LimitExceededError as error:
+        told = error.message.removeprefix("the template ")
+        raise LimitExceededError(f"the chat template of profile {profile.name!r} {told}", hint=error.hint) from error
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:

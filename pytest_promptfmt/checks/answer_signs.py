@@ -148,7 +148,7 @@ def same_gold_position(view: TaskView) -> Iterator[Finding]:
     Real: hand-picked demonstrations of several benchmarks.
 
     """
-    if view.docs is None or "synthetic" in view.docs.fewshot_origin or view.shots < 4:
+    if view.docs is None or view.docs.fewshot_kind != "given" or view.shots < 4:
         return
     instances = view.instances if view.has_real_docs else view.instances[:1]
     answers = [shot.answer for instance in instances for shot in shots_of(instance)]

@@ -183,7 +183,7 @@ def own_demonstration(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #4145, PR #3978.
 
     """
-    if view.docs is None or "synthetic" in view.docs.fewshot_origin or view.shots == 0:
+    if view.docs is None or view.docs.fewshot_kind != "given" or view.shots == 0:
         return
     for instance in view.real_instances:
         asked = question_message(instance)

@@ -18,6 +18,7 @@ from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_pa
 _WILDCARD: Final = re.compile(r"[*?\[]")
 _FOREIGN: Final = frozenset({"node_modules", "venv", "site-packages", "__pycache__"})
 _MOST_FILES: Final = 50_000
+_PER_FILE: Final = "per_file_ignores"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +37,10 @@ class Selection:
 
     def __post_init__(self) -> None:
         """Raise SettingsError for a code that no rule has."""
-        for option, codes in (("--promptfmt-select", self.select), ("--promptfmt-ignore", self.ignore)):
-            self._require_known(codes, option)
+        for key, codes in (("select", self.select), ("ignore", self.ignore)):
+            self._require_known(codes, f"--promptfmt-{key}", key)
         for glob, codes in self.per_file:
-            self._require_known(codes, f"promptfmt_per_file_ignores, {glob}")
+            self._require_known(codes, f"promptfmt_per_file_ignores, {glob}", _PER_FILE)
 
     @cached_property
     def chosen(self) -> tuple[Check, ...]:
@@ -92,11 +93,11 @@ class Selection:
         selected = _longest(code, self.select) if self.select else 1
         return selected > 0 and selected > _longest(code, self.ignore)
 
-    def _require_known(self, codes: Iterable[str], where: str) -> None:
+    def _require_known(self, codes: Iterable[str], where: str, key: str) -> None:
         for code in codes:
             if not self.knows(code):
                 raise SettingsError(
-                    f"{where}: no rule has the code or prefix {code!r}", hint=did_you_mean(code, self.checks)
+                    f"{where}: no rule has the code or prefix {code!r}", hint=did_you_mean(code, self.checks), key=key
                 )
 
 
@@ -112,7 +113,9 @@ def parse_per_file(lines: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], .
         glob, colon, codes = line.rpartition(":")
         if not colon or not glob.strip() or not codes.strip():
             raise SettingsError(
-                f"promptfmt_per_file_ignores: {line!r}", hint="write a glob, a colon and codes: `tasks/old/*.yaml: PF2`"
+                f"promptfmt_per_file_ignores: {line!r}",
+                hint="write a glob, a colon and codes: `tasks/old/*.yaml: PF2`",
+                key=_PER_FILE,
             )
         pairs.append((glob.strip(), parse_codes([codes])))
     return tuple(pairs)

@@ -161,7 +161,7 @@ class TaskView:
     @cached_property
     def has_real_docs(self) -> bool:
         """Return whether the docs are the user's own; made-up ones tell nothing about data."""
-        return self.docs is not None and "synthetic" not in self.docs.origin
+        return self.docs is not None and self.docs.kind == "given"
 
     @property
     def real_instances(self) -> Sequence[Instance]:

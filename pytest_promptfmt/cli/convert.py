@@ -116,7 +116,7 @@ def _conversion(task: Task, to: str | None, format_name: str | None) -> tuple[Co
             conversion = _to_template(task, to or "", docs)
     shots = f", with 0 and {PROOF_SHOTS} shots" if len(docs.fewshot) > PROOF_SHOTS else ""
     proof = f"every prompt and request stays the same, tried on docs ({docs.origin}){shots}"
-    if not docs.origin.endswith(" synthetic"):
+    if docs.kind == "given":
         return conversion, (proof,)
     return conversion, (proof, "  no docs are at hand: they were made from the templates")
 

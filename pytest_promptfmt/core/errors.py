@@ -33,14 +33,18 @@ class Position:
 class PromptfmtError(Exception):
     """A problem in the user's files or settings, told in one message.
 
-    `position` says where, the message what, `hint` what to do now. `str()` joins the three.
+    `position` says where, the message what, `hint` what to do now. `str()` joins the three. `key` is the key or option
+    that the message is about, for a caller who knows where it is written.
     """
 
-    def __init__(self, message: str, *, position: Position | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, position: Position | None = None, hint: str | None = None, key: str | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.position = position
         self.hint = hint
+        self.key = key
 
     def __str__(self) -> str:
         where = f"{self.position}: " if self.position else ""
@@ -68,7 +72,21 @@ class CodeNotAllowedError(WithheldError):
 
 
 class FunctionError(PromptfmtError):
-    """A `!function` that does not resolve, or whose module does not import."""
+    """A `!function` that does not resolve, or whose module does not import.
+
+    `lacks_resource` says that the module itself may be fine: it needs a package, data or a network that is not here.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        position: Position | None = None,
+        hint: str | None = None,
+        lacks_resource: bool = False,
+    ) -> None:
+        super().__init__(message, position=position, hint=hint)
+        self.lacks_resource = lacks_resource
 
 
 class DocsError(PromptfmtError):

@@ -27,6 +27,9 @@ OutputType = Literal["loglikelihood", "multiple_choice", "loglikelihood_rolling"
 Doc = Mapping[str, Any]
 """One row of data: column name to value."""
 
+DocsKind = Literal["given", "mixed", "synthetic"]
+"""Where docs come from: the user or a data set, the templates of the task (synthetic), or some from each."""
+
 
 class Unset:
     """The type of `UNSET`: a key that the author did not write, where writing null means something else."""
@@ -334,7 +337,7 @@ class TaskDocs:
 
     `columns` are the names that count as columns: those of the evaluated docs (lm-eval 0.4.13 judges
     demonstrations by the same list). `origin` and `fewshot_origin` say in a few words where the docs came from
-    (`2 synthetic`, `3 from arc.docs.jsonl`); they stand in the snapshot header.
+    (`2 synthetic`, `3 from arc.docs.jsonl`), for the snapshot header alone: what they are is `kind` and `fewshot_kind`.
     """
 
     evaluated: tuple[Doc, ...]
@@ -342,6 +345,8 @@ class TaskDocs:
     columns: tuple[str, ...]
     origin: str
     fewshot_origin: str
+    kind: DocsKind = "given"
+    fewshot_kind: DocsKind = "given"
 
     @classmethod
     def in_memory(cls, docs: Iterable[Doc], fewshot: Iterable[Doc] | None = None) -> TaskDocs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from string import ascii_lowercase, ascii_uppercase
 from types import MappingProxyType
 from typing import Any
@@ -30,47 +31,41 @@ ChoiceLabels = str | tuple[str, ...] | None
 """`letters`, `numbers`, another named set, a custom list, or None for choices without labels."""
 
 
-def checked_labels(value: Any, position: Position | None = None) -> ChoiceLabels:
-    """Return the labels that a `choice_labels` value means; labels are always strings.
+def checked_labels(value: Any, position: Position | None = None, key: str = "choice_labels") -> ChoiceLabels:
+    """Return the labels that a value such as that of `choice_labels` means; labels are always strings.
 
-    Raises FormatError for an unknown name, an empty list, a repeated label, and a label that is no string or integer.
+    `key` is the name of the setting that they are given for. Raises FormatError for an unknown name, an empty list, a
+    repeated label, and a label that is no string or integer.
     """
+    refusal = partial(FormatError, position=position, key=key)
     if value is None or (isinstance(value, str) and (value == NUMBERS or value in LABEL_SETS)):
         return value
     if isinstance(value, str):
         known = (*LABEL_SETS, NUMBERS)
-        raise FormatError(
-            f"choice_labels {value!r} is no set of labels; there are {', '.join(known)}, a list of your own, and null",
-            position=position,
+        raise refusal(
+            f"{key} {value!r} is no set of labels; there are {', '.join(known)}, a list of your own, and null",
             hint=did_you_mean(value, known) or f"for labels of your own write a list: [{', '.join(value[:4])}]",
         )
     if not isinstance(value, Sequence):
-        raise FormatError(
-            f"choice_labels is a {type(value).__name__}; it must be a name, a list of strings, or null",
-            position=position,
-            hint="choice_labels: [I, II, III, IV]",
+        raise refusal(
+            f"{key} is a {type(value).__name__}; it must be a name, a list of strings, or null",
+            hint=f"{key}: [I, II, III, IV]",
         )
-    labels = tuple(_checked_label(label, position) for label in value)
+    for label in value:
+        if isinstance(label, bool) or not isinstance(label, str | int):
+            raise refusal(
+                f"{key} has {label!r}, which YAML reads as {type(label).__name__}; labels are strings",
+                hint="put the label in quotes",
+            )
+        if not str(label).strip():
+            raise refusal(f"{key} has an empty label", hint="write null for no labels")
+    labels = tuple(str(label) for label in value)
     if not labels:
-        raise FormatError("choice_labels is an empty list", position=position, hint="write null for no labels")
+        raise refusal(f"{key} is an empty list", hint="write null for no labels")
     repeated = next((label for label in labels if labels.count(label) > 1), None)
     if repeated is not None:
-        raise FormatError(
-            f"choice_labels has {repeated!r} twice", position=position, hint="each label marks one choice"
-        )
+        raise refusal(f"{key} has {repeated!r} twice", hint="each label marks one choice")
     return labels
-
-
-def _checked_label(label: Any, position: Position | None) -> str:
-    if isinstance(label, bool) or not isinstance(label, str | int):
-        raise FormatError(
-            f"choice_labels has {label!r}, which YAML reads as {type(label).__name__}; labels are strings",
-            position=position,
-            hint="put the label in quotes",
-        )
-    if not str(label).strip():
-        raise FormatError("choice_labels has an empty label", position=position, hint="write null for no labels")
-    return str(label)
 
 
 def label_count(labels: ChoiceLabels) -> int | None:

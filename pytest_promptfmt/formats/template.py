@@ -65,8 +65,7 @@ def template_of(task: Task, resolve: Resolve | None = None) -> TemplateConfig:
     try:
         return TemplateFactory.from_dict(value)
     except FormatError as error:
-        named = next((str(key) for key in value if str(key) in error.message), None)
-        at = task.position("template", named) if named is not None else position
+        at = task.position("template", error.key) if error.key is not None and error.key in value else position
         raise FormatError(error.message, position=at, hint=error.hint) from error
 
 

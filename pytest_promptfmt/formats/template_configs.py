@@ -11,7 +11,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from string import Formatter
 from typing import Any, ClassVar, Literal, Self
 
@@ -127,7 +127,9 @@ class LabelledChoices(TemplateConfig):
         labels = self.choice_labels if self.choice_labels is not None else DEFAULT_LABELS
         if isinstance(labels, str):
             raise FormatError(
-                f"choice_labels is the text {labels!r}; a template needs a list", hint='choice_labels: ["A", "B"]'
+                f"choice_labels is the text {labels!r}; a template needs a list",
+                hint='choice_labels: ["A", "B"]',
+                key="choice_labels",
             )
         self.choice_labels = list(checked_labels(labels) or DEFAULT_LABELS)
         _check_choice_format(self.choice_format)
@@ -243,6 +245,7 @@ class ClozeTemplateConfig(LabelledChoices):
             raise FormatError(
                 f"blank_position {self.blank_position!r} is neither 'end' nor 'inline'",
                 hint=did_you_mean(str(self.blank_position), ("end", "inline")),
+                key="blank_position",
             )
 
     def format_prompt(self, question: str, choices: Sequence[str] | None = None, **kwargs: Any) -> str:
@@ -298,30 +301,31 @@ def check_text(template: TemplateConfig, name: str, *, is_template: bool = True)
     """Raise FormatError when the option is no text, or one that should be a Jinja template and is none."""
     value = getattr(template, name)
     if not isinstance(value, str):
-        raise FormatError(f"template: {name} is {value!r}; it must be text", hint='write "" for none')
+        raise FormatError(f"template: {name} is {value!r}; it must be text", hint='write "" for none', key=name)
     if not is_template:
         return
     try:
         _sandbox().parse(value)
     except jinja2.TemplateSyntaxError as error:
-        raise FormatError(f"template: {name} is no Jinja template: {error.message}") from error
+        raise FormatError(f"template: {name} is no Jinja template: {error.message}", key=name) from error
 
 
 def _check_choice_format(choice_format: Any) -> None:
+    refusal = partial(FormatError, key="choice_format")
     hint = 'choice_format: "{label}. {choice}"'
     if not isinstance(choice_format, str):
-        raise FormatError(f"choice_format is {choice_format!r}; it must be text", hint=hint)
+        raise refusal(f"choice_format is {choice_format!r}; it must be text", hint=hint)
     try:
         fields = [entry for entry in Formatter().parse(choice_format) if entry[1] is not None]
     except ValueError as error:
-        raise FormatError(f"choice_format {choice_format!r} cannot be read: {error}", hint=hint) from error
+        raise refusal(f"choice_format {choice_format!r} cannot be read: {error}", hint=hint) from error
     for _, name, width, conversion in fields:
         if name not in ("label", "choice"):
-            raise FormatError(
+            raise refusal(
                 f"choice_format {choice_format!r} has {{{name}}}; it knows {{label}} and {{choice}}",
                 hint=did_you_mean(str(name), ("label", "choice")) or hint,
             )
         if width or conversion:
-            raise FormatError(f"choice_format {choice_format!r}: {{{name}}} takes no width or conversion", hint=hint)
+            raise refusal(f"choice_format {choice_format!r}: {{{name}}} takes no width or conversion", hint=hint)
     if "choice" not in [name for _, name, _, _ in fields]:
-        raise FormatError(f"choice_format {choice_format!r} leaves out {{choice}}", hint=hint)
+        raise refusal(f"choice_format {choice_format!r} leaves out {{choice}}", hint=hint)

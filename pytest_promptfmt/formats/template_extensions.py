@@ -99,8 +99,10 @@ class ClassificationTemplateConfig(TemplateConfig):
         super().__post_init__()
         check_text(self, "labels_prefix", is_template=False)
         if isinstance(self.labels, str) or not self.labels:
-            raise FormatError("a classification template needs its labels", hint="labels: [positive, negative]")
-        self.labels = list(checked_labels(self.labels) or ())
+            raise FormatError(
+                "a classification template needs its labels", hint="labels: [positive, negative]", key="labels"
+            )
+        self.labels = list(checked_labels(self.labels, key="labels") or ())
 
     def format_prompt(self, question: str, choices: Sequence[str] | None = None, **kwargs: Any) -> str:
         """Return the prompt for one text; `choices` are the template's own labels."""

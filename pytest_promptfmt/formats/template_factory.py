@@ -51,6 +51,7 @@ class TemplateFactory:
                 raise FormatError(
                     f"template {kind!r} has no option {option!r}",
                     hint=did_you_mean(str(option), (*known, "template_type")) or f"the options are {', '.join(known)}",
+                    key=str(option),
                 )
         return made_of(**options)
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Span
-from pytest_promptfmt.core.task import Locate, locate_nowhere
+from pytest_promptfmt.core.task import Locate, TaskDocs, locate_nowhere
 from pytest_promptfmt.core.text import END
 from pytest_promptfmt.results.causes import Cause, cause_of
 from pytest_promptfmt.results.clusters import cluster_key, fragments
@@ -39,7 +39,6 @@ _WRITTEN_ANEW: Final = 3
 _MOVED: Final = "* moved"
 """Stands for a gold answer that is another one now."""
 
-_SYNTHETIC: Final = "synthetic"
 
 _WORD: Final = re.compile(r"⟨[^⟨⟩]*⟩|\w+|.", re.DOTALL)
 _NUMBER: Final = re.compile(r"\d+")
@@ -99,11 +98,15 @@ class LastChange:
 
 
 def text_change(
-    comparison: Comparison, instances: Sequence[Instance], locate: Locate = locate_nowhere
+    comparison: Comparison,
+    instances: Sequence[Instance],
+    locate: Locate = locate_nowhere,
+    *,
+    docs: TaskDocs | None = None,
 ) -> TextChange | None:
     """Return what changed between the documents of a comparison; None where they are not two, or the same.
 
-    `instances` are those that were rendered now, `locate` says where the task's keys are written.
+    `instances` are those that were rendered now of these `docs`, `locate` says where the task's keys are written.
     """
     changed, old, new = comparison.changes, comparison.old, comparison.new
     if not changed or old is None or new is None:
@@ -124,7 +127,7 @@ def text_change(
     if cause.key == _DELIMITER:
         # Demonstrations show it in the prompt, too: the same change, whether a task has some or none.
         signature: Any = [sorted(_bare(side)) for side in (words.gone, words.came)]
-    elif _SYNTHETIC in new.header.get("docs", ""):
+    elif docs is not None and docs.kind == "synthetic":
         signature = _signature(words, told, lambda word: _NUMBER.sub("0", word))
     elif _is_of_docs(words, instances):
         signature = str(cause.origin.position)

@@ -103,12 +103,9 @@ class Settings:
 
     def placed(self, error: SettingsError) -> SettingsError:
         """Return an error about the checks that are chosen, at the place of the key in the file that it is about."""
-        keys = [
-            key for key in ("per_file_ignores", "select", "ignore") if key in self.positions and key in error.message
-        ]
-        if not keys:
+        if error.key is None or error.key not in self.positions:
             return error
-        return SettingsError(error.message, position=self.positions[keys[0]], hint=error.hint)
+        return SettingsError(error.message, position=self.positions[error.key], hint=error.hint)
 
     def run_id(self, kind: str) -> str:
         """Return the name in node ids and snapshot files: `plain`, or `plain-5shot` with other shots."""

@@ -366,3 +366,30 @@ def test_the_pages_of_the_rules_are_up_to_date(tmp_path: Path) -> None:
     stored = {path.name: path.read_text("utf-8") for path in (ROOT / "docs" / "checks").iterdir()}
     assert json.dumps(sorted(written)) == json.dumps(sorted(stored)), "run `promptfmt docs docs/checks`"
     assert written == stored, "run `promptfmt docs docs/checks`"
+
+
+# -- kinds of docs ----------------------------------------------------------------------------------------------------
+
+WITH_SIDECAR = r"""task: {name}
+dataset_path: nowhere/docs
+test_split: test
+output_type: multiple_choice
+doc_to_text: "Q: {{{{question}}}}\nA:"
+doc_to_choice: choices
+doc_to_target: "{{{{answer}}}}"
+"""
+ROWS = """{"question": "What rusts?", "choices": ["iron", "tin"], "answer": "Iron"}
+{"question": "What floats?", "choices": ["cork", "lead"], "answer": "cork"}
+"""
+
+
+def test_a_file_called_synthetic_has_the_findings_of_any_other_name(tmp_path: Path) -> None:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name in ("answers", "synthetic_answers"):
+        (tmp_path / f"{name}.yaml").write_text(WITH_SIDECAR.format(name=name), "utf-8")
+        (tmp_path / f"{name}.docs.jsonl").write_text(ROWS, "utf-8")
+        run(tmp_path, "--promptfmt-json", "out.json", f"{name}.yaml", "-v")
+        out = json.loads((tmp_path / "out.json").read_text("utf-8"))
+        found[name] = [(finding["code"], finding["message"]) for finding in out["findings"]]
+    assert "PF701" in dict(found["answers"])
+    assert found["synthetic_answers"] == found["answers"]

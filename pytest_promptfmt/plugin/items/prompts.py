@@ -93,13 +93,13 @@ class SnapshotItem(RenderedItem):
             return None
         profile = profile_that_tells(plugin.profiles_for(self.tested))
         if profile is None or profile is self.profile:
-            change = text_change(comparison, rendered.instances, locate)
+            change = text_change(comparison, rendered.instances, locate, docs=rendered.docs)
             plugin.last_change.remember(self.tested, change)
             return change
         shared = plugin.last_change.of(self.tested, lambda: self._text_change_in(plugin, profile))
         if shared is not None and shared.explains(comparison):
             return shared
-        return text_change(comparison, rendered.instances, locate)
+        return text_change(comparison, rendered.instances, locate, docs=rendered.docs)
 
     def _text_change_in(self, plugin: PromptfmtPlugin, profile: Profile) -> TextChange | None:
         """Return what changed for another profile, which this process has not tested, or not just now."""
@@ -111,7 +111,7 @@ class SnapshotItem(RenderedItem):
             )
         except (PromptfmtError, OSError):
             return None
-        return text_change(comparison, rendered.instances, self.tested.locate)
+        return text_change(comparison, rendered.instances, self.tested.locate, docs=rendered.docs)
 
     def with_view(
         self, plugin: PromptfmtPlugin, outcome: Outcome, verdict: snapshots.Verdict, rendered: Rendered

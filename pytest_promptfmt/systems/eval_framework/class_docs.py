@@ -103,6 +103,8 @@ def as_class_docs(docs: TaskDocs) -> ClassDocs:
         columns=docs.columns,
         origin=docs.origin,
         fewshot_origin=docs.fewshot_origin,
+        kind=docs.kind,
+        fewshot_kind=docs.fewshot_kind,
         rows=docs.evaluated,
         shares_split=docs.fewshot == docs.evaluated,
     )
@@ -137,7 +139,7 @@ def _rows(task: Task) -> tuple[tuple[Doc, ...], str]:
         found = load_docs(_without_given(task), count=MAX_DOCS, num_fewshot=0)
     except SyntheticDocsError as error:
         raise _nothing_at_hand(task) from error
-    if found.origin.endswith("synthetic"):
+    if found.kind == "synthetic":
         raise _nothing_at_hand(task)
     return found.evaluated, _shown(found.origin, task)
 
@@ -169,7 +171,7 @@ def _pool(
         found = load_docs(_with_shots(task, shots), count=1)
     except SyntheticDocsError:
         found = None
-    if found is None or "synthetic" in found.fewshot_origin:
+    if found is None or found.fewshot_kind != "given":
         return rows, f"{origin}, for want of docs of {constants.fewshot_split!r}", True
     return found.fewshot, _shown(found.fewshot_origin, task), False
 

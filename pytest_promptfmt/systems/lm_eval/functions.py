@@ -40,8 +40,8 @@ _FEWSHOT_FIELDS: Final = (
     "gen_prefix",
 )
 
-_failures: dict[tuple[str, int | None], tuple[str, str | None]] = {}
-"""Module file (or dotted name) and mtime to the message and hint of its failed import."""
+_failures: dict[tuple[str, int | None], tuple[str, str | None, bool]] = {}
+"""Module file (or dotted name) and mtime to why its import failed: the arguments of `_ImportFailedError`."""
 
 
 def functions_of(task: Task) -> tuple[FunctionRef, ...]:
@@ -106,7 +106,12 @@ def load_object(
             else _installed_module(ref, file, position, trusted, time_limit)
         )
     except _ImportFailedError as failure:
-        raise FunctionError(f"{what}: {failure.message}", position=position, hint=failure.hint) from failure.__cause__
+        raise FunctionError(
+            f"{what}: {failure.message}",
+            position=position,
+            hint=failure.hint,
+            lacks_resource=failure.lacks_resource,
+        ) from failure.__cause__
     found = getattr(module, ref.name, _MISSING)
     if found is _MISSING:
         where = display_path(file) if file.is_file() else f"module {ref.module}"
@@ -193,10 +198,11 @@ _MISSING: Final = object()
 class _ImportFailedError(Exception):
     """An import that failed; `__cause__` is the original exception the first time."""
 
-    def __init__(self, message: str, hint: str | None) -> None:
+    def __init__(self, message: str, hint: str | None, lacks_resource: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.lacks_resource = lacks_resource
 
 
 def _module_beside(
@@ -310,15 +316,18 @@ def _imported(
         raise _ImportFailedError(*failure) from error
 
 
-def _explained(error: BaseException, file: Path | None) -> tuple[str, str | None]:
+def _explained(error: BaseException, file: Path | None) -> tuple[str, str | None, bool]:
+    """Return the message and the hint, and whether the module may be fine on another machine."""
     if isinstance(error, LimitExceededError):
-        return error.message, "look for work at the top level of the module, such as a download or a loop"
+        return error.message, "look for work at the top level of the module, such as a download or a loop", False
     if isinstance(error, SystemExit):
-        return f"its module ends the program when it is imported (exit status {error.code!r})", None
+        return f"its module ends the program when it is imported (exit status {error.code!r})", None, True
     at = _last_line_in(error, file)
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"its module does not import{at}: there is no module {error.name!r}", _install_hint(error.name, file)
-    return f"its module does not import{at}: {type(error).__name__}: {error}", None
+        hint = _install_hint(error.name, file)
+        return f"its module does not import{at}: there is no module {error.name!r}", hint, True
+    is_mistake = isinstance(error, SyntaxError | NameError)
+    return f"its module does not import{at}: {type(error).__name__}: {error}", None, not is_mistake
 
 
 def _install_hint(module: str, file: Path | None) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.errors import CodeNotAllowedError, DocsError, Position, PromptfmtError, did_you_mean
 from pytest_promptfmt.core.limits import time_limit
-from pytest_promptfmt.core.task import Doc, FunctionRef, Spec, Task, TaskDocs, Unset
+from pytest_promptfmt.core.task import Doc, DocsKind, FunctionRef, Spec, Task, TaskDocs, Unset
 from pytest_promptfmt.systems.lm_eval.docs.data_files import MAX_DOCS, needs_datasets, read_data_file
 from pytest_promptfmt.systems.lm_eval.docs.local_data import local_files
 from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import SHOT_SPLIT, synthetic_docs
@@ -48,29 +48,33 @@ def load_docs(task: Task, *, count: int | None = None, num_fewshot: int | None =
     split = task.dataset.evaluation_split
     source = search.evaluated()
     if source is None:
+        kind: DocsKind = "synthetic"
         evaluated = synthetic_docs(task, count=count or DEFAULT_SYNTHETIC_COUNT, split=split)
         origin = f"{len(evaluated)} synthetic"
     else:
+        kind = "given"
         evaluated = search.read(source, task.dataset.process_docs, count or DEFAULT_COUNT, ("process_docs",))
         origin = f"{len(evaluated)} from {source.label}"
         if not evaluated:
             raise DocsError(f"no docs: {source.label} has none", position=source.position)
-    pool, pool_origin = _pool(search, task.shots(num_fewshot))
+    pool, pool_origin, pool_kind = _pool(search, task.shots(num_fewshot))
     return TaskDocs(
         evaluated=evaluated,
         fewshot=pool,
         columns=tuple(dict.fromkeys(name for doc in evaluated for name in doc)),
         origin=origin,
         fewshot_origin=pool_origin,
+        kind=kind,
+        fewshot_kind=pool_kind,
     )
 
 
-def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str]:
-    """Return the docs that demonstrations are drawn from, and where they came from in a few words."""
+def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str, DocsKind]:
+    """Return the docs that few-shot examples are drawn from, where they came from in a few words, and their kind."""
     task = search.task
     split, process_docs, key = _pool_rule(task)
     if shots <= 0:
-        return (), "none needed"
+        return (), "none needed", "given"
     if split is None and task.fewshot.samples is not None:
         return _written_samples(task)
     if split is None:
@@ -79,7 +83,7 @@ def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str]:
     # One more than the shots, because the evaluated doc may be drawn and dropped.
     needed = shots + 1
     if source is None:
-        return synthetic_docs(task, count=needed, split=SHOT_SPLIT), f"{needed} synthetic"
+        return synthetic_docs(task, count=needed, split=SHOT_SPLIT), f"{needed} synthetic", "synthetic"
     pool = search.read(source, process_docs, MAX_DOCS, key)
     origin = f"{len(pool)} from {source.label}"
     same = split == task.dataset.evaluation_split and not source.only_demonstrations
@@ -87,11 +91,11 @@ def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str]:
         raise DocsError(f"no docs: {source.label} has none", position=source.position)
     if same and len(pool) < needed:
         made = synthetic_docs(task, count=needed - len(pool), split=SHOT_SPLIT)
-        return (*pool, *made), f"{origin}, {len(made)} synthetic"
-    return pool, origin
+        return (*pool, *made), f"{origin}, {len(made)} synthetic", "mixed" if pool else "synthetic"
+    return pool, origin, "given"
 
 
-def _written_samples(task: Task) -> tuple[tuple[Doc, ...], str]:
+def _written_samples(task: Task) -> tuple[tuple[Doc, ...], str, DocsKind]:
     """Return the demonstrations written into the task itself; lm-eval 0.4.13 does not process them."""
     samples, keys = task.fewshot.samples, ("fewshot_config", "samples")
     position = task.position(*keys)
@@ -107,7 +111,7 @@ def _written_samples(task: Task) -> tuple[tuple[Doc, ...], str]:
         )
     source = _Source(label="fewshot_config.samples", position=position, docs=lambda: samples)
     pool = tuple(source.checked())
-    return pool, f"{len(pool)} from {source.label}"
+    return pool, f"{len(pool)} from {source.label}", "given"
 
 
 def _pool_rule(task: Task) -> tuple[str | None, Spec, tuple[str, ...]]:
