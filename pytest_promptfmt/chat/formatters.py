@@ -1,6 +1,6 @@
-r"""Formatters: how eval-framework 0.15.4 (package `template_formatting`) makes one text of messages.
+r"""Formatters: how eval-framework 0.15.4 (package `template_formatting`) joins messages into one text.
 
-A formatter is a handful of texts around each message and a rule for outer white space. Every user message also writes
+A formatter is a handful of texts around each message and a rule for outer whitespace. Every user message also writes
 the header of the assistant who answers it.
 """
 
@@ -20,11 +20,11 @@ _MARKUP: Final = Origin("chat template")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Formatter:
-    r"""What stands around each message.
+    r"""The texts around each message.
 
-    `strips` says which contents lose their outer white space: all of them (`everything`); the final message, and
-    earlier user messages where `after_user` marks their end (`seams`); or `nothing`. `default_system` stands in for a
-    system message without content.
+    `strips` says which contents lose their outer whitespace: all of them (`everything`); the final message, and
+    earlier user messages where `after_user` marks their end (`seams`); or `nothing`. `default_system` replaces the
+    content of an empty system message.
     """
 
     name: str
@@ -67,10 +67,11 @@ FORMATTERS: Final[Mapping[str, Formatter]] = MappingProxyType(
 
 
 def find_formatter(name: str) -> Formatter:
-    """Return the formatter of that name; raises SettingsError with a did-you-mean when there is none."""
+    """Return the formatter of that name; raises SettingsError with a did-you-mean for an unknown one."""
     if name not in FORMATTERS:
         raise SettingsError(
-            f"there is no formatter {name!r}; there are {', '.join(FORMATTERS)}", hint=did_you_mean(name, FORMATTERS)
+            f"unknown formatter {name!r}; expected one of {', '.join(FORMATTERS)}",
+            hint=did_you_mean(name, FORMATTERS),
         )
     return FORMATTERS[name]
 
@@ -110,9 +111,9 @@ def _refuse_wrong_order(messages: Sequence[Message], formatter: Formatter, where
         expected = "assistant" if number % 2 else "user"
         if message.role != expected:
             raise RenderError(
-                f"the formatter {formatter.name}, {where}: expected a message of the {expected} in place"
-                f" {number + offset + 1}, and there is one of the {message.role}",
-                hint="after an optional system message user and assistant take turns, the user first",
+                f"the formatter {formatter.name}, {where}: message {number + offset + 1} is from the {message.role},"
+                f" expected the {expected}",
+                hint="after an optional system message, user and assistant must alternate, starting with the user",
             )
     if not messages:
         raise RenderError(f"the formatter {formatter.name}, {where}: there are no messages")
@@ -123,7 +124,7 @@ def _markup(text: str) -> Span:
 
 
 def _stripped(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Return the spans without white space at the two outer ends."""
+    """Return the spans without whitespace at the two outer ends."""
     kept = list(spans)
     while kept and not kept[0].text.strip():
         kept.pop(0)
