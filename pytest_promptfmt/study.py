@@ -28,7 +28,6 @@ from pytest_promptfmt.snapshots.content import header_facts, make_document
 from pytest_promptfmt.snapshots.document import Document, Section
 from pytest_promptfmt.snapshots.lock import LockEntry
 from pytest_promptfmt.snapshots.tokens import profile_facts, token_sections
-from pytest_promptfmt.systems.eval_framework.class_scoring import with_class_scoring
 from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
 from pytest_promptfmt.systems.lm_eval.functions import bind_functions, bind_scoring
 from pytest_promptfmt.systems.lm_eval.rendering.columns import refuse_mistyped_columns
@@ -178,8 +177,7 @@ class Pipeline:
     def bound_for_scoring(self, task: Task) -> Task:
         """Return a task with the functions that score it bound as well; raises as `render`."""
         settings = self._settings_for(task)
-        bound = bind_scoring(self._prepare(task).task, trusted=settings.trusts, time_limit=settings.import_limit)
-        return with_class_scoring(bound)
+        return bind_scoring(self._prepare(task).task, trusted=settings.trusts, time_limit=settings.import_limit)
 
     def _viewed(self, task: Task) -> TaskView:
         if self._view is None or self._view_of is not task:

@@ -11,7 +11,6 @@ from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.core.limits import RENDERING_MEMORY, time_limit
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Doc, DocsKind, Task
-from pytest_promptfmt.systems.eval_framework.class_scoring import with_class_scoring
 from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
 from pytest_promptfmt.systems.lm_eval.functions import bind_functions, bind_scoring
 from pytest_promptfmt.systems.renderer import TaskRenderer
@@ -45,7 +44,7 @@ def prepare(
     """
     told = told_completions(task)
     with time_limit(seconds, f"rendering {task.id}", task.position("doc_to_text"), memory=RENDERING_MEMORY):
-        bound = with_class_scoring(bind_scoring(bind_functions(task, trusted=trusted), trusted=trusted))
+        bound = bind_scoring(bind_functions(task, trusted=trusted), trusted=trusted)
         docs = load_docs(bound, count=_count(told), num_fewshot=num_fewshot)
         instances = tuple(map(_of_first_question, TaskRenderer(bound, docs, num_fewshot=num_fewshot).instances()))
     for one in told:

@@ -40,7 +40,7 @@ _BUILTIN: Final = (
     "checks.seams",
     "checks.choice_tokens",
     "checks.characters",
-    "systems.eval_framework.class_rules",
+    "systems.eval_framework.hook_rules",
     "systems.eval_framework.metric_rules",
     "systems.helm.file_rules",
     "systems.helm.helm_rules",

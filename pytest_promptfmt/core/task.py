@@ -170,6 +170,10 @@ class CodeAssembly(Assembly, Protocol):
         """
         ...
 
+    def scored(self, task: Task) -> Task:
+        """Return the bound task with its metrics and filters, and with the texts of docs as scoring reads them."""
+        ...
+
 
 @runtime_checkable
 class RecordedAssembly(Assembly, Protocol):

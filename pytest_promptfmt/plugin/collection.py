@@ -40,10 +40,9 @@ from pytest_promptfmt.plugin.items.answers import ExtractionItem, RecordingItem,
 from pytest_promptfmt.plugin.items.recorded import RecordedPromptsItem, RecordedScoresItem
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.verdicts import EXTRACTION, RECORDING
-from pytest_promptfmt.systems.eval_framework.class_scoring import with_class_scoring
-from pytest_promptfmt.systems.eval_framework.task_classes import tasks_of_module
+from pytest_promptfmt.systems.eval_framework.tasks import tasks_of_module
 from pytest_promptfmt.systems.helm.recorded_documents import RECORDED
-from pytest_promptfmt.systems.lm_eval.functions import bind_functions
+from pytest_promptfmt.systems.lm_eval.functions import bind_functions, bind_scoring
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers
 from pytest_promptfmt.systems.lm_eval.task_files import TaskFile, read_task_file
@@ -261,7 +260,7 @@ class TaskNode(pytest.Collector):
             return self.task
         try:
             bound = bind_functions(self.task, trusted=settings.trusts, time_limit=settings.import_limit)
-            return with_class_scoring(bound)
+            return bind_scoring(bound, trusted=settings.trusts)
         except PromptfmtError:
             return None
 

@@ -53,10 +53,10 @@ from pytest_promptfmt import load_tasks
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.profile import Profile, builtin_profile
 from pytest_promptfmt.core.task import FunctionRef, Task, TaskDocs
-from pytest_promptfmt.systems.eval_framework.task_class import task_class
-from pytest_promptfmt.systems.eval_framework.task_classes import ClassAssembly
+from pytest_promptfmt.systems.eval_framework.hooks import task_class
+from pytest_promptfmt.systems.eval_framework.metric_classes import LIKELIHOOD_METRICS
+from pytest_promptfmt.systems.eval_framework.tasks import ClassAssembly
 from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
-from pytest_promptfmt.systems.lm_eval.scoring.likelihood import LIKELIHOOD_METRICS
 from pytest_promptfmt.systems.renderer import render_task
 
 FORMATTERS = {
@@ -65,16 +65,16 @@ FORMATTERS = {
     "llama3": Llama3Formatter(),
     "identity": IdentityFormatter(),
 }
-METRICS = {
-    "accuracy": AccuracyLoglikelihood,
-    "accuracy_norm": AccuracyNormLoglikelihood,
-    "confidence_weighted_accuracy": ConfidenceWeightedAccuracy,
-    "probability_mass": ProbabilityMass,
-    "probability_mass_norm": ProbabilityMassNorm,
-    "ternary_score": TernaryScore,
-    "distributional_correctness": DistributionalCorrectnessScore,
-    "bits_per_byte": BitsPerByteLoglikelihood,
-}
+METRICS = (
+    AccuracyLoglikelihood,
+    AccuracyNormLoglikelihood,
+    ConfidenceWeightedAccuracy,
+    ProbabilityMass,
+    ProbabilityMassNorm,
+    TernaryScore,
+    DistributionalCorrectnessScore,
+    BitsPerByteLoglikelihood,
+)
 ROWS = 6
 SHOTS = (0, 2)
 THINGS = ("lamp", "river", "ladder", "violin", "harbour", "glove", "kettle", "comet", "basket", "anchor", "pebble")
@@ -548,13 +548,17 @@ def compare_metrics(tally: Tally, rounds: int = 2000) -> None:
         scores = {text: round(draw.uniform(-20, 0), draw.choice((0, 3))) for text in candidates}
         golds = draw.sample(texts, draw.randint(1, 3))
         truth: Any = golds if draw.random() < 0.7 else golds[0]
-        response = Loglikelihood.model_construct(
-            id=0, subject="s", ground_truth=truth, prompt="", loglikelihoods=scores, error=None
-        )
-        for name, metric in METRICS.items():
-            theirs = outcome(upstream_metric, metric, response)
-            options = {"upstream": True} if name in UPSTREAM_DIFFERS else {}
-            mine = outcome(LIKELIHOOD_METRICS[name], scores, truth, **options)
+        for metric in METRICS:
+            is_mass = metric in (ProbabilityMass, ProbabilityMassNorm)  # which take no single text there
+            asked = [truth] if is_mass and isinstance(truth, str) else truth
+            response = Loglikelihood.model_construct(
+                id=0, subject="s", ground_truth=asked, prompt="", loglikelihoods=scores, error=None
+            )
+            theirs = outcome(lambda metric=metric, response=response: metric().calculate(response)[0].value)
+            if metric is DistributionalCorrectnessScore and isinstance(theirs, float):
+                theirs *= correction(scores)
+            name = metric.__name__
+            mine = outcome(LIKELIHOOD_METRICS[name], scores, asked)
             same = mine == theirs or (
                 isinstance(mine, float)
                 and isinstance(theirs, float)
@@ -563,11 +567,13 @@ def compare_metrics(tally: Tally, rounds: int = 2000) -> None:
             tally.compare(f"metric {name}", name, theirs if same else mine, theirs)
 
 
-UPSTREAM_DIFFERS = ("probability_mass", "probability_mass_norm", "distributional_correctness")
-
-
-def upstream_metric(metric: Any, response: Any) -> Any:
-    return metric().calculate(response)[0].value
+def correction(scores: Mapping[str, float]) -> float:
+    """Return the factor that eval-framework's number lacks: it looks "I don't know" up without spaces and capitals."""
+    weights = {text: math.exp(score / len(text)) for text, score in scores.items()}
+    total = sum(weights.values())
+    last = list(scores)[-1]
+    plain = last.strip().lower()
+    return 1.0 if last == plain else (1 - weights[last] / total) / (1 - weights.get(plain, 0.0) / total)
 
 
 def outcome(calculate: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

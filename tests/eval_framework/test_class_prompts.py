@@ -378,14 +378,14 @@ def test_what_hooks_draw_is_what_they_draw_in_a_run_over_all_rows(tmp_path: Path
 
 
 def test_scoring_looks_at_the_sample_that_was_rendered(tmp_path: Path) -> None:
-    from pytest_promptfmt.systems.eval_framework.class_scoring import with_class_scoring
+    from pytest_promptfmt.systems.lm_eval.functions import bind_scoring
     from pytest_promptfmt.systems.lm_eval.scoring.results import questions_of
 
     (task,) = load_tasks(write(tmp_path, DRAWS, docs=[{"q": f"q{number}"} for number in range(8)]), allow_code=True)
     rendered = list(task.render())
     docs = [request.doc for one in rendered for request in one.requests[:1] if request.doc is not None]
     choices = [" x", " y"]
-    assert [question.target for question in questions_of(with_class_scoring(task), docs)] == [
+    assert [question.target for question in questions_of(bind_scoring(task, trusted=lambda _file: True), docs)] == [
         one.target for one in rendered
     ]
     assert all(one.target in choices for one in rendered)

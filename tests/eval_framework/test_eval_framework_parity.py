@@ -60,7 +60,7 @@ def test_every_benchmark_of_eval_framework_was_fed(report: Any) -> None:
         ("prompt of hooks, concat", 125, 1350),
         ("prompt of hooks, llama3", 125, 1350),
         ("formatter no-strip-concat", 130, 1400),
-        ("metric distributional_correctness", 1, 2000),
+        ("metric DistributionalCorrectnessScore", 1, 2000),
         ("task styles as formats", 7, 70),
     ],
 )

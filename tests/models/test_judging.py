@@ -15,7 +15,7 @@ from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.models.base import Ask, Generation, Likelihood
 from pytest_promptfmt.models.registry import ModelOptions
 from pytest_promptfmt.models.running import ModelRun, ModelSettings
-from pytest_promptfmt.systems.eval_framework.class_scoring import with_class_scoring
+from pytest_promptfmt.systems.lm_eval.functions import bind_scoring
 
 pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
 
@@ -154,7 +154,7 @@ def class_task(folder: Path, name: str) -> Any:
     docs = "" if name in ("Yields", "Told") else "docs: [{number: 0}, {number: 1}, {number: 2}]\n"
     (folder / f"{name}.yaml").write_text(f"class: asked_classes:{name}\ntask: {name}\n{docs}", "utf-8")
     [task] = load_tasks(folder / f"{name}.yaml", allow_code=True)
-    return with_class_scoring(task)
+    return bind_scoring(task, trusted=lambda _file: True)
 
 
 def answers(tiny: Any, instances: list[Any]) -> list[list[tuple[Any, Likelihood]]]:

@@ -10,9 +10,10 @@ from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.systems.eval_framework.class_rules import candidates_of
-from pytest_promptfmt.systems.eval_framework.task_class import TaskClass
-from pytest_promptfmt.systems.eval_framework.task_classes import class_of
+from pytest_promptfmt.systems.eval_framework.hook_rules import candidates_of
+from pytest_promptfmt.systems.eval_framework.hooks import TaskClass
+from pytest_promptfmt.systems.eval_framework.metric_classes import COMPLETION_METRICS, LIKELIHOOD_METRICS
+from pytest_promptfmt.systems.eval_framework.tasks import class_of
 
 _MASS: Final = ("ProbabilityMass", "ProbabilityMassNorm")
 _ABSTAINING: Final = ("TernaryScore", "DistributionalCorrectnessScore")
@@ -222,11 +223,9 @@ def unscored_metric(view: TaskView) -> Iterator[Finding]:
     Real: metrics that run code or ask a judge.
 
     """
-    from pytest_promptfmt.systems.eval_framework.class_scoring import CLASS_METRICS
-
     found = class_of(view.task)
     for name in _metrics(found):
-        if name not in CLASS_METRICS and found is not None:
+        if found is not None and name not in LIKELIHOOD_METRICS and name not in COMPLETION_METRICS:
             yield Finding(
                 message=f"the metric {name} is not known here",
                 saw=name,

@@ -141,8 +141,11 @@ def load_module(file: Path, *, trusted: Callable[[Path], bool], time_limit: floa
 def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS) -> Task:
     """Return the task with the functions of `filter_list`, `metric_list` and `process_results` put in place.
 
-    The rest of the task stays as it is. Arguments and errors are those of `bind_functions`.
+    A task that is code gets the metrics and filters of its code. The rest of the task stays as it is. Arguments and
+    errors are those of `bind_functions`.
     """
+    if isinstance(task.assembly, CodeAssembly):
+        return task.assembly.scored(task)
 
     def bound(value: Any, *keys: str | int) -> Any:
         if isinstance(value, FunctionRef):

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.core.task import Task, locate_nowhere
-from pytest_promptfmt.systems.eval_framework.task_classes import names_task_class, task_of_class_file, tasks_of_module
+from pytest_promptfmt.systems.eval_framework.tasks import names_task_class, task_of_class_file, tasks_of_module
 from pytest_promptfmt.systems.helm.helm_file import SUFFIXES as HELM_SUFFIXES
 from pytest_promptfmt.systems.helm.helm_file import looks_like_helm
 from pytest_promptfmt.systems.lm_eval.groups import group_tasks

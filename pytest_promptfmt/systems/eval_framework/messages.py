@@ -19,7 +19,8 @@ from pytest_promptfmt.core.errors import PromptfmtError, RenderError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Message, Origin, Part, Place, Prompt, Request, Span, Turn
 from pytest_promptfmt.core.task import Doc, Task, TaskDocs
-from pytest_promptfmt.systems.eval_framework.class_docs import (
+from pytest_promptfmt.systems.eval_framework.hooks import SEED, Constants, TaskClass, in_words, spelled
+from pytest_promptfmt.systems.eval_framework.rows import (
     ClassDocs,
     SampleDoc,
     SampleDocs,
@@ -28,7 +29,6 @@ from pytest_promptfmt.systems.eval_framework.class_docs import (
     part,
     subject_of,
 )
-from pytest_promptfmt.systems.eval_framework.task_class import SEED, Constants, TaskClass, in_words, spelled
 
 Spans = tuple[Span, ...]
 Role = Literal["system", "user", "assistant"]

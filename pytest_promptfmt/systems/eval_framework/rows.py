@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.errors import DocsError, RenderError, SyntheticDocsError
 from pytest_promptfmt.core.task import Doc, Task, TaskDocs
-from pytest_promptfmt.systems.eval_framework.task_class import Constants, TaskClass
+from pytest_promptfmt.systems.eval_framework.hooks import Constants, TaskClass
 from pytest_promptfmt.systems.lm_eval.docs.data_files import MAX_DOCS
 from pytest_promptfmt.systems.lm_eval.docs.loading import DEFAULT_COUNT, load_docs
 

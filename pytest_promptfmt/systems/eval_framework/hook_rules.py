@@ -11,9 +11,9 @@ from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.systems.eval_framework.class_docs import subject_of
-from pytest_promptfmt.systems.eval_framework.task_class import TEXT_HOOKS, misses_lock_file, spelled
-from pytest_promptfmt.systems.eval_framework.task_classes import class_of
+from pytest_promptfmt.systems.eval_framework.hooks import TEXT_HOOKS, misses_lock_file, spelled
+from pytest_promptfmt.systems.eval_framework.rows import subject_of
+from pytest_promptfmt.systems.eval_framework.tasks import class_of
 
 
 @check("PF751", "demonstration-unlike-candidate", severity=Severity.ERROR, family=Family.CLASSES)

@@ -23,13 +23,13 @@ from pytest_promptfmt.core.errors import (
     did_you_mean,
 )
 from pytest_promptfmt.core.task import Dataset, FunctionRef, Locate, Task, TaskDocs
-from pytest_promptfmt.systems.eval_framework.class_docs import OWN_DOCS, class_docs
-from pytest_promptfmt.systems.eval_framework.task_class import TaskClass, is_lm_eval_class, is_task_class, task_class
+from pytest_promptfmt.systems.eval_framework.hooks import TaskClass, is_lm_eval_class, is_task_class, task_class
+from pytest_promptfmt.systems.eval_framework.rows import OWN_DOCS, class_docs
 from pytest_promptfmt.systems.lm_eval.functions import IMPORT_SECONDS, load_module, load_object
 from pytest_promptfmt.systems.lm_eval.yaml import YamlFile
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.systems.eval_framework.class_prompts import ClassAssembler
+    from pytest_promptfmt.systems.eval_framework.messages import ClassAssembler
 
 Made = TypeVar("Made")
 
@@ -100,6 +100,14 @@ class ClassAssembly:
         bound = replace(self, found=found)
         return _looked_at(lambda: _with_constants(task, bound, found), self.ref, found.position or self.ref.position)
 
+    def scored(self, task: Task) -> Task:
+        """Return the bound task with the metrics and the post-processing of its class."""
+        if self.found is None:
+            return task
+        from pytest_promptfmt.systems.eval_framework.scorer import scored_task  # only where answers are scored
+
+        return scored_task(task, self.found)
+
     def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> ClassAssembler:
         """Return what makes the instances of these docs. Raises CodeNotAllowedError for a class not imported."""
         if self.found is None:
@@ -108,8 +116,8 @@ class ClassAssembly:
                 position=task.position("class"),
                 hint="allow the task's code, if you trust it",
             )
-        from pytest_promptfmt.systems.eval_framework.class_prompts import (
-            ClassAssembler,  # the room to the right, when asked for
+        from pytest_promptfmt.systems.eval_framework.messages import (
+            ClassAssembler,  # only where prompts are made
         )
 
         return ClassAssembler(task, self.found, docs, task.shots(num_fewshot))

@@ -1,97 +1,19 @@
-"""The metrics of eval-framework 0.15.4 by the names of their classes, and a task class made ready for scoring.
-
-Log-likelihood metrics are those of likelihood.py. Metrics of completions are few: the others run code, ask a judge or
-need models, and are left out.
-"""
+"""A task class made ready for scoring: its metrics, candidates and post-processing put where scoring looks for them."""
 
 from __future__ import annotations
 
-import re
-import string
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.core.task import Doc, Task, TaskDocs
-from pytest_promptfmt.systems.eval_framework.class_docs import SampleDoc, part
-from pytest_promptfmt.systems.eval_framework.task_class import POST_PROCESS, TaskClass, in_words, spelled
-from pytest_promptfmt.systems.eval_framework.task_classes import class_of
-from pytest_promptfmt.systems.lm_eval.scoring.likelihood import LIKELIHOOD_METRICS
-
-_ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
-_NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
-_OLMES: Final = (",", r"\$", r"(?s).*#### ", r"\.$")
-
-
-CompletionMetric = Callable[[str, Sequence[str]], float]
-
-
-def accuracy_completion(completion: str, golds: Sequence[str]) -> float:
-    """Return 1.0 when the completion is a gold text, byte for byte."""
-    return float(completion in golds)
-
-
-def accuracy_completion_olmes(completion: str, golds: Sequence[str]) -> float:
-    """Return the share of golds equal to the completion without commas, dollar signs, `####` and a last full stop."""
-    stripped = [_without(gold) for gold in golds]
-    return sum(_without(completion) == gold for gold in stripped) / len(stripped) if stripped else 0.0
-
-
-def f1(completion: str, golds: Sequence[str]) -> float:
-    """Return the best F1 of words in small letters over the golds."""
-    return _best_f1(completion, golds, str.lower)
-
-
-def f1_squad_normalized(completion: str, golds: Sequence[str]) -> float:
-    """Return the best F1 over the golds without punctuation and articles."""
-    return _best_f1(completion, golds, lambda text: _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)))
-
-
-def _without(text: str) -> str:
-    for pattern in _OLMES:
-        text = re.sub(pattern, "", text)
-    return text
-
-
-def _best_f1(completion: str, golds: Sequence[str], normalise: Callable[[str], str]) -> float:
-    words = normalise(completion).split()
-    return max((_f1(normalise(gold).split(), words) for gold in golds), default=0.0)
-
-
-def _f1(gold: list[str], found: list[str]) -> float:
-    if not gold and not found:
-        return 1.0
-    shared = (Counter(gold) & Counter(found)).total()
-    return 2 * shared / (len(gold) + len(found)) if shared else 0.0
-
-
-COMPLETION_METRICS: Final[Mapping[str, CompletionMetric]] = MappingProxyType(
-    {
-        "AccuracyCompletion": accuracy_completion,
-        "AccuracyCompletionOLMES": accuracy_completion_olmes,
-        "F1": f1,
-        "F1SquadNormalized": f1_squad_normalized,
-    }
-)
-LIKELIHOODS_BY_CLASS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "AccuracyLoglikelihood": "accuracy",
-        "AccuracyNormLoglikelihood": "accuracy_norm",
-        "ConfidenceWeightedAccuracy": "confidence_weighted_accuracy",
-        "ProbabilityMass": "probability_mass",
-        "ProbabilityMassNorm": "probability_mass_norm",
-        "TernaryScore": "ternary_score",
-        "DistributionalCorrectnessScore": "distributional_correctness",
-        "BitsPerByteLoglikelihood": "bits_per_byte",
-    }
-)
-"""Classes of eval-framework's log-likelihood metrics to the names of ours."""
-CLASS_METRICS: Final = frozenset({*COMPLETION_METRICS, *LIKELIHOODS_BY_CLASS})
-"""The metric classes that are known here."""
+from pytest_promptfmt.systems.eval_framework.hooks import POST_PROCESS, TaskClass, in_words, spelled
+from pytest_promptfmt.systems.eval_framework.messages import ClassAssembler, Sample, given_sample
+from pytest_promptfmt.systems.eval_framework.metric_classes import COMPLETION_METRICS, LIKELIHOOD_METRICS
+from pytest_promptfmt.systems.eval_framework.rows import SampleDoc, part
 
 _KEPT: Final = 4096
 """Docs whose samples are kept while they are scored."""
@@ -99,15 +21,11 @@ _KEPT: Final = 4096
 _LOWER_IS_BETTER: Final = frozenset({"BitsPerByteLoglikelihood"})
 
 
-def with_class_scoring(task: Task) -> Task:
-    """Return a bound class task with its metrics and `post_process_generated_completion` put where scoring looks.
+def scored_task(task: Task, found: TaskClass) -> Task:
+    """Return the task of an imported class with its metrics and `post_process_generated_completion`.
 
-    Any other task is returned as it is. Texts of docs are those of the class's hooks, or of the samples that an object
-    yields.
+    Texts of docs are those of the class's hooks, or of the samples that an object yields.
     """
-    found = class_of(task)
-    if found is None:
-        return task
     scored = _Scored(task, found)
     metrics = scored.metrics
     if task.output_type == "generate_until" and metrics[0] == "AccuracyCompletion":
@@ -127,7 +45,7 @@ def with_class_scoring(task: Task) -> Task:
             {"metric": name, "aggregation": "mean", "higher_is_better": name not in _LOWER_IS_BETTER}
             for name in metrics
         ],
-        process_results=scored.process_results if metrics else None,
+        process_results=scored.process_results,
         filter_list=scored.filters() if task.output_type == "generate_until" else None,
     )
 
@@ -138,13 +56,14 @@ class _Scored:
     def __init__(self, task: Task, found: TaskClass) -> None:
         self._task = task
         self._found = found
-        self._samples: dict[int, tuple[Doc, Any]] = {}
-        known = LIKELIHOODS_BY_CLASS if task.output_type == "multiple_choice" else COMPLETION_METRICS
+        self._samples: dict[int, tuple[Doc, Sample]] = {}
+        chooses = task.output_type == "multiple_choice"
+        known = LIKELIHOOD_METRICS if chooses else COMPLETION_METRICS
         self.metrics = [name for name in found.constants().metrics if name in known]
         if not self.metrics:
-            self.metrics = ["AccuracyLoglikelihood" if known is LIKELIHOODS_BY_CLASS else "AccuracyCompletion"]
+            self.metrics = ["AccuracyLoglikelihood" if chooses else "AccuracyCompletion"]
 
-    def _sample(self, doc: Doc) -> Any:
+    def _sample(self, doc: Doc) -> Sample:
         """Return the messages, gold and candidates of a doc; made once for each object, as batteries ask often."""
         known = self._samples.get(id(doc))
         if known is None or known[0] is not doc:
@@ -157,19 +76,16 @@ class _Scored:
     def _instance(self) -> Any:
         return self._found.make(0)
 
-    def _made(self, doc: Doc) -> Any:
-        from pytest_promptfmt.systems.eval_framework import class_prompts  # scoring of other tasks needs none of it
-
+    def _made(self, doc: Doc) -> Sample:
         if isinstance(doc, SampleDoc):
-            made = isinstance(doc.sample, class_prompts.Sample)
-            return doc.sample if made else class_prompts.given_sample(doc.sample, self._found, 0)
+            return doc.sample if isinstance(doc.sample, Sample) else given_sample(doc.sample, self._found, 0)
         if self._found.kind != "hooks":
             raise ScoringError(
                 f"{self._found.name!r} yields its samples itself: none is known for the doc {dict(doc)!r:.80}",
                 position=self._found.position,
                 hint="a recording of such a task names its docs by number",
             )
-        assembler = class_prompts.ClassAssembler(self._task, self._found, TaskDocs.in_memory([doc], []), 0)
+        assembler = ClassAssembler(self._task, self._found, TaskDocs.in_memory([doc], []), 0)
         return assembler.layout(0, doc)[0]
 
     def target(self, doc: Doc) -> Any:
@@ -194,9 +110,9 @@ class _Scored:
         values = {}
         for name in self.metrics:
             try:
-                values[name] = LIKELIHOOD_METRICS[LIKELIHOODS_BY_CLASS[name]](scores, golds)
+                values[name] = LIKELIHOOD_METRICS[name](scores, golds)
             except ScoringError:
-                continue  # upstream leaves the value out too
+                continue  # eval-framework leaves the value out too
         return values
 
     def filters(self) -> list[dict[str, Any]] | None:

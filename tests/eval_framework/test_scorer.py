@@ -1,4 +1,4 @@
-"""Metrics of task classes by the names of their classes, and their post-processing as a filter."""
+"""Task classes made ready for scoring: the metrics they name, and their post-processing as a filter."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from pytest_promptfmt import load_tasks
 from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.systems.eval_framework.class_scoring import COMPLETION_METRICS, with_class_scoring
+from pytest_promptfmt.systems.lm_eval.functions import bind_scoring
 from pytest_promptfmt.systems.lm_eval.scoring.filters import pipelines_of
 from pytest_promptfmt.systems.lm_eval.scoring.results import questions_of
 
@@ -17,7 +17,7 @@ CLASSES = Path(__file__).parents[2] / "fixtures" / "classes"
 
 def scored(name: str) -> Task:
     (task,) = load_tasks(CLASSES / f"{name}.yaml", allow_code=True)
-    return with_class_scoring(task)
+    return bind_scoring(task, trusted=lambda _file: True)
 
 
 DOC = {"question": "?", "options": ["an anchor", "a sail"], "letter": "A", "subject": "knots"}
@@ -49,22 +49,6 @@ def test_post_processing_reads_completions_like_a_filter(completion: str, extrac
     (pipeline,) = pipelines_of(task)
     assert pipeline.name == "post_process_generated_completion"
     assert pipeline.extract(completion, {"question": "?", "count": "7"}) == extracted
-
-
-@pytest.mark.parametrize(
-    ("metric", "completion", "golds", "value"),
-    [
-        ("AccuracyCompletion", "seven", ["six", "seven"], 1.0),
-        ("AccuracyCompletion", " seven", ["seven"], 0.0),
-        ("AccuracyCompletionOLMES", "$1,200.", ["1200"], 1.0),
-        ("AccuracyCompletionOLMES", "7", ["7", "8"], 0.5),
-        ("F1", "a red sail", ["a red boat"], 2 / 3),
-        ("F1", "", [""], 1.0),
-        ("F1SquadNormalized", "The red sail!", ["red sail"], 1.0),
-    ],
-)
-def test_completions_are_scored_as_documented(metric: str, completion: str, golds: list[str], value: float) -> None:
-    assert COMPLETION_METRICS[metric](completion, golds) == pytest.approx(value)
 
 
 SAMPLES = """
@@ -113,7 +97,7 @@ def benchmark(folder: Path, kind: str) -> tuple[Task, list[Any]]:
     (folder / "composed.py").write_text(text, "utf-8")
     (folder / "composed.yaml").write_text("class: composed:benchmark\n", "utf-8")
     (task,) = load_tasks(folder / "composed.yaml", allow_code=True)
-    return with_class_scoring(task), [instance.doc for instance in task.render()]
+    return bind_scoring(task, trusted=lambda _file: True), [instance.doc for instance in task.render()]
 
 
 def test_each_sample_of_an_object_is_scored_by_its_own_truth(tmp_path: Path) -> None:
