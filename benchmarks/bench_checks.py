@@ -25,7 +25,7 @@ from pytest_promptfmt.core.profile import DEFAULT_PROFILES, resolve_profiles
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import Pipeline
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
-from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
+from pytest_promptfmt.systems.task_files import read_task_file
 
 
 def main() -> None:

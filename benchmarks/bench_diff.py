@@ -27,7 +27,7 @@ from pytest_promptfmt.core.task import Unset
 from pytest_promptfmt.revisions.git import Repository
 from pytest_promptfmt.revisions.trees import task_sources
 from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
-from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
+from pytest_promptfmt.systems.task_files import load_tasks
 
 SIDE = Path(__file__).with_name("lm_eval_side.py")
 

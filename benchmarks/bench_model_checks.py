@@ -27,7 +27,7 @@ from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import Pipeline
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
-from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
+from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tokens import load_tokenizer
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"

@@ -26,7 +26,7 @@ from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
 from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers
-from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
+from pytest_promptfmt.systems.task_files import read_task_file
 
 
 def needs_code(value: Any) -> bool:

@@ -48,8 +48,9 @@ if TYPE_CHECKING:
         mmlu_template,
         numbered_template,
     )
-    from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
+    from pytest_promptfmt.systems import ReadContext, System, TaskFile, register_system
     from pytest_promptfmt.systems.renderer import render_task
+    from pytest_promptfmt.systems.task_files import load_tasks
     from pytest_promptfmt.tokens import ARCHETYPES, Encoding, Tokenizer, load_tokenizer
     from pytest_promptfmt.tokens.encoding import EncodedPair, encode_pairs
 
@@ -79,14 +80,17 @@ __all__ = [
     "Prompt",
     "PromptfmtError",
     "RankingTemplateConfig",
+    "ReadContext",
     "RenderError",
     "Request",
     "SettingsError",
     "SnapshotError",
     "SourceError",
     "Span",
+    "System",
     "Task",
     "TaskDocs",
+    "TaskFile",
     "TemplateConfig",
     "TemplateFactory",
     "Tokenizer",
@@ -103,6 +107,7 @@ __all__ = [
     "mmlu_template",
     "numbered_template",
     "register_format",
+    "register_system",
     "render_task",
 ]
 
@@ -144,9 +149,10 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "numbered_template",
     ),
     "core.profile": ("PLAIN", "Profile", "builtin_profile"),
+    "systems": ("ReadContext", "System", "TaskFile", "register_system"),
     "systems.renderer": ("render_task",),
     "core.prompt": ("Instance", "Message", "Origin", "Prompt", "Request", "Span"),
-    "systems.lm_eval.task_files": ("load_tasks",),
+    "systems.task_files": ("load_tasks",),
     "core.task": ("Dataset", "FewShot", "Task", "TaskDocs"),
     "tokens": ("ARCHETYPES", "Encoding", "Tokenizer", "load_tokenizer"),
     "tokens.encoding": ("EncodedPair", "encode_pairs"),

@@ -12,7 +12,7 @@ from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import FileView, TaskView
 from pytest_promptfmt.core.errors import did_you_mean, display_path
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.systems.helm.helm_tasks import SYSTEM as HELM
+from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.systems.lm_eval.functions import functions_of
 
 _OWN_KEYS: Final = (
@@ -26,8 +26,6 @@ _OWN_KEYS: Final = (
     "model",
     "think_end_token",
 )
-_HELM_KEYS: Final = ("task", "metrics", "trials", "window")
-"""Keys of `promptfmt` in a HELM adapter file alone."""
 
 
 @check("PF101", "repeated-key", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
@@ -263,7 +261,8 @@ def unknown_own_key(view: TaskView) -> Iterator[Finding]:
     Real: a mistyped key of this kind would make a task test made-up docs.
 
     """
-    known = (*_OWN_KEYS, *_HELM_KEYS) if view.task.system == HELM else _OWN_KEYS
+    system = known_systems().get(view.task.system)
+    known = (*_OWN_KEYS, *(system.metadata_keys if system is not None else ()))
     for key in view.task.own_metadata:
         if key not in known:
             yield Finding(

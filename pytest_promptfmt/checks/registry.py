@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.systems import known_systems
 
 GROUP: Final = "pytest_promptfmt.checks"
 """The entry-point group in which packages name modules that define rules."""
@@ -40,10 +41,6 @@ _BUILTIN: Final = (
     "checks.seams",
     "checks.choice_tokens",
     "checks.characters",
-    "systems.eval_framework.hook_rules",
-    "systems.eval_framework.metric_rules",
-    "systems.helm.file_rules",
-    "systems.helm.helm_rules",
 )
 _PACKAGE: Final = __package__.partition(".")[0]
 _CODE: Final = re.compile(r"[A-Z]{2,8}[0-9]{3,4}")
@@ -139,6 +136,8 @@ def find_check(name: str, files: Iterable[Path] = ()) -> Check:
 def _load_installed() -> None:
     for module in _BUILTIN:
         import_module(f"{_PACKAGE}.{module}")
+    for module in (module for system in known_systems().values() for module in system.rules):
+        import_module(module)
     for entry in entry_points(group=GROUP):
         try:
             entry.load()

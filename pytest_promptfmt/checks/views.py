@@ -15,9 +15,9 @@ from pytest_promptfmt.answers.smoke import Failure
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance, Message, Span, join
 from pytest_promptfmt.core.task import Doc, FunctionRef, Task, TaskDocs, Unset
+from pytest_promptfmt.systems import TaskFile
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.lm_eval.synthetic.template_shapes import template_shapes
-from pytest_promptfmt.systems.lm_eval.task_files import TaskFile
 from pytest_promptfmt.systems.lm_eval.yaml import YamlFile
 
 Keys = tuple[str | int, ...]

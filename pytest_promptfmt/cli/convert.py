@@ -75,7 +75,7 @@ def convert(
 def _only_task(path: Path, *, allow_code: bool) -> Task:
     """Return the task of a file that defines exactly one. Raises SourceError."""
     from pytest_promptfmt.systems.lm_eval.functions import bind_functions
-    from pytest_promptfmt.systems.lm_eval.task_files import load_tasks, read_task_file
+    from pytest_promptfmt.systems.task_files import load_tasks, read_task_file
 
     if path.is_dir():
         raise SourceError("this is a folder; one file is converted at a time", position=Position(path))

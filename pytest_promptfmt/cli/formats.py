@@ -50,14 +50,15 @@ def _kind(layout: Format, folder: Path) -> str:
     from pytest_promptfmt.formats.builtin import BUILTIN_FORMATS
     from pytest_promptfmt.formats.literature import LITERATURE_FORMATS
     from pytest_promptfmt.formats.registry import FOLDER
-    from pytest_promptfmt.systems.eval_framework.class_formats import EVAL_FRAMEWORK_FORMATS
+    from pytest_promptfmt.systems import known_systems
 
     if layout in BUILTIN_FORMATS:
         return "built in"
     if layout in LITERATURE_FORMATS:
         return "from the literature"
-    if layout in EVAL_FRAMEWORK_FORMATS:
-        return "task styles of eval-framework"
+    for system in known_systems().values():
+        if layout in system.formats():
+            return f"task styles of {system.name}"
     if (folder / FOLDER / f"{layout.name}.yaml").is_file():
         return f"from {display_path(folder / FOLDER)}"
     return "from installed packages"

@@ -39,7 +39,7 @@ def freeze(
     """
     from pytest_promptfmt.systems.lm_eval.docs.freezing import ORIGIN, Redaction, Rows, as_lines, redacted
     from pytest_promptfmt.systems.lm_eval.docs.freezing import freeze as frozen_docs
-    from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
+    from pytest_promptfmt.systems.task_files import load_tasks
 
     tasks = load_tasks(file)
     if len(tasks) != 1 or file.is_dir():

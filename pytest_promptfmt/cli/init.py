@@ -73,7 +73,7 @@ def _requirement() -> str | None:
 
 
 def _tasks_in(folder: Path) -> Iterator[Path]:
-    from pytest_promptfmt.systems.lm_eval.task_files import looks_like_task
+    from pytest_promptfmt.systems.lm_eval.kinds import looks_like_task
 
     for path in sorted(folder.rglob("*.yaml")):
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +17,6 @@ from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean, di
 from pytest_promptfmt.formats.builtin import BUILTIN_FORMATS
 from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS, Format
 from pytest_promptfmt.formats.literature import LITERATURE_FORMATS
-from pytest_promptfmt.systems.eval_framework.class_formats import EVAL_FRAMEWORK_FORMATS
 
 ENTRY_POINT_GROUP = "pytest_promptfmt.formats"
 FOLDER = "formats"
@@ -72,7 +72,9 @@ def _find(name: str, directory: Path | None, position: Position | None, route: t
 
 @cache
 def _installed() -> Mapping[str, Format]:
-    formats = {format_.name: format_ for format_ in (*BUILTIN_FORMATS, *LITERATURE_FORMATS, *EVAL_FRAMEWORK_FORMATS)}
+    systems = import_module(f"{__package__.partition('.')[0]}.systems").known_systems()
+    of_systems = [format_ for system in systems.values() for format_ in system.formats()]
+    formats = {format_.name: format_ for format_ in (*BUILTIN_FORMATS, *LITERATURE_FORMATS, *of_systems)}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         formats.update({format_.name: format_ for format_ in _entry_point_formats(entry_point)})
     return formats

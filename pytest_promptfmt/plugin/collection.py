@@ -40,12 +40,12 @@ from pytest_promptfmt.plugin.items.answers import ExtractionItem, RecordingItem,
 from pytest_promptfmt.plugin.items.recorded import RecordedPromptsItem, RecordedScoresItem
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.verdicts import EXTRACTION, RECORDING
-from pytest_promptfmt.systems.eval_framework.tasks import tasks_of_module
+from pytest_promptfmt.systems import TaskFile, shapes
 from pytest_promptfmt.systems.helm.recorded_documents import RECORDED
 from pytest_promptfmt.systems.lm_eval.functions import bind_functions, bind_scoring
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers
-from pytest_promptfmt.systems.lm_eval.task_files import TaskFile, read_task_file
+from pytest_promptfmt.systems.task_files import read_task_file
 
 if TYPE_CHECKING:
     from pytest_promptfmt.plugin.session import PromptfmtPlugin
@@ -69,7 +69,7 @@ class TaskFileNode(pytest.File):
         root = plugin.root_of(self)
         try:
             settings = plugin.settings_for(self.path)
-            file = self._read(plugin)
+            file = read_task_file(self.path, plugin.index, trusted=settings.trusts, import_limit=settings.import_limit)
         except CodeNotAllowedError as error:
             return [ClassItem.from_parent(self, task_name=self.path.stem, reason=str(error))]
         except PromptfmtError as error:
@@ -97,9 +97,6 @@ class TaskFileNode(pytest.File):
         ]
         return [*nodes, *self._refused]
 
-    def _read(self, plugin: PromptfmtPlugin) -> TaskFile | None:
-        return read_task_file(self.path, plugin.index)
-
     def _remark(self, *notes: str) -> None:
         for note in notes:
             try:
@@ -114,7 +111,7 @@ class TaskFileNode(pytest.File):
         error = SourceError(
             "this file defines no task",
             position=Position(self.path),
-            hint="a task has a `task` key, a group `group` and `task`, a HELM file `adapter_spec`, at the top level",
+            hint=shapes(),
         )
         return [LoadItem.from_parent(self, name="load", error=error)]
 
@@ -130,15 +127,6 @@ class TaskFileNode(pytest.File):
                 hint="rename one of them; lm-eval keeps the first and drops the other with a mere warning",
             )
         return TaskNode.from_parent(self, name=node_name(task.id), task=task, error=error)
-
-
-class TaskModuleNode(TaskFileNode):
-    """A Python file of the setting `promptfmt_task_modules`; its children are its task classes."""
-
-    def _read(self, plugin: PromptfmtPlugin) -> TaskFile:
-        settings = plugin.settings
-        tasks = tasks_of_module(self.path, trusted=settings.trusts, time_limit=settings.import_limit)
-        return TaskFile(path=self.path, kind="class", tasks=tasks, names=tuple(task.name for task in tasks))
 
 
 class TaskNode(pytest.Collector):

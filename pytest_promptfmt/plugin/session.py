@@ -21,7 +21,7 @@ from pytest_promptfmt.core.profile import BUILTIN_PROFILES, DEFAULT_PROFILES, Pr
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import Attempt, attempts
 from pytest_promptfmt.models.running import ModelRun
-from pytest_promptfmt.plugin.collection import TaskFileNode, TaskModuleNode
+from pytest_promptfmt.plugin.collection import TaskFileNode
 from pytest_promptfmt.plugin.items import PLUGIN, PromptItem
 from pytest_promptfmt.plugin.options.models import read_model_settings
 from pytest_promptfmt.plugin.selection import Selectable, chooses, unmatched
@@ -43,15 +43,11 @@ from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.lock import Lock
 from pytest_promptfmt.snapshots.verdicts import EXTRACTION
 from pytest_promptfmt.study import Pipeline
-from pytest_promptfmt.systems.helm.helm_file import SUFFIXES as HELM_SUFFIXES
-from pytest_promptfmt.systems.helm.helm_file import looks_like_helm
+from pytest_promptfmt.systems import recognized, systems_for
 from pytest_promptfmt.systems.helm.recorded_documents import RECORDED
+from pytest_promptfmt.systems.lm_eval import SYSTEM as LM_EVAL
 from pytest_promptfmt.systems.lm_eval.functions import load_function
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
-from pytest_promptfmt.systems.lm_eval.task_files import looks_like_task
-
-SUFFIXES: Final = (".yaml", ".yml")
-"""The endings of files that may define tasks. lm-eval itself only looks at `.yaml`."""
 
 ALIKE: Final = "failed alike"
 
@@ -189,25 +185,24 @@ class PromptfmtPlugin:
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         """Return a node for every file with the shape of a task or group; other YAML and JSON is ignored quietly."""
-        is_module = self.settings.names_module(file_path)
-        is_helm = file_path.suffix in HELM_SUFFIXES
-        is_other = file_path.suffix not in SUFFIXES and not is_helm
-        if not is_module and (is_other or file_path.name in FILE_NAMES):
+        is_python = file_path.suffix == ".py"
+        if not systems_for(file_path) or file_path.name in FILE_NAMES:
             return None
-        if not is_module and not parent.session.isinitpath(file_path):
+        if is_python and not self.settings.names_module(file_path):
+            return None
+        if not is_python and not parent.session.isinitpath(file_path):
             try:
-                if not (looks_like_helm(file_path) if is_helm else looks_like_task(file_path.read_bytes())):
+                if recognized(file_path) is None:
                     return None
             except OSError:
-                if is_helm:
-                    return None  # JSON may be anything; YAML is reported as a failing item
+                if file_path.suffix not in LM_EVAL.suffixes:
+                    return None  # other files may be anything; YAML that cannot be read is a failing item
         if str(file_path) in (self.outputs.left_out or ()):
             return None
         if self.outputs.shard is not None and not self.outputs.shard.holds(file_path, self.settings.rootdir):
             self.other_shards += 1
             return None
-        node = TaskModuleNode if is_module else TaskFileNode
-        return node.from_parent(parent, path=file_path)
+        return TaskFileNode.from_parent(parent, path=file_path)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

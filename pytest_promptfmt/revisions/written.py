@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef
-from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
+from pytest_promptfmt.systems.task_files import load_tasks
 
 _PROMPT_KEYS: Final = (
     "doc_to_text",

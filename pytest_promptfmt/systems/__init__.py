@@ -1,1 +1,182 @@
-"""The harnesses whose files are read: each turns its files into tasks, finds their docs, and lays prompts out."""
+"""Systems: the harnesses and kinds of files that define tasks; what each of them gives, and the registry of all.
+
+A system recognizes files, reads them into tasks, and names the modules of what else belongs to it. Nothing outside a
+system imports from inside it: whoever needs one asks here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pytest_promptfmt.core.errors import SettingsError, SourceError
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.core.task import Task
+    from pytest_promptfmt.formats.format import Format
+    from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+    from pytest_promptfmt.systems.lm_eval.kinds import Kind
+    from pytest_promptfmt.systems.lm_eval.yaml import YamlFile
+
+GROUP: Final = "pytest_promptfmt.systems"
+"""The entry point group in which packages name their systems."""
+
+HEAD_BYTES: Final = 65_536
+"""How much of a file a system is given to recognize it by."""
+
+_BUILTIN: Final = (
+    "eval_framework",
+    "helm",
+    "lm_eval",
+)
+"""The packages of the built-in systems, each with its system as `SYSTEM`, in the order in which they are asked."""
+
+_registered: dict[str, System] = {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskFile:
+    """A file that defines tasks: one, a group, or Python task classes.
+
+    `names` are the names that it registers; `tasks` are the tasks that it defines or changes. `unresolved` are members
+    of a group that the index does not know, `yaml` is what was read of a YAML file. `notes` are remarks for people; for
+    a class of lm-eval's own, why it has no tasks. `problems` are parts that cannot be used, while the rest can.
+    """
+
+    path: Path
+    kind: Kind = "task"
+    tasks: tuple[Task, ...] = ()
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    unresolved: tuple[str, ...] = ()
+    yaml: YamlFile | None = None
+    problems: tuple[SourceError, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadContext:
+    """What a run knows and a reader may need.
+
+    `index` holds the names of tasks and groups below the folders of the run. `trusted` says whether a Python file may
+    be imported, `import_limit` is the seconds that one import may take.
+    """
+
+    index: TaskIndex | None = None
+    trusted: Callable[[Path], bool] = lambda _path: False
+    import_limit: float = 60.0
+
+
+class System(ABC):
+    """One harness or kind of file. A subclass sets `name` and `suffixes` and says how files are recognized and read.
+
+    The class lives in a module that is imported at every start; what reads files is imported when it is called.
+    """
+
+    name: str
+    """What its tasks have as `Task.system`."""
+
+    suffixes: tuple[str, ...]
+    """The endings of its files, such as `.json`. Python files are only looked at where a setting names them."""
+
+    shape: str = ""
+    """By what people recognize a file, such as "a HELM file `adapter_spec`", for errors about files without tasks."""
+
+    rules: tuple[str, ...] = ()
+    """The modules that define its rules, by their full names."""
+
+    metadata_keys: tuple[str, ...] = ()
+    """The keys of `metadata.promptfmt` that only its tasks have."""
+
+    @abstractmethod
+    def recognizes(self, path: Path, head: bytes) -> bool:
+        """Return whether a file of one of the suffixes looks like its own, by its name and its first 64 KiB.
+
+        Asked about every such file of a run, so it should be quick. A whole file is shorter than `HEAD_BYTES`.
+        """
+
+    @abstractmethod
+    def read(self, path: Path, context: ReadContext) -> TaskFile | None:
+        """Return what a file that it recognizes defines; None where it turns out to define no task.
+
+        Raises SourceError, with the position, for a file that cannot be read, CodeNotAllowedError or FunctionError for
+        one that is Python.
+        """
+
+    def files(self, folder: Path) -> Iterator[Path]:
+        """Yield the files below a folder that `load_tasks` reads: those that it recognizes, sorted."""
+        for path in sorted(file for file in folder.rglob("*") if file.suffix in self.suffixes and file.is_file()):
+            if self.recognizes(path, head_of(path)):
+                yield path
+
+    def class_task(self, file: YamlFile, path: Path) -> Task | None:
+        """Return the task of a YAML file with lm-eval's key `class` where this system makes its prompts."""
+        return None
+
+    def formats(self) -> Iterable[Format]:
+        """Return the formats that come with it."""
+        return ()
+
+
+def register_system(system: System) -> System:
+    """Add a system for this process (from a `conftest.py`, a notebook) and return it; the same name replaces."""
+    _registered[system.name] = system
+    return system
+
+
+def known_systems() -> Mapping[str, System]:
+    """Return all systems by name, in the order in which they are asked about a file; lm-eval is the last.
+
+    Raises SettingsError for an entry point that does not load.
+    """
+    return {**_registered, **{name: system for name, system in _installed().items() if name not in _registered}}
+
+
+def systems_for(path: Path) -> tuple[System, ...]:
+    """Return the systems that have files with the ending of this one."""
+    return tuple(system for system in known_systems().values() if path.suffix in system.suffixes)
+
+
+def recognized(path: Path) -> System | None:
+    """Return the system that a file looks like one of; None for other files. Raises OSError."""
+    systems = systems_for(path)
+    if not systems:
+        return None
+    head = head_of(path)
+    return next((system for system in systems if system.recognizes(path, head)), None)
+
+
+def head_of(path: Path) -> bytes:
+    """Return the first 64 KiB of a file; raises OSError."""
+    with path.open("rb") as file:
+        return file.read(HEAD_BYTES)
+
+
+def shapes() -> str:
+    """Return by what files with tasks are recognized, for errors about one that is none."""
+    said = [system.shape for system in reversed(tuple(known_systems().values())) if system.shape]
+    return f"{', '.join(said)}, at the top level"
+
+
+@cache
+def _installed() -> Mapping[str, System]:
+    found: dict[str, System] = {}
+    for entry in entry_points(group=GROUP):
+        try:
+            system = entry.load()
+        except Exception as error:
+            raise SettingsError(
+                f"the system of {entry.value} does not import: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(system, System):
+            raise SettingsError(f"{entry.value} is not a System", hint="name an instance of a subclass of System")
+        found[system.name] = system
+    for package in _BUILTIN:
+        system = import_module(f"{__name__}.{package}").SYSTEM
+        found[system.name] = system
+    return found

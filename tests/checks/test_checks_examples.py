@@ -17,7 +17,7 @@ from pytest_promptfmt.settings.file import read_settings_file
 from pytest_promptfmt.settings.profiles import defined_profiles, task_profiles
 from pytest_promptfmt.study import Pipeline
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
-from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
+from pytest_promptfmt.systems.task_files import read_task_file
 
 CHECKS = {code: check for code, check in known_checks().items() if check.is_builtin}
 WITH_EXAMPLE = [code for code, check in CHECKS.items() if documentation_of(check).example]

@@ -20,7 +20,7 @@ from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import Pipeline
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.lm_eval.task_config import task_from_config
-from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
+from pytest_promptfmt.systems.task_files import read_task_file
 
 SELECTION = Selection(checks=known_checks())
 CHAT = builtin_profile("chat-llama3")

@@ -16,7 +16,7 @@ from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import Pipeline
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
-from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
+from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tokens import load_tokenizer
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

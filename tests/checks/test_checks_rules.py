@@ -13,7 +13,7 @@ from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import Pipeline
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
-from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
+from pytest_promptfmt.systems.task_files import read_task_file
 
 SELECTION = Selection(checks={code: each for code, each in known_checks().items() if each.is_builtin})
 

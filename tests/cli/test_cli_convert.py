@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from pytest_promptfmt.cli import app
 from pytest_promptfmt.formats import laid_out
 from pytest_promptfmt.formats.template_factory import TemplateFactory
-from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
+from pytest_promptfmt.systems.task_files import load_tasks
 
 # The layout of seed 001's migration guide, in a file of ours.
 CHOICES = r"A. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nD. {{choices[3]}}"

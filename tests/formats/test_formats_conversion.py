@@ -10,7 +10,7 @@ from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.task import Task, TaskDocs
 from pytest_promptfmt.formats import laid_out
 from pytest_promptfmt.formats.conversion import convert_layout, convert_template_key
-from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
+from pytest_promptfmt.systems.task_files import load_tasks
 
 DOCS = TaskDocs.in_memory(
     [

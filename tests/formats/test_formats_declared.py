@@ -20,7 +20,7 @@ from pytest_promptfmt.formats import (
     split_suffix,
     wanted_formats,
 )
-from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
+from pytest_promptfmt.systems.task_files import load_tasks
 
 FIELDS = {"doc_to_text": "question", "doc_to_target": "answer", "doc_to_choice": "choices"}
 

@@ -13,7 +13,7 @@ from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import Format, find_format, known_formats, laid_out, register_format, registry
 from pytest_promptfmt.formats.builtin import BUILTIN_FORMATS
-from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
+from pytest_promptfmt.systems.task_files import load_tasks
 
 TASK = "task: t\ndoc_to_text: question\ndoc_to_target: answer\ndoc_to_choice: choices\n"
 

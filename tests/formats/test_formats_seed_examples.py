@@ -15,7 +15,7 @@ from pytest_promptfmt.core.profile import builtin_profile
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task, TaskDocs
 from pytest_promptfmt.formats import LaidOutTask, known_formats, laid_out
-from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
+from pytest_promptfmt.systems.task_files import load_tasks
 
 FRANCE = {"question": "What is the capital of France?", "choices": ["Berlin", "Madrid", "Paris", "London"], "answer": 2}
 CHINA = {"question": "And of China?", "choices": ["Beijing", "Shanghai", "Xi'an", "Hong Kong"], "answer": 0}

@@ -34,7 +34,7 @@ from pytest_promptfmt.formats.template_extensions import (
     GenerationTemplateConfig,
     RankingTemplateConfig,
 )
-from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
+from pytest_promptfmt.systems.task_files import load_tasks
 
 CHOICES = ["choice1", "choice2", "choice3", "choice4"]
 DOC = {"question": "Question text", "choices": CHOICES, "answer": 1}

@@ -10,7 +10,7 @@ import pytest
 from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, Position
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.systems.lm_eval.functions import bind_functions, functions_of
-from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
+from pytest_promptfmt.systems.task_files import read_task_file
 
 
 def everything(_path: Path) -> bool:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from pytest_promptfmt.core.errors import Position, SourceError
+from pytest_promptfmt.systems import TaskFile
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
-from pytest_promptfmt.systems.lm_eval.task_files import TaskFile, read_task_file
+from pytest_promptfmt.systems.task_files import read_task_file
 
 CHILD = "doc_to_text: '{{q}}'\ndoc_to_target: a\nnum_fewshot: 1\n"
 

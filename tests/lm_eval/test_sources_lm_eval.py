@@ -7,8 +7,10 @@ import pytest
 
 from pytest_promptfmt.core.errors import FunctionError, Position, SourceError
 from pytest_promptfmt.core.task import UNSET, FunctionRef, Task, locate_nowhere
+from pytest_promptfmt.systems import TaskFile
+from pytest_promptfmt.systems.lm_eval.kinds import kind_of, looks_like_task
 from pytest_promptfmt.systems.lm_eval.task_config import task_from_config
-from pytest_promptfmt.systems.lm_eval.task_files import TaskFile, kind_of, load_tasks, looks_like_task, read_task_file
+from pytest_promptfmt.systems.task_files import load_tasks, read_task_file
 
 MINIMAL = {"task": "t", "doc_to_text": "{{q}}", "doc_to_target": "a"}
 

@@ -19,7 +19,7 @@ import pytest
 
 from pytest_promptfmt.core.task import TaskDocs
 from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
-from pytest_promptfmt.systems.lm_eval.task_files import load_tasks
+from pytest_promptfmt.systems.task_files import load_tasks
 
 pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity

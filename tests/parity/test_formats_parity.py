@@ -13,7 +13,7 @@ from pytest_promptfmt.core.errors import FormatError, RenderError
 from pytest_promptfmt.core.task import Dataset, Doc, FewShot, Task, TaskDocs, TextTemplate
 from pytest_promptfmt.formats import LaidOutTask, apply_format, known_formats, variants_of
 from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import synthetic_docs
-from pytest_promptfmt.systems.lm_eval.task_files import load_tasks, read_task_file
+from pytest_promptfmt.systems.task_files import load_tasks, read_task_file
 
 lm_eval = pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity

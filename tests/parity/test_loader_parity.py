@@ -16,8 +16,8 @@ from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
 from pytest_promptfmt.systems.lm_eval.kinds import kind_of
-from pytest_promptfmt.systems.lm_eval.task_files import read_task_file
 from pytest_promptfmt.systems.lm_eval.yaml import read_yaml
+from pytest_promptfmt.systems.task_files import read_task_file
 
 lm_eval = pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity

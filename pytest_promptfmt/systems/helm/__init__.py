@@ -1,1 +1,50 @@
-"""HELM: adapter files and recorded runs."""
+"""HELM 0.5.16: JSON files with `adapter_spec`, their instances, prompts, windows, metrics and recorded runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from pytest_promptfmt.systems import ReadContext, System, TaskFile
+
+_SIGN: Final = re.compile(rb"""[{,\s]["']?adapter_spec["']?\s*:""")
+_UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
+
+
+class Helm(System):
+    """Adapters, alone or with the request states of a run."""
+
+    name = "helm"
+    suffixes = (".json", ".json5")
+    shape = "a HELM file `adapter_spec`"
+    rules = ("pytest_promptfmt.systems.helm.file_rules", "pytest_promptfmt.systems.helm.helm_rules")
+    metadata_keys = ("task", "metrics", "trials", "window")
+
+    def recognizes(self, path: Path, head: bytes) -> bool:
+        """Return whether the beginning names an adapter.
+
+        A recording of a YAML task beside it (`arc.<any>.scenario_state.json` beside `arc.yaml`) is not a task.
+        """
+        if head.startswith(_UTF16):
+            head = head.decode("utf-16", "replace").encode()
+        return _SIGN.search(head) is not None and not _is_recording(path)
+
+    def read(self, path: Path, context: ReadContext) -> TaskFile | None:
+        """Return the task of an adapter file, with the request states that cannot be used; raises SourceError."""
+        from pytest_promptfmt.systems.helm.helm_tasks import read_helm_tasks
+
+        found = read_helm_tasks(path)
+        if found is None:
+            return None
+        names = tuple(task.name for task in found.tasks)
+        return TaskFile(path=path, tasks=found.tasks, names=names, problems=found.source.bad)
+
+
+def _is_recording(path: Path) -> bool:
+    rest = path.name.removesuffix("scenario_state.json")
+    stems = [rest[: dot.start()] for dot in re.finditer(r"\.", rest)] if rest != path.name else []
+    return any(path.with_name(f"{stem}{suffix}").is_file() for stem in stems for suffix in (".yaml", ".yml"))
+
+
+SYSTEM: Final = Helm()

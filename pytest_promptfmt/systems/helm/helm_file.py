@@ -5,7 +5,6 @@ A `scenario_state.json` may be large: what does not fit into memory with ease is
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,37 +18,15 @@ from pytest_promptfmt.systems.helm.json_stream import json_items
 from pytest_promptfmt.systems.helm.json_text import JsonText, Keys, item_offsets, position_at, read_json
 from pytest_promptfmt.systems.lm_eval.yaml import resolved
 
-SUFFIXES: Final = (".json", ".json5")
 STATES: Final = "request_states"
 MAX_WHOLE: Final = 16 << 20
 """Up to how many bytes a file is read at once, as JSON or JSON5; larger ones are JSON and read state by state."""
 
 _HEAD: Final = 65_536
-_SIGN: Final = re.compile(rb"""[{,\s]["']?adapter_spec["']?\s*:""")
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 _SAVE: Final = "save it as UTF-8"
 _TRAIN: Final = "train"
 _EVALUATED: Final = ("valid", "test")
-
-
-def looks_like_helm(path: Path) -> bool:
-    """Return whether the beginning of a file names an adapter spec; raises OSError.
-
-    A recording of a task that stands beside it (`arc.<any>.scenario_state.json` beside `arc.yaml`) is none of its own.
-    """
-    if _is_recording(path):
-        return False
-    with path.open("rb") as file:
-        beginning = file.read(_HEAD)
-    if beginning.startswith(_UTF16):
-        beginning = beginning.decode("utf-16", "replace").encode()
-    return _SIGN.search(beginning) is not None
-
-
-def _is_recording(path: Path) -> bool:
-    rest = path.name.removesuffix("scenario_state.json")
-    stems = [rest[: dot.start()] for dot in re.finditer(r"\.", rest)] if rest != path.name else []
-    return any(path.with_name(f"{stem}{suffix}").is_file() for stem in stems for suffix in (".yaml", ".yml"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +118,6 @@ def read_helm_file(path: Path) -> HelmFile | None:
     real = resolved(path)
     try:
         status = real.stat()
-        if not looks_like_helm(real):
-            return None
         return _read(real, status.st_mtime_ns, status.st_size)
     except OSError as error:
         raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error

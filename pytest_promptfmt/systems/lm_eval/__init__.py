@@ -1,1 +1,38 @@
-"""lm-evaluation-harness 0.4.13: YAML tasks and groups, their docs, prompts, filters and metrics."""
+"""lm-evaluation-harness 0.4.13: YAML with `task`, `group` or `class`; docs, prompts, filters, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from pytest_promptfmt.systems import HEAD_BYTES, ReadContext, System, TaskFile
+
+
+class LmEval(System):
+    """The system whose vocabulary all tasks have: field mappings, splits, filters, metrics."""
+
+    name = "lm-eval"
+    suffixes = (".yaml", ".yml")
+    shape = "a task has a `task` key, a group `group` and `task`"
+
+    def recognizes(self, path: Path, head: bytes) -> bool:
+        """Return whether the top-level keys are those of a task, group or class, wherever in the file they are."""
+        from pytest_promptfmt.systems.lm_eval.kinds import looks_like_task  # YAML costs nothing where there is none
+
+        return looks_like_task(head if len(head) < HEAD_BYTES else path.read_bytes())
+
+    def read(self, path: Path, context: ReadContext) -> TaskFile | None:
+        """Return the task, the group or the class of a file; raises SourceError."""
+        from pytest_promptfmt.systems.lm_eval.yaml_tasks import read_task_yaml
+
+        return read_task_yaml(path, context.index)
+
+    def files(self, folder: Path) -> Iterator[Path]:
+        """Yield every `*.yaml`, as lm-eval finds them; the other ending is for files that are named."""
+        from pytest_promptfmt.systems.lm_eval.index import yaml_files
+
+        return yaml_files(folder)
+
+
+SYSTEM: Final = LmEval()

@@ -1,0 +1,71 @@
+"""Which tasks a file, a folder or a mapping defines, whatever system they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.systems import ReadContext, TaskFile, head_of, known_systems, shapes, systems_for
+from pytest_promptfmt.systems.lm_eval.functions import IMPORT_SECONDS, bind_functions
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+from pytest_promptfmt.systems.lm_eval.yaml import resolved
+from pytest_promptfmt.systems.lm_eval.yaml_tasks import tasks_of_mapping
+
+
+def read_task_file(
+    path: Path,
+    index: TaskIndex | None = None,
+    *,
+    trusted: Callable[[Path], bool] = lambda _path: False,
+    import_limit: float = IMPORT_SECONDS,
+) -> TaskFile | None:
+    """Return what a file defines; None for files that have nothing to do with tasks.
+
+    Members of groups are looked up in `index`, else below the file's own folder. `trusted` says whether a Python file
+    may be imported, `import_limit` seconds long. Raises SourceError, with the position, for a file that cannot be read
+    as what it looks like.
+    """
+    path = Path(path)
+    try:
+        head = head_of(path)
+    except OSError as error:
+        raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error
+    context = ReadContext(index=index, trusted=trusted, import_limit=import_limit)
+    for system in systems_for(path):
+        file = system.read(path, context) if system.recognizes(path, head) else None
+        if file is not None:
+            return file
+    return None
+
+
+def load_tasks(source: str | Path | Mapping[str, Any], *, allow_code: bool = False) -> list[Task]:
+    """Return the tasks of a file, of all files of tasks below a folder, or of a mapping with a task's keys.
+
+    A Python file gives its task classes; that needs `allow_code`.
+
+    With `allow_code` the Python functions of the tasks are imported and bound; without it they stay references, and
+    rendering a task that needs one raises CodeNotAllowedError. Raises SourceError for the first file that is broken,
+    FunctionError for the first function that cannot be imported.
+    """
+    tasks = tasks_of_mapping(source) if isinstance(source, Mapping) else _tasks_of(resolved(Path(source)), allow_code)
+    return [bind_functions(task, trusted=lambda _path: True) for task in tasks] if allow_code else list(tasks)
+
+
+def _tasks_of(path: Path, allow_code: bool) -> tuple[Task, ...]:
+    if path.is_dir():
+        index = TaskIndex([path])
+        systems = reversed(tuple(known_systems().values()))  # YAML first
+        found = (read_task_file(file, index) for system in systems for file in system.files(path))
+        return tuple(task for file in found if file is not None for task in file.tasks)
+    if not path.exists():
+        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise SourceError(
+            "there is no such file or folder", position=Position(path), hint=did_you_mean(path.name, siblings)
+        )
+    file = read_task_file(path, trusted=lambda _path: allow_code)
+    if file is None:
+        raise SourceError("this file defines no task", position=Position(path), hint=shapes())
+    return file.tasks

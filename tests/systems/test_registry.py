@@ -1,0 +1,90 @@
+"""Systems of others: registered by code or by an installed package, and asked before the built-in ones."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from plugin_project import Project
+
+from pytest_promptfmt.systems import _BUILTIN
+
+CARDS = """
+from pytest_promptfmt import Dataset, SourceError, System, Task, TaskDocs, TaskFile
+
+class Cards(System):
+    name = "cards"
+    suffixes = (".cards", ".yaml")
+    shape = "a file of cards"
+
+    def recognizes(self, path, head):
+        return head.startswith(b"cards:")
+
+    def read(self, path, context):
+        lines = path.read_text("utf-8").splitlines()[1:]
+        docs = [dict(zip(("question", "answer"), line.split(" | "))) for line in lines]
+        if not docs:
+            raise SourceError("there are no cards")
+        given = lambda count, shots: TaskDocs.in_memory(docs[:count])
+        task = Task(name=path.stem, path=path, system=self.name, doc_to_text="{{question}}", doc_to_target="answer",
+                    dataset=Dataset(given=given))
+        return TaskFile(path=path, tasks=(task,), names=(task.name,))
+
+SYSTEM = Cards()
+"""
+REGISTERED = "from pytest_promptfmt import register_system\nfrom cards import SYSTEM\nregister_system(SYSTEM)\n"
+
+
+def install(project: Project, target: str = "cards:SYSTEM") -> None:
+    """Put a package with an entry point beside the tasks, where pytest finds it as if it were installed."""
+    project.write("cards.py", CARDS)
+    project.write("cards-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: cards\nVersion: 1\n")
+    project.write("cards-1.dist-info/entry_points.txt", f"[pytest_promptfmt.systems]\ncards = {target}\n")
+    project.pytester.syspathinsert()
+
+
+def test_a_system_registered_in_a_conftest_has_its_files_collected(project: Project) -> None:
+    project.write("cards.py", CARDS)
+    project.write("conftest.py", REGISTERED)
+    project.pytester.syspathinsert()
+    project.write("metals.cards", "cards:\nWhich metal rusts? | iron\n")
+    project.write("other.cards", "not ours\n")
+    project.accept("-m", "promptfmt_snapshot")
+    assert sorted(project.snapshots()) == [
+        "__prompts__/metals/metals/chat-chatml.txt",
+        "__prompts__/metals/metals/plain.txt",
+    ]
+
+
+def test_a_system_of_an_installed_package_is_asked_before_lm_eval(project: Project) -> None:
+    install(project)
+    project.write("metals.yaml", "cards:\nWhich metal rusts? | iron\n")
+    project.task("arc.yaml")
+    found = project.collected("--promptfmt", "--promptfmt-profile=plain", "-m", "promptfmt_snapshot")
+    assert found == ["arc.yaml::arc::snapshot[plain]", "metals.yaml::metals::snapshot[plain]"]
+
+
+def test_what_a_system_refuses_is_a_failing_test_and_a_named_file_without_tasks_says_what_would_be_one(
+    project: Project,
+) -> None:
+    install(project)
+    project.write("empty.cards", "cards:\n")
+    project.write("other.cards", "not ours\n")
+    (text,) = project.failures("empty.cards")
+    assert "there are no cards" in text
+    project.run("other.cards").stdout.fnmatch_lines(["other.cards: this file defines no task", "*a file of cards*"])
+
+
+def test_an_entry_point_that_is_not_a_system_ends_the_run_with_its_name(project: Project) -> None:
+    install(project, "cards:missing")
+    result = project.start("--promptfmt")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*the system of cards:missing does not import: AttributeError*"])
+    install(project, "json:dumps")
+    project.start("--promptfmt").stderr.fnmatch_lines(["*json:dumps is not a System*"])
+
+
+def test_the_folder_of_each_built_in_system_is_in_the_registry() -> None:
+    folder = Path(sys.modules["pytest_promptfmt.systems"].__file__ or "").parent
+    packages = {path.name for path in folder.iterdir() if (path / "__init__.py").is_file()}
+    assert packages == set(_BUILTIN)
