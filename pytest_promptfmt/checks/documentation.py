@@ -1,7 +1,8 @@
 """The documentation of a rule, read from its docstring: `promptfmt explain`, the pages of docs/checks, and two tests.
 
 A docstring has a first line and the parts Why, Example, Silent example, Fix and Real. The examples are YAML; keys that
-are not shown are those of an ordinary task (`complete`).
+are not shown are those of an ordinary task (`complete`). A line `# include: name.txt` of an example is replaced by that
+file beside the module of the rule, for what several examples share.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pytest_promptfmt.core.finding import Family
 _PARTS: Final = ("Why", "Example", "Silent example", "Fix", "Real")
 _HEAD: Final = re.compile(rf"^({'|'.join(_PARTS)}):[ \t]*", re.MULTILINE)
 _SETTINGS: Final = "promptfmt.yaml"
+_INCLUDE: Final = re.compile(r"^# include: (\S+)\n", re.MULTILINE)
 _FILE: Final = re.compile(r"^# file: (\S+)\n", re.MULTILINE)
 _KEY: Final = re.compile(r"^([A-Za-z_]\w*):", re.MULTILINE)
 
@@ -66,11 +68,16 @@ def documentation_of(check: Check) -> Documentation:
     return Documentation(
         summary=" ".join(pieces[0].split()),
         why=_flowing(parts.get("Why", "")),
-        example=parts.get("Example", ""),
-        silent=parts.get("Silent example", ""),
+        example=_with_included(parts.get("Example", ""), check),
+        silent=_with_included(parts.get("Silent example", ""), check),
         fix=_flowing(parts.get("Fix", "")),
         real=_flowing(parts.get("Real", "")),
     )
+
+
+def _with_included(example: str, check: Check) -> str:
+    folder = Path(inspect.getfile(check.rule)).parent
+    return _INCLUDE.sub(lambda found: (folder / found[1]).read_text("utf-8"), example)
 
 
 def write_example(example: str, folder: Path) -> tuple[Path, ...]:

@@ -242,7 +242,7 @@ CUE = "    def _get_cue_text(self, item): {}\n".format
         ("    RESPONSE_TYPE = 'words'\n", "RESPONSE_TYPE of Quiz is 'words'"),
         ("    METRICS = 'accuracy'\n", "METRICS of Quiz is 'accuracy'"),
         ("    SAMPLE_SPLIT = 5\n", "SAMPLE_SPLIT of Quiz is 5"),
-        ("    def _get_instruction_messages(self, item): return [{'role': 'boss', 'content': ''}]\n", "role 'boss'"),
+        ("    def _get_instruction_messages(self, item): return [{'role': 'boss', 'content': ''}]\n", "'role': 'boss'"),
         ("    stop_sequences = 'END'\n    RESPONSE_TYPE = 'completion'\n", "stop_sequences of Quiz is 'END'"),
     ],
 )
@@ -263,7 +263,7 @@ def test_demonstrations_without_a_single_text_need_the_hook(tmp_path: Path) -> N
 
 
 def test_too_few_demonstrations_are_counted(tmp_path: Path) -> None:
-    with pytest.raises(RenderError, match=r"9 demonstrations are asked for; there are 4"):
+    with pytest.raises(RenderError, match=r"9 shots are needed, and only 4 of the subject"):
         rendered(tmp_path, shots=9)
 
 

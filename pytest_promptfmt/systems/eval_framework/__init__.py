@@ -20,10 +20,7 @@ class EvalFramework(System):
 
     name = "eval-framework"
     suffixes = (".py",)
-    rules = (
-        "pytest_promptfmt.systems.eval_framework.hook_rules",
-        "pytest_promptfmt.systems.eval_framework.metric_rules",
-    )
+    rules = ("pytest_promptfmt.systems.eval_framework.rules",)
 
     def recognizes(self, path: Path, head: bytes) -> bool:
         """Return True: a Python file is only asked about where it was named."""

@@ -1,0 +1,404 @@
+"""Rules about task classes: what hooks show, what they do to docs, and what eval-framework's metrics need."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.systems.eval_framework.hooks import TEXT_HOOKS, TaskClass, misses_lock_file, spelled
+from pytest_promptfmt.systems.eval_framework.metric_classes import COMPLETION_METRICS, LIKELIHOOD_METRICS
+from pytest_promptfmt.systems.eval_framework.rows import subject_of
+from pytest_promptfmt.systems.eval_framework.tasks import class_of
+
+_MASS: Final = ("ProbabilityMass", "ProbabilityMassNorm")
+_ABSTAINING: Final = ("TernaryScore", "DistributionalCorrectnessScore")
+_ABSTENTION: Final = re.compile(
+    r"(?i)\b(?:know|tell|say|cannot|sure|wei(?:ß|ss)|abstain|unknown|unsure|none|idk|answer)|\?"
+)
+_QUOTES: Final = "\"'`‘’“”"
+
+
+# -- hooks -------------------------------------------------------------------------------------------------------------
+
+
+@check("PF751", "demonstration-unlike-candidate", severity=Severity.ERROR, family=Family.CLASSES)
+def demonstration_unlike_candidate(view: TaskView) -> Iterator[Finding]:
+    """Report shots that show an answer without the space that the scored candidates begin with.
+
+    Why: `Answer:B` is shown, and `Answer: B` is scored. The shots teach the model to answer without the space, which
+    makes every candidate less likely; a template that strips every turn hides the difference again.
+
+    Example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            def _get_fewshot_target_text(self, item): return item["key"]
+
+    Silent example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            def _get_fewshot_target_text(self, item): return f" {item['key']}"
+
+    Fix: return the same text as the candidate, space included, or leave the hook out: the default is the ground truth.
+
+    Real: the guide of eval-framework, "Few-shot Examples" and "Science Quiz".
+
+    """
+    found = class_of(view.task)
+    if found is None:
+        return
+    for instance in view.demonstrated[:1]:
+        candidates = candidates_of(instance)
+        spaced = {candidate[:1].isspace() for candidate in candidates if candidate}
+        if len(spaced) != 1:
+            return
+        cue = _cue(instance)
+        for shot in shots_of(instance):
+            answer = (shot.answer or "").removeprefix(cue)
+            if answer.strip() and answer[0].isspace() not in spaced:
+                like = next((each for each in candidates if each.strip() == answer.strip()), candidates[0])
+                yield Finding(
+                    message="a shot shows its answer differently from the scored candidates",
+                    saw=f"{answer!r} is shown, {like!r} is scored",
+                    do="return the candidate's text byte for byte from _get_fewshot_target_text",
+                    position=found.line_of("_get_fewshot_target_text"),
+                    doc=instance.index,
+                )
+                return
+
+
+@check("PF752", "demonstration-without-cue", severity=Severity.WARNING, family=Family.CLASSES)
+def demonstration_without_cue(view: TaskView) -> Iterator[Finding]:
+    r"""Report shots that lack the cue, and questions that end with it already.
+
+    Why: eval-framework adds the cue before the answer that is asked for, not before those of the shots: the few-shot
+    target has to contain it. Without it shots read `…\nB`, the question `…\nAnswer:`. A question that already ends with
+    the cue has it twice.
+
+    Example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            def _get_instruction_text(self, item): return item["question"] + "\n"
+            def _get_cue_text(self, item): return "Answer:"
+
+    Silent example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            def _get_instruction_text(self, item): return item["question"] + "\n"
+            def _get_cue_text(self, item): return "Answer:"
+            def _get_fewshot_target_text(self, item): return f"Answer: {item['key']}"
+
+    Fix: return cue and answer from `_get_fewshot_target_text`; keep the cue out of the question.
+
+    Real: GSM8KBPB in eval-framework, where `Answer:Answer:` was found and fixed.
+
+    """
+    found = class_of(view.task)
+    if found is None:
+        return
+    for instance in view.demonstrated[:1]:
+        cue = _cue(instance).strip()
+        question = question_message(instance)
+        if not cue or question is None:
+            return
+        if question.text.rstrip().endswith(cue):
+            yield Finding(
+                message="the question already ends with the cue",
+                saw=f"{question.text[-20:]}{cue}",
+                do="keep the cue out of _get_instruction_text, or out of _get_cue_text",
+                position=found.line_of("_get_cue_text"),
+                doc=instance.index,
+            )
+            return
+        for shot in shots_of(instance):
+            if shot.answer is not None and not shot.answer.lstrip().startswith(cue):
+                yield Finding(
+                    message="a shot lacks the cue that the question has",
+                    saw=f"{shot.answer!r} after {shot.question[-20:]!r}, cue {cue!r}",
+                    do="return cue and answer from _get_fewshot_target_text",
+                    position=found.line_of("_get_fewshot_target_text"),
+                    doc=instance.index,
+                )
+                return
+
+
+@check("PF756", "hook-changes-doc", severity=Severity.WARNING, family=Family.CLASSES)
+def hook_changes_doc(view: TaskView) -> Iterator[Finding]:
+    """Report a hook that changes the doc it is given.
+
+    Why: eval-framework hands all hooks the same row, and shows it again as a shot of other docs. What a hook changes is
+    changed for them too, so that a prompt depends on which docs came before it. Here hooks get copies.
+
+    Example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            def _get_possible_completions(self, item):
+                item["options"].append("neither")
+                return [f" {option}" for option in item["options"]]
+
+    Silent example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            def _get_possible_completions(self, item):
+                return [f" {option}" for option in [*item["options"], "neither"]]
+
+    Fix: make a copy before changing it.
+
+    Real: shots in eval-framework are the rows themselves, not copies.
+
+    """
+    found = class_of(view.task)
+    if found is None or found.kind != "hooks" or not view.real_docs:
+        return
+    try:
+        instance = found.make(0)
+        subjects = found.constants(instance).subjects
+    except PromptfmtError:
+        return
+    item = copy.deepcopy(dict(view.real_docs[0]))
+    item["subject"] = subject_of(item, subjects)
+    for hook in TEXT_HOOKS:
+        if hook not in found.own:
+            continue
+        before = copy.deepcopy(item)
+        try:
+            found.call(getattr(instance, spelled(found.found, hook)), item, hook=hook, where=", doc 1")
+        except PromptfmtError:
+            return  # the snapshot reports it
+        changed = [name for name, value in before.items() if name not in item or item[name] != value]
+        if changed:
+            yield Finding(
+                message=f"{hook} changes the doc it is given",
+                saw=", ".join(changed),
+                do="make a copy before changing it",
+                position=found.line_of(hook),
+                field=changed[0],
+                doc=0,
+            )
+
+
+@check("PF757", "no-revision-lock-file", severity=Severity.WARNING, family=Family.CLASSES)
+def no_revision_lock_file(view: TaskView) -> Iterator[Finding]:
+    """Report a subclass of eval-framework's BaseTask without REVISION_LOCKFILE.
+
+    Why: eval-framework 0.15.4 reads the attribute when it builds a task, and gives it no default: the class as the
+    guide shows it ends with an AttributeError. This plugin sets it to None.
+
+    Example:
+        # include: quiz_example.txt
+        BaseTask = type("BaseTask", (), {"__module__": "eval_framework.tasks.base"})
+        class Quiz(LetterQuiz, BaseTask): pass
+
+    Silent example:
+        # include: quiz_example.txt
+        BaseTask = type("BaseTask", (), {"__module__": "eval_framework.tasks.base"})
+        class Quiz(LetterQuiz, BaseTask):
+            REVISION_LOCKFILE = None
+
+    Fix: `REVISION_LOCKFILE = None`, or the path of a lock file that pins the data set.
+
+    Real: every template of the guide of eval-framework.
+
+    """
+    found = class_of(view.task)
+    if found is not None and misses_lock_file(found.found):
+        yield Finding(
+            message="eval-framework 0.15.4 cannot build a class without REVISION_LOCKFILE",
+            saw=found.name,
+            do="set REVISION_LOCKFILE = None, or the path of a lock file",
+            position=found.position,
+        )
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+@check("PF753", "probability-mass-of-text", severity=Severity.ERROR, family=Family.CLASSES)
+def probability_mass_of_text(view: TaskView) -> Iterator[Finding]:
+    """Report a probability-mass metric together with a ground truth that is one text.
+
+    Why: eval-framework's ProbabilityMass and ProbabilityMassNorm assert that the ground truth is a list. The run ends
+    with an AssertionError, after the model has been asked.
+
+    Example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["AccuracyLoglikelihood", "ProbabilityMass"]
+
+    Silent example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["AccuracyLoglikelihood", "ProbabilityMass"]
+            def _get_ground_truth(self, item): return [f" {item['key']}"]
+
+    Fix: return a list with the text in it; give `_get_fewshot_target_text`, which is one text.
+
+    Real: the guide of eval-framework recommends the two together.
+
+    """
+    found = class_of(view.task)
+    used = [name for name in _metrics(found) if name in _MASS]
+    if found is None or not used:
+        return
+    for instance in view.instances:
+        if isinstance(instance.target, str):
+            yield Finding(
+                message=f"{used[0]} refuses a ground truth that is one text",
+                saw=repr(instance.target),
+                do="return a list with the text in it from _get_ground_truth, and write _get_fewshot_target_text",
+                position=found.line_of("_get_ground_truth"),
+                doc=instance.index,
+            )
+            return
+
+
+@check("PF754", "no-abstention-candidate", severity=Severity.WARNING, family=Family.CLASSES)
+def no_abstention_candidate(view: TaskView) -> Iterator[Finding]:
+    """Report TernaryScore or DistributionalCorrectnessScore where the last candidate is an ordinary answer.
+
+    Why: both take the last candidate for "I don't know", whatever it says. Without one, choosing the last option costs
+    nothing, also where it is wrong.
+
+    Example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["TernaryScore"]
+
+    Silent example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["TernaryScore"]
+            def _get_possible_completions(self, item): return [" A", " B", " I don't know."]
+
+    Fix: add the abstention as last candidate, or use another metric.
+
+    Real: rows 1 and 2 of the metrics' own arithmetic in eval-framework 0.15.4.
+
+    """
+    found = class_of(view.task)
+    used = [name for name in _metrics(found) if name in _ABSTAINING]
+    if found is None or not used:
+        return
+    for instance in view.instances:
+        candidates = candidates_of(instance)
+        golds = instance.target if isinstance(instance.target, list) else [instance.target]
+        if candidates and (candidates[-1] in golds or not _ABSTENTION.search(candidates[-1])):
+            yield Finding(
+                message=f"{used[0]} takes the last candidate, an ordinary answer, for an abstention",
+                saw=repr(list(candidates)),
+                do='add " I don\'t know." as the last of _get_possible_completions, or use another metric',
+                position=found.line_of("_get_possible_completions"),
+                doc=instance.index,
+            )
+            return
+
+
+@check("PF755", "abstention-quoted-otherwise", severity=Severity.WARNING, family=Family.CLASSES)
+def abstention_quoted_otherwise(view: TaskView) -> Iterator[Finding]:
+    """Report an abstention that the prompt quotes differently from what is scored.
+
+    Why: the prompt allows the answer 'I don't know', and " I don't know." is scored: a model that obeys gives the full
+    stop little probability.
+
+    Example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["TernaryScore"]
+            def _get_initial_prompt_text(self, item): return "You may answer with 'I don't know'."
+            def _get_possible_completions(self, item): return [" A", " B", " I don't know."]
+
+    Silent example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["TernaryScore"]
+            def _get_initial_prompt_text(self, item): return "You may answer with 'I don't know'."
+            def _get_possible_completions(self, item): return [" A", " B", " I don't know"]
+
+    Fix: quote the candidate byte for byte.
+
+    Real: pattern 4 of the guide of eval-framework, and its tasks GPQA_IDK and ARC_IDK.
+
+    """
+    found = class_of(view.task)
+    if found is None:
+        return
+    for instance in view.instances[:1]:
+        candidates = candidates_of(instance)
+        last = candidates[-1].strip() if candidates else ""
+        core = last.strip(" .!()")
+        if not core or len(core) < 2 or not _ABSTENTION.search(last) or not instance.prompts:
+            return
+        text = instance.prompts[0].text
+        quoted = re.search(f"[{_QUOTES}]([^\\w\\n]?{re.escape(core)}[^\\w\\n]{{0,2}}?)[{_QUOTES}]", text)
+        if quoted is not None and quoted[1] != last:
+            yield Finding(
+                message="the prompt quotes the abstention differently from what is scored",
+                saw=f"{quoted[1]!r} is quoted, {candidates[-1]!r} is scored",
+                do="quote the candidate byte for byte, or score what is quoted",
+                position=found.line_of("_get_initial_prompt_text"),
+                doc=instance.index,
+            )
+
+
+@check("PF758", "unscored-metric", severity=Severity.INFO, family=Family.CLASSES)
+def unscored_metric(view: TaskView) -> Iterator[Finding]:
+    """Report metrics of a task class that this plugin does not know.
+
+    Why: the rules about scoring and runs with a model use the metrics that are known here by name.
+
+    Example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["MyOwnAccuracy"]
+
+    Silent example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["AccuracyLoglikelihood"]
+
+    Fix: ignore it where the metric is your own; its scores are left out here.
+
+    Real: metrics that run code or ask a judge.
+
+    """
+    found = class_of(view.task)
+    for name in _metrics(found):
+        if found is not None and name not in LIKELIHOOD_METRICS and name not in COMPLETION_METRICS:
+            yield Finding(
+                message=f"unknown metric {name}",
+                saw=name,
+                do="ignore it where the metric is your own; its scores are left out here",
+                position=found.position,
+            )
+
+
+def _metrics(found: TaskClass | None) -> tuple[str, ...]:
+    if found is None or found.kind == "benchmark":
+        return ()
+    try:
+        return found.constants().metrics
+    except PromptfmtError:
+        return ()
+
+
+def candidates_of(instance: Instance) -> tuple[str, ...]:
+    """Return the texts that are scored for the first prompt of a doc."""
+    return tuple(
+        request.continuation
+        for request in instance.requests
+        if request.prompt == 0 and request.continuation is not None
+    )
+
+
+def _cue(instance: Instance) -> str:
+    """Return what the answer of the evaluated doc begins with."""
+    messages: Any = instance.prompts[0].messages if instance.prompts else ()
+    last = messages[-1] if messages else None
+    is_cue = last is not None and last.role == "assistant" and all(s.origin.shot is None for s in last.content)
+    return last.text if is_cue and last is not None else ""
