@@ -11,7 +11,7 @@ from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView, question_message
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.systems.helm.helm_tasks import helm_source
+from pytest_promptfmt.systems import replaced_rules
 
 _LETTERED: Final = re.compile(r"^\(?([A-Z])[.):]\s+(.+)$", re.M)
 _PAST: Final = frozenset({("Z", "["), ("z", "{"), ("9", ":")})
@@ -276,7 +276,7 @@ def labels_past_z(view: TaskView) -> Iterator[Finding]:
     Real: formats that label by `chr(65 + i)`. What HELM does alike, PF156 tells.
 
     """
-    if helm_source(view.task) is not None:
+    if "PF708" in replaced_rules(view.task):
         return
     for instance in view.instances:
         choices = [choice.strip() for choice in choices_of(view, instance)]

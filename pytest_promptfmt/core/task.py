@@ -18,8 +18,7 @@ from pytest_promptfmt.core.errors import Position
 if TYPE_CHECKING:
     from pytest_promptfmt.core.profile import Profile
     from pytest_promptfmt.core.prompt import Instance
-    from pytest_promptfmt.systems.helm.recorded_prompts import Reproduction as RecordedPrompts
-    from pytest_promptfmt.systems.helm.states import RecordedScores
+    from pytest_promptfmt.core.recorded import RecordedPrompts, RecordedScores
 
 OUTPUT_TYPES: Final = ("loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until")
 OutputType = Literal["loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until"]

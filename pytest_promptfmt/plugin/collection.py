@@ -39,9 +39,9 @@ from pytest_promptfmt.plugin.items import (
 from pytest_promptfmt.plugin.items.answers import ExtractionItem, RecordingItem, ScoringItem
 from pytest_promptfmt.plugin.items.recorded import RecordedPromptsItem, RecordedScoresItem
 from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.snapshots.recorded import RECORDED
 from pytest_promptfmt.snapshots.verdicts import EXTRACTION, RECORDING
 from pytest_promptfmt.systems import TaskFile, shapes
-from pytest_promptfmt.systems.helm.recorded_documents import RECORDED
 from pytest_promptfmt.systems.lm_eval.functions import bind_functions, bind_scoring
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers

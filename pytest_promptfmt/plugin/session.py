@@ -41,10 +41,10 @@ from pytest_promptfmt.settings.profiles import task_profiles
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.lock import Lock
+from pytest_promptfmt.snapshots.recorded import RECORDED
 from pytest_promptfmt.snapshots.verdicts import EXTRACTION
 from pytest_promptfmt.study import Pipeline
 from pytest_promptfmt.systems import recognized, systems_for
-from pytest_promptfmt.systems.helm.recorded_documents import RECORDED
 from pytest_promptfmt.systems.lm_eval import SYSTEM as LM_EVAL
 from pytest_promptfmt.systems.lm_eval.functions import load_function
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex

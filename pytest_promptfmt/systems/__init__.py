@@ -90,6 +90,9 @@ class System(ABC):
     rules: tuple[str, ...] = ()
     """The modules that define its rules, by their full names."""
 
+    replaced_rules: tuple[str, ...] = ()
+    """The codes of general rules that its own ones replace, for tasks whose prompts it makes."""
+
     metadata_keys: tuple[str, ...] = ()
     """The keys of `metadata.promptfmt` that only its tasks have."""
 
@@ -135,6 +138,12 @@ def known_systems() -> Mapping[str, System]:
     Raises SettingsError for an entry point that does not load.
     """
     return {**_registered, **{name: system for name, system in _installed().items() if name not in _registered}}
+
+
+def replaced_rules(task: Task) -> tuple[str, ...]:
+    """Return the codes of general rules that say nothing of a task, because its system has rules of its own for it."""
+    system = known_systems().get(task.system) if task.assembly is not None else None
+    return system.replaced_rules if system is not None else ()
 
 
 def systems_for(path: Path) -> tuple[System, ...]:

@@ -10,7 +10,7 @@ from pytest_promptfmt.plugin.items.base import PLUGIN, ItemFailedError, TaskItem
 from pytest_promptfmt.results.outcomes import Outcome
 from pytest_promptfmt.results.scoring import scores_text, some_errors
 from pytest_promptfmt.snapshots import extension as snapshots
-from pytest_promptfmt.systems.helm.recorded_documents import RECORDED, recorded_document
+from pytest_promptfmt.snapshots.recorded import RECORDED, recorded_document
 
 
 class RecordedPromptsItem(TaskItem):

@@ -19,6 +19,7 @@ class Helm(System):
     suffixes = (".json", ".json5")
     shape = "a HELM file `adapter_spec`"
     rules = ("pytest_promptfmt.systems.helm.file_rules", "pytest_promptfmt.systems.helm.helm_rules")
+    replaced_rules = ("PF708",)  # PF156 reports the labels that HELM makes
     metadata_keys = ("task", "metrics", "trials", "window")
 
     def recognizes(self, path: Path, head: bytes) -> bool:

@@ -18,9 +18,8 @@ from pytest_promptfmt.systems.helm.helm_spec import AdapterSpec
 from pytest_promptfmt.systems.lm_eval.task_config import check_name
 
 if TYPE_CHECKING:
+    from pytest_promptfmt.core.recorded import RecordedPrompts, RecordedScores
     from pytest_promptfmt.systems.helm.helm_assembly import HelmAssembler
-    from pytest_promptfmt.systems.helm.recorded_prompts import Reproduction
-    from pytest_promptfmt.systems.helm.states import RecordedScores
 
 SYSTEM: Final = "helm"
 MOST_TRIALS: Final = 100
@@ -70,7 +69,7 @@ class HelmAssembly:
             return False
         return self.spec.method != "ranking_binary" or self.source.ranking is not None
 
-    def recorded_prompts(self) -> Reproduction:
+    def recorded_prompts(self) -> RecordedPrompts:
         """Return how the recorded prompts compare with ours."""
         from pytest_promptfmt.systems.helm.recorded_prompts import reproduce
 

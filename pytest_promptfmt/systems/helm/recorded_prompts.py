@@ -6,98 +6,38 @@ prompts, where they stand between the instructions and the question, and must be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
-from pytest_promptfmt.core.errors import PromptfmtError, RenderError, SourceError
+from pytest_promptfmt.core.errors import RenderError, SourceError
 from pytest_promptfmt.core.prompt import Origin
+from pytest_promptfmt.core.recorded import PromptDifference, RecordedPrompts
 from pytest_promptfmt.systems.helm.helm_file import State, is_train, row_of
 from pytest_promptfmt.systems.helm.helm_shots import draw_rows
 from pytest_promptfmt.systems.helm.helm_source import LOOKED_AT, HelmSource, recorded_prompt
 from pytest_promptfmt.systems.helm.layout import CALIBRATION_INPUT, Built, PromptBuilder, Row
 
-SHOWN_DIFFERENCES: Final = 5
-_AROUND: Final = 40
 
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """A recorded prompt that is not ours: from which character on, what stands there, and what made ours."""
-
-    where: str
-    offset: int
-    recorded: str
-    ours: str
-    origin: Origin | None = None
-
-    def __str__(self) -> str:
-        """Return where, both texts around the first difference, and the key that made ours."""
-        made = f", in {self.origin}" if self.origin is not None else ""
-        start = max(self.offset - _AROUND, 0)
-        lines = [f"{self.where}: the recorded prompt differs from ours at character {self.offset + 1}{made}"]
-        for name, text in (("recorded", self.recorded), ("ours", self.ours)):
-            shown = text[start : self.offset + _AROUND]
-            dots = "…" if start else "", "…" if len(text) > self.offset + _AROUND else ""
-            lines.append(f"  {name + ':':<10}{dots[0]}{shown!r}{dots[1]}")
-        return "\n".join(lines)
-
-
-@dataclass(kw_only=True)
-class Reproduction:
-    """What became of the recorded prompts of a file.
-
-    `cut` are prompts that a window cut, of which only the beginning was compared. `different` counts all that differ,
-    `differences` keeps the first ones. `states` are all states that were read, `bad` those that cannot be used.
-    """
-
-    states: int = 0
-    equal: int = 0
-    cut: int = 0
-    different: int = 0
-    differences: list[Difference] = field(default_factory=list)
-    bad: list[PromptfmtError] = field(default_factory=list)
-
-    @property
-    def summary(self) -> str:
-        """Return one line."""
-        total = self.equal + self.cut + self.different
-        if not total:
-            return f"{self.states:,} request states read; no prompts are recorded"
-        if self.different:
-            return f"{self.different:,} of {total:,} recorded prompts differ from ours"
-        cut = f", {self.cut:,} of them cut by a window" if self.cut else ""
-        return f"reproduces all {total:,} recorded prompts{cut}"
-
-
-def reproduce(source: HelmSource, progress: Callable[[int], object] = lambda _number: None) -> Reproduction:
+def reproduce(source: HelmSource) -> RecordedPrompts:
     """Return how the recorded prompts of a file compare with ours; one state at a time is in memory.
 
-    `progress` is told the number of each state. A text that breaks off is the last of `bad`.
+    A text that breaks off is the last of `bad`.
     """
     recorded = _Recorded(source)
-    result = Reproduction()
+    result = RecordedPrompts()
     try:
         for state in source.file.states(to_the_end=True):
-            progress(state.number)
             result.states += 1
             prompt = recorded_prompt(state.value) if isinstance(state.value, dict) else None
             try:
                 if prompt is None:
                     row_of(source.file, state, source.spec)
-                    continue
-                different = recorded.difference(state, prompt)
+                else:
+                    result.add(recorded.difference(state, prompt), is_cut=bool(state.value.get("prompt_truncated")))
             except (SourceError, RenderError) as error:
                 result.bad.append(error)
-                continue
-            if different is None:
-                result.cut += bool(state.value.get("prompt_truncated"))
-                result.equal += not state.value.get("prompt_truncated")
-            else:
-                result.different += 1
-                if len(result.differences) < SHOWN_DIFFERENCES:
-                    result.differences.append(different)
     except SourceError as error:
         result.bad.append(error)
     return result
@@ -126,7 +66,7 @@ class _Recorded:
         self._train: list[Row] | None = None
         self._drawn: dict[int, list[Row]] = {}
 
-    def difference(self, state: State, prompt: str) -> Difference | None:
+    def difference(self, state: State, prompt: str) -> PromptDifference | None:
         """Return how a recorded prompt differs from ours, None where it does not; raises SourceError, RenderError."""
         spec, value = self._source.spec, state.value
         row = Row.of(row_of(self._source.file, state, spec).doc)
@@ -153,7 +93,7 @@ class _Recorded:
             return self._with_unknown_shots(state, prompt, ours, trial)
         return self._different(state, prompt, ours)
 
-    def _with_unknown_shots(self, state: State, prompt: str, bare: Built, trial: int) -> Difference | None:
+    def _with_unknown_shots(self, state: State, prompt: str, bare: Built, trial: int) -> PromptDifference | None:
         pieces = bare.pieces
         head = "".join(piece.span.text for piece in pieces if bare.roles[piece.message] == "system")
         tail = bare.text[len(head) :]
@@ -172,12 +112,12 @@ class _Recorded:
             state, prompt, head + known + tail, bare, len(known), len(head), why="demonstrations of the states before"
         )
 
-    def _language(self, state: State, prompt: str, row: Row) -> Difference | None:
+    def _language(self, state: State, prompt: str, row: Row) -> PromptDifference | None:
         # Windows hold whole parts of the text; the first may have the prefix token before it.
         if prompt in row.text or (prompt.endswith(row.text) and row.text):
             return None
         size = _common(prompt, row.text)
-        return Difference(where=self._where(state), offset=size, recorded=prompt, ours=row.text)
+        return PromptDifference(where=self._where(state), offset=size, recorded=prompt, ours=row.text)
 
     def _shots(self, trial: int, count: Any) -> list[Row]:
         if self._train is None:
@@ -195,12 +135,12 @@ class _Recorded:
         drawn = self._drawn[trial]
         return drawn[:count] if isinstance(count, int) and count >= 0 else drawn
 
-    def _different(self, state: State, prompt: str, ours: Built) -> Difference:
+    def _different(self, state: State, prompt: str, ours: Built) -> PromptDifference:
         return self._text_difference(state, prompt, ours.text, ours, 0, 0)
 
     def _text_difference(
         self, state: State, prompt: str, ours: str, built: Built, added: int, at: int, *, why: str | None = None
-    ) -> Difference:
+    ) -> PromptDifference:
         offset = _common(prompt, ours)
         origin: Origin | None = Origin("question", why) if why is not None else None
         if origin is None and not at <= offset < at + added:
@@ -210,7 +150,7 @@ class _Recorded:
                     origin = piece.span.origin
                     break
                 place -= len(piece.span.text)
-        return Difference(where=self._where(state), offset=offset, recorded=prompt, ours=ours, origin=origin)
+        return PromptDifference(where=self._where(state), offset=offset, recorded=prompt, ours=ours, origin=origin)
 
     def _where(self, state: State) -> str:
         position = self._source.file.position(state, "request", "prompt")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from pytest_promptfmt.core.errors import PromptfmtError, SourceError
 from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.recorded import RecordedScores, ScoredAnswer
 from pytest_promptfmt.systems.helm import reference_states
 from pytest_promptfmt.systems.helm.helm_file import HelmFile, is_train, row_of
 from pytest_promptfmt.systems.helm.helm_metrics import mapped_output, score_completions
@@ -17,58 +17,9 @@ from pytest_promptfmt.systems.helm.helm_source import HelmSource, output_mapping
 SECONDS: Final = 10.0
 """How long the completions of one state may take."""
 
-SHOWN_SCORES: Final = 100
-"""How many states a snapshot shows one by one; all are scored."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scored:
-    """One request state: its number, the id of its instance, the completion that counts, and what was read of it.
-
-    `answer` is None where the completion is none of the labels. Where references were asked about one by one, it is
-    the first of all states of the instance, `answer` the reference that comes first, and `completion` None. `scores`
-    are by metric.
-    """
-
-    number: int
-    id: str
-    completion: str | None
-    answer: str | None
-    golds: tuple[str, ...]
-    scores: dict[str, float]
-
-
-@dataclass(kw_only=True)
-class RecordedScores:
-    """The scores of all recorded completions of a file: means by metric, and the first states one by one.
-
-    `count` is how many completions, or instances of references, were scored. `not_mapped` counts completions that are
-    none of the labels, `bad` are states that cannot be scored.
-    """
-
-    count: int = 0
-    not_mapped: int = 0
-    totals: dict[str, float] = field(default_factory=dict)
-    first: list[Scored] = field(default_factory=list)
-    bad: list[PromptfmtError] = field(default_factory=list)
-
-    def add(self, scored: Scored) -> None:
-        """Count one more."""
-        self.count += 1
-        self.not_mapped += scored.answer is None
-        for name, score in scored.scores.items():
-            self.totals[name] = self.totals.get(name, 0.0) + score
-        if len(self.first) < SHOWN_SCORES:
-            self.first.append(scored)
-
-    @property
-    def means(self) -> dict[str, float]:
-        """Return the mean of each metric."""
-        return {name: total / self.count for name, total in self.totals.items()}
-
-
-def score_recorded(source: HelmSource, progress: Callable[[int], object] = lambda _number: None) -> RecordedScores:
-    """Return the scores of the recorded completions; `progress` is told the number of each state.
+def score_recorded(source: HelmSource) -> RecordedScores:
+    """Return the scores of the recorded completions.
 
     HELM counts the most probable completion, stripped; with labels only what is exactly one of them. Where references
     are asked about one by one, the states of an instance count together. States of the split train and states without
@@ -77,7 +28,7 @@ def score_recorded(source: HelmSource, progress: Callable[[int], object] = lambd
     found = RecordedScores()
     asks_references = source.spec.is_separate or source.spec.method == "ranking_binary"
     try:
-        states = _evaluated(source, found.bad, progress)
+        states = _evaluated(source, found.bad)
         for scored in _references(source, states) if asks_references else _completions(source, states):
             if isinstance(scored, SourceError):
                 found.bad.append(scored)
@@ -88,11 +39,8 @@ def score_recorded(source: HelmSource, progress: Callable[[int], object] = lambd
     return found
 
 
-def _evaluated(
-    source: HelmSource, bad: list[PromptfmtError], progress: Callable[[int], object]
-) -> Iterator[reference_states.Asked]:
+def _evaluated(source: HelmSource, bad: list[PromptfmtError]) -> Iterator[reference_states.Asked]:
     for state in source.file.states(to_the_end=True):
-        progress(state.number)
         try:
             row = row_of(source.file, state, source.spec)
         except SourceError as error:
@@ -102,7 +50,7 @@ def _evaluated(
             yield reference_states.Asked(state, row)
 
 
-def _completions(source: HelmSource, states: Iterable[reference_states.Asked]) -> Iterator[Scored | SourceError]:
+def _completions(source: HelmSource, states: Iterable[reference_states.Asked]) -> Iterator[ScoredAnswer | SourceError]:
     spec, file = source.spec, source.file
     for one in states:
         state, row = one.state, one.row
@@ -129,7 +77,7 @@ def _completions(source: HelmSource, states: Iterable[reference_states.Asked]) -
         yield _scored(one, text, answer, golds, scores)
 
 
-def _references(source: HelmSource, states: Iterator[reference_states.Asked]) -> Iterator[Scored | SourceError]:
+def _references(source: HelmSource, states: Iterator[reference_states.Asked]) -> Iterator[ScoredAnswer | SourceError]:
     """Yield the scores of each instance whose references were answered; with no answer at all it is passed over."""
     count = reference_states.token_counter(source.file)
     for group in reference_states.by_instance(states):
@@ -149,8 +97,8 @@ def _references(source: HelmSource, states: Iterator[reference_states.Asked]) ->
 
 def _scored(
     one: reference_states.Asked, text: str | None, answer: str | None, golds: Sequence[str], scores: dict[str, float]
-) -> Scored:
-    return Scored(
+) -> ScoredAnswer:
+    return ScoredAnswer(
         number=one.state.number,
         id=str(one.row.doc.get("id", "")),
         completion=text,

@@ -1,4 +1,4 @@
-"""What a snapshot shows of recorded completions: how they score now, together and one by one."""
+"""What a snapshot shows of recorded answers: how they score now, together and one by one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from pytest_promptfmt.core.recorded import RecordedScores, ScoredAnswer
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section
-from pytest_promptfmt.systems.helm.states import RecordedScores, Scored
 
 RECORDED: Final = "recorded"
 """What stands in the place of a profile in the name of the snapshot file."""
@@ -27,7 +27,7 @@ def recorded_document(header: Mapping[str, str], scores: RecordedScores) -> Docu
     return Document(dict(header), (DocRecord(1, tuple(sections)),))
 
 
-def _line(each: Scored) -> str:
+def _line(each: ScoredAnswer) -> str:
     name = f"{each.number + 1}" + (f" {each.id}" if each.id and each.id.isprintable() else "")
     if each.completion is None:
         read = f"{_quoted(each.answer or '')} comes first"
