@@ -13,7 +13,8 @@ from typer.core import TyperGroup
 
 from pytest_promptfmt.cli.convert import convert
 from pytest_promptfmt.cli.diff import diff
-from pytest_promptfmt.cli.explain import docs, explain
+from pytest_promptfmt.cli.docs import docs
+from pytest_promptfmt.cli.explain import explain
 from pytest_promptfmt.cli.formats import formats
 from pytest_promptfmt.cli.freeze import freeze
 from pytest_promptfmt.cli.init import init

@@ -1,4 +1,4 @@
-"""`promptfmt explain` and `promptfmt docs`: what the rules of the checks report, why, and what to do."""
+"""`promptfmt explain`: what the rules of the checks report, why, and what to do."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import typer
 WIDTH: Final = 100
 """Longer lines are hard to read."""
 
-_FILES = typer.Option("--checks", metavar="FILE", help="A Python file that defines rules of your own. Repeatable.")
+CHECK_FILES: Final = typer.Option(
+    "--checks", metavar="FILE", help="A Python file that defines rules of your own. Repeatable."
+)
 
 
 def explain(
     code: Annotated[str | None, typer.Argument(help="A code or name of a rule.", show_default=False)] = None,
-    checks: Annotated[list[Path] | None, _FILES] = None,
+    checks: Annotated[list[Path] | None, CHECK_FILES] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
 ) -> None:
     """Say what a rule of the checks reports, why, and what to do. Without a code all rules are listed."""
@@ -42,18 +44,3 @@ def explain(
         console.print(Markdown(page(found[0])), width=min(console.width, WIDTH))
     else:
         typer.echo(page(found[0]), nl=False)
-
-
-def docs(
-    folder: Annotated[Path, typer.Argument(help="Where to write.", show_default=False)],
-    checks: Annotated[list[Path] | None, _FILES] = None,
-) -> None:
-    """Write a page for every rule of the checks, and a page that lists them."""
-    from pytest_promptfmt.checks.documentation import pages
-    from pytest_promptfmt.checks.registry import known_checks
-
-    files = tuple(checks or ())
-    folder.mkdir(parents=True, exist_ok=True)
-    shown = [check for check in known_checks(files).values() if check.is_builtin or files]
-    for name, text in pages(shown).items():
-        (folder / name).write_text(text, "utf-8")

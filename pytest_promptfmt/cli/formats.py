@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -13,6 +13,11 @@ from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_pa
 
 if TYPE_CHECKING:
     from pytest_promptfmt.formats.format import Format
+
+_CHOICES: Final = ("Berlin", "Madrid", "Paris", "London")
+_GOLD: Final = 2
+_DOC: Final = {"question": "What is the capital of France?", "topic": "geography"}
+"""The doc that samples show: the one of lm-eval's prompt-formats proposal."""
 
 
 def formats(
@@ -39,53 +44,82 @@ def formats(
         import json
 
         typer.echo(
-            json.dumps([_as_data(layout, _kind(layout, tasks)) for layout in shown.values()], indent=2, default=dict)
+            json.dumps([_as_data(format_, _kind(format_, tasks)) for format_ in shown.values()], indent=2, default=dict)
         )
         return
     _print(shown, tasks, brief=brief)
 
 
-def _kind(layout: Format, folder: Path) -> str:
-    """Return where a format comes from, in words that are headings too."""
-    from pytest_promptfmt.formats.builtin import BUILTIN_FORMATS
-    from pytest_promptfmt.formats.literature import LITERATURE_FORMATS
-    from pytest_promptfmt.formats.registry import FOLDER
-    from pytest_promptfmt.systems import known_systems
+def sample(format_: Format) -> str:
+    """Return the prompt of a doc followed by its answer, as in a few-shot example."""
+    from pytest_promptfmt.core.task import Task, TaskDocs
+    from pytest_promptfmt.formats.apply import lay_out
+    from pytest_promptfmt.formats.labels import label_count
+    from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import synthetic_docs
 
-    if layout in BUILTIN_FORMATS:
-        return "built in"
-    if layout in LITERATURE_FORMATS:
-        return "from the literature"
-    for system in known_systems().values():
-        if layout in system.formats():
-            return f"task styles of {system.name}"
-    if (folder / FOLDER / f"{layout.name}.yaml").is_file():
+    asked = Task(name="sample", doc_to_text="question", doc_to_choice="choices", doc_to_target="answer")
+    task = lay_out(asked, format_)
+    skipped = max(0, min(_GOLD, len(_CHOICES) - (label_count(format_.choice_labels) or len(_CHOICES))))
+    choices = _CHOICES[skipped:][: label_count(format_.choice_labels)]
+    doc = {**synthetic_docs(task, count=1)[0], **_DOC, "choices": choices, "answer": _GOLD - skipped}
+    docs = TaskDocs.in_memory([{**doc, "question": ""}], [doc, doc])
+    prompt = next(task.render(docs, num_fewshot=1)).prompts[0]
+    return "".join(
+        span.text
+        for span in prompt.spans
+        if span.origin.part == "description" or (span.origin.shot == 0 and span.origin.part != "fewshot delimiter")
+    )
+
+
+def catalogue(formats: Iterable[Format]) -> str:
+    """Return formats as a section of a Markdown page: what each is, a sample, and where it comes from."""
+    from pytest_promptfmt.formats.scorers import make_scorer
+
+    blocks = []
+    for format_ in formats:
+        scorer = make_scorer(format_.scorer, format_.choice_labels)
+        facts = [f"Output type `{format_.output_type}`."]
+        facts += [f"Scorer `{scorer.name}`: reads {scorer.extracts}."] if scorer is not None else []
+        facts += [format_.notes] if format_.notes else []
+        facts += [f"Source: {format_.citation}."] if format_.citation else []
+        lines = [f"### `{format_.name}`", "", format_.summary, "", "```text", sample(format_), "```", ""]
+        blocks.append("\n".join([*lines, " ".join(facts)]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _kind(format_: Format, folder: Path) -> str:
+    """Return where a format comes from, in words that are headings too."""
+    from pytest_promptfmt.formats.registry import FOLDER, PUBLISHED, published_format
+
+    for kind, names in PUBLISHED.items():
+        if format_.name in names and format_ == published_format(format_.name):
+            return kind
+    if (folder / FOLDER / f"{format_.name}.yaml").is_file():
         return f"from {display_path(folder / FOLDER)}"
     return "from installed packages"
 
 
-def _as_data(layout: Format, kind: str) -> Mapping[str, Any]:
+def _as_data(format_: Format, kind: str) -> Mapping[str, Any]:
     import dataclasses
 
-    from pytest_promptfmt.formats.catalogue import sample
     from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS
     from pytest_promptfmt.formats.scorers import make_scorer
 
-    scorer = make_scorer(layout.scorer, layout.choice_labels)
+    scorer = make_scorer(format_.scorer, format_.choice_labels)
     fields = {
-        field.name: getattr(layout, field.name)
-        for field in dataclasses.fields(layout)
+        field.name: getattr(format_, field.name)
+        for field in dataclasses.fields(format_)
         if field.name not in ("name", *DOCUMENTATION_FIELDS)
     }
     return {
-        "name": layout.name,
+        "name": format_.name,
         "origin": kind,
-        "summary": layout.summary,
-        "sample": sample(layout),
-        "output_type": layout.output_type,
+        "summary": format_.summary,
+        "sample": sample(format_),
+        "output_type": format_.output_type,
         "scorer": None if scorer is None else {"name": scorer.name, "extracts": scorer.extracts},
-        "notes": layout.notes,
-        "citation": layout.citation,
+        "notes": format_.notes,
+        "citation": format_.citation,
         "fields": fields,
     }
 
@@ -94,18 +128,31 @@ def _print(shown: Mapping[str, Format], folder: Path, *, brief: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from pytest_promptfmt.formats.catalogue import describe
-
     console = Console(soft_wrap=True, highlight=False)
     kinds: dict[str, list[Format]] = {}
-    for layout in shown.values():
-        kinds.setdefault(_kind(layout, folder), []).append(layout)
-    for kind, layouts in kinds.items():
+    for format_ in shown.values():
+        kinds.setdefault(_kind(format_, folder), []).append(format_)
+    for kind, formats in kinds.items():
         console.print(Text(kind, style="bold underline"))
-        for layout in layouts:
-            name, *lines = (visible(line) for line in describe(layout))
-            console.print(Text(name, style="bold cyan"))
-            for line in lines[:1] if brief else lines:
-                console.print(Text(line, style="green" if line.startswith("  | ") else ""))
-            if not brief:
-                console.print()
+        for format_ in formats:
+            console.print(Text(visible(format_.name), style="bold cyan"))
+            console.print(Text(visible(f"  {format_.summary}")))
+            if brief:
+                continue
+            for line in _details(format_):
+                console.print(Text(visible(line), style="green" if line.startswith("  | ") else ""))
+            console.print()
+
+
+def _details(format_: Format) -> Iterator[str]:
+    """Yield the indented lines below a format's summary: its sample, how answers are read, notes and source."""
+    from pytest_promptfmt.formats.scorers import make_scorer
+
+    yield from (f"  | {line}" for line in sample(format_).splitlines())
+    yield f"  output type: {format_.output_type}"
+    scorer = make_scorer(format_.scorer, format_.choice_labels)
+    if scorer is not None:
+        yield f"  scorer {scorer.name}: reads {scorer.extracts}"
+    for title, text in (("notes", format_.notes), ("source", format_.citation)):
+        if text:
+            yield f"  {title}: {text}"

@@ -5,12 +5,6 @@ Nothing here reads docs or renders; a format turns a task's field mappings into 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-
-from pytest_promptfmt.core.errors import FormatError, PromptfmtError
-from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats.apply import (
     LaidOutTask,
     Overwritten,
@@ -21,10 +15,21 @@ from pytest_promptfmt.formats.apply import (
     lay_out,
     overwritten,
 )
+from pytest_promptfmt.formats.attempts import (
+    Attempt,
+    attempts,
+    base_format,
+    is_variant,
+    laid_out,
+    lay_out_as,
+    remarks,
+    variant_names,
+    wanted_formats,
+)
 from pytest_promptfmt.formats.format import Format
+from pytest_promptfmt.formats.names import split_name, split_suffix
 from pytest_promptfmt.formats.registry import find_format, known_formats, register_format
-from pytest_promptfmt.formats.suffix import split_name, split_suffix
-from pytest_promptfmt.formats.template import Resolve, TemplatedTask, apply_template, has_template
+from pytest_promptfmt.formats.template import apply_template
 from pytest_promptfmt.formats.variants import AXES, variants_of, vary
 
 __all__ = [
@@ -56,102 +61,3 @@ __all__ = [
     "vary",
     "wanted_formats",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """A task laid out, or the reason why it cannot be; `task` then is the task as written, in the format's name."""
-
-    task: Task
-    error: PromptfmtError | None = None
-
-
-def attempts(
-    task: Task, formats: Sequence[str] = (), *, variants: Sequence[str] = (), resolve: Resolve | None = None
-) -> Iterator[Attempt]:
-    """Yield what is tested for one task that was read: each format on its own, so that one failing hides no other.
-
-    Each declared format gives a task of its own; a suffix in the task's name (`subtask_a@mcqa`) chooses one. A task
-    that names no format stays as it is (with its `template:` applied), followed by itself in each of `formats`.
-    `variants` (axes such as `enumerator`, single values such as `enumerator-roman`, or `all`) add each variant of each
-    of these formats. `resolve` gives the class that a `!function` in `template:` names, where the user allows its code.
-    """
-    try:
-        names = wanted_formats(task, formats)
-    except PromptfmtError as error:
-        yield Attempt(task, error)
-        return
-    for name in names:
-        yield _attempt(task, name, resolve)
-    for name in names if variants else ():
-        try:
-            varied = () if name is None else variant_names(task, name, variants)
-        except FormatError:
-            continue  # told above, where the format itself was tried
-        for variant in varied:
-            yield _attempt(task, variant, resolve)
-
-
-def _attempt(task: Task, name: str | None, resolve: Resolve | None) -> Attempt:
-    try:
-        return Attempt(lay_out_as(task, name, resolve=resolve))
-    except PromptfmtError as error:
-        bare = split_name(task.name)[0] if split_name(task.name)[1] == name else task.name
-        return Attempt(dataclasses.replace(as_written(task), name=bare or task.name, format=name), error)
-
-
-def laid_out(
-    task: Task, formats: Sequence[str] = (), *, variants: Sequence[str] = (), resolve: Resolve | None = None
-) -> tuple[Task, ...]:
-    """Return the tasks of `attempts`. Raises the first error: a format that is unknown or does not fit."""
-    tasks = []
-    for attempt in attempts(task, formats, variants=variants, resolve=resolve):
-        if attempt.error is not None:
-            raise attempt.error
-        tasks.append(attempt.task)
-    return tuple(tasks)
-
-
-def base_format(name: str | None) -> str | None:
-    """Return the format that a name such as `mcqa+enumerator-roman` is a variant of; the name itself otherwise."""
-    return None if name is None else name.partition("+")[0]
-
-
-def is_variant(name: str | None) -> bool:
-    """Return whether the name is that of a variant."""
-    return base_format(name) != name
-
-
-def remarks(task: Task, *, replaced: bool = True) -> Iterator[str]:
-    """Yield what laying out a task did that its author should know: values set, and unless told not to, `replaced`."""
-    if isinstance(task, LaidOutTask | TemplatedTask):
-        yield from task.notes
-    for value in task.overwritten if replaced and isinstance(task, LaidOutTask) else ():
-        where = f"{value.position}: " if value.position is not None else ""
-        yield f"{where}{value.key} is {value.written!r}, and the format {task.format!r} makes it {value.becomes!r}"
-
-
-def wanted_formats(task: Task, formats: Sequence[str] = ()) -> tuple[str | None, ...]:
-    """Return the formats that a task is tested in; None is the task as it is. Raises FormatError."""
-    _, suffix = split_suffix(task)
-    chosen = (suffix,) if suffix is not None else declared_formats(task)
-    return chosen or (None, *dict.fromkeys(formats))
-
-
-def variant_names(task: Task, name: str, variants: Sequence[str]) -> tuple[str, ...]:
-    """Return the canonical names of the wanted variants of `task@name`. Raises FormatError."""
-    bare, _ = split_suffix(task)
-    axes = () if "all" in variants else variants
-    return tuple(layout.name for layout in variants_of(format_of(bare, name), axes))
-
-
-def lay_out_as(task: Task, name: str | None, *, resolve: Resolve | None = None) -> Task:
-    """Return the task in the named format; for None the task as it is, with its `template:` applied."""
-    task, _ = split_suffix(task)
-    if has_template(task) and declared_formats(task):
-        raise FormatError(
-            f"task {task.name!r} has both formats and template",
-            position=task.position("template"),
-            hint="each of them writes the prompt: keep one",
-        )
-    return apply_template(task, resolve) if name is None else apply_format(task, name)

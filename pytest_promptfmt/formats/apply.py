@@ -11,10 +11,10 @@ from typing import Any
 from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean
 from pytest_promptfmt.core.task import UNSET, CodeAssembly, FewShot, Spec, Task
 from pytest_promptfmt.formats.builder import STAND_INS, Fields, Templates, build_templates
-from pytest_promptfmt.formats.declared import declared, is_single
 from pytest_promptfmt.formats.fields import choices_field, text_field
 from pytest_promptfmt.formats.format import PROMPT_FIELDS, TEXT_FIELDS, Format
 from pytest_promptfmt.formats.jinja_text import has_markup
+from pytest_promptfmt.formats.names import declared, is_single
 from pytest_promptfmt.formats.reading import Mappings, declared_mappings, read_mappings
 from pytest_promptfmt.formats.registry import find_format, known_formats
 from pytest_promptfmt.formats.scorers import Scorer, make_scorer

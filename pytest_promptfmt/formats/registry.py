@@ -1,27 +1,58 @@
-"""Where formats are found by name: built in, entry points, registered by code, `formats/*.yaml` beside the tasks."""
+"""Formats by name: published, of installed packages, registered by code, and `formats/*.yaml` beside the tasks."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from functools import cache, lru_cache
-from importlib import import_module
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
-import yaml
-
-from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean, display_path
-from pytest_promptfmt.formats.builtin import BUILTIN_FORMATS
+from pytest_promptfmt.core.errors import FormatError, Position, SourceError, did_you_mean, display_path
+from pytest_promptfmt.core.yaml_parser import parse_file
 from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS, Format
-from pytest_promptfmt.formats.literature import LITERATURE_FORMATS
+
+PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "built in": ("mcqa", "cloze", "generate", "cot"),
+        "from the literature": (
+            "mmlu",
+            "mmlu_single_space",
+            "mmlu_without_topic",
+            "mmlu_without_topic_fixed",
+            "helm",
+            "helm_without_topic",
+            "helm_without_topic_fixed",
+            "lm_eval_2023",
+            "mmlu_pro",
+            "mmlu_pro_cot",
+            "structured",
+            "structured_without_topic",
+        ),
+        "task styles of eval-framework": (
+            "ef_mc",
+            "ef_mc_olmes",
+            "ef_mc_completion",
+            "ef_cloze",
+            "ef_bpb",
+            "ef_mc_idk",
+            "ef_cloze_idk",
+        ),
+    }
+)
+"""The formats of data/formats by where they come from, in the order in which they are listed.
+
+Headers are descriptions, so they are written once before all shots. Where a source has no rule (labels, what joins the
+choices, the delimiters between shots) its formats take `A. ` lines and lm-eval's delimiters, and their notes say so.
+"""
 
 ENTRY_POINT_GROUP = "pytest_promptfmt.formats"
 FOLDER = "formats"
 """The folder beside the tasks whose YAML files are formats, named by their stems."""
 
+_DATA: Final = Path(__file__).parent.parent / "data" / "formats"
 _TASK_KEYS = ("task", "group", "class")
 """Keys that make a file one of lm-eval's, whatever its folder is called."""
 
@@ -35,12 +66,13 @@ def register_format(format_: Format) -> Format:
 
 
 def known_formats(directory: Path | None = None) -> Mapping[str, Format]:
-    """Return every format by name: built-ins, entry points, registered ones, then those in `directory/formats/`.
+    """Return every format by name: published, entry points, registered ones, then those in `directory/formats/`.
 
     Later ones replace earlier ones of the same name. Raises FormatError, with the file and line or the entry point,
     for a format that cannot be read.
     """
-    formats = {**_installed(), **_registered}
+    published = {name: published_format(name) for names in PUBLISHED.values() for name in names}
+    formats = {**published, **_entry_point_formats(), **_registered}
     for name in _file_names(directory):
         format_ = _file_format(name, directory, ())
         if format_ is not None:
@@ -51,36 +83,49 @@ def known_formats(directory: Path | None = None) -> Mapping[str, Format]:
 def find_format(name: str, directory: Path | None = None, position: Position | None = None) -> Format:
     """Return the format of that name. Raises FormatError with a did-you-mean when there is none.
 
-    Other files of `directory/formats/` are not read.
+    Of the published formats and the files of `directory/formats/` only what this one starts from is read.
     """
     return _find(name, directory, position, ())
 
 
+@cache
+def published_format(name: str) -> Format:
+    """Return the format of data/formats, whatever else has its name. Raises KeyError for a name not in `PUBLISHED`."""
+    if not any(name in names for names in PUBLISHED.values()):
+        raise KeyError(name)
+
+    def start(base: str | None, _position: Position) -> Format:
+        return Format(name=name) if base is None else published_format(base)
+
+    format_ = _read_format(_DATA / f"{name}.yaml", start)
+    assert format_ is not None, "a task or group is not a format"
+    return format_
+
+
 def _find(name: str, directory: Path | None, position: Position | None, route: tuple[str, ...]) -> Format:
     format_ = _file_format(name, directory, route) if name not in route else None
-    if format_ is None:
-        format_ = _registered.get(name) or _installed().get(name)
-    if format_ is None:
-        known = [*_installed(), *_registered, *_file_names(directory)]
+    format_ = format_ or _registered.get(name) or _entry_point_formats().get(name)
+    if format_ is not None:
+        return format_
+    try:
+        return published_format(name)
+    except KeyError:
+        published = (name for names in PUBLISHED.values() for name in names)
+        known = [*published, *_entry_point_formats(), *_registered, *_file_names(directory)]
         raise FormatError(
             f"there is no format {name!r}",
             position=position,
             hint=did_you_mean(name, known) or f"there are {', '.join(known)}",
-        )
-    return format_
+        ) from None
 
 
 @cache
-def _installed() -> Mapping[str, Format]:
-    systems = import_module(f"{__package__.partition('.')[0]}.systems").known_systems()
-    of_systems = [format_ for system in systems.values() for format_ in system.formats()]
-    formats = {format_.name: format_ for format_ in (*BUILTIN_FORMATS, *LITERATURE_FORMATS, *of_systems)}
-    for entry_point in entry_points(group=ENTRY_POINT_GROUP):
-        formats.update({format_.name: format_ for format_ in _entry_point_formats(entry_point)})
-    return formats
+def _entry_point_formats() -> Mapping[str, Format]:
+    points = entry_points(group=ENTRY_POINT_GROUP)
+    return {format_.name: format_ for point in points for format_ in _formats_of(point)}
 
 
-def _entry_point_formats(entry_point: EntryPoint) -> Iterator[Format]:
+def _formats_of(entry_point: EntryPoint) -> Iterator[Format]:
     try:
         value = entry_point.load()
         if isinstance(value, type) and issubclass(value, Format):
@@ -92,7 +137,7 @@ def _entry_point_formats(entry_point: EntryPoint) -> Iterator[Format]:
         ) from error
     for format_ in (value,) if isinstance(value, Format) else value:
         if not isinstance(format_, Format):
-            raise FormatError(f"the entry point {entry_point.name!r} gives {format_!r}, which is no Format")
+            raise FormatError(f"the entry point {entry_point.name!r} gives {format_!r}, which is not a Format")
         yield format_
 
 
@@ -104,46 +149,42 @@ def _file_names(directory: Path | None) -> list[str]:
 def _file_format(name: str, directory: Path | None, route: tuple[str, ...]) -> Format | None:
     """Return the format in `formats/<name>.yaml`; None when there is no such file, or when it is a task or group.
 
-    `route` are the formats that start from this one: a name among them means the installed format.
+    `route` are the formats that start from this one: a name among them means the format that is not in a file.
     """
     if directory is None or name not in _file_names(directory):
         return None
-    path = directory / FOLDER / f"{name}.yaml"
-    fields, lines = _read_yaml(path, path.stat().st_mtime_ns)
-    if isinstance(fields, Mapping) and any(key in fields for key in _TASK_KEYS):
+
+    def start(base: str | None, position: Position) -> Format:
+        return _find(base or "mcqa", directory, position, (*route, name))
+
+    return _read_format(directory / FOLDER / f"{name}.yaml", start)
+
+
+def _read_format(path: Path, start: Callable[[str | None, Position], Format]) -> Format | None:
+    """Return the format that a file describes, named like it; None when the file is a task or group.
+
+    `start` gives the format that the file starts from, by its `type` (None where it names none) and the place of that.
+    Raises FormatError with the place of a mistake.
+    """
+    try:
+        parsed = parse_file(path, path.stat())
+    except SourceError as error:
+        message = f"this format cannot be read: {error.message}"
+        raise FormatError(message, position=error.position, hint=error.hint) from error
+    except OSError as error:
+        raise FormatError(f"this format cannot be read: {error.strerror}", position=Position(path)) from error
+    fields = parsed.values
+    if any(key in fields for key in _TASK_KEYS):
         return None
 
     def where(field: str) -> Position:
-        return Position(path, lines.get(field))
+        return parsed.locate((field,)) or Position(path)
 
-    if not isinstance(fields, Mapping):
-        raise FormatError(
-            "a format file holds a mapping of fields", position=Position(path, 1), hint='question_prefix: "Q: "'
-        )
-    base_name = fields.get("type", "mcqa")
-    if not isinstance(base_name, str):
-        raise FormatError(f"type {base_name!r} is no name of a format", position=where("type"), hint="type: mcqa")
-    base = _find(base_name, directory, where("type"), (*route, name))
+    base_name = fields.get("type")
+    if "type" in fields and not isinstance(base_name, str):
+        raise FormatError(f"type {base_name!r} is not the name of a format", position=where("type"), hint="type: mcqa")
+    base = start(base_name, where("type"))
     documentation: dict[str, Any] = {key: str(fields[key] or "") for key in DOCUMENTATION_FIELDS if key in fields}
-    documentation.setdefault("summary", f"{base_name} as changed in {display_path(path)}")
+    documentation.setdefault("summary", f"{base_name or 'mcqa'} as changed in {display_path(path)}")
     overrides = {key: value for key, value in fields.items() if key not in ("type", *DOCUMENTATION_FIELDS)}
-    return dataclasses.replace(base, name=name, **documentation).changed(overrides, where)
-
-
-@lru_cache(maxsize=256)
-def _read_yaml(path: Path, _modified: int) -> tuple[Any, Mapping[str, int]]:
-    """Return the content of a file and the line of each top-level key."""
-    try:
-        source = path.read_text("utf-8")
-        node = yaml.compose(source, Loader=yaml.SafeLoader)
-        lines = {}
-        if isinstance(node, yaml.MappingNode):
-            lines = {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
-            if any(key in lines for key in _TASK_KEYS):
-                return dict.fromkeys(lines), lines
-        return yaml.safe_load(source), lines
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        mark = getattr(error, "problem_mark", None)
-        position = Position(path, mark.line + 1, mark.column + 1) if mark else Position(path)
-        problem = getattr(error, "problem", None) or error
-        raise FormatError(f"this format cannot be read: {problem}", position=position) from error
+    return dataclasses.replace(base, name=path.stem, **documentation).changed(overrides, where)

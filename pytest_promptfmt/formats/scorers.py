@@ -54,7 +54,7 @@ def _first_token(labels: ChoiceLabels, _arguments: Mapping[str, Any]) -> Scorer:
         }
         return Scorer(
             name="first_token",
-            extracts="the whole response without outer blanks (as upstream), and beside it what follows the last"
+            extracts="the whole response without outer whitespace (as upstream), and beside it what follows the last"
             " 'The final answer is'",
             filter_list=(upstream, _pipeline("final_answer", final)),
         )
@@ -62,7 +62,7 @@ def _first_token(labels: ChoiceLabels, _arguments: Mapping[str, Any]) -> Scorer:
     return Scorer(
         name="first_token",
         extracts="the label that the response begins with ('C', '(C)', 'C. Paris'), and beside it what upstream reads:"
-        " the whole response without outer blanks",
+        " the whole response without outer whitespace",
         filter_list=(_pipeline("first_token", leading), upstream),
     )
 

@@ -17,7 +17,7 @@ from importlib import resources
 from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_promptfmt.formats.suffix import split_name
+from pytest_promptfmt.formats import split_name
 from pytest_promptfmt.results.clusters import CATEGORIES, Clusters
 from pytest_promptfmt.results.wording import printable
 

@@ -7,7 +7,7 @@ system imports from inside it: whoever needs one asks here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -19,7 +19,6 @@ from pytest_promptfmt.core.errors import SettingsError, SourceError
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.task import Task
-    from pytest_promptfmt.formats.format import Format
     from pytest_promptfmt.systems.lm_eval.index import TaskIndex
     from pytest_promptfmt.systems.lm_eval.kinds import Kind
     from pytest_promptfmt.systems.lm_eval.yaml import YamlFile
@@ -120,10 +119,6 @@ class System(ABC):
     def class_task(self, file: YamlFile, path: Path) -> Task | None:
         """Return the task of a YAML file with lm-eval's key `class` where this system makes its prompts."""
         return None
-
-    def formats(self) -> Iterable[Format]:
-        """Return the formats that come with it."""
-        return ()
 
 
 def register_system(system: System) -> System:

@@ -9,7 +9,7 @@ from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.profile import builtin_profile
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import TaskDocs
-from pytest_promptfmt.systems.eval_framework.class_formats import EVAL_FRAMEWORK_FORMATS
+from pytest_promptfmt.formats.registry import PUBLISHED, published_format
 
 DOC = {"question": "Which falls?", "choices": ["stone", "smoke"], "answer": 0}
 SHOT = {"question": "Which rises?", "choices": ["iron", "smoke", "lead"], "answer": 1}
@@ -92,4 +92,5 @@ def test_a_word_that_a_field_does_not_take_is_told(field: str) -> None:
 
 
 def test_every_style_has_a_source() -> None:
-    assert all(layout.citation and layout.summary for layout in EVAL_FRAMEWORK_FORMATS)
+    styles = [published_format(name) for name in PUBLISHED["task styles of eval-framework"]]
+    assert all(style.citation and style.summary for style in styles)

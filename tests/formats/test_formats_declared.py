@@ -292,7 +292,7 @@ MISTAKES = {
         "choice_labels",
     ),
     "topic that is not set": ("formats:\n  type: mcqa\n  instruction: '{{ _topic }}'", 7, "no topic is set", "topic"),
-    "name with a slash": ("formats:\n  a/b: null", 6, "'a/b' is no name of a format", "mcqa"),
+    "name with a slash": ("formats:\n  a/b: null", 6, "'a/b' is not the name of a format", "mcqa"),
     "both template and formats": ("formats: mcqa\ntemplate: mcq", 6, "both formats and template", "keep one"),
 }
 

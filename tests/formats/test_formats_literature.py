@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from format_pieces import differences, placeholders, prompt_pieces
 
 from pytest_promptfmt.core.task import Task, TaskDocs
 from pytest_promptfmt.formats import apply_format, known_formats
-from pytest_promptfmt.formats.literature import LITERATURE_FORMATS
-from pytest_promptfmt.formats.pieces import differences, prompt_pieces, stand_in
+from pytest_promptfmt.formats.registry import PUBLISHED, published_format
 from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import synthetic_docs
 
 QUESTION = "Which is a cat?"
@@ -45,6 +45,7 @@ COT_INSTRUCTION = (
     INTRO + ' about biology. Think step by step and then output the answer in the format of "The answer is (X)"'
     " at the end.\n\n"
 )
+LITERATURE = PUBLISHED["from the literature"]
 TASK = Task(name="t", doc_to_text="question", doc_to_target="answer", doc_to_choice="choices")
 
 
@@ -69,10 +70,10 @@ def test_instruction_with_topic_and_reasoning_is_the_header_of_mmlu_pro_cot() ->
 
 
 def test_every_format_is_covered_here() -> None:
-    assert {layout.name for layout in LITERATURE_FORMATS} == {*PROMPTS, "mmlu_pro"}
+    assert set(LITERATURE) == {*PROMPTS, "mmlu_pro"}
 
 
-@pytest.mark.parametrize("name", [layout.name for layout in LITERATURE_FORMATS])
+@pytest.mark.parametrize("name", LITERATURE)
 def test_header_stands_once_before_all_demonstrations(name: str) -> None:
     layout = known_formats()[name]
     header = layout.description or "Question: "
@@ -95,7 +96,7 @@ def test_header_stands_once_before_all_demonstrations(name: str) -> None:
 def test_fixed_pair_differs_in_the_topic_alone(with_topic: str, without: str) -> None:
     formats = known_formats()
     first, second = formats[with_topic], formats[without]
-    asked = stand_in(first)
+    asked = placeholders(first)
     assert differences(first, second, asked) == ("description",)
     header, bare = (
         next((piece.text for piece in prompt_pieces(layout, asked) if piece.kind == "description"), "")
@@ -109,7 +110,7 @@ def test_fixed_pair_differs_in_the_topic_alone(with_topic: str, without: str) ->
 )
 def test_pair_as_published_differs_in_a_second_place(with_topic: str, without: str) -> None:
     formats = known_formats()
-    found = differences(formats[with_topic], formats[without], stand_in(formats[with_topic]))
+    found = differences(formats[with_topic], formats[without], placeholders(formats[with_topic]))
     assert found == ("description", "choices_prefix")
 
 
@@ -142,8 +143,9 @@ def test_topic_that_looks_like_jinja_stays_text() -> None:
     assert rendered("helm", topic="{{ question }}").startswith(f"{INTRO} about {{{{ question }}}}.\n\n")
 
 
-@pytest.mark.parametrize("layout", LITERATURE_FORMATS, ids=lambda layout: layout.name)
-def test_every_format_says_what_it_is_and_where_it_is_from(layout) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("name", LITERATURE)
+def test_every_format_says_what_it_is_and_where_it_is_from(name: str) -> None:
+    layout = published_format(name)
     assert layout.summary
     assert "http" in layout.citation or "arXiv" in layout.citation
     assert layout.notes or layout.name == "helm"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from format_pieces import Asked, answer_pieces, prompt_pieces, shown_order, target_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,6 @@ from pytest_promptfmt.core.task import Task, TaskDocs
 from pytest_promptfmt.formats import Format, LaidOutTask, known_formats, lay_out, variants_of
 from pytest_promptfmt.formats.jinja_text import grammar, literal, printed, sealed
 from pytest_promptfmt.formats.labels import label_count
-from pytest_promptfmt.formats.pieces import Asked, answer_pieces, prompt_pieces, shown_order, target_text
 
 EVERY = tuple(made for layout in known_formats().values() for made in (layout, *variants_of(layout)))
 TASK = Task(name="t", doc_to_text="question", doc_to_target="answer", doc_to_choice="choices")

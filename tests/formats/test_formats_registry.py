@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import Format, find_format, known_formats, laid_out, register_format, registry
-from pytest_promptfmt.formats.builtin import BUILTIN_FORMATS
+from pytest_promptfmt.formats.registry import PUBLISHED, published_format
 from pytest_promptfmt.systems.task_files import load_tasks
 
 TASK = "task: t\ndoc_to_text: question\ndoc_to_target: answer\ndoc_to_choice: choices\n"
@@ -36,15 +37,39 @@ def read(folder: Path) -> Task:
 @pytest.fixture
 def fresh_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(registry, "_registered", {})
-    registry._installed.cache_clear()
+    registry._entry_point_formats.cache_clear()
     yield
-    registry._installed.cache_clear()
+    registry._entry_point_formats.cache_clear()
 
 
 def test_built_in_formats_come_first() -> None:
-    assert (
-        list(known_formats())[:4] == [layout.name for layout in BUILTIN_FORMATS] == ["mcqa", "cloze", "generate", "cot"]
+    assert list(known_formats())[:4] == ["mcqa", "cloze", "generate", "cot"]
+
+
+def test_published_formats_are_the_files_of_the_package() -> None:
+    files = {path.stem for path in (Path(registry.__file__).parents[1] / "data" / "formats").iterdir()}
+    listed = [name for names in PUBLISHED.values() for name in names]
+    assert sorted(listed) == sorted(files)
+    assert [published_format(name).name for name in listed] == listed
+    with pytest.raises(KeyError):
+        published_format("mine")
+
+
+def test_published_formats_are_read_when_they_are_asked_for() -> None:
+    code = (
+        "from pytest_promptfmt.formats import find_format\n"
+        "from pytest_promptfmt.formats.registry import published_format\n"
+        "assert published_format.cache_info().currsize == 0\n"
+        "find_format('mmlu_pro')  # which starts from mmlu\n"
+        "assert published_format.cache_info().currsize == 2"
     )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_format_of_a_user_does_not_change_published_formats_of_other_names(folder: Path) -> None:
+    write(folder, "mmlu", 'question_prefix: "Q: "')
+    assert find_format("mmlu", folder).question_prefix == "Q: "
+    assert find_format("mmlu_pro", folder).question_prefix is None
 
 
 def test_every_format_says_what_it_is() -> None:
@@ -78,7 +103,7 @@ def test_formats_that_start_from_each_other_end_at_the_installed_ones(folder: Pa
     write(folder, "b", "type: a")
     with pytest.raises(FormatError, match="no format 'a'") as caught:
         find_format("a", folder)
-    assert str(caught.value.position).endswith("formats/b.yaml:1")
+    assert str(caught.value.position).endswith("formats/b.yaml:1:1")
 
 
 def test_tasks_in_a_folder_called_formats_are_no_formats(folder: Path) -> None:
@@ -101,15 +126,15 @@ def test_broken_file_does_not_hide_other_formats(folder: Path) -> None:
     ("source", "line", "says", "hint"),
     [
         ("type: mcqaa\n", 1, "no format 'mcqaa'", "mcqa"),
-        ("type: 3\n", 1, "type 3 is no name", "mcqa"),
+        ("type: 3\n", 1, "type 3 is not the name", "mcqa"),
         ("type: mcqa\nanswer_promt: x\n", 2, "no field 'answer_promt'", "answer_prompt"),
         ("type: mcqa\nchoice_labels: leters\n", 2, "'leters'", "letters"),
-        ("- a\n", 1, "a mapping of fields", "question_prefix"),
-        ("", 1, "a mapping of fields", "question_prefix"),
+        ("- a\n", 1, "a list at its top level", ""),
+        ("", None, "nothing at its top level", ""),
     ],
 )
 def test_mistake_in_a_format_file_is_told_with_its_line(
-    folder: Path, source: str, line: int, says: str, hint: str
+    folder: Path, source: str, line: int | None, says: str, hint: str
 ) -> None:
     write(folder, "mine", source)
     with pytest.raises(FormatError) as caught:

@@ -1,10 +1,11 @@
-"""Variants change one axis: by name, canonically, and provably nothing else."""
+"""Variants change one axis: by name, canonically, and nothing else."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import pytest
+from format_pieces import CHANGED_BY_AXIS, Asked, differences, undeclared_changes
 
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.task import Task, TaskDocs
@@ -17,8 +18,7 @@ from pytest_promptfmt.formats import (
     variants_of,
     vary,
 )
-from pytest_promptfmt.formats.pieces import Asked, differences
-from pytest_promptfmt.formats.variants import Variant, parse_variant, split_variants, undeclared_changes
+from pytest_promptfmt.formats.variants import Variant, parse_variant, split_variants
 
 TASK = Task(name="t", doc_to_text="question", doc_to_target="answer", doc_to_choice="choices")
 DOC = {"question": "Q", "choices": ["Rome", "Oslo", "Ulm"], "answer": 1, "topic": "T"}
@@ -93,12 +93,12 @@ def test_every_variant_of_a_format_changes_exactly_its_axis(name: str) -> None:
     naming_labels = {"instruction", "answer_prompt"}  # of generate: `one of A, B or C`
     for varied in variants_of(layout):
         (variant,) = split_variants(varied.name)[1]
-        allowed = {*AXES[variant.axis].kinds, *(naming_labels if variant.axis == "enumerator" else ())}
+        allowed = {*CHANGED_BY_AXIS[variant.axis].kinds, *(naming_labels if variant.axis == "enumerator" else ())}
         assert set(differences(layout, varied, asked)) <= allowed, varied.name
         assert undeclared_changes(layout, varied, [variant.axis]) == ()
 
 
-def test_proof_finds_what_an_axis_does_not_declare() -> None:
+def test_oracle_finds_what_an_axis_may_not_change() -> None:
     layout = known_formats()["mcqa"]
     sneaky = dataclasses.replace(layout, choice_labels="roman", answer_prompt="Answer: ")
     assert undeclared_changes(layout, sneaky, ["enumerator"]) == ("answer_prompt",)

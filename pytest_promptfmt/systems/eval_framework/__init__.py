@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_promptfmt.core.task import Task
-    from pytest_promptfmt.formats.format import Format
     from pytest_promptfmt.systems.lm_eval.yaml import YamlFile
 
 
@@ -42,12 +41,6 @@ class EvalFramework(System):
         from pytest_promptfmt.systems.eval_framework.tasks import names_task_class, task_of_class_file
 
         return task_of_class_file(file, path) if names_task_class(file.config, file.path) else None
-
-    def formats(self) -> tuple[Format, ...]:
-        """Return the task styles of eval-framework."""
-        from pytest_promptfmt.systems.eval_framework.class_formats import EVAL_FRAMEWORK_FORMATS
-
-        return EVAL_FRAMEWORK_FORMATS
 
 
 SYSTEM: Final = EvalFramework()

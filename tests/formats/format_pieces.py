@@ -1,12 +1,13 @@
-"""What a format writes for one doc, piece by piece, computed without the templates.
+"""What a format writes for one doc, piece by piece, computed without the templates: the oracle of the format tests.
 
-A second reading of the same fields: it says which field each piece of a prompt comes from, so that two formats can be
-compared piece by piece, and the templates can be tested against it.
+A second reading of the same fields: it says which field each piece of a prompt comes from, so that the templates can be
+tested against it, two formats compared piece by piece, and a variant shown to change nothing but its axis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -16,9 +17,10 @@ from jinja2 import meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from pytest_promptfmt.core.errors import FormatError
-from pytest_promptfmt.formats.format import Format
+from pytest_promptfmt.formats.builder import LABEL_VARIABLES
+from pytest_promptfmt.formats.format import PROMPT_FIELDS, TEXT_FIELDS, Format
 from pytest_promptfmt.formats.jinja_text import grammar, has_markup
-from pytest_promptfmt.formats.labels import first_labels
+from pytest_promptfmt.formats.labels import first_labels, label_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,10 @@ def prompt_pieces(layout: Format, asked: Asked) -> tuple[Piece, ...]:
 
 
 def answer_pieces(layout: Format, asked: Asked) -> tuple[Piece, ...]:
-    """Return what follows the prompt in a demonstration: gap, gen prefix if any, target, shot delimiter.
+    """Return what follows the prompt in a shot: gap, gen prefix if any, target, shot delimiter.
 
-    The gaps are lm-eval 0.4.13's: the target delimiter unless blanks stand around it already, one space after a gen
-    prefix that does not end in a blank.
+    The gaps are lm-eval 0.4.13's: the target delimiter unless there is whitespace around it already, one space after
+    a gen prefix that does not end in whitespace.
     """
     written = _Written(layout, asked)
     written.add("gen_prefix")
@@ -128,7 +130,7 @@ def differing_kinds(first: Sequence[Piece], second: Sequence[Piece]) -> tuple[st
 
 
 def differences(first: Format, second: Format, asked: Asked) -> tuple[str, ...]:
-    """Return the kinds of pieces in which two formats differ for one doc, demonstrations included."""
+    """Return the kinds of pieces in which two formats differ for one doc, shots included."""
     return differing_kinds(
         (*prompt_pieces(first, asked), *answer_pieces(first, asked)),
         (*prompt_pieces(second, asked), *answer_pieces(second, asked)),
@@ -190,8 +192,8 @@ def listing(labels: Sequence[str], word: str) -> str:
     return f"{', '.join(labels[:-1])} {word} {labels[-1]}" if len(labels) > 1 else "".join(labels)
 
 
-def stand_in(layout: Format, choices: int = 4) -> Asked:
-    """Return a doc of readable stand-ins (`«question»`) that has every column the format's texts use."""
+def placeholders(layout: Format, choices: int = 4) -> Asked:
+    """Return a doc of readable placeholders (`«question»`) that has every column the format's texts use."""
     texts = [getattr(layout, name) for name in ("description", "instruction", "question_prefix", "answer_instruction")]
     texts += [layout.answer_prompt, layout.gen_prefix, layout.section_separator, layout.choices_prefix]
     names: set[str] = set()
@@ -205,3 +207,58 @@ def stand_in(layout: Format, choices: int = 4) -> Asked:
         topic="«topic»",
         columns=columns,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What an axis may change: fields of `Format`, and kinds of pieces."""
+
+    fields: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+
+_DESCRIPTORS = ("question_prefix", "choices_prefix", "answer_prompt")
+CHANGED_BY_AXIS: Mapping[str, Allowed] = {
+    "enumerator": Allowed(("choice_labels",), ("label", "target")),
+    "label_style": Allowed(("label_prefix", "label_suffix"), ("label_prefix", "label_suffix")),
+    "choice_separator": Allowed(("choice_delimiter",), ("choice_delimiter",)),
+    "section_separator": Allowed(("section_separator",), ("section_separator",)),
+    "descriptor_separator": Allowed(_DESCRIPTORS, _DESCRIPTORS),
+    "descriptor_casing": Allowed(_DESCRIPTORS, _DESCRIPTORS),
+    "answer_gap": Allowed(("target_delimiter",), ("target_delimiter",)),
+    "choice_order": Allowed(("choice_order",), ("choice", "target")),
+}
+
+
+def undeclared_changes(base: Format, varied: Format, axes: Iterable[str]) -> tuple[str, ...]:
+    """Return what differs between two formats beyond these axes: fields, pieces of a prompt, or a gold that moved.
+
+    Empty when the axes are all that differs. Fields are compared as data, then prompts and shots of readable
+    docs of 1, 2 and 4 choices with each choice as the gold one.
+    """
+    chosen = [CHANGED_BY_AXIS[name] for name in axes]
+    fields = {name for allowed in chosen for name in allowed.fields}
+    kinds = {kind for allowed in chosen for kind in allowed.kinds}
+    if "label" in kinds:  # texts that name the labels change with them
+        kinds |= {name for name in TEXT_FIELDS if _names_labels(getattr(base, name))}
+    problems = [name for name in PROMPT_FIELDS if name not in fields and getattr(base, name) != getattr(varied, name)]
+    for asked in _probes(base, varied):
+        problems += [kind for kind in differences(base, varied, asked) if kind not in kinds]
+        shown = [(asked.choices or ())[position] for position in shown_order(varied, asked)]
+        if sorted(shown) != sorted(asked.choices or ()):
+            problems.append("choices lost or repeated")
+        if shown[shown_order(varied, asked).index(gold_index(asked))] != (asked.choices or ())[gold_index(asked)]:
+            problems.append("gold")
+    return tuple(dict.fromkeys(problems))
+
+
+def _names_labels(text: str | None) -> bool:
+    return any(name in (text or "") for name in LABEL_VARIABLES)
+
+
+def _probes(*layouts: Format) -> Iterator[Asked]:
+    limit = min((label_count(layout.choice_labels) or 4 for layout in layouts), default=4)
+    for count in sorted({min(count, limit) for count in (1, 2, 4)}):
+        asked = placeholders(layouts[0], count)
+        for gold in range(count):
+            yield dataclasses.replace(asked, gold=gold)

@@ -1,13 +1,44 @@
-"""What a task's `formats:` key declares, in its three forms: a name, `{type: name, …}`, `{name: overrides, …}`."""
+"""Which formats a task names: by `task@format`, and by its `formats:` key in its three forms.
+
+The forms are a name, `{type: name, …}` and `{name: overrides, …}`. A suffix is written on the command line, in members
+of groups and in the task's own `task:` key.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.task import Task
+
+
+def split_name(name: str) -> tuple[str, str | None]:
+    """Return the task's name (or glob) and the format after the last `@`; None without one.
+
+    A registered task may have an `@` in its name: look for the whole name first.
+    """
+    left, at, right = name.rpartition("@")
+    return (left, right) if at else (name, None)
+
+
+def split_suffix(task: Task) -> tuple[Task, str | None]:
+    """Return the task without the `@format` that its own name carries, and that format; None without one.
+
+    Raises FormatError when a side of the `@` is empty.
+    """
+    name, suffix = split_name(task.name)
+    if suffix is None:
+        return task, None
+    if not name or not suffix:
+        raise FormatError(
+            f"task name {task.name!r} has nothing {'before' if not name else 'after'} the @",
+            position=task.position("task"),
+            hint="name@format, as in subtask_a@mcqa",
+        )
+    return dataclasses.replace(task, name=name), suffix
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +110,4 @@ def _without_type(value: Mapping[str, Any]) -> Mapping[str, Any]:
 def _checked_name(value: Any, task: Task, keys: tuple[str, ...]) -> str:
     if isinstance(value, str) and value and not set(value) & set("@/+"):
         return value
-    raise FormatError(f"{value!r} is no name of a format", position=task.position(*keys), hint="formats: mcqa")
+    raise FormatError(f"{value!r} is not the name of a format", position=task.position(*keys), hint="formats: mcqa")
