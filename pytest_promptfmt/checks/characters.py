@@ -49,7 +49,7 @@ def carriage_return(view: TaskView) -> Iterator[Finding]:
                     message="the prompt has a carriage return",
                     saw=prompt.text[max(0, at - 20) : at + 10],
                     do="replace carriage returns in process_docs",
-                    keys=tuple(span.origin.key.split(".")) if span is not None and span.origin.key else (),
+                    keys=span.origin.keys if span is not None else (),
                     doc=instance.index,
                     field=span.origin.field if span is not None else None,
                     span=(at, at + 1),

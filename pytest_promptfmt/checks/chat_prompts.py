@@ -247,7 +247,7 @@ def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
                     message=f"{'the data contain' if is_data else 'the task writes'} the control token {found[0]!r}",
                     saw=span.text[max(0, found.start() - 20) : found.end() + 20],
                     do="drop such docs, or break the mark up" if is_data else "leave marks to the chat template",
-                    keys=tuple((span.origin.key or "").split(".")) if span.origin.key else (),
+                    keys=span.origin.keys,
                     doc=instance.index,
                     field=span.origin.field,
                     span=(at + found.start(), at + found.end()),
@@ -367,7 +367,4 @@ def _control_tokens(view: ProfileView) -> frozenset[str]:
 
 
 def _key_of(spans: Iterable[Span]) -> tuple[str, ...]:
-    for span in spans:
-        if span.origin.key:
-            return tuple(span.origin.key.split("."))
-    return ()
+    return next((span.origin.keys for span in spans if span.origin.key), ())

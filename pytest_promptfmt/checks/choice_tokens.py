@@ -239,7 +239,7 @@ def unknown_token(view: ProfileView) -> Iterator[Finding]:
                 message="the prompt holds text that the vocabulary lacks",
                 saw=prompt.text[max(0, start - 16) : end + 16],
                 do="leave such models out, or write the text with characters that they know",
-                keys=tuple(span.origin.key.split(".")) if span is not None and span.origin.key else (),
+                keys=span.origin.keys if span is not None else (),
                 doc=instance.index,
                 field=span.origin.field if span is not None else None,
                 span=(start, end),

@@ -55,7 +55,7 @@ def nothing_from_data(view: TaskView) -> Iterator[Finding]:
                         message=f"an empty value of the data is printed as {span.text}",
                         saw=f"column {span.origin.field!r}",
                         do="leave the text out where the value is empty",
-                        keys=tuple((span.origin.key or "doc_to_text").split(".")),
+                        keys=span.origin.keys or ("doc_to_text",),
                         doc=instance.index,
                         field=span.origin.field,
                     )
@@ -64,7 +64,7 @@ def nothing_from_data(view: TaskView) -> Iterator[Finding]:
                         message=f"the word {span.text} stands in the data, where a value is missing",
                         saw=f"column {span.origin.field!r}",
                         do="leave the text out, or mend the data",
-                        keys=tuple((span.origin.key or "doc_to_text").split(".")),
+                        keys=span.origin.keys or ("doc_to_text",),
                         doc=instance.index,
                         field=span.origin.field,
                         severity=Severity.WARNING,

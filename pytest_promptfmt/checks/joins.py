@@ -108,14 +108,13 @@ def trailing_blank(view: TaskView) -> Iterator[Finding]:
         text = instance.prompts[0].text if instance.prompts else ""
         if text[-1:] in (" ", "\t", "\u00a0") and text.strip():
             span = instance.prompts[0].span_at(len(text))
-            key = span.origin.key if span is not None and span.origin.key else "doc_to_text"
             yield Finding(
                 message="the prompt ends with a blank, after which the model has to go on",
                 saw=text[-30:],
                 do="remove the blank at the end of the template"
                 if span is None or span.origin.field is None
                 else "strip the column in the template",
-                keys=tuple(key.split(".")),
+                keys=(span.origin.keys if span is not None else ()) or ("doc_to_text",),
                 doc=instance.index,
                 field=span.origin.field if span is not None else None,
                 span=(len(text.rstrip()), len(text)),
@@ -192,7 +191,7 @@ def glued_text(view: TaskView) -> Iterator[Finding]:
                     message="text and a column stand against each other without a blank",
                     saw=f"{before.text[-24:]}{after.text[:24]}",
                     do="put a line break or a blank between them",
-                    keys=tuple((after.origin.key or "doc_to_text").split(".")),
+                    keys=after.origin.keys or ("doc_to_text",),
                     field=after.origin.field or before.origin.field,
                     doc=instance.index,
                 )
@@ -242,7 +241,7 @@ def many_line_breaks(view: TaskView) -> Iterator[Finding]:
                     message="two blank lines stand where two parts of the prompt meet",
                     saw=prompt.text[max(0, found.start() - 16) : found.end() + 16],
                     do="keep line breaks at one side of the join",
-                    keys=tuple((last.origin.key or "doc_to_text").split(".")),
+                    keys=last.origin.keys or ("doc_to_text",),
                     doc=instance.index,
                     span=found.span(),
                 )
@@ -275,7 +274,7 @@ def leading_line_break(view: TaskView) -> Iterator[Finding]:
                     message="the prompt begins with white space",
                     saw=text[:24],
                     do="begin the template with a visible character",
-                    keys=tuple((prompt.spans[0].origin.key or "doc_to_text").split(".")),
+                    keys=prompt.spans[0].origin.keys or ("doc_to_text",),
                     doc=instance.index,
                     span=(0, len(text) - len(text.lstrip())),
                 )

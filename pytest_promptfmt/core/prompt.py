@@ -58,6 +58,11 @@ class Origin:
     shot: int | None = None
     field: str | None = None
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return the key as a path, the way findings and positions name it: `("fewshot_config", "doc_to_text")`."""
+        return tuple(self.key.split(".")) if self.key else ()
+
     def __str__(self) -> str:
         """Return a short phrase for people: `arc.yaml:7:1 doc_to_text (column 'question', shot 2)`."""
         where = " ".join(str(part) for part in (self.position, self.key or self.part) if part)
