@@ -25,7 +25,7 @@ from typing import Any
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import Unset
 from pytest_promptfmt.revisions.git import Repository
-from pytest_promptfmt.revisions.trees import task_sources
+from pytest_promptfmt.revisions.unaffected import task_sources
 from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
 from pytest_promptfmt.systems.task_files import load_tasks
 

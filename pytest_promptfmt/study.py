@@ -27,10 +27,10 @@ from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.content import header_facts, make_document
 from pytest_promptfmt.snapshots.document import Document, Section
 from pytest_promptfmt.snapshots.lock import LockEntry
-from pytest_promptfmt.snapshots.tokens import profile_facts, token_sections
+from pytest_promptfmt.snapshots.token_sections import profile_facts, token_sections
 from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
 from pytest_promptfmt.systems.lm_eval.functions import bind_functions, bind_scoring
-from pytest_promptfmt.systems.lm_eval.rendering.columns import refuse_mistyped_columns
+from pytest_promptfmt.systems.lm_eval.rendering.fields import refuse_mistyped_columns
 from pytest_promptfmt.systems.renderer import TaskRenderer
 from pytest_promptfmt.tokens import Tokenizer
 from pytest_promptfmt.tokens.encoding import PairEncoder

@@ -10,7 +10,7 @@ from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Message
 from pytest_promptfmt.core.task import Task, Unset
-from pytest_promptfmt.systems.lm_eval.rendering.fewshot import leaves_evaluated_doc_out
+from pytest_promptfmt.systems.lm_eval.rendering.shots import leaves_evaluated_doc_out
 
 
 @check("PF801", "unused-samples", severity=Severity.ERROR, family=Family.FEWSHOT)

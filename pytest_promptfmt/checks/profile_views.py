@@ -18,8 +18,7 @@ from pytest_promptfmt.core.errors import LimitExceededError, Position, Promptfmt
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Prompt, Request
 from pytest_promptfmt.tokens import Encoding, Tokenizer
-from pytest_promptfmt.tokens.encoding import EncodedPair, PairEncoder
-from pytest_promptfmt.tokens.requests import LONGEST_LOOKED_AT
+from pytest_promptfmt.tokens.encoding import LONGEST_LOOKED_AT, EncodedPair, PairEncoder
 
 
 class TemplateView:

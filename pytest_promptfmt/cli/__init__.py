@@ -19,11 +19,11 @@ from pytest_promptfmt.cli.formats import formats
 from pytest_promptfmt.cli.freeze import freeze
 from pytest_promptfmt.cli.init import init
 from pytest_promptfmt.cli.listings import checks, profiles
-from pytest_promptfmt.cli.output import visible
 from pytest_promptfmt.cli.review import review
 from pytest_promptfmt.cli.schema import schema
 from pytest_promptfmt.cli.show import show
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
+from pytest_promptfmt.core.text import escape_controls
 
 
 class _Group(TyperGroup):
@@ -33,7 +33,7 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except PromptfmtError as error:
-            typer.echo(visible(str(error)), err=True)
+            typer.echo(escape_controls(str(error)), err=True)
             raise typer.Exit(2 if isinstance(error, SettingsError) else 1) from error
 
 

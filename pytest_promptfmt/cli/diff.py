@@ -88,7 +88,7 @@ def _by_keys(compared: Comparison) -> dict[str, list[str]]:
 def _headline(compared: Comparison) -> str:
     from pytest_promptfmt.results.clusters import CATEGORIES
     from pytest_promptfmt.results.wording import counted
-    from pytest_promptfmt.revisions.telling import short_name
+    from pytest_promptfmt.revisions.report import short_name
 
     counts = compared.result["counts"]
     told = [f"{counts[name]:,} {name}" for name in CATEGORIES if counts.get(name)]
@@ -107,8 +107,8 @@ def _print(compared: Comparison, *, verbose: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from pytest_promptfmt.cli.changes import cluster_lines
-    from pytest_promptfmt.cli.output import visible
+    from pytest_promptfmt.cli.display import cluster_lines
+    from pytest_promptfmt.core.text import escape_controls
     from pytest_promptfmt.results.result import clusters_of
     from pytest_promptfmt.results.wording import counted, listed
 
@@ -119,14 +119,14 @@ def _print(compared: Comparison, *, verbose: bool) -> None:
     for finding in compared.result["findings"]:
         style = "bold red" if finding["severity"] == "error" else "yellow"
         told = f"{finding['where']}: {finding['code']} {finding['message']}"
-        console.print(Text(visible(f"{told} ({finding['count']:,})"), style))
+        console.print(Text(escape_controls(f"{told} ({finding['count']:,})"), style))
     for keys, tasks in _by_keys(compared).items():
         told = f"written differently, not rendered: {keys} of {counted(len(tasks), 'task')}: {listed(tasks, 12)}"
-        console.print(Text(visible(told)))
+        console.print(Text(escape_controls(told)))
     for skipped in compared.result["skipped"]:
         told = f"not rendered, {counted(len(skipped['tasks']), 'prompt')}: {skipped['reason']}"
-        console.print(Text(visible(told), "dim"))
-    console.print(Text(visible(_headline(compared)), "bold"))
+        console.print(Text(escape_controls(told), "dim"))
+    console.print(Text(escape_controls(_headline(compared)), "bold"))
 
 
 def _markdown(compared: Comparison, limit: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pytest_promptfmt.cli.output import visible
+from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
 
 if TYPE_CHECKING:
@@ -135,12 +135,12 @@ def _print(shown: Mapping[str, Format], folder: Path, *, brief: bool) -> None:
     for kind, formats in kinds.items():
         console.print(Text(kind, style="bold underline"))
         for format_ in formats:
-            console.print(Text(visible(format_.name), style="bold cyan"))
-            console.print(Text(visible(f"  {format_.summary}")))
+            console.print(Text(escape_controls(format_.name), style="bold cyan"))
+            console.print(Text(escape_controls(f"  {format_.summary}")))
             if brief:
                 continue
             for line in _details(format_):
-                console.print(Text(visible(line), style="green" if line.startswith("  | ") else ""))
+                console.print(Text(escape_controls(line), style="green" if line.startswith("  | ") else ""))
             console.print()
 
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from pytest_promptfmt.cli.output import visible
 from pytest_promptfmt.core.errors import Position, SettingsError, SourceError, display_path
+from pytest_promptfmt.core.text import escape_controls
 
 
 def freeze(
@@ -37,8 +37,8 @@ def freeze(
 
     A dataset of the Hugging Face hub is downloaded: look at its licence before you commit its docs.
     """
-    from pytest_promptfmt.systems.lm_eval.docs.freezing import ORIGIN, Redaction, Rows, as_lines, redacted
-    from pytest_promptfmt.systems.lm_eval.docs.freezing import freeze as frozen_docs
+    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import ORIGIN, Redaction, Rows, as_lines, redacted
+    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import freeze as frozen_docs
     from pytest_promptfmt.systems.task_files import load_tasks
 
     tasks = load_tasks(file)
@@ -61,10 +61,14 @@ def freeze(
     target.write_bytes(lines.encode("utf-8", "surrogatepass"))
     note.write_text(json.dumps(origin, indent=1, ensure_ascii=False) + "\n", "utf-8")
     typer.echo(
-        visible(f"{display_path(target)}: {len(found.docs):,} docs, rows {', '.join(map(str, origin['rows'][:20]))}")
+        escape_controls(
+            f"{display_path(target)}: {len(found.docs):,} docs, rows {', '.join(map(str, origin['rows'][:20]))}"
+        )
     )
     licence = origin.get("license") or "not known"
-    typer.echo(visible(f"{display_path(note)}: licence {licence}, revision {origin.get('revision') or 'not known'}"))
+    typer.echo(
+        escape_controls(f"{display_path(note)}: licence {licence}, revision {origin.get('revision') or 'not known'}")
+    )
 
 
 def _numbers(written: str | None) -> tuple[int, ...]:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pytest_promptfmt.cli.output import visible
 from pytest_promptfmt.core.errors import Position, SettingsError, SnapshotError, did_you_mean, display_path
+from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.results.wording import listed
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def review(
         done = Reviewed(left=edits)
     elif as_list:
         for edit in edits:
-            typer.echo(visible(f"{edit.category}  {display_path(edit.path)}"))
+            typer.echo(escape_controls(f"{edit.category}  {display_path(edit.path)}"))
         done = Reviewed(left=edits)
     elif accept:
         done = _accepted(edits, accept)
@@ -84,7 +84,7 @@ def review(
         typer.echo("no snapshot waits for a review", err=True)
     elif not (as_json or as_list):
         for line in done.lines(len(edits)):
-            typer.echo(visible(line), err=True)
+            typer.echo(escape_controls(line), err=True)
     if done.left or done.rejected:
         raise typer.Exit(1)
 
@@ -210,17 +210,17 @@ def _show(console: Console, edit: Edit, number: int, count: int) -> None:
     from rich.text import Text
 
     whose = f", {edit.task} [{edit.profile}]" if edit.profile else ""
-    console.print(Text(visible(f"{number} of {count}: {edit.category}{whose}"), "bold"))
-    console.print(Text(visible(display_path(edit.path))))
+    console.print(Text(escape_controls(f"{number} of {count}: {edit.category}{whose}"), "bold"))
+    console.print(Text(escape_controls(display_path(edit.path))))
     if edit.category in ("changed", "renamed", "error", "damaged"):
-        console.print(Text(visible(edit.title), "dim"))
+        console.print(Text(escape_controls(edit.title), "dim"))
     for line in _difference(edit):
         console.print(line)
 
 
 def _difference(edit: Edit) -> Iterator[Text]:
-    from pytest_promptfmt.cli.changes import diff_lines
-    from pytest_promptfmt.snapshots.diff import unified_diff
+    from pytest_promptfmt.cli.display import diff_lines
+    from pytest_promptfmt.snapshots.changes import unified_diff
     from pytest_promptfmt.snapshots.document import read_document
 
     try:
@@ -235,14 +235,14 @@ def _difference(edit: Edit) -> Iterator[Text]:
 
 def _accept(edit: Edit) -> bool:
     """Write or delete the file; return False, saying why, where it is not as it was when the edit was made."""
-    from pytest_promptfmt.snapshots.files import delete_snapshot, write_snapshot
+    from pytest_promptfmt.snapshots.paths import delete_snapshot, write_snapshot
 
     try:
         now = edit.path.read_bytes() if edit.path.exists() else None
         if now == edit.new:
             return True
         if now != edit.old:
-            typer.echo(visible(f"{display_path(edit.path)} has changed since; run the tests again"), err=True)
+            typer.echo(escape_controls(f"{display_path(edit.path)} has changed since; run the tests again"), err=True)
             return False
         if edit.new is None:
             delete_snapshot(edit.path)
@@ -250,7 +250,7 @@ def _accept(edit: Edit) -> bool:
             edit.path.parent.mkdir(parents=True, exist_ok=True)
             write_snapshot(str(edit.path), edit.new)
     except OSError as error:
-        typer.echo(visible(f"{display_path(edit.path)}: {error.strerror or error}"), err=True)
+        typer.echo(escape_controls(f"{display_path(edit.path)}: {error.strerror or error}"), err=True)
         return False
     return True
 

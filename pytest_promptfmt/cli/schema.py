@@ -23,7 +23,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of task files or of promptfmt.yaml, for yaml-language-server and others."""
     if kind is Kind.TASK:
-        from pytest_promptfmt.systems.lm_eval.schema import task_schema as make
+        from pytest_promptfmt.systems.lm_eval.task_schema import task_schema as make
     else:
         from pytest_promptfmt.settings.keys import settings_schema as make
     text = json.dumps(make(), indent=1, ensure_ascii=False)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pytest_promptfmt.cli.output import visible
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, WithheldError
+from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,11 +80,11 @@ def show(
     if as_json:
         typer.echo(json.dumps(shown, indent=1, ensure_ascii=False))
     for problem in problems:
-        typer.echo(visible(problem), err=True)
+        typer.echo(escape_controls(problem), err=True)
     if not collected.found:
         named = [error for error in collected.errors if task.partition("@")[0] in str(error)]
         for line in [str(error) for error in named] or collected.unmatched:
-            typer.echo(visible(line), err=True)
+            typer.echo(escape_controls(line), err=True)
         if named:
             raise typer.Exit(1)
         raise SettingsError(f"there is no task {task!r} here", hint="give the files or folders to look in")
@@ -113,7 +113,7 @@ def _narrowed(task: str, paths: Sequence[Path]) -> list[Path]:
 
 
 def _as_data(prompts: CollectedPrompts, instances: Sequence[Instance]) -> dict[str, Any]:
-    from pytest_promptfmt.cli.prompts import as_data
+    from pytest_promptfmt.cli.display import as_data
 
     return {
         "task": prompts.task.id,
@@ -132,12 +132,12 @@ def _print(
     from rich.console import Console
     from rich.text import Text
 
-    from pytest_promptfmt.cli.prompts import legend, prompt_lines, request_lines, token_lines
+    from pytest_promptfmt.cli.display import legend, prompt_lines, request_lines, token_lines
     from pytest_promptfmt.results.views import scored_pairs
 
     console = Console(soft_wrap=True, highlight=False)
     console.print(Text(f"{prompts.task.id} [{prompts.profile_id}]", "bold underline"))
-    console.print(Text(visible(str(prompts.task.position("task") or prompts.path)), "dim"))
+    console.print(Text(escape_controls(str(prompts.task.position("task") or prompts.path)), "dim"))
     tokenizer = tokens.loaded.tokenizer if tokens is not None else None
     findings = prompts.findings()
     for instance in instances:
@@ -171,7 +171,7 @@ def _print_findings(console: Console, findings: Sequence[Mapping[str, Any]]) -> 
 
     for finding in findings:
         style = {"error": "bold red", "warning": "yellow"}.get(finding["severity"], "cyan")
-        console.print(Text(visible(f"{finding['where']}: {finding['code']} {finding['message']}"), style))
+        console.print(Text(escape_controls(f"{finding['where']}: {finding['code']} {finding['message']}"), style))
         if finding["saw"]:
-            console.print(Text(visible(f"  saw: {finding['saw']}"), "dim"))
-        console.print(Text(visible(f"  do: {finding['do']}"), "dim"))
+            console.print(Text(escape_controls(f"  saw: {finding['saw']}"), "dim"))
+        console.print(Text(escape_controls(f"  do: {finding['do']}"), "dim"))

@@ -64,6 +64,7 @@ _HIDDEN_BASIC = _any_of(_BASIC)
 _HIDDEN_BUT_LF = _any_of(((0x0000, 0x0009), (0x000B, 0x001F), *_BASIC[1:]))
 _BEYOND_BASIC = _any_of([(0x10000, 0x10FFFF)])
 _ESCAPE = re.compile("⟨([^⟨⟩]*)(⟩?)")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class BadEscapeError(PromptfmtError):
@@ -91,6 +92,11 @@ def needs_no_names(text: str) -> bool:
 def unshow(shown: str) -> str:
     """Return the text that `show` or `show_inner` was given; raises BadEscapeError for an escape of nobody's."""
     return _ESCAPE.sub(_character, shown) if "⟨" in shown else shown
+
+
+def escape_controls(text: str) -> str:
+    r"""Return the text with control characters, which a terminal would obey, as `\x1b`; tabs and line ends stay."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def _name(match: re.Match[str]) -> str:

@@ -83,8 +83,7 @@ def budget_of(arguments: Mapping[str, Any]) -> int:
 
 def with_ids(asked: Sequence[Asked], tokenizer: Tokenizer, *, split: Split) -> list[Asked]:
     """Return the questions with the ids that lm-eval 0.4.13's HFLM sends."""
-    from pytest_promptfmt.tokens.encoding import encode_pairs
-    from pytest_promptfmt.tokens.requests import encode_prompts
+    from pytest_promptfmt.tokens.encoding import encode_pairs, encode_prompts
 
     pairs = [(one.ask.context, one.ask.continuation) for one in asked if one.ask.continuation is not None]
     prompts = iter(encode_prompts(tokenizer, [one.ask.context for one in asked if one.ask.continuation is None]))

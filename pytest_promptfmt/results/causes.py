@@ -15,7 +15,7 @@ from typing import Final
 
 from pytest_promptfmt.core.prompt import Instance, Origin, Part, Prompt, Span
 from pytest_promptfmt.core.task import Locate
-from pytest_promptfmt.snapshots.diff import Change, Place
+from pytest_promptfmt.snapshots.changes import Change, Place
 
 LOOKED_AT: Final = 40
 """Changes of one item that are asked for a key in common."""

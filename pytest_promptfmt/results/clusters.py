@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any, Literal, get_args
 
 from pytest_promptfmt.core.text import END
-from pytest_promptfmt.snapshots.diff import Change
+from pytest_promptfmt.snapshots.changes import Change
 from pytest_promptfmt.snapshots.hunks import shared_end, shared_start
 
 Category = Literal["error", "damaged", "misread", "changed", "new", "renamed", "obsolete", "header-only"]

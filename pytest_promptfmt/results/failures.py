@@ -18,8 +18,8 @@ from pytest_promptfmt.core.task import Locate, locate_nowhere
 from pytest_promptfmt.results.causes import cause_of
 from pytest_promptfmt.results.outcomes import Outcome
 from pytest_promptfmt.results.text_changes import TextChange, is_of_tokens
+from pytest_promptfmt.snapshots.changes import Change, unified_diff
 from pytest_promptfmt.snapshots.comparison import Comparison
-from pytest_promptfmt.snapshots.diff import Change, unified_diff
 from pytest_promptfmt.snapshots.extension import Verdict
 from pytest_promptfmt.snapshots.lock import Note
 

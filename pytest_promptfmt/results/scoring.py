@@ -9,7 +9,7 @@ from pytest_promptfmt.answers.replaying import Replay
 from pytest_promptfmt.answers.scorer_findings import ScorerFinding
 from pytest_promptfmt.answers.verdicts import Row
 from pytest_promptfmt.core.errors import display_path
-from pytest_promptfmt.snapshots.diff import unified_diff
+from pytest_promptfmt.snapshots.changes import unified_diff
 from pytest_promptfmt.snapshots.extension import Verdict
 from pytest_promptfmt.snapshots.verdicts import verdict_lines
 

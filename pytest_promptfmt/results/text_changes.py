@@ -23,10 +23,10 @@ from pytest_promptfmt.core.text import END
 from pytest_promptfmt.results.causes import Cause, cause_of
 from pytest_promptfmt.results.clusters import cluster_key, fragments
 from pytest_promptfmt.results.wording import counted
+from pytest_promptfmt.snapshots.changes import Change, clipped
 from pytest_promptfmt.snapshots.comparison import Comparison
-from pytest_promptfmt.snapshots.diff import Change, clipped
 from pytest_promptfmt.snapshots.hunks import shared_start
-from pytest_promptfmt.snapshots.tokens import TITLE as TOKENS
+from pytest_promptfmt.snapshots.token_sections import TITLE as TOKENS
 
 _FACTS: Final = ("output", "docs", "shots")
 """The facts of a header that change what prompts say."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request
 from pytest_promptfmt.core.text import show, show_inner
+from pytest_promptfmt.snapshots.changes import side_by_side
 from pytest_promptfmt.snapshots.content import to_json
-from pytest_promptfmt.snapshots.diff import side_by_side
-from pytest_promptfmt.snapshots.words import changed_words
+from pytest_promptfmt.snapshots.hunks import changed_words
 
 if TYPE_CHECKING:
     from pytest_promptfmt.answers.verdicts import Matrix

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_promptfmt.core.errors import Position, SnapshotError
-from pytest_promptfmt.snapshots.diff import Change, changes
+from pytest_promptfmt.snapshots.changes import Change, changes
 from pytest_promptfmt.snapshots.document import Document, body_of, read_document, write_document
 
 State = Literal["equal", "header-only", "changed", "damaged", "missing"]

@@ -15,8 +15,8 @@
     end: 1 doc, digest 0123456789abcdef
 
 Every line of a text stands behind a bar, `⟨end⟩` shows where it ends, and what cannot be seen has a name
-(`characters.py`). No line ends with a blank and there is no tab, so tools that tidy files find nothing to do. How
-prompts become a document is told in `content.py`.
+(core/text.py). No line ends with a blank and there is no tab, so tools that tidy files find nothing to do. How
+prompts become a document is in content.py.
 """
 
 from __future__ import annotations

@@ -20,8 +20,15 @@ from pytest_promptfmt.core.errors import Position, SnapshotError
 from pytest_promptfmt.snapshots.comparison import Comparison, State, compare
 from pytest_promptfmt.snapshots.document import Document, UnknownVersionError
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots, is_snapshot_location
-from pytest_promptfmt.snapshots.files import delete_snapshot, read_snapshot, write_snapshot
-from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, Place, snapshot_path
+from pytest_promptfmt.snapshots.paths import (
+    DIRECTORY,
+    SUFFIX,
+    Place,
+    delete_snapshot,
+    read_snapshot,
+    snapshot_path,
+    write_snapshot,
+)
 
 if TYPE_CHECKING:
     import pytest

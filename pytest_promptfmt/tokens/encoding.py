@@ -1,7 +1,7 @@
-"""A context and its continuation in tokens, split as the harnesses split them.
+"""A context and its continuation in tokens, split as the harnesses split them; and whole texts, which are not split.
 
 `lm-eval` is TemplateLM._encode_pair of lm-eval 0.4.13 with the HFLM.tok_encode it calls; `pairwise` encodes the two
-by themselves, as lm-eval does for encoder-decoder models and lighteval with `pairwise_tokenization`.
+separately, as lm-eval does for encoder-decoder models and lighteval with `pairwise_tokenization`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pytest_promptfmt.core.errors import TokenizerError, did_you_mean
 from pytest_promptfmt.core.profile import SPLITS, Split
@@ -133,3 +134,32 @@ def prefix_token(tokenizer: Tokenizer) -> int | None:
 def digest_of_ids(ids: Sequence[int]) -> str:
     """Return 12 hexadecimal digits that change when any id does: the SHA-256 of the ids, joined by spaces."""
     return hashlib.sha256(" ".join(map(str, ids)).encode("ascii")).hexdigest()[:12]
+
+
+LONGEST_LOOKED_AT: Final = 1_000_000
+"""Characters of the longest text that reports and rules look at in tokens: several seconds of work beyond it."""
+
+
+def encode_prompts(tokenizer: Tokenizer, texts: Iterable[str]) -> list[tuple[int, ...]]:
+    """Return the ids of prompts that a model is to continue.
+
+    Special tokens are added unless the text begins with BOS (lm-eval 0.4.13, HFLM.tok_batch_encode, which looks at the
+    first text of a batch alone). Raises TokenizerError for text that no tokenizer can encode.
+    """
+    return [_ids(tokenizer, text, tokenizer.bos_token) for text in texts]
+
+
+def encode_rolling(tokenizer: Tokenizer, texts: Iterable[str]) -> list[tuple[int, ...]]:
+    """Return the ids of texts that are scored as a whole.
+
+    Special tokens are added unless the text begins with BOS or what stands in for it (lm-eval 0.4.13,
+    HFLM.tok_encode). Raises TokenizerError for text that no tokenizer can encode.
+    """
+    prefix = prefix_token(tokenizer)
+    text_of_prefix = None if prefix is None else tokenizer.decode([prefix])
+    return [_ids(tokenizer, text, text_of_prefix) for text in texts]
+
+
+def _ids(tokenizer: Tokenizer, text: str, prefix: str | None) -> tuple[int, ...]:
+    is_there = prefix is not None and text.startswith(prefix)
+    return tokenizer.ids(text, add_special_tokens=not is_there)

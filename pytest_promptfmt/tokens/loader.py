@@ -2,7 +2,7 @@
 
 1. Archetypes of ours are built to be read as they are.
 2. A frozen copy for these files and versions is read with `tokenizers` alone.
-3. Otherwise, if the `tokenizer.json` provably is what AutoTokenizer would use (`proof.py`), it is read as it is.
+3. Otherwise, if the `tokenizer.json` provably is what AutoTokenizer would use (tokenizer_json.py), it is read as it is.
 4. Otherwise transformers loads it once, in a process of its own, and what it built is frozen.
 """
 
@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_promptfmt.core.errors import Position, TokenizerError
 from pytest_promptfmt.tokens import frozen
 from pytest_promptfmt.tokens.archetypes import archetype_chat_template
-from pytest_promptfmt.tokens.bounds import refuse_unbounded
-from pytest_promptfmt.tokens.proof import facts_if_verbatim
 from pytest_promptfmt.tokens.sources import Source, find_source
 from pytest_promptfmt.tokens.tokenizer import Facts, Tokenizer
+from pytest_promptfmt.tokens.tokenizer_json import facts_if_verbatim, refuse_unbounded
 
 if TYPE_CHECKING:
     import tokenizers
@@ -113,7 +112,7 @@ def _make(source: Source, made: Path, digest: str) -> None:
 def _of_folder(source: Source, folder: Path, facts: Facts, in_python: bool) -> Tokenizer:
     if not in_python:
         return _tokenizer(source, folder / "tokenizer.json", facts)
-    from pytest_promptfmt.tokens.in_python import load_in_python
+    from pytest_promptfmt.tokens.freezing import load_in_python
 
     return Tokenizer(load_in_python(source), facts, source=source.written, name=source.name)
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pytest_promptfmt.core.errors import TokenizerError
-from pytest_promptfmt.tokens.pieces import Alphabet, alphabet_of
+from pytest_promptfmt.tokens.alphabet import Alphabet, alphabet_of
 
 if TYPE_CHECKING:
     import tokenizers

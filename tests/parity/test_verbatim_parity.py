@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pytest_promptfmt.tokens import loader
 from pytest_promptfmt.tokens.archetypes import ARCHETYPES, archetype_folder
-from pytest_promptfmt.tokens.proof import NAMED_TOKENS
 from pytest_promptfmt.tokens.sources import find_source
+from pytest_promptfmt.tokens.tokenizer_json import NAMED_TOKENS
 
 transformers = pytest.importorskip("transformers")
 

@@ -1,7 +1,7 @@
 import json
 
 from pytest_promptfmt.results.clusters import Clusters, Member, cluster_key
-from pytest_promptfmt.snapshots.diff import changes
+from pytest_promptfmt.snapshots.changes import changes
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Section
 
 

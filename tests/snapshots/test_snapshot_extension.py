@@ -67,7 +67,7 @@ def test_a_killed_writer_leaves_a_whole_file(tmp_path: Path) -> None:
     file = tmp_path / "plain.txt"
     code = (
         "import itertools, sys\n"
-        "from pytest_promptfmt.snapshots.files import write_snapshot\n"
+        "from pytest_promptfmt.snapshots.paths import write_snapshot\n"
         "for number in itertools.count():\n"
         "    write_snapshot(sys.argv[1], (str(number % 10) * 2_000_000).encode())\n"
         "    print(flush=True)\n"

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_promptfmt.snapshots.words import changed_words
+from pytest_promptfmt.snapshots.hunks import changed_words
 
 LINES = st.text("ab «é⟨SP⟩\t.", max_size=30)
 

@@ -17,9 +17,9 @@ import pytest
 from pytest_promptfmt.tokens import TokenizerError, frozen, load_tokenizer, loader, sources
 from pytest_promptfmt.tokens.archetypes import archetype_folder
 from pytest_promptfmt.tokens.freezing import explained
-from pytest_promptfmt.tokens.proof import facts_if_verbatim
 from pytest_promptfmt.tokens.sources import MAX_FILE_BYTES, find_source
 from pytest_promptfmt.tokens.tokenizer import Facts
+from pytest_promptfmt.tokens.tokenizer_json import facts_if_verbatim
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from pytest_promptfmt.plugin.items.prompts import RenderedItem
 from pytest_promptfmt.results.models import problems_text
 from pytest_promptfmt.results.outcomes import Outcome
 from pytest_promptfmt.results.progress import answering
-from pytest_promptfmt.snapshots.tokens import shown_digests
+from pytest_promptfmt.snapshots.token_sections import shown_digests
 from pytest_promptfmt.study import Rendered
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Where the docs of a task come from, without a network: the nearest of several places, else synthetic ones.
 
-In order: docs that the task itself brings, `metadata.promptfmt.docs`, sidecar files beside the task, its local data
-files, and docs made from the templates (synthetic.py). The function `custom_dataset` usually downloads: it is called
-only where the metadata ask for it. How a file is read is decided in data_files.py.
+In order: docs that come with the task itself, `metadata.promptfmt.docs`, sidecar files beside the task, its local data
+files, and docs made from the templates (synthetic_docs.py). The function `custom_dataset` usually downloads, so it is
+called only where the metadata say so. How a file is read is decided in data_files.py.
 """
 
 from __future__ import annotations

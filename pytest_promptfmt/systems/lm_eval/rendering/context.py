@@ -24,7 +24,6 @@ from pytest_promptfmt.core.prompt import (
     meet_without_space,
 )
 from pytest_promptfmt.core.task import Doc, Spec, Task, TaskDocs, Unset
-from pytest_promptfmt.systems.lm_eval.rendering.fewshot import draw_shots, make_sampler
 from pytest_promptfmt.systems.lm_eval.rendering.fields import (
     Field,
     Value,
@@ -33,6 +32,7 @@ from pytest_promptfmt.systems.lm_eval.rendering.fields import (
     target_field,
     text_field,
 )
+from pytest_promptfmt.systems.lm_eval.rendering.shots import draw_shots, make_sampler
 
 _CACHED_TURNS: Final = 4096
 

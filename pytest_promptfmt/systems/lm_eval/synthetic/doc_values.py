@@ -1,6 +1,6 @@
 """The values of synthetic docs: what the fields of a task ask of each column, and what is put there.
 
-Which fields there are and whether they accept the values is decided in synthetic.py.
+Which fields there are and whether they accept the values is decided in synthetic_docs.py.
 """
 
 from __future__ import annotations

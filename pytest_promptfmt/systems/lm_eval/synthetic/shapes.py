@@ -1,7 +1,7 @@
 """What a Jinja template may ask of the docs it is rendered with: which names it uses, and as what.
 
 Values only: `choices` has at least 4 elements, `label` is an index below 3. How a template is read for them stands in
-template_shapes.py, how docs are made from them in synthetic.py.
+template_shapes.py, how docs are made from them in synthetic_docs.py.
 """
 
 from __future__ import annotations

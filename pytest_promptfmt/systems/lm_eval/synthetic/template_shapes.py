@@ -12,9 +12,16 @@ from typing import Any, Final, Literal
 
 from jinja2 import Environment, TemplateError, nodes
 
-from pytest_promptfmt.systems.lm_eval.synthetic.jinja_literals import between, constant_of, options_of, split_call
 from pytest_promptfmt.systems.lm_eval.synthetic.shapes import ELEMENT, Fact, Kind, Path, Shapes
-from pytest_promptfmt.systems.lm_eval.synthetic.template_names import CASTS, SAME_TEXT_METHODS, Names
+from pytest_promptfmt.systems.lm_eval.synthetic.template_names import (
+    CASTS,
+    SAME_TEXT_METHODS,
+    Names,
+    between,
+    constant_of,
+    options_of,
+    split_call,
+)
 
 # fmt: off
 _TEXT_FILTERS: Final = frozenset({

@@ -20,7 +20,7 @@ from pytest_promptfmt.core.errors import TokenizerError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Request
 from pytest_promptfmt.snapshots.document import Document, Entry, Section
-from pytest_promptfmt.tokens.requests import LONGEST_LOOKED_AT, encode_prompts, encode_rolling
+from pytest_promptfmt.tokens.encoding import LONGEST_LOOKED_AT, encode_prompts, encode_rolling
 
 if TYPE_CHECKING:
     from pytest_promptfmt.tokens import Tokenizer

@@ -22,9 +22,16 @@ from pytest_promptfmt.checks.baseline import ERROR, Entry, read_baseline, write_
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
-from pytest_promptfmt.revisions.telling import retold
-from pytest_promptfmt.revisions.trees import TASK_SUFFIXES, TaskSource, task_source, task_sources, words_of
-from pytest_promptfmt.revisions.unaffected import changed_files, unaffected_files
+from pytest_promptfmt.revisions.report import retold
+from pytest_promptfmt.revisions.unaffected import (
+    TASK_SUFFIXES,
+    TaskSource,
+    changed_files,
+    task_source,
+    task_sources,
+    unaffected_files,
+    words_of,
+)
 from pytest_promptfmt.revisions.written import rewritten
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, decode_name, encode_name, snapshot_folder

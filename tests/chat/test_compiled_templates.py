@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from pytest_promptfmt.chat.bytecode import TemplateCache
+from pytest_promptfmt.chat.dialect import TemplateCache
 from pytest_promptfmt.core import sandbox
 from pytest_promptfmt.core.cache_directory import VARIABLE, cache_directory, private_directory
 

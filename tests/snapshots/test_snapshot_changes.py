@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_promptfmt.snapshots.diff import Place, changes, unified_diff
+from pytest_promptfmt.snapshots.changes import Place, changes, unified_diff
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section
 from pytest_promptfmt.snapshots.hunks import find_hunks, shared_end, shared_start
 
