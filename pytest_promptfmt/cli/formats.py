@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
     from pytest_promptfmt.formats.format import Format
