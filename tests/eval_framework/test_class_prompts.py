@@ -270,8 +270,8 @@ def test_too_few_demonstrations_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"classs": 1}, "no key 'classs'"),
-        ({"doc_to_text": "q"}, "no key 'doc_to_text'"),
+        ({"classs": 1}, "unknown key 'classs'"),
+        ({"doc_to_text": "q"}, "unknown key 'doc_to_text'"),
         ({"class": "quiz.Quiz"}, "class is 'quiz.Quiz'"),
         ({"class": "quiz:"}, "class is 'quiz:'"),
         ({"num_fewshot": "two"}, "num_fewshot is 'two'"),
@@ -295,7 +295,7 @@ def test_a_class_that_is_missing_has_a_hint(tmp_path: Path) -> None:
 
 def test_what_is_no_task_class_is_told(tmp_path: Path) -> None:
     body = "\nclass Other:\n    def _get_instruction_txt(self, item): return ''\n"
-    with pytest.raises(SourceError, match=r"Other is no task class"):
+    with pytest.raises(SourceError, match=r"Other is not a task class"):
         load_tasks(write(tmp_path, body, name="Other"), allow_code=True)
 
 

@@ -81,7 +81,7 @@ def test_what_is_wrong_with_one_class_stops_no_other(project: Project) -> None:
         r"import_ends\.yaml:1:\d+: .*ends the program when it is imported",
         r"no_module\.yaml:1:\d+: .*neither nowhere\.py nor an installed module 'nowhere'",
         r"no_file\.yaml:3:\d+: .*missing\.jsonl",
-        r"key\.yaml:4:\d+: .*no key 'num_fewshots'.*\n  hint: did you mean 'num_fewshot'",
+        r"key\.yaml:4:\d+: .*unknown key 'num_fewshots'.*\n  hint: did you mean 'num_fewshot'",
     ):
         assert re.search(said, failures), f"{said}\n---\n{failures}"
     result.assert_outcomes(passed=2, skipped=1, failed=14)

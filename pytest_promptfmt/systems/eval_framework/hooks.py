@@ -1,7 +1,7 @@
-"""What a Python task class says of itself: which hooks are its own, its constants, where each of them is written.
+"""A task class: which hooks its author wrote, its constants, and the lines of each.
 
-The protocol is that of eval-framework 0.15.4 (`BaseTask`, and objects with `iterate_samples`), told by the names of
-its methods alone: eval-framework is never imported here, and a class that does not import it works as well.
+The protocol is that of eval-framework 0.15.4 (`BaseTask`, and objects with `iterate_samples`), recognized by the names
+of methods alone: eval-framework is never imported here, and a class that does not import it works as well.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from pytest_promptfmt.core.limits import exits_raise, goes_on, time_limit
 from pytest_promptfmt.core.task import OutputType
 
 SEED: Final = 42
-"""What eval-framework 0.15.4 seeds a task with."""
+"""The seed of a task in eval-framework 0.15.4."""
 HOOK_SECONDS: Final = 5.0
-"""How long one call of a hook may take: less than rendering a task, so that the hook is told that hangs."""
+"""How long one call of a hook may take: less than rendering a task, so that the error names the hook."""
 NO_SUBJECT: Final = "no_subject"
 
 TEXT_HOOKS: Final = (
@@ -54,9 +54,9 @@ POST_PROCESS: Final = "post_process_generated_completion"
 HOOKS: Final = (*TEXT_HOOKS, POST_PROCESS, *ASSEMBLY_HOOKS, *STYLER_HOOKS, "_get_context")
 _SAMPLES: Final = "iterate_samples"
 _BASE: Final = ("eval_framework.tasks.base", "BaseTask")
-"""The class whose methods are defaults: what a task inherits from it, it has not written."""
+"""The class whose methods are defaults: its author did not write what a task inherits from it."""
 _DRAWERS: Final = frozenset({"__init__", "_load_dataset", "_load_hf_dataset", "_sample_fewshot_examples"})
-"""Where drawing from `self.rnd` is followed anyway."""
+"""Methods whose draws from `self.rnd` are repeated in any case."""
 _NO_CODE: Final = (lambda: None).__code__
 _OUTPUT_TYPES: Final[Mapping[str, OutputType]] = {
     "completion": "generate_until",
@@ -68,7 +68,7 @@ Kind = Literal["hooks", "samples", "benchmark"]
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """The class attributes that matter: splits, subjects, how it answers, and the names of its metrics."""
+    """The class attributes that matter: splits, subjects, the output type, and the names of its metrics."""
 
     sample_split: str
     fewshot_split: str
@@ -82,7 +82,7 @@ class TaskClass:
     """A task class, or an object that gives samples.
 
     `own` are the hooks that its author wrote (inherited ones too, but not those of eval-framework's own base class),
-    `position` the line of the class, None for an object that nobody can place.
+    `position` the line of the class, None for an object whose line is unknown.
     """
 
     name: str
@@ -93,12 +93,12 @@ class TaskClass:
 
     @property
     def styler(self) -> Any:
-        """Return the task style that lays the class out, None without one."""
+        """Return the task style of the class, None without one."""
         return getattr(self.found, "TASK_STYLER", None)
 
     @property
     def by_default(self) -> tuple[str, ...]:
-        """Return the text hooks that nobody wrote, so that their defaults count."""
+        """Return the text hooks that its author left to their defaults."""
         if self.kind != "hooks":
             return ()
         return tuple(hook for hook in TEXT_HOOKS if hook not in self.own and not self._is_styled(hook))
@@ -108,7 +108,7 @@ class TaskClass:
 
     @property
     def draws(self) -> bool:
-        """Return whether code of the class, other than what loads and draws rows, draws from `self.rnd` itself."""
+        """Return whether code of the class, other than what loads and draws rows, draws from `self.rnd`."""
         classes = self.found.__mro__ if isinstance(self.found, type) else ()
         functions = (item for each in classes if not _is_base(each) for item in vars(each).items())
         return any(
@@ -118,7 +118,7 @@ class TaskClass:
         )
 
     def line_of(self, hook: str) -> Position | None:
-        """Return where a hook is written; where the class is, for one that is not its own."""
+        """Return where a hook is written; the line of the class for a default."""
         function = inspect.unwrap(getattr(self.found, spelled(self.found, hook), None) or self.found)
         code = getattr(getattr(function, "__func__", function), "__code__", None)
         if hook not in self.own or code is None:
@@ -147,28 +147,26 @@ class TaskClass:
         return value
 
     def _output_type(self, source: Any) -> OutputType:
-        told = _attribute(source, "RESPONSE_TYPE", None) if self.styler is None else self.styler.response_type
+        given = _attribute(source, "RESPONSE_TYPE", None) if self.styler is None else self.styler.response_type
         for asked, method in ((source, "get_response_type"), (source, "response_type"), (self.found, "response_type")):
-            if told is None:
+            if given is None:
                 with suppress(Exception):
-                    told = getattr(asked, method)()
-        if told is None:
+                    given = getattr(asked, method)()
+        if given is None:
             return "multiple_choice" if "_get_possible_completions" in self.own else "generate_until"
-        value = str(told.value if isinstance(told, Enum) else told)
+        value = str(given.value if isinstance(given, Enum) else given)
         if value not in _OUTPUT_TYPES:
-            raise self._wrong("RESPONSE_TYPE", told, f"one of {', '.join(_OUTPUT_TYPES)}")
+            raise self._wrong("RESPONSE_TYPE", given, f"one of {', '.join(_OUTPUT_TYPES)}")
         return _OUTPUT_TYPES[value]
 
     def _metrics(self, source: Any) -> tuple[str, ...]:
-        told = _attribute(source, "METRICS", None) if self.styler is None else self.styler.metrics
-        if told is None and self.kind == "benchmark":
+        given = _attribute(source, "METRICS", None) if self.styler is None else self.styler.metrics
+        if given is None and self.kind == "benchmark":
             with suppress(Exception):
-                told = self.found.metrics()
-        if told is None:
-            return ()
-        if isinstance(told, str) or not isinstance(told, Sequence):
-            raise self._wrong("METRICS", told, "a list of metric classes")
-        return tuple(each if isinstance(each, str) else getattr(each, "__name__", str(each)) for each in told)
+                given = self.found.metrics()
+        if isinstance(given, str) or not isinstance(given, Sequence | None):
+            raise self._wrong("METRICS", given, "a list of metric classes")
+        return tuple(each if isinstance(each, str) else getattr(each, "__name__", str(each)) for each in given or ())
 
     def _wrong(self, name: str, value: Any, expected: str) -> SourceError:
         return SourceError(
@@ -176,7 +174,7 @@ class TaskClass:
         )
 
     def make(self, num_fewshot: int, subjects: Sequence[str] | None = None) -> Any:
-        """Return a fresh object of the class, seeded as eval-framework does; its hooks are to be called through `call`.
+        """Return a new object of the class, seeded as eval-framework does; call its hooks through `call`.
 
         `subjects` are those that a benchmark is asked for, None for all of them. Raises RenderError for whatever its
         constructor raises.
@@ -187,18 +185,12 @@ class TaskClass:
             return self.found
         build = self.found
         if misses_lock_file(self.found):
-            # 0.15.4 refuses to build such a class, 0.9 does not know the attribute; a rule tells.
+            # 0.15.4 refuses to build such a class, 0.9 does not know the attribute; PF757 reports it.
             build = type(self.found.__name__, (self.found,), {"REVISION_LOCKFILE": None})
         overwrite = getattr(build, "with_overwrite", None)
         if callable(overwrite):
-            return self.call(
-                overwrite,
-                num_fewshot,
-                custom_subjects=None,
-                custom_hf_revision=None,
-                seed=SEED,
-                hook="with_overwrite",
-            )
+            given: dict[str, Any] = {"custom_subjects": None, "custom_hf_revision": None, "seed": SEED}
+            return self.call(overwrite, num_fewshot, **given, hook="with_overwrite")
         instance = self.call(_constructor(build), num_fewshot, hook="__init__")
         with suppress(AttributeError):
             if getattr(instance, "rnd", None) is None:
@@ -245,19 +237,20 @@ class TaskClass:
 
 
 def task_class(found: Any, name: str, *, position: Position | None = None) -> TaskClass:
-    """Return what an object is as a task; raises SourceError, with what is missing, for one that is none."""
-    told = _kind(found)
+    """Return an object as a task class; raises SourceError, with what is missing, for anything else."""
+    kind = _kind(found)
     where = _position(found) or position
-    if told is None:
+    if kind is None:
         methods = [each for each in dir(found) if not each.startswith("__")]
         hint = next((close for hook in HOOKS[:2] if (close := did_you_mean(hook, methods))), None)
         raise SourceError(
-            f"{name} is no task class: it has neither _get_instruction_text and _get_ground_truth nor iterate_samples",
+            f"{name} is not a task class: it has neither _get_instruction_text and _get_ground_truth nor"
+            " iterate_samples",
             position=where,
             hint=hint or "write these two hooks; docs/task-classes.md lists the others",
         )
     own = frozenset(hook for hook in HOOKS if _is_own(found, hook))
-    return TaskClass(name=name, found=found, kind=told, own=own, position=where)
+    return TaskClass(name=name, found=found, kind=kind, own=own, position=where)
 
 
 def is_task_class(found: Any) -> bool:
@@ -289,7 +282,7 @@ def _kind(found: Any) -> Kind | None:
 
 
 def _is_own(found: Any, hook: str) -> bool:
-    """Return whether somebody wrote the hook: it is there, and not merely inherited from eval-framework's base."""
+    """Return whether an author wrote the hook: it is there, and not merely inherited from eval-framework's base."""
     name = spelled(found, hook)
     for each in found.__mro__ if isinstance(found, type) else type(found).__mro__:
         if name in vars(each):
@@ -298,7 +291,7 @@ def _is_own(found: Any, hook: str) -> bool:
 
 
 def misses_lock_file(found: Any) -> bool:
-    """Return whether a class derives from eval-framework's base and lacks what 0.15.4 asks of it when it is built."""
+    """Return whether a class derives from eval-framework's base and lacks what 0.15.4 needs to build it."""
     return isinstance(found, type) and _base_of(found) is not None and not hasattr(found, "REVISION_LOCKFILE")
 
 
@@ -315,7 +308,7 @@ def _is_abstract(function: Any) -> bool:
 
 
 def _constructor(build: type) -> Callable[[int], Any]:
-    """Return what builds an object from the number of shots, whether or not its constructor takes that."""
+    """Return a function that builds an object, given the number of shots where its constructor takes that."""
     parameters: Mapping[str, inspect.Parameter] = {}
     with suppress(TypeError, ValueError):
         parameters = inspect.signature(build).parameters

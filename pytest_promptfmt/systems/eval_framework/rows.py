@@ -1,7 +1,7 @@
-"""The docs of a Python task class: rows given beside it, those it loads itself, or the samples that it yields.
+"""The docs of a task class: rows given beside it, those it loads itself, or the samples that it yields.
 
-Rows are never fetched from a hub. Which of them demonstrations are drawn from, and which subject a row belongs to, is
-as in eval-framework 0.15.4; `rendering/class_prompts.py` draws them.
+Rows are never fetched from a hub. Which of them shots are drawn from, and which subject a row belongs to, is as in
+eval-framework 0.15.4; `messages.py` draws them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OWN_DOCS: Final = "PROMPTFMT_DOCS"
 
 
 class NoClassDocsError(SyntheticDocsError):
-    """A task class without docs: its hooks are code, from which none can be made up."""
+    """A task class without docs: its hooks are code, from which no synthetic docs can be made."""
 
     reason = "no docs at hand for a task class"
 
@@ -34,8 +34,8 @@ class ClassDocs(TaskDocs):
     """The docs of a class with hooks.
 
     `rows` is the whole sample split in the order of its file, of which `evaluated` is the beginning: eval-framework
-    shuffles and draws over all of it. `shares_split` says that demonstrations are drawn from the same rows,
-    `is_loaded` that the class's own loader has put them in order.
+    shuffles and draws over all of it. `shares_split` says that shots are drawn from the same rows, `is_loaded` that the
+    class's own loader has put them in order.
     """
 
     rows: tuple[Doc, ...]
@@ -51,7 +51,7 @@ class SampleDocs(TaskDocs):
 
 
 class SampleDoc(dict[str, Any]):
-    """A doc that stands for one sample: its columns are what the sample tells of itself, or those of its row.
+    """The doc of one sample: its columns are the id and subject of the sample, or those of its row.
 
     `sample` is what the class made: messages, ground truth and candidates, by attribute or key.
     """
@@ -62,7 +62,7 @@ class SampleDoc(dict[str, Any]):
         self.sample = sample
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SampleDoc:
-        """Return a doc with columns of its own; the sample is the class's, and copied by nobody."""
+        """Return a doc with copied columns; the sample belongs to the class and is never copied."""
         return SampleDoc({name: copy.deepcopy(value, memo) for name, value in self.items()}, self.sample)
 
 
@@ -94,7 +94,7 @@ def class_docs(task: Task, found: TaskClass, count: int | None, shots: int) -> T
 
 
 def as_class_docs(docs: TaskDocs) -> ClassDocs:
-    """Return docs that somebody gave in memory as those of a class."""
+    """Return docs given in memory as those of a class."""
     if isinstance(docs, ClassDocs):
         return docs
     return ClassDocs(
@@ -111,12 +111,12 @@ def as_class_docs(docs: TaskDocs) -> ClassDocs:
 
 
 def subject_of(doc: Doc, subjects: Sequence[Any]) -> Any:
-    """Return the subject that a row is of: the one its column `subject` names, else the first."""
+    """Return the subject of a row: the one that its column `subject` names, else the first."""
     return next((one for one in subjects if "subject" in doc and _names(doc["subject"], one)), subjects[0])
 
 
 def is_of(doc: Doc, subject: Any, subjects: Sequence[Any]) -> bool:
-    """Return whether a demonstration may be shown for a subject: its own, or one that names none of the subjects."""
+    """Return whether a row may be a shot for a subject: it names that subject, or none of the subjects."""
     named = [one for one in subjects if "subject" in doc and _names(doc["subject"], one)]
     return not named or subject in named
 
@@ -130,7 +130,7 @@ def _names(value: Any, subject: Any) -> bool:
 
 
 def _without_given(task: Task) -> Task:
-    """Return the task with the places where docs lie, and nothing that docs could be made up from."""
+    """Return the task with the places where docs are, and nothing that synthetic docs could be made from."""
     return replace(task, dataset=replace(task.dataset, given=None), assembly=None)
 
 
@@ -145,7 +145,7 @@ def _rows(task: Task) -> tuple[tuple[Doc, ...], str]:
 
 
 def _shown(origin: str, task: Task) -> str:
-    """Return an origin in the words of who wrote the docs: `docs` at the top of the YAML, or the class."""
+    """Return an origin with the key that the author wrote: `docs` at the top of the YAML, or the class attribute."""
     written = task.config.get("metadata")
     in_metadata = isinstance(written, Mapping) and "docs" in (written.get("promptfmt") or {})
     name = "docs" if "docs" in task.config else OWN_DOCS
@@ -154,9 +154,9 @@ def _shown(origin: str, task: Task) -> str:
 
 def _nothing_at_hand(task: Task) -> NoClassDocsError:
     return NoClassDocsError(
-        f"there are no docs for the task class {task.name!r}, and none can be made up for hooks in Python",
+        f"no docs for the task class {task.name!r}: synthetic docs cannot be made for hooks in Python",
         position=task.position("class"),
-        hint=f"give rows: `docs:` in the YAML, {task.name}.docs.jsonl beside it, or {OWN_DOCS} in the class",
+        hint=f"give rows with `docs:` in the YAML, {task.name}.docs.jsonl beside it, or {OWN_DOCS} in the class",
     )
 
 
@@ -183,7 +183,7 @@ def _with_shots(task: Task, shots: int) -> Task:
 def _loaded(
     task: Task, found: TaskClass, constants: Constants, shots: int
 ) -> tuple[tuple[Doc, ...], tuple[Doc, ...], str, str]:
-    """Return what the class's own `_load_dataset` makes, from rows at hand where there are any."""
+    """Return the docs and pool that the class's own `_load_dataset` makes, from given rows where there are any."""
     try:
         given, origin = _rows(task)
         pool, pool_origin, _ = _pool(task, constants, given, origin, shots)
@@ -197,16 +197,16 @@ def _loaded(
     dataset = getattr(instance, "dataset", None)
     if not isinstance(dataset, Mapping) or constants.sample_split not in dataset:
         raise RenderError(
-            f"_load_dataset of {found.name!r} leaves no docs of the split {constants.sample_split!r}",
+            f"_load_dataset of {found.name!r} sets no docs of the split {constants.sample_split!r}",
             position=found.line_of("_load_dataset"),
             hint="set self.dataset to a mapping of splits to lists of rows",
         )
     rows = tuple(_checked(dataset[constants.sample_split], found, "_load_dataset"))
-    told = f"{len(rows)} from _load_dataset" + (f", of {origin}" if origin else "")
+    made = f"{len(rows)} from _load_dataset" + (f", of {origin}" if origin else "")
     if shots <= 0:
-        return rows, (), told, "none needed"
+        return rows, (), made, "none needed"
     drawn = tuple(_checked(dataset.get(constants.fewshot_split, ()), found, "_load_dataset"))
-    return rows, drawn, told, f"{len(drawn)} from _load_dataset" + (f", of {pool_origin}" if pool_origin else "")
+    return rows, drawn, made, f"{len(drawn)} from _load_dataset" + (f", of {pool_origin}" if pool_origin else "")
 
 
 def _checked(rows: Iterable[Any], found: TaskClass, hook: str) -> Iterator[Doc]:
@@ -223,7 +223,7 @@ def _checked(rows: Iterable[Any], found: TaskClass, hook: str) -> Iterator[Doc]:
 
 
 class _Splits(dict[str, list[dict[str, Any]]]):
-    """Splits by name; a name that was not given is answered with the rows of the first."""
+    """Splits by name; an unknown name gives the rows of the first."""
 
     def __missing__(self, _: str) -> list[dict[str, Any]]:
         return copy.deepcopy(next(iter(self.values())))
@@ -231,7 +231,7 @@ class _Splits(dict[str, list[dict[str, Any]]]):
 
 @dataclass(slots=True)
 class _Loader:
-    """Stands in for the loader of a composed benchmark."""
+    """Replaces the loader of a composed benchmark."""
 
     splits: Mapping[str, Sequence[Doc]]
 
@@ -249,7 +249,7 @@ class _Loader:
 
 
 def replace_loader(instance: Any, splits: Mapping[str, Sequence[Doc]]) -> None:
-    """Make an object of the user's load these rows (copies of them, each time) in place of a data set of a hub."""
+    """Make an object of the user's load these rows (a copy each time) instead of a data set from a hub."""
     loader = _Loader(splits)
     if hasattr(getattr(instance, "loader", None), "load"):
         instance.loader = loader
@@ -272,7 +272,7 @@ def _samples(task: Task, found: TaskClass, wanted: int, shots: int) -> SampleDoc
     try:
         splits, row_origin = _all_splits(task, found.constants(instance).sample_split)
     except SyntheticDocsError:
-        pass  # its samples may need none; what fails then says so
+        pass  # its samples may need none; otherwise iterate_samples fails with a reason
     else:
         named = _named_subjects(found, next(iter(splits.values())))
         if named:
@@ -296,7 +296,7 @@ def _samples(task: Task, found: TaskClass, wanted: int, shots: int) -> SampleDoc
 
 
 def _named_subjects(found: TaskClass, rows: Sequence[Doc]) -> list[str]:
-    """Return the subjects of a benchmark that rows name, in the benchmark's order; for others none."""
+    """Return the subjects of a benchmark that rows name, in the benchmark's order; none for other objects."""
     if found.kind != "benchmark":
         return []
     known = found.call(found.found.subjects, hook="subjects")
@@ -304,7 +304,7 @@ def _named_subjects(found: TaskClass, rows: Sequence[Doc]) -> list[str]:
 
 
 def _all_splits(task: Task, sample_split: str) -> tuple[dict[str, tuple[Doc, ...]], str]:
-    """Return the rows of every split that is given, the sample split first: only the object knows what it asks for."""
+    """Return the rows of every given split, the sample split first: only the object knows which of them it loads."""
     given = task.own_metadata.get("docs")
     given = given if isinstance(given, Mapping) else {}
     others = [name for name in given if name != sample_split]

@@ -1,7 +1,7 @@
 """Tasks that are Python classes: named by a YAML file with `class`, or found in the modules of a setting.
 
 A YAML file names a class by `class: !function module.Name` or `class: package.module:Name` and gives docs beside it.
-Nothing is imported until a task is bound, except for modules, whose classes cannot be known otherwise.
+Nothing is imported until a task is bound, except for modules, whose classes are not known before.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 OWN_SHOTS: Final = "PROMPTFMT_NUM_FEWSHOT"
-"""The class attribute that may say how many demonstrations a class of a module shows."""
+"""The class attribute that may set the number of shots for a class of a module."""
 _KEYS: Final = ("class", "task", "docs", "num_fewshot", "metadata", "include", "tag", "group", "task_alias")
 _HOOK_OF_KEY: Final[Mapping[str, str]] = {
     "doc_to_text": "_get_instruction_text",
@@ -45,7 +45,7 @@ _HOOK_OF_KEY: Final[Mapping[str, str]] = {
     "fewshot_config": "_get_fewshot_target_text",
     "target_delimiter": "_get_possible_completions",
 }
-"""Where rules that speak of lm-eval's keys find the same thing in a class."""
+"""lm-eval's keys, which rules use, and the hooks of a class that give the same."""
 
 
 class LmEvalClassError(WithheldError):
@@ -56,9 +56,9 @@ class LmEvalClassError(WithheldError):
 
 @dataclass(frozen=True)
 class ClassAssembly:
-    """The prompts of a task class. `ref` is where to find it, `found` the class once it is imported.
+    """The prompts of a task class. `ref` is where to find it, `written` how messages call it.
 
-    `told_position` is where the name is written.
+    `found` is the class once it is imported.
     """
 
     ref: FunctionRef
@@ -67,7 +67,7 @@ class ClassAssembly:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Return the name of the class, and which of the hooks it leaves to their defaults."""
+        """Return the name of the class, and the hooks that it leaves to their defaults."""
         if self.found is None:
             return {}
         facts = {"class": self.found.name}
@@ -79,11 +79,11 @@ class ClassAssembly:
 
     @property
     def key_names(self) -> Mapping[str, str]:
-        """Return the hooks that stand for lm-eval's keys, for what rules say of a task."""
+        """Return lm-eval's keys with the hooks that give the same, for the messages of rules."""
         return _HOOK_OF_KEY
 
     def bound(self, task: Task, trusted: Callable[[Path], bool], time_limit: float) -> Task:
-        """Return the task with its class imported, and with what the class says of itself.
+        """Return the task with its class imported, and with the constants of the class.
 
         Raises CodeNotAllowedError, FunctionError, SourceError, LmEvalClassError.
         """
@@ -96,9 +96,9 @@ class ClassAssembly:
                     f"{task.name} is a Python task class ({self.ref}): its prompts are made by its own code",
                     position=position,
                 )
-            found = _looked_at(lambda: task_class(made, self.ref.name, position=position), self.ref, position)
+            found = _inspected(lambda: task_class(made, self.ref.name, position=position), self.ref, position)
         bound = replace(self, found=found)
-        return _looked_at(lambda: _with_constants(task, bound, found), self.ref, found.position or self.ref.position)
+        return _inspected(lambda: _with_constants(task, bound, found), self.ref, found.position or self.ref.position)
 
     def scored(self, task: Task) -> Task:
         """Return the bound task with the metrics and the post-processing of its class."""
@@ -112,21 +112,19 @@ class ClassAssembly:
         """Return what makes the instances of these docs. Raises CodeNotAllowedError for a class not imported."""
         if self.found is None:
             raise CodeNotAllowedError(
-                f"{task.name} is the Python class {self.ref}, which has not been allowed to run",
+                f"{task.name} is the Python class {self.ref}, which is not allowed to run",
                 position=task.position("class"),
                 hint="allow the task's code, if you trust it",
             )
-        from pytest_promptfmt.systems.eval_framework.messages import (
-            ClassAssembler,  # only where prompts are made
-        )
+        from pytest_promptfmt.systems.eval_framework.messages import ClassAssembler  # only where prompts are made
 
         return ClassAssembler(task, self.found, docs, task.shots(num_fewshot))
 
 
-def _looked_at(look: Callable[[], Made], ref: FunctionRef, position: Position | None) -> Made:
-    """Return what a look at a class tells; raises FunctionError for what its attributes raise when they are read."""
+def _inspected(inspect_class: Callable[[], Made], ref: FunctionRef, position: Position | None) -> Made:
+    """Return what `inspect_class` returns; raises FunctionError for what the attributes of the class raise."""
     try:
-        return look()
+        return inspect_class()
     except PromptfmtError:
         raise
     except Exception as error:
@@ -197,7 +195,7 @@ def _with_docs(metadata: Mapping[str, Any], docs: Any) -> Mapping[str, Any]:
 def names_task_class(config: Mapping[Any, Any], path: Path) -> bool:
     """Return whether a YAML file with `class` is for this plugin: it gives docs, or names the class by `module:Name`.
 
-    Other files are lm-eval's own classes, which get their docs from a hub.
+    Other files name classes of lm-eval's own, whose docs come from a hub.
     """
     if isinstance(config.get("class"), str) or "docs" in config:
         return True
@@ -211,15 +209,15 @@ def names_task_class(config: Mapping[Any, Any], path: Path) -> bool:
 def task_of_class_file(file: YamlFile, path: Path) -> Task:
     """Return the task that a YAML file with `class` defines, its class not imported yet.
 
-    Raises SourceError for a key that means nothing, and for values of the wrong type.
+    Raises SourceError for an unknown key, and for values of the wrong type.
     """
     config = file.config
     for key in config:
         if key not in _KEYS:
             raise SourceError(
-                f"a file that names a task class has no key {key!r}; there are {', '.join(_KEYS[:5])}",
+                f"unknown key {key!r} in a file that names a task class; expected one of {', '.join(_KEYS[:5])}",
                 position=file.locate((key,)),
-                hint=did_you_mean(str(key), _KEYS) or "everything else is said by the class",
+                hint=did_you_mean(str(key), _KEYS) or "everything else belongs into the class",
             )
     ref, written = _reference(config["class"], path, file.locate(("class",)))
     name = config.get("task", ref.name)
@@ -256,7 +254,7 @@ def task_of_class_file(file: YamlFile, path: Path) -> Task:
 
 
 def _docs_at_top(locate: Locate) -> Locate:
-    """Return a lookup that finds the docs under `docs` where they are asked for in the metadata."""
+    """Return a lookup that also finds docs of the metadata under `docs` at the top."""
 
     def found(keys: tuple[str | int, ...]) -> Position | None:
         position = locate(keys)
@@ -270,7 +268,7 @@ def _docs_at_top(locate: Locate) -> Locate:
 
 
 def _reference(written: Any, path: Path, position: Position | None) -> tuple[FunctionRef, str]:
-    """Return what `class` names, and how it is to be called in messages."""
+    """Return the class that `class` names, and what messages call it."""
     if isinstance(written, FunctionRef):
         return written, f"class: !function {written}"
     module, colon, name = written.partition(":") if isinstance(written, str) else ("", "", "")
@@ -318,10 +316,11 @@ def _found_in(module: ModuleType, path: Path) -> Iterator[Task]:
             continue
         try:
             is_ours = is_task_class(value)
-        except Exception:  # an object that stands for another one, which is not there now
+        except Exception:  # a proxy of an object that is not there now
             continue
         if is_ours:
-            position = task_class(value, name).position or Position(path)
+            given = task_class(value, name)
+            position = given.position or Position(path)
             yield Task(
                 name=name,
                 path=path,
@@ -329,9 +328,7 @@ def _found_in(module: ModuleType, path: Path) -> Iterator[Task]:
                 target_delimiter="",
                 num_fewshot=_shots_of(value),
                 config=MappingProxyType({"task": name}),
-                assembly=ClassAssembly(
-                    FunctionRef(path.stem, name, path.parent, position), name, task_class(value, name)
-                ),
+                assembly=ClassAssembly(FunctionRef(path.stem, name, path.parent, position), name, given),
                 locate=_at(position),
             )
 
