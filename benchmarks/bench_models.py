@@ -23,8 +23,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from pytest_promptfmt.core.prompt import Request
 from pytest_promptfmt.models import open_model
 from pytest_promptfmt.models.asking import Asked, with_ids
-from pytest_promptfmt.models.base import Ask
-from pytest_promptfmt.models.registry import ModelOptions
+from pytest_promptfmt.models.base import Ask, ModelOptions
 from pytest_promptfmt.models.tiny import FOLDER
 
 WORDS = ["river", "lamp", "goat", "window", "paper", "stone", "cloud", "harbour", "engine", "violin"]

@@ -1,4 +1,4 @@
-"""From what a task asks to what a model is asked: text, token ids as lm-eval 0.4.13 makes them, stops and limits."""
+"""The requests of a task as questions to a model: text, token ids as lm-eval 0.4.13 makes them, stops and limits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MAX_TOKENS: Final = 256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """A question, and the request of a doc that it stands for.
+    """A question, and the request of a doc that it was made from.
 
-    `is_rival` marks the other spelling of a candidate, with or without a blank before it: no task asks it, and a model
+    `is_rival` marks the other spelling of a candidate, with or without a space before it: no task asks it, and a model
     that prefers it shows that the task spells its candidates wrongly.
     """
 
@@ -31,15 +31,15 @@ class Asked:
     is_rival: bool = False
 
 
-def questions(instances: Sequence[Instance], *, with_rivals: bool = True) -> list[Asked]:
-    """Return what is asked about the docs, in order, each candidate followed by its rival; ids are not filled in.
+def questions(instances: Sequence[Instance]) -> list[Asked]:
+    """Return the questions about the docs, in order, each candidate followed by its rival; ids are not filled in.
 
-    Unconditional and rolling log-likelihoods are left out: they tell nothing about a prompt.
+    Unconditional and rolling log-likelihoods are left out: they do not depend on a prompt.
     """
-    return [asked for instance in instances for asked in _of_instance(instance, with_rivals)]
+    return [asked for instance in instances for asked in _of_instance(instance)]
 
 
-def _of_instance(instance: Instance, with_rivals: bool) -> Iterator[Asked]:
+def _of_instance(instance: Instance) -> Iterator[Asked]:
     for request in instance.requests:
         if request.kind == "generate_until" and request.context is not None:
             messages = instance.prompts[request.prompt].messages if request.prompt is not None else ()
@@ -53,12 +53,11 @@ def _of_instance(instance: Instance, with_rivals: bool) -> Iterator[Asked]:
         elif request.kind == "loglikelihood" and request.context and request.continuation is not None:
             ask = Ask(context=request.context, continuation=request.continuation)
             yield Asked(ask=ask, doc=instance.index, request=request)
-            if with_rivals:
-                yield Asked(ask=rival_of(ask), doc=instance.index, request=request, is_rival=True)
+            yield Asked(ask=rival_of(ask), doc=instance.index, request=request, is_rival=True)
 
 
 def rival_of(ask: Ask) -> Ask:
-    """Return the same candidate spelled the other way: with a blank before it, or without."""
+    """Return the same candidate spelled the other way: with a space before it, or without."""
     assert ask.continuation is not None
     if ask.continuation.startswith(" "):
         return replace(ask, continuation=ask.continuation.lstrip(" "))
@@ -66,7 +65,7 @@ def rival_of(ask: Ask) -> Ask:
 
 
 def stops_of(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the stop sequences of generation arguments; what is no text cannot stop anything."""
+    """Return the stop sequences of generation arguments; values other than text cannot stop anything."""
     until = arguments.get("until") or ()
     written = [until] if isinstance(until, str) else until
     return tuple(stop for stop in written if isinstance(stop, str) and stop)

@@ -1,4 +1,4 @@
-"""What is asked of a model, what it answers, and the protocol that every backend keeps. Values only.
+"""Questions to a model, its answers, and the protocol of every backend. Values only.
 
 Questions carry text and token ids: a backend that runs a model itself gets exactly the ids that a snapshot shows, one
 behind a server that takes only text still gets exactly the text. Log-likelihoods are in nats, lengths in tokens.
@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class Ask:
 
     @cached_property
     def key(self) -> str:
-        """Return the hash of exactly what is asked, text and limits: 32 hexadecimal digits.
+        """Return the hash of the question, text and limits: 32 hexadecimal digits.
 
         Ids are left out, so that a recording can be replayed where the tokenizer is not at hand.
         """
@@ -85,29 +84,43 @@ class Generation:
 Answer = Likelihood | Generation
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelOptions:
+    """How a model is to run.
+
+    `device` is a torch device or `auto`, `dtype` one of torch's names or `auto` (float32 on a CPU, bfloat16 on a GPU
+    that has it). `batch_size` is the most rows at once; it is halved when memory runs out. `download` lets a backend
+    fetch files. `timeout` is in seconds for one request to a server, `concurrency` the most requests at once.
+    """
+
+    device: str = "auto"
+    dtype: str = "auto"
+    batch_size: int = 16
+    download: bool = False
+    timeout: float = 60.0
+    concurrency: int = 8
+
+
 class Model(Protocol):
-    """A backend. Answers come in the order of the questions and one at a time, so that what is done can be kept."""
+    """A backend. Answers come in the order of the questions and one at a time, so that each can be recorded at once."""
 
     @property
     def name(self) -> str:
-        """Return what the user asked for, as it stands in reports and recordings: `tiny`, `hf:org/model`."""
+        """Return the name of the model in reports and recordings: `tiny`, `hf:org/model`."""
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Return what decides the numbers: versions of libraries, device, dtype."""
+        """Return what the numbers depend on: versions of libraries, device, dtype."""
 
     @property
     def tokenizer(self) -> Tokenizer | None:
         """Return the model's tokenizer; None where only the server knows it."""
 
     def loglikelihood(self, asks: Sequence[Ask]) -> Iterator[Likelihood]:
-        """Yield the log-likelihood of each continuation; raises ModelError when the model cannot tell."""
+        """Yield the log-likelihood of each continuation; raises ModelError when the model cannot compute it."""
 
     def generate(self, asks: Sequence[Ask]) -> Iterator[Generation]:
-        """Yield what the model writes after each context, greedily; raises ModelError when the model cannot tell."""
-
-
-NO_FACTS: Mapping[str, str] = MappingProxyType({})
+        """Yield what the model writes after each context, greedily; raises ModelError when the model cannot."""
 
 
 def cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core.errors import ModelError, TokenizerError
 from pytest_promptfmt.core.network import online
-from pytest_promptfmt.models.registry import ModelOptions
+from pytest_promptfmt.models.base import ModelOptions
 
 if TYPE_CHECKING:
     from pytest_promptfmt.tokens import Tokenizer
@@ -33,13 +33,13 @@ def load_model(source: str, options: ModelOptions) -> tuple[Any, Tokenizer]:
     try:
         tokenizer = load_tokenizer(source, download=options.download)
         with _quiet(transformers), online() if options.download else contextlib.nullcontext():
-            model, told = transformers.AutoModelForCausalLM.from_pretrained(
+            model, report = transformers.AutoModelForCausalLM.from_pretrained(
                 source,
                 dtype=dtype,
                 local_files_only=not options.download,
                 trust_remote_code=False,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # told below, in one line
+                ignore_mismatched_sizes=True,  # reported below, in one line
             )
     except TokenizerError as error:
         raise ModelError(f"the tokenizer of {source!r}: {error.message}", hint=error.hint) from error
@@ -47,7 +47,7 @@ def load_model(source: str, options: ModelOptions) -> tuple[Any, Tokenizer]:
         first = str(error).strip().partition("\n")[0] or type(error).__name__
         hint = None if Path(source).exists() or options.download else "--promptfmt-download lets it be fetched"
         raise ModelError(f"the model {source!r} cannot be loaded: {first}", hint=hint) from error
-    _refuse_made_up(source, told)
+    _refuse_missing_weights(source, report)
     try:
         model = model.to(torch.device(device)).eval()
     except (RuntimeError, AssertionError) as error:
@@ -66,15 +66,15 @@ def import_torch() -> Any:
     return torch
 
 
-def _refuse_made_up(source: str, told: Mapping[str, Any]) -> None:
-    """Raise ModelError for parameters that the file does not hold as the model wants them: chance would fill them."""
-    mismatched = [str(one[0] if isinstance(one, tuple | list) else one) for one in told.get("mismatched_keys") or ()]
-    missing = sorted({*map(str, told.get("missing_keys") or ()), *mismatched})
+def _refuse_missing_weights(source: str, report: Mapping[str, Any]) -> None:
+    """Raise ModelError for parameters that are not in the file, or of another size: they would be random."""
+    mismatched = [str(one[0] if isinstance(one, tuple | list) else one) for one in report.get("mismatched_keys") or ()]
+    missing = sorted({*map(str, report.get("missing_keys") or ()), *mismatched})
     if missing:
         raise ModelError(
             f"the weights of {source!r} do not fit its config.json: {len(missing)} parameters are missing or of "
             f"another size, such as {missing[0]}",
-            hint="they would be filled by chance; take both files from the same model",
+            hint="they would be random; take both files from the same model",
         )
 
 
@@ -85,9 +85,9 @@ def _device(written: str) -> str:
     try:
         device = torch.device(written)
     except RuntimeError as error:
-        raise ModelError(f"there is no device {written!r}", hint="write auto, cpu, cuda or cuda:1") from error
+        raise ModelError(f"unknown device {written!r}", hint="write auto, cpu, cuda or cuda:1") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ModelError(f"the device {written!r} was asked for, and torch sees no GPU", hint="write auto or cpu")
+        raise ModelError(f"device {written!r}: torch finds no GPU", hint="write auto or cpu")
     return written
 
 
@@ -96,13 +96,13 @@ def _dtype(written: str, device: str) -> Any:
     if written == "auto":
         return torch.bfloat16 if device.startswith("cuda") and torch.cuda.is_bf16_supported() else torch.float32
     if written not in _DTYPES:
-        raise ModelError(f"there is no dtype {written!r}", hint=f"write auto, {' or '.join(_DTYPES)}")
+        raise ModelError(f"unknown dtype {written!r}", hint=f"write auto, {' or '.join(_DTYPES)}")
     return getattr(torch, written)
 
 
 @contextlib.contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Keep loading from drawing bars and remarks between pytest's own lines."""
+    """Keep loading from printing progress bars and warnings between pytest's own lines."""
     level = transformers.logging.get_verbosity()
     bars = transformers.logging.is_progress_bar_enabled()
     transformers.logging.set_verbosity(logging.ERROR)

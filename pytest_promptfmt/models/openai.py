@@ -15,8 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pytest_promptfmt.core.errors import ModelError
-from pytest_promptfmt.models.base import Ask, Finish, Generation, Likelihood, cut
-from pytest_promptfmt.models.registry import ModelOptions
+from pytest_promptfmt.models.base import Ask, Finish, Generation, Likelihood, ModelOptions, cut
 
 if TYPE_CHECKING:
     import openai
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 
 RETRIES: Final = 2
 _MOST_STOPS: Final = 4
-"""Stop sequences that OpenAI's own interface takes; the rest is cut off here."""
+"""Stop sequences that OpenAI's own interface takes; text is cut here at the others."""
 
 Made = TypeVar("Made")
 
 
 class ServerModel:
-    """One model of a server. Nothing is sent before the first question but the list of the models."""
+    """One model of a server. Before the first question only the list of models is requested."""
 
     tokenizer: Tokenizer | None = None
 
@@ -56,12 +55,12 @@ class ServerModel:
             import openai
         except ImportError as error:
             raise ModelError(
-                f"a server is asked through the package openai: {error}",
+                f"asking a server needs the package openai: {error}",
                 hint='install it with pip install "pytest-promptfmt[server]"',
             ) from error
         url, _, model = written.partition("#")
         if not url.startswith(("http://", "https://")):
-            raise ModelError(f"{written!r} is no URL", hint="write openai:http://localhost:8000/v1")
+            raise ModelError(f"{written!r} is not a URL", hint="write openai:http://localhost:8000/v1")
         client = openai.OpenAI(
             base_url=url,
             api_key=os.environ.get("OPENAI_API_KEY", "none"),
@@ -72,7 +71,7 @@ class ServerModel:
             try:
                 offered = _asked(url, lambda: [one.id for one in client.models.list().data])
             except _AnsweredError as error:
-                hint = f"it does not tell its models: name one, openai:{url}#MODEL"
+                hint = f"it does not list its models; name one: openai:{url}#MODEL"
                 raise ModelError(error.message, hint=hint) from error
             if len(offered) != 1:
                 raise ModelError(
@@ -84,7 +83,7 @@ class ServerModel:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Return the model's name at the server: its versions are not told."""
+        """Return the model's name at the server: its versions are unknown."""
         return MappingProxyType({"model": self._model})
 
     def loglikelihood(self, asks: Sequence[Ask]) -> Iterator[Likelihood]:
@@ -92,7 +91,7 @@ class ServerModel:
         yield from self._side_by_side(self._likelihood, asks)
 
     def generate(self, asks: Sequence[Ask]) -> Iterator[Generation]:
-        """Yield what the model writes; raises ModelError when the server does not answer, or not as it should."""
+        """Yield what the model writes; raises ModelError when the server does not answer, or wrongly."""
         yield from self._side_by_side(self._generation, asks)
 
     def _side_by_side(self, ask_one: Callable[[Ask], Made], asks: Sequence[Ask]) -> Iterator[Made]:
@@ -120,7 +119,7 @@ class ServerModel:
             try:
                 answered = answer(text)
             except _RefusedError:
-                raise refused from None  # not the ids are to blame
+                raise refused from None  # the ids are not the reason
             self._takes_ids = False
             return answered
 
@@ -134,39 +133,39 @@ class ServerModel:
             ),
             "log-likelihoods",
         )
-        told = getattr(answer.choices[0], "logprobs", None) if answer.choices else None
-        if told is None or not told.token_logprobs or not told.top_logprobs:
+        given = getattr(answer.choices[0], "logprobs", None) if answer.choices else None
+        if given is None or not given.token_logprobs or not given.top_logprobs:
             raise ModelError(
                 f"the server {self._url} gives no log-probabilities of the prompt",
                 hint="log-likelihoods need a server whose completions take `echo` and `logprobs`, such as vLLM",
             )
-        start, end = self._span(ask, told)
-        logprobs = told.token_logprobs[start:end]
-        best = [max(top.values(), default=None) if top else None for top in told.top_logprobs[start:end]]
+        start, end = self._span(ask, given)
+        logprobs = given.token_logprobs[start:end]
+        best = [max(top.values(), default=None) if top else None for top in given.top_logprobs[start:end]]
         if not logprobs or any(value is None for value in logprobs) or len(best) != len(logprobs):
             raise ModelError(f"the server {self._url} gives no log-probability for a token of {ask.continuation!r}")
         greedy = all(most is None or value >= most for value, most in zip(logprobs, best, strict=True))
         return Likelihood(logprobs=tuple(map(float, logprobs)), is_greedy=greedy, sent=tuple(ids) if ids else None)
 
-    def _span(self, ask: Ask, told: Any) -> tuple[int, int]:
+    def _span(self, ask: Ask, given: Any) -> tuple[int, int]:
         """Return which tokens of the echo are the continuation's."""
         if ask.continuation_ids:
             return len(ask.context_ids), len(ask.context_ids) + len(ask.continuation_ids)
-        if not told.text_offset or len(told.text_offset) != len(told.token_logprobs):
+        if not given.text_offset or len(given.text_offset) != len(given.token_logprobs):
             raise ModelError(
-                f"the server {self._url} does not say where its tokens stand",
+                f"the server {self._url} does not give the offsets of its tokens",
                 hint="give the profile the model's tokenizer: then ids are sent and counted",
             )
         seam = len(ask.context)
         end = seam + len(ask.continuation or "")
-        if seam not in told.text_offset:
+        if seam not in given.text_offset:
             raise ModelError(
                 f"no token of the server begins where {ask.continuation!r} does: its tokenizer joins the end of the "
                 "prompt with it",
                 hint="give the profile the model's tokenizer: then ids are sent and counted",
             )
-        start = told.text_offset.index(seam)
-        return start, start + sum(1 for offset in told.text_offset[start:] if offset < end)
+        start = given.text_offset.index(seam)
+        return start, start + sum(1 for offset in given.text_offset[start:] if offset < end)
 
     # -- generation ----------------------------------------------------------------------------------------------------
 
@@ -198,9 +197,9 @@ class ServerModel:
         messages = [{"role": role, "content": content} for role, content in ask.messages]
         if not messages:
             messages = [{"role": "user", "content": ask.context}]
-        # The two are vLLM's, and transformers': the begun answer is gone on with instead of being closed.
-        goes_on = messages[-1]["role"] == "assistant"
-        extra = {"continue_final_message": True, "add_generation_prompt": False} if goes_on else {}
+        # Both are of vLLM and transformers: the model continues the last message instead of starting a new one.
+        continues = messages[-1]["role"] == "assistant"
+        extra = {"continue_final_message": True, "add_generation_prompt": False} if continues else {}
         answer = self._ask(
             lambda: self._client.chat.completions.create(
                 model=self._model,
@@ -218,7 +217,7 @@ class ServerModel:
 
     def _written(self, ask: Ask, answer: Any, text: Any, *, sent: tuple[int, ...] | None) -> Generation:
         if not isinstance(text, str):
-            raise ModelError(f"the server {self._url} answered without a text")
+            raise ModelError(f"the answer of the server {self._url} has no text")
         text, cut_here = cut(text, ask.stop)
         ended: Finish = "length" if answer.choices[0].finish_reason == "length" else "stop" if ask.stop else "end"
         tokens = getattr(answer.usage, "completion_tokens", None) if answer.usage else None
@@ -227,7 +226,7 @@ class ServerModel:
     def _ask(self, request: Callable[[], Any], what: str) -> Any:
         answer = _asked(self._url, request, what)
         if not isinstance(getattr(answer, "choices", None), list):
-            raise ModelError(f"the server {self._url} answered something that is no list of {what}")
+            raise ModelError(f"the answer of the server {self._url} is not a list of {what}")
         return answer
 
 
@@ -244,7 +243,7 @@ class _RefusedError(_AnsweredError):
 
 
 def _asked(url: str, request: Callable[[], Made], what: str = "models") -> Made:
-    """Return the answer to a request; raises ModelError in words for everything that can go wrong on the way."""
+    """Return the answer to a request; raises ModelError for everything that can go wrong on the way."""
     import openai
 
     try:
@@ -254,7 +253,7 @@ def _asked(url: str, request: Callable[[], Made], what: str = "models") -> Made:
         raise ModelError(f"the server {url} did not answer in time", hint=hint) from error
     except openai.APIConnectionError as error:
         raise ModelError(
-            f"the server {url} cannot be reached: {error.__cause__ or error}", hint="is it running?"
+            f"the server {url} cannot be reached: {error.__cause__ or error}", hint="check that it is running"
         ) from error
     except openai.NotFoundError as error:
         raise _NotOfferedError(f"the server {url} offers no {what}: {_said(error)}") from error
@@ -265,11 +264,11 @@ def _asked(url: str, request: Callable[[], Made], what: str = "models") -> Made:
         kind = _RefusedError if error.status_code in (400, 422) else _AnsweredError
         raise kind(f"the server {url} answered {error.status_code}: {_said(error)}") from error
     except (openai.OpenAIError, ValueError, TypeError, AttributeError) as error:
-        raise ModelError(f"the server {url} answered what cannot be read: {_first_line(error)}") from error
+        raise ModelError(f"the answer of the server {url} cannot be read: {_first_line(error)}") from error
 
 
 def _said(error: openai.APIStatusError) -> str:
-    """Return what a server says of an error, in whatever form it does."""
+    """Return the message of a server's error, whatever its form."""
     body = error.body
     for key in ("error", "message", "detail"):
         if isinstance(body, dict) and key in body:

@@ -1,81 +1,77 @@
 """The file that keeps what a model answered: JSON lines, one a question, sorted, each complete in itself.
 
-A line says what was asked (by hash, with the place it came from for the reader), what was answered, and by what:
+A line says what was asked (by hash, with its place for the reader), what was answered, and by which model:
 
-    {"key": "…", "kind": "generate", "task": "…", "profile": "…", "doc": 0, "text": "…", "finish": "stop", "tokens": 3,
-     "sent": "…", "model": "tiny", "with": {"torch": "2.13.0", …}}
+    {"task": "…", "profile": "…", "doc": 0, "request": 0, "kind": "generate", "text": "…", "finish": "stop",
+     "tokens": 3, "key": "…", "sent": "…", "model": "tiny", "with": {"torch": "2.13.0", …}}
 
 `sent` is a digest of the ids that the model got. Log-probabilities are in nats, rounded to 6 decimals. Lines of one
-file may come from several runs and machines: merging two recordings is joining and sorting their lines.
+file may come from several runs and machines: to merge two recordings, join and sort their lines.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import IO, TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from pytest_promptfmt.core.errors import ModelError, Position
 from pytest_promptfmt.models.base import Answer, Ask, Generation, Likelihood
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.tokens import Tokenizer
 
 DECIMALS: Final = 6
 _FINISHES: Final = ("stop", "end", "length")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Where:
-    """Where a question came from: for people who read a recording."""
+class Entry:
+    """One recorded answer, and where its question came from.
+
+    `key` is that of the question, `sent` the digest of the ids that the model got, None where only text was sent.
+    """
 
     task: str
     profile: str
     doc: int
     request: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """One recorded answer. `sent` is the digest of the ids that the model got, None where only text was sent."""
-
     key: str
     answer: Answer
     sent: str | None
     model: str
     facts: Mapping[str, str]
-    where: Where
 
     def to_line(self) -> str:
         """Return the line without its end."""
         answer: dict[str, Any]
         if isinstance(self.answer, Likelihood):
             logprobs = [round(value, DECIMALS) for value in self.answer.logprobs]
-            answer = {"logprobs": logprobs, "greedy": self.answer.is_greedy}
+            answer = {"kind": "loglikelihood", "logprobs": logprobs, "greedy": self.answer.is_greedy}
         else:
-            answer = {"text": self.answer.text, "finish": self.answer.finish, "tokens": self.answer.tokens}
-        return json.dumps(
-            {
-                "task": self.where.task,
-                "profile": self.where.profile,
-                "doc": self.where.doc,
-                "request": self.where.request,
-                "kind": "loglikelihood" if isinstance(self.answer, Likelihood) else "generate",
-                **answer,
-                "key": self.key,
-                "sent": self.sent,
-                "model": self.model,
-                "with": dict(self.facts),
-            },
-            ensure_ascii=False,
-        )
+            written = self.answer
+            answer = {"kind": "generate", "text": written.text, "finish": written.finish, "tokens": written.tokens}
+        line = {
+            "task": self.task,
+            "profile": self.profile,
+            "doc": self.doc,
+            "request": self.request,
+            **answer,
+            "key": self.key,
+            "sent": self.sent,
+            "model": self.model,
+            "with": dict(self.facts),
+        }
+        return json.dumps(line, ensure_ascii=False)
 
     @property
     def order(self) -> tuple[Any, ...]:
         """Return what lines are sorted by."""
-        return (self.where.task, self.where.profile, self.where.doc, self.where.request, self.key, self.model)
+        return (self.task, self.profile, self.doc, self.request, self.key, self.model)
 
 
 def digest_of(ids: Sequence[int] | None) -> str | None:
@@ -85,19 +81,18 @@ def digest_of(ids: Sequence[int] | None) -> str | None:
     return None if ids is None else digest_of_ids(ids)
 
 
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
 def read_entries(path: Path) -> list[Entry]:
-    """Return the entries of a recording; raises ModelError naming the line that is not one."""
-    entries = []
+    """Return the entries of a recording; raises ModelError with the first line that is not one."""
     try:
         with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    entries.append(_entry(line, Position(path, number)))
+            return [_entry(line, Position(path, number)) for number, line in enumerate(file, start=1) if line.strip()]
     except OSError as error:
         raise ModelError(f"the recording cannot be read: {error.strerror}", position=Position(path)) from error
     except UnicodeDecodeError as error:
         raise ModelError("the recording is not UTF-8", position=Position(path)) from error
-    return entries
 
 
 def _entry(line: str, position: Position) -> Entry:
@@ -107,23 +102,19 @@ def _entry(line: str, position: Position) -> Entry:
         raise ModelError(f"not a line of a recording: {error}", position=position, hint="record again") from error
     try:
         return Entry(
+            task=str(read["task"]),
+            profile=str(read["profile"]),
+            doc=int(read["doc"]),
+            request=int(read["request"]),
             key=read["key"],
             answer=_answer(read),
             sent=read["sent"],
             model=str(read["model"]),
             facts={str(name): str(value) for name, value in read["with"].items()},
-            where=Where(
-                task=str(read["task"]),
-                profile=str(read["profile"]),
-                doc=int(read["doc"]),
-                request=int(read["request"]),
-            ),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        hint = (
-            "a file written by --promptfmt-record is expected; other completions are told by the task's own recording"
-        )
+        hint = "use a file written by --promptfmt-record; other completions belong into the task's own recording"
         raise ModelError(f"not a line of a model recording: {what}", position=position, hint=hint) from error
 
 
@@ -137,36 +128,81 @@ def _answer(read: Mapping[str, Any]) -> Answer:
     return Generation(text=read["text"], finish=read["finish"], tokens=int(read["tokens"]))
 
 
-class Recorder:
-    """Keeps answers as they come, in a file beside the recording, and joins them with it at the end.
+class ReplayModel:
+    """A recording instead of a model: the answers of an earlier run, as long as exactly the same is asked.
 
-    What was recorded before for the same model is not asked again. A run that is broken off leaves the file beside it,
-    which the next run takes up. Entries of other models and of questions not asked this time stay.
+    Needs no torch, no tokenizer and no network.
+    """
+
+    tokenizer: Tokenizer | None = None
+
+    def __init__(self, path: Path) -> None:
+        """Read a recording; raises ModelError for a file that is not one, or of several models."""
+        entries = read_entries(path)
+        if not entries:
+            raise ModelError("the recording is empty", position=Position(path), hint="write it with --promptfmt-record")
+        models = sorted({entry.model for entry in entries})
+        if len(models) > 1:
+            raise ModelError(
+                f"the recording holds the answers of {', '.join(models)}",
+                position=Position(path),
+                hint="keep one file for each model",
+            )
+        self.name = f"replay:{path}"
+        self.recorded_by = models[0]
+        self.facts: Mapping[str, str] = entries[0].facts
+        self._path = path
+        self._entries = {entry.key: entry for entry in entries}
+
+    def entry(self, ask: Ask) -> Entry:
+        """Return what was recorded for exactly this question; raises ModelError for a question without a recording."""
+        found = self._entries.get(ask.key)
+        if found is None or isinstance(found.answer, Likelihood) != (ask.kind == "loglikelihood"):
+            raise ModelError(
+                f"no recording of this prompt in {self._path.name}: it is new, or it changed since "
+                f"{self.recorded_by} answered",
+                hint="record it again with --promptfmt-record where the model can run",
+            )
+        return found
+
+    def loglikelihood(self, asks: Sequence[Ask]) -> Iterator[Likelihood]:
+        """Yield the recorded log-likelihoods; raises ModelError at the first question without a recording."""
+        for ask in asks:
+            answer = self.entry(ask).answer
+            assert isinstance(answer, Likelihood)
+            yield answer
+
+    def generate(self, asks: Sequence[Ask]) -> Iterator[Generation]:
+        """Yield the recorded generations; raises ModelError at the first question without a recording."""
+        for ask in asks:
+            answer = self.entry(ask).answer
+            assert isinstance(answer, Generation)
+            yield answer
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Keeps answers as they come, in a file beside the recording; `join_parts` adds them to it at the end.
+
+    What was recorded before for the same model is not asked again. An interrupted run leaves the file beside it, which
+    the next run reads. Entries of other models and of questions not asked this time stay.
     """
 
     def __init__(self, path: Path, *, worker: str = "") -> None:
         """Open `path` for recording; `worker` names one of several processes that record at once."""
-        self.path = path
-        # Never a file that is there: the last line of a run that was killed may be half a line.
+        # Always a new file: the last line of a run that was killed may be half a line.
         self._part = path.with_name(f"{path.name}.{worker or 'main'}-{uuid4().hex[:8]}.part")
-        self._known: dict[tuple[str, str], Entry] = {}
-        for entry in [*(read_entries(path) if path.exists() else []), *_left_over(path)]:
-            self._known[(entry.key, entry.model)] = entry
+        self._known = _recorded(path)
         self._file: IO[str] | None = None
-        self.kept = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def known(self, ask: Ask, model: str) -> Entry | None:
         """Return the answer that is recorded already."""
         return self._known.get((ask.key, model))
 
     def keep(self, entry: Entry) -> None:
-        """Write one answer down at once; raises ModelError when the file cannot be written."""
+        """Write one answer at once; raises ModelError when the file cannot be written."""
         try:
             if self._file is None:
                 self._part.parent.mkdir(parents=True, exist_ok=True)
@@ -174,11 +210,8 @@ class Recorder:
             self._file.write(entry.to_line() + "\n")
             self._file.flush()
         except OSError as error:
-            raise ModelError(
-                f"the recording cannot be written: {error.strerror}", position=Position(self._part)
-            ) from error
+            raise _unwritable(self._part, error) from error
         self._known[(entry.key, entry.model)] = entry
-        self.kept += 1
 
     def close(self) -> None:
         """Stop writing; what was kept stays in the file beside the recording until `join_parts`."""
@@ -187,21 +220,17 @@ class Recorder:
             self._file = None
 
 
-def join_parts(path: Path) -> int:
-    """Write the recording anew with what the runs left beside it, whole or not at all; return the number of lines.
+def join_parts(path: Path) -> None:
+    """Write the recording again with what runs left beside it, whole or not at all.
 
     A later answer to the same question by the same model replaces an earlier one. Raises ModelError when it cannot be
     written.
     """
     parts = _parts(path)
-    entries: dict[tuple[str, str], Entry] = {}
-    for entry in [*(read_entries(path) if path.exists() else []), *_left_over(path)]:
-        entries[(entry.key, entry.model)] = entry
     if parts:
-        write_entries(path, entries.values())
+        write_entries(path, _recorded(path).values())
     for part in parts:
         part.unlink(missing_ok=True)
-    return len(entries)
 
 
 def write_entries(path: Path, entries: Iterable[Entry]) -> None:
@@ -214,17 +243,21 @@ def write_entries(path: Path, entries: Iterable[Entry]) -> None:
         scratch.replace(path)
     except OSError as error:
         scratch.unlink(missing_ok=True)
-        raise ModelError(f"the recording cannot be written: {error.strerror}", position=Position(path)) from error
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> ModelError:
+    return ModelError(f"the recording cannot be written: {error.strerror}", position=Position(path))
+
+
+def _recorded(path: Path) -> dict[tuple[str, str], Entry]:
+    """Return the entries of a recording and of the parts beside it; a last line that was being written is dropped."""
+    entries = read_entries(path) if path.exists() else []
+    for part in _parts(path):
+        whole = part.read_text("utf-8", errors="replace").split("\n")[:-1]
+        entries += [_entry(line, Position(part, number)) for number, line in enumerate(whole, start=1)]
+    return {(entry.key, entry.model): entry for entry in entries}
 
 
 def _parts(path: Path) -> list[Path]:
     return sorted(part for part in path.parent.glob("*.part") if part.name.startswith(f"{path.name}."))
-
-
-def _left_over(path: Path) -> list[Entry]:
-    """Return what broken-off runs left; a last line that was being written is dropped."""
-    entries = []
-    for part in _parts(path):
-        whole = part.read_text("utf-8", errors="replace").split("\n")[:-1]
-        entries += [_entry(line, Position(part, number)) for number, line in enumerate(whole, start=1)]
-    return entries

@@ -14,11 +14,10 @@ from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.models.asking import Asked, questions, with_ids
-from pytest_promptfmt.models.base import Answer, Model
+from pytest_promptfmt.models.base import Answer, Model, ModelOptions
 from pytest_promptfmt.models.judging import Judged, Reply, judge
-from pytest_promptfmt.models.recording import Entry, Recorder, Where, digest_of, join_parts
-from pytest_promptfmt.models.registry import ModelOptions, open_model
-from pytest_promptfmt.models.replay import ReplayModel
+from pytest_promptfmt.models.recording import Entry, Recorder, ReplayModel, digest_of, join_parts
+from pytest_promptfmt.models.registry import open_model
 from pytest_promptfmt.models.thresholds import thresholds_of
 
 if TYPE_CHECKING:
@@ -28,10 +27,10 @@ TINY: Final = "tiny"
 TINY_FORMATS: Final = frozenset(
     {"mcqa", "cloze", "generate", "cot", "mmlu_without_topic_fixed", "helm_without_topic_fixed"}
 )
-"""The formats whose form the bundled model was trained to keep; it is not judged on others unless a task asks."""
+"""The formats that the bundled model was trained on; it is judged on others only where a task sets thresholds."""
 
 Progress = Callable[[int, str], AbstractContextManager[Callable[[int], object]]]
-"""Gives, for a number of questions and what they are about, what to tell how many answers there are."""
+"""For a number of questions and what they are about, a context manager of what is called with the answers so far."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +47,7 @@ class ModelSettings:
 
 
 class ModelRun:
-    """The model of a run; raises what stopped it from being opened again for each task."""
+    """The model of a run, opened once; an error while opening is raised for each task."""
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
@@ -57,7 +56,7 @@ class ModelRun:
 
     @property
     def model(self) -> Model:
-        """Return the model, opened at the first use; raises ModelError when it cannot be."""
+        """Return the model, opened at the first use; raises ModelError when that fails."""
         if self._model is None:
             try:
                 self._model = open_model(self._settings.model, self._settings.options)
@@ -111,7 +110,7 @@ class ModelRun:
         return replace(judged, seconds=seconds)
 
     def close(self, *, joins: bool) -> None:
-        """Close what is being recorded; the process that outlives all others joins what each of them kept.
+        """Close the recording; the process that outlives all others `joins` the parts of each.
 
         Raises ModelError when the recording cannot be written.
         """
@@ -178,10 +177,13 @@ def _is_tiny(model: Model) -> bool:
 
 def _entry(model: Model, one: Asked, at: int, answer: Answer, task: Task, profile: str) -> Entry:
     return Entry(
+        task=task.id,
+        profile=profile,
+        doc=one.doc,
+        request=at,
         key=one.ask.key,
         answer=answer,
         sent=digest_of(answer.sent),
         model=model.name,
         facts=model.facts,
-        where=Where(task=task.id, profile=profile, doc=one.doc, request=at),
     )

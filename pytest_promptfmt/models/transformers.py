@@ -14,9 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pytest_promptfmt.core.errors import ModelError
-from pytest_promptfmt.models.base import Ask, Finish, Generation, Likelihood, cut
+from pytest_promptfmt.models.base import Ask, Finish, Generation, Likelihood, ModelOptions, cut
 from pytest_promptfmt.models.loading import load_model
-from pytest_promptfmt.models.registry import ModelOptions
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_promptfmt.tokens import Tokenizer
 
 _CHUNKS: Final = 8
-"""Batches that are sorted by length together; answers are given out, and can be kept, after each such part."""
+"""Batches that are sorted by length together; answers are yielded, and can be recorded, after each such part."""
 _DEFAULT_LENGTH: Final = 2048
 """Tokens a model takes that does not say how many, as in lm-eval 0.4.13's HFLM."""
 
@@ -45,7 +44,7 @@ class _Branching:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A context that is to be continued, and its places in the list of questions."""
+    """A context to continue, and its places in the list of questions."""
 
     ask: Ask
     places: tuple[int, ...]
@@ -101,7 +100,7 @@ class TransformersModel:
 
         A row longer than the model takes loses its beginning, as in lm-eval 0.4.13. Raises ModelError for a
         continuation without tokens or longer than the model, for a single row that does not fit the memory, and for a
-        model that fails or gives no numbers.
+        model that fails or gives NaN.
         """
         for first in range(0, len(asks), self._batch * _CHUNKS):
             part = asks[first : first + self._batch * _CHUNKS]
@@ -269,7 +268,7 @@ class TransformersModel:
         if self._size is not None and largest >= self._size:
             raise ModelError(
                 f"the tokenizer gives the id {largest}, and the model {self.name} has {self._size} embeddings",
-                hint="are they of the same model? A token that was added to the tokenizer needs resized embeddings",
+                hint="take both from the same model; a token added to the tokenizer needs resized embeddings",
             )
 
     def _padded(self, rows: Sequence[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -301,8 +300,8 @@ class TransformersModel:
                 raise self._failure(error) from error
             if len(batch) == 1:
                 raise ModelError(
-                    "one row alone does not fit the memory of the device",
-                    hint="a smaller dtype (--promptfmt-model-dtype bfloat16) or a smaller model needs less",
+                    "a single row does not fit into the memory of the device",
+                    hint="use a smaller dtype (--promptfmt-model-dtype bfloat16) or a smaller model",
                 ) from error
         self._free_memory()
         half = (len(batch) + 1) // 2
@@ -315,16 +314,16 @@ class TransformersModel:
         first = str(error).strip().partition("\n")[0][:300] or "no reason given"
         return ModelError(
             f"the model {self.name} fails on the device {device} in {dtype}: {type(error).__name__}: {first}",
-            hint="not every device computes every dtype: --promptfmt-model-dtype float32 works everywhere",
+            hint="not every device supports every dtype; use --promptfmt-model-dtype float32",
         )
 
     def _checked(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Return logits or log-probabilities; raises ModelError where they are no numbers."""
+        """Return logits or log-probabilities; raises ModelError for NaN."""
         if bool(numbers.isnan().any()):
             dtype = str(self._model.dtype).removeprefix("torch.")
             raise ModelError(
                 f"the model {self.name} gives NaN for the next token",
-                hint=f"it runs in {dtype}: try --promptfmt-model-dtype float32; else its weights are broken",
+                hint=f"instead of {dtype} try --promptfmt-model-dtype float32; if that gives NaN, the weights are bad",
             )
         return numbers
 
@@ -353,12 +352,12 @@ def _end_ids(model: Any) -> frozenset[int]:
 def _is_out_of_memory(error: Exception) -> bool:
     import torch
 
-    told = ("can't allocate memory", "not enough memory", "ALLOC_FAILED")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(one in str(error) for one in told)
+    messages = ("can't allocate memory", "not enough memory", "ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(one in str(error) for one in messages)
 
 
 def _stop_on_text(tokenizer: Tokenizer, stops: Sequence[str], width: int) -> Any:
-    """Return a stopping criterion that ends each row of its own once a stop sequence stands in what it wrote."""
+    """Return a stopping criterion that ends each row once a stop sequence is in what it wrote."""
     import torch
     from transformers import StoppingCriteria
 

@@ -23,7 +23,7 @@ needs_torch = "running a model needs torch, of the extra `model`"
 def tiny() -> Any:
     pytest.importorskip("torch", reason=needs_torch)
     from pytest_promptfmt.models import open_model
-    from pytest_promptfmt.models.registry import ModelOptions
+    from pytest_promptfmt.models.base import ModelOptions
 
     return open_model("tiny", ModelOptions(device="cpu"))
 

@@ -12,8 +12,7 @@ import pytest
 
 from pytest_promptfmt import load_tasks
 from pytest_promptfmt.core.profile import PLAIN
-from pytest_promptfmt.models.base import Ask, Generation, Likelihood
-from pytest_promptfmt.models.registry import ModelOptions
+from pytest_promptfmt.models.base import Ask, Generation, Likelihood, ModelOptions
 from pytest_promptfmt.models.running import ModelRun, ModelSettings
 from pytest_promptfmt.systems.lm_eval.functions import bind_scoring
 

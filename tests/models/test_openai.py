@@ -12,8 +12,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import ModelError
 from pytest_promptfmt.models import open_model
-from pytest_promptfmt.models.base import Ask
-from pytest_promptfmt.models.registry import ModelOptions
+from pytest_promptfmt.models.base import Ask, ModelOptions
 
 pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
 pytest.importorskip("openai", reason="a server is asked through openai, of the extra `server`")
@@ -89,7 +88,7 @@ def test_what_a_server_refuses_whatever_is_sent_is_told_in_its_words(server: str
     ("fail", "says"),
     [
         ("429", "refuses more requests (429), after 2 retries"),
-        ("malformed", "no list of completions"),
+        ("malformed", "not a list of completions"),
         ("slow", "did not answer in time"),
     ],
 )
@@ -106,7 +105,7 @@ def test_no_server_and_no_url_are_told() -> None:
         port = free.getsockname()[1]
     with pytest.raises(ModelError, match="cannot be reached"):
         open_model(f"openai:http://127.0.0.1:{port}/v1")
-    with pytest.raises(ModelError, match="is no URL"):
+    with pytest.raises(ModelError, match="is not a URL"):
         open_model("openai:localhost")
 
 

@@ -11,15 +11,21 @@ from hypothesis import strategies as st
 
 from pytest_promptfmt.core.errors import ModelError
 from pytest_promptfmt.models.base import Answer, Ask, Generation, Likelihood
-from pytest_promptfmt.models.recording import Entry, Recorder, Where, join_parts, read_entries, write_entries
-from pytest_promptfmt.models.replay import ReplayModel
+from pytest_promptfmt.models.recording import Entry, Recorder, ReplayModel, join_parts, read_entries, write_entries
 
 FACTS = {"torch": "2.13.0"}
 
 
 def entry(ask: Ask, answer: Answer, *, model: str = "hf:m", doc: int = 0) -> Entry:
-    where = Where(task="t@mcqa", profile="plain", doc=doc, request=0)
-    return Entry(key=ask.key, answer=answer, sent=None, model=model, facts=FACTS, where=where)
+    place = {"task": "t@mcqa", "profile": "plain"}
+    return Entry(**place, doc=doc, request=0, key=ask.key, answer=answer, sent=None, model=model, facts=FACTS)
+
+
+def keep(path: Path, *entries: Entry, worker: str = "") -> None:
+    recorder = Recorder(path, worker=worker)
+    for each in entries:
+        recorder.keep(each)
+    recorder.close()
 
 
 def likelihood(*logprobs: float) -> Likelihood:
@@ -68,19 +74,17 @@ def test_a_key_is_that_of_exactly_what_is_asked() -> None:
 def test_what_a_broken_off_run_kept_is_taken_up(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     first, second = Ask(context="one"), Ask(context="two")
-    recorder = Recorder(path)
-    recorder.keep(entry(first, Generation(text="1", finish="stop", tokens=1)))
-    recorder.close()
+    keep(path, entry(first, Generation(text="1", finish="stop", tokens=1)))
     [part] = tmp_path.glob("*.part")
     part.write_text(part.read_text() + '{"task": "half a li')  # killed while writing
     assert not path.exists()
-    with Recorder(path) as again:
-        known = again.known(first, "hf:m")
-        assert known is not None
-        assert known.answer == Generation(text="1", finish="stop", tokens=1)
-        assert again.known(first, "hf:other") is None
-        again.keep(entry(second, Generation(text="2", finish="stop", tokens=1)))
-    assert join_parts(path) == 2
+    again = Recorder(path)
+    known = again.known(first, "hf:m")
+    assert known is not None
+    assert known.answer == Generation(text="1", finish="stop", tokens=1)
+    assert again.known(first, "hf:other") is None
+    keep(path, entry(second, Generation(text="2", finish="stop", tokens=1)))
+    join_parts(path)
     assert {one.key for one in read_entries(path)} == {first.key, second.key}
     assert [file.name for file in tmp_path.iterdir()] == ["r.jsonl"]
 
@@ -88,16 +92,15 @@ def test_what_a_broken_off_run_kept_is_taken_up(tmp_path: Path) -> None:
 def test_recordings_of_several_processes_are_joined(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     for worker in ("gw0", "gw1"):
-        with Recorder(path, worker=worker) as recorder:
-            recorder.keep(entry(Ask(context=worker), Generation(text=worker, finish="end", tokens=1)))
-    assert join_parts(path) == 2
+        keep(path, entry(Ask(context=worker), Generation(text=worker, finish="end", tokens=1)), worker=worker)
+    join_parts(path)
+    assert len(read_entries(path)) == 2
 
 
 def test_a_later_answer_replaces_an_earlier_one(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     write_entries(path, [entry(Ask(context="c"), Generation(text="old", finish="end", tokens=1))])
-    with Recorder(path) as recorder:
-        recorder.keep(entry(Ask(context="c"), Generation(text="new", finish="end", tokens=1)))
+    keep(path, entry(Ask(context="c"), Generation(text="new", finish="end", tokens=1)))
     join_parts(path)
     [only] = read_entries(path)
     assert isinstance(only.answer, Generation)
@@ -127,20 +130,20 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, says: str) -> None:
 def test_a_missing_file_an_empty_one_and_one_of_two_models_are_told(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     with pytest.raises(ModelError, match="cannot be read"):
-        ReplayModel.read(path)
+        ReplayModel(path)
     path.write_text("")
     with pytest.raises(ModelError, match="empty"):
-        ReplayModel.read(path)
+        ReplayModel(path)
     answer = Generation(text="x", finish="end", tokens=1)
     write_entries(path, [entry(Ask(context="c"), answer), entry(Ask(context="c"), answer, model="tiny")])
     with pytest.raises(ModelError, match="hf:m, tiny"):
-        ReplayModel.read(path)
+        ReplayModel(path)
 
 
 def test_a_prompt_that_changed_has_no_recording(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     write_entries(path, [entry(Ask(context="Answer:", continuation=" A"), likelihood(-0.5))])
-    model = ReplayModel.read(path)
+    model = ReplayModel(path)
     [answer] = model.loglikelihood([Ask(context="Answer:", continuation=" A")])
     assert answer.total == -0.5
     with pytest.raises(ModelError, match="changed since hf:m answered"):

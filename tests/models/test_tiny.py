@@ -12,8 +12,7 @@ from pytest_promptfmt import PLAIN, Task, builtin_profile, load_tasks
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Request
 from pytest_promptfmt.models.asking import Asked, with_ids
-from pytest_promptfmt.models.base import Ask
-from pytest_promptfmt.models.registry import ModelOptions
+from pytest_promptfmt.models.base import Ask, ModelOptions
 from pytest_promptfmt.models.running import TINY_FORMATS, ModelRun, ModelSettings
 from pytest_promptfmt.models.tiny import FOLDER
 

@@ -14,8 +14,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import ModelError
 from pytest_promptfmt.models import open_model
-from pytest_promptfmt.models.base import Ask, Generation, Likelihood
-from pytest_promptfmt.models.registry import ModelOptions
+from pytest_promptfmt.models.base import Ask, Generation, Likelihood, ModelOptions
 from pytest_promptfmt.models.tiny import FOLDER
 
 torch = pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
@@ -154,7 +153,7 @@ import resource
 import torch
 from pytest_promptfmt.models import open_model
 from pytest_promptfmt.models.base import Ask
-from pytest_promptfmt.models.registry import ModelOptions
+from pytest_promptfmt.models.base import ModelOptions
 
 torch.set_num_threads(1)
 model = open_model("tiny", ModelOptions(device="cpu", batch_size=512))
@@ -186,11 +185,11 @@ print(len(list(model.loglikelihood(asks))), rows[0], rows[-1])
         ("hf:nowhere/at-all", ModelOptions(device="cpu"), "nowhere/at-all"),
         ("hf:", ModelOptions(), "hf:PATH_OR_ID"),
         ("tinny", ModelOptions(), "did you mean 'tiny'"),
-        ("tiny:big", ModelOptions(), "takes nothing after it"),
-        ("tiny", ModelOptions(device="abacus"), "there is no device 'abacus'"),
-        ("tiny", ModelOptions(dtype="float8000"), "there is no dtype"),
-        ("tiny", ModelOptions(dtype="float8_e4m3fn"), "there is no dtype 'float8_e4m3fn'"),
-        ("tiny", ModelOptions(device="cpu:x"), "there is no device 'cpu:x'"),
+        ("tiny:big", ModelOptions(), "takes no argument"),
+        ("tiny", ModelOptions(device="abacus"), "unknown device 'abacus'"),
+        ("tiny", ModelOptions(dtype="float8000"), "unknown dtype"),
+        ("tiny", ModelOptions(dtype="float8_e4m3fn"), "unknown dtype 'float8_e4m3fn'"),
+        ("tiny", ModelOptions(device="cpu:x"), "unknown device 'cpu:x'"),
         (f"hf:{Path(__file__).parent}", ModelOptions(device="cpu"), "tokenizer"),
     ],
 )
@@ -252,7 +251,7 @@ def test_a_tokenizer_of_another_model_is_told(tiny: Any, asks: list[Ask]) -> Non
     strange = replace(asks[0], continuation_ids=(size,))
     with pytest.raises(ModelError, match=f"gives the id {size}, and the model tiny has {size} embeddings"):
         list(tiny.loglikelihood([strange]))
-    with pytest.raises(ModelError, match="are they of the same model"):
+    with pytest.raises(ModelError, match="take both from the same model"):
         list(tiny.generate([replace(asks[0], context_ids=(size,), continuation=None)]))
 
 

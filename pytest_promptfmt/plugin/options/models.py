@@ -78,7 +78,7 @@ def read_model_settings(config: pytest.Config) -> ModelSettings | None:
         return None
     if record is not None and model.startswith("replay:"):
         raise SettingsError("a recording cannot be recorded again", hint="copy the file")
-    from pytest_promptfmt.models.registry import ModelOptions
+    from pytest_promptfmt.models.base import ModelOptions
     from pytest_promptfmt.models.running import ModelSettings
 
     options = ModelOptions(
