@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import takewhile
@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.checks.registry import Check
-from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean, display_path
+from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.settings.values import split_codes
 
 _WILDCARD: Final = re.compile(r"[*?\[]")
 _FOREIGN: Final = frozenset({"node_modules", "venv", "site-packages", "__pycache__"})
 _MOST_FILES: Final = 50_000
-_PER_FILE: Final = "per_file_ignores"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +36,27 @@ class Selection:
     per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
     rootdir: Path = Path()
 
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    """Where `select`, `ignore` and `per_file_ignores` were written, if in a file."""
+
     def __post_init__(self) -> None:
         """Raise SettingsError for a code that no rule has."""
-        for key, codes in (("select", self.select), ("ignore", self.ignore)):
-            self._require_known(codes, f"--promptfmt-{key}", key)
+        self._require_known(self.select, "--promptfmt-select", "select")
+        self._require_known(self.ignore, "--promptfmt-ignore", "ignore")
         for glob, codes in self.per_file:
-            self._require_known(codes, f"promptfmt_per_file_ignores, {glob}", _PER_FILE)
+            self._require_known(codes, f"promptfmt_per_file_ignores, {glob}", "per_file_ignores")
+
+    @classmethod
+    def of(cls, settings: Settings, checks: Mapping[str, Check]) -> Selection:
+        """Return what settings choose; raises SettingsError for a code that no rule has."""
+        return cls(
+            checks=checks,
+            select=settings.select,
+            ignore=settings.ignore,
+            per_file=parse_per_file(settings.per_file_ignores, settings.positions.get("per_file_ignores")),
+            rootdir=settings.per_file_base,
+            positions=settings.positions,
+        )
 
     @cached_property
     def chosen(self) -> tuple[Check, ...]:
@@ -93,20 +109,17 @@ class Selection:
         selected = _longest(code, self.select) if self.select else 1
         return selected > 0 and selected > _longest(code, self.ignore)
 
-    def _require_known(self, codes: Iterable[str], where: str, key: str) -> None:
+    def _require_known(self, codes: Iterable[str], where: str, setting: str) -> None:
         for code in codes:
             if not self.knows(code):
                 raise SettingsError(
-                    f"{where}: no rule has the code or prefix {code!r}", hint=did_you_mean(code, self.checks), key=key
+                    f"{where}: no rule has the code or prefix {code!r}",
+                    position=self.positions.get(setting),
+                    hint=did_you_mean(code, self.checks),
                 )
 
 
-def parse_codes(written: Iterable[str]) -> tuple[str, ...]:
-    """Return codes and prefixes written with commas or blanks between them."""
-    return tuple(code for text in written for code in text.replace(",", " ").split())
-
-
-def parse_per_file(lines: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def parse_per_file(lines: Iterable[str], position: Position | None = None) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the pairs of lines such as `tasks/old/*.yaml: PF2, PF101`; raises SettingsError for other lines."""
     pairs = []
     for line in lines:
@@ -114,10 +127,10 @@ def parse_per_file(lines: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], .
         if not colon or not glob.strip() or not codes.strip():
             raise SettingsError(
                 f"promptfmt_per_file_ignores: {line!r}",
+                position=position,
                 hint="write a glob, a colon and codes: `tasks/old/*.yaml: PF2`",
-                key=_PER_FILE,
             )
-        pairs.append((glob.strip(), parse_codes([codes])))
+        pairs.append((glob.strip(), split_codes([codes])))
     return tuple(pairs)
 
 

@@ -1,4 +1,4 @@
-"""`promptfmt docs`: the pages of the rules and the catalogue of formats, made from what documents itself."""
+"""`promptfmt docs`: pages of the rules, and sections of pages about formats and settings, made from their tables."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import typer
 from pytest_promptfmt.cli.explain import CHECK_FILES
 from pytest_promptfmt.core.errors import Position, SettingsError, display_path
 
-_BEGIN: Final = "<!-- promptfmt docs: {} -->\n"
-_END: Final = "<!-- promptfmt docs: end -->\n"
+_SECTION: Final = re.compile(
+    r"(?P<begin><!-- promptfmt docs: (?P<name>.+?) -->\n).*?(?P<end><!-- promptfmt docs: end -->\n)", re.DOTALL
+)
 
 
 def docs(
@@ -21,19 +22,21 @@ def docs(
         Path | None, typer.Argument(help="Write a page for every rule here, and one that lists them.")
     ] = None,
     checks: Annotated[list[Path] | None, CHECK_FILES] = None,
-    formats: Annotated[
-        Path | None, typer.Option("--formats", metavar="PAGE", help="Rewrite the catalogue of formats in this page.")
+    page: Annotated[
+        list[Path] | None,
+        typer.Option("--page", metavar="PAGE", help="Rewrite the sections of this page that are made. Repeatable."),
     ] = None,
 ) -> None:
-    """Write the pages of the rules, and the catalogue of formats in a Markdown page."""
-    if folder is None and formats is None:
-        raise SettingsError("write what?", hint="give a folder for the rules, --formats PAGE, or both")
+    """Write the pages of the rules, and the sections of Markdown pages that are made from formats and settings."""
+    pages = page or ()
+    if folder is None and not pages:
+        raise SettingsError("write what?", hint="give a folder for the rules, --page PAGE, or both")
     if folder is not None:
         _write_rules(folder, tuple(checks or ()))
-    if formats is not None:
-        if not formats.is_file():
-            raise SettingsError(f"there is no page {display_path(formats)}")
-        formats.write_text(_with_sections(formats, _format_sections()), "utf-8")
+    for each in pages:
+        if not each.is_file():
+            raise SettingsError(f"there is no page {display_path(each)}")
+        each.write_text(_with_sections(each), "utf-8")
 
 
 def _write_rules(folder: Path, files: tuple[Path, ...]) -> None:
@@ -46,31 +49,31 @@ def _write_rules(folder: Path, files: tuple[Path, ...]) -> None:
         (folder / name).write_text(text, "utf-8")
 
 
-def _format_sections() -> Mapping[str, str]:
-    """Return what each section of the page of formats holds: the published formats, and the axes of variants."""
+def _sections() -> Mapping[str, str]:
+    """Return what each section of a page holds: published formats, the axes of variants, and tables of settings."""
     from pytest_promptfmt.cli.formats import catalogue
     from pytest_promptfmt.formats import AXES
     from pytest_promptfmt.formats.registry import PUBLISHED, published_format
+    from pytest_promptfmt.settings.pages import settings_tables
 
-    sections = {kind: f"\n{catalogue(map(published_format, names))}\n" for kind, names in PUBLISHED.items()}
+    formats = {kind: catalogue(map(published_format, names)) for kind, names in PUBLISHED.items()}
     rows = [
         f"| `{axis.name}` | {axis.summary} | {', '.join(f'`{value}`' for value in axis.values)} |\n"
         for axis in AXES.values()
     ]
-    return {**sections, "axes": "\n| axis | what differs | values |\n|---|---|---|\n" + "".join(rows) + "\n"}
+    axes = "| axis | what differs | values |\n|---|---|---|\n" + "".join(rows)
+    return {name: f"\n{text}\n" for name, text in {**formats, "axes": axes, **settings_tables()}.items()}
 
 
-def _with_sections(page: Path, sections: Mapping[str, str]) -> str:
-    """Return the text of the page with new sections. Raises SettingsError where the page lacks one."""
+def _with_sections(page: Path) -> str:
+    """Return the text of the page with new sections. Raises SettingsError where it has none, or an unknown one."""
+    sections = _sections()
     text = page.read_text("utf-8")
-    for name, section in sections.items():
-        begin = _BEGIN.format(name)
-        found = re.search(f"(?s){re.escape(begin)}(.*?){re.escape(_END)}", text)
-        if found is None:
-            raise SettingsError(
-                f"the page has no section {name!r}",
-                position=Position(page),
-                hint=f"write the lines {begin.strip()} and {_END.strip()} where it belongs",
-            )
-        text = text[: found.start(1)] + section + text[found.end(1) :]
-    return text
+    names = [match["name"] for match in _SECTION.finditer(text)]
+    unknown = [name for name in names if name not in sections]
+    if unknown or not names:
+        says = f"unknown section {unknown[0]!r}" if unknown else "the page has no section to write"
+        lines = "<!-- promptfmt docs: NAME --> and <!-- promptfmt docs: end -->"
+        hint = f"write the lines {lines} where it belongs; names are {', '.join(sections)}"
+        raise SettingsError(says, position=Position(page), hint=hint)
+    return _SECTION.sub(lambda match: match["begin"] + sections[match["name"]] + match["end"], text)

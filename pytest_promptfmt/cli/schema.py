@@ -25,7 +25,7 @@ def schema(
     if kind is Kind.TASK:
         from pytest_promptfmt.systems.lm_eval.task_schema import task_schema as make
     else:
-        from pytest_promptfmt.settings.keys import settings_schema as make
+        from pytest_promptfmt.settings.pages import settings_schema as make
     text = json.dumps(make(), indent=1, ensure_ascii=False)
     if output is None:
         typer.echo(text)

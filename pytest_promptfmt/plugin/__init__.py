@@ -5,148 +5,44 @@ pytest imports this module at every start of every project it is installed in: i
 
 from __future__ import annotations
 
+import argparse
+from typing import Any
+
 import pytest
 
-from pytest_promptfmt.plugin.options.models import add_model_options
-from pytest_promptfmt.plugin.options.reports import add_report_options
+from pytest_promptfmt.settings.table import SETTINGS, Setting, plain
+from pytest_promptfmt.settings.values import FLAG
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the command-line options and ini values; all of them begin with promptfmt."""
     group = parser.getgroup("promptfmt", "prompt-format regression tests")
-    option = group.addoption
-    option("--promptfmt", action="store_true", dest="promptfmt", help="Collect task files and test their prompts.")
-    option(
-        "--promptfmt-task",
-        action="append",
-        default=[],
-        dest="promptfmt_task",
-        metavar="GLOB",
-        help="Run only tasks whose name (or name@format) matches, such as 'arc_*' or 'arc_*@mcqa'. Repeatable.",
-    )
-    option(
-        "--promptfmt-profile",
-        action="append",
-        default=[],
-        dest="promptfmt_profile",
-        metavar="NAME",
-        help="Render for this profile: plain, chat-chatml, chat-gemma, chat-llama2, chat-llama3, chat-mistral, "
-        "chat for all of these, or one of promptfmt.yaml; NAME:key=value gives arguments to its chat template. "
-        "Repeatable.",
-    )
-    option(
-        "--promptfmt-tokenizer",
-        action="append",
-        default=[],
-        dest="promptfmt_tokenizer",
-        metavar="PATH_OR_ID",
-        help="Render for a profile with this tokenizer: a folder, a file, archetype:NAME or a hub id that is at hand. "
-        "With --promptfmt-profile, in place of that profile's own. Repeatable.",
-    )
-    option(
-        "--promptfmt-chat-template",
-        action="append",
-        default=[],
-        dest="promptfmt_chat_template",
-        metavar="FILE_OR_NAME",
-        help="The chat template of that profile: a Jinja file, own for the tokenizer's default, another of its names, "
-        "chatml, gemma, llama2, llama3, mistral, or none. Repeatable.",
-    )
-    option(
-        "--promptfmt-download",
-        action="store_true",
-        dest="promptfmt_download",
-        help="Download tokenizers that are not at hand; never their code.",
-    )
-    option(
-        "--promptfmt-format",
-        action="append",
-        default=[],
-        dest="promptfmt_format",
-        metavar="NAME",
-        help="Try this format on tasks that name none; choose it on tasks that declare it. Repeatable.",
-    )
-    option(
-        "--promptfmt-variants",
-        action="append",
-        default=[],
-        dest="promptfmt_variants",
-        metavar="AXIS",
-        help="Also render variants of every format that differ in one thing: an axis such as 'enumerator', one value "
-        "such as 'enumerator-roman', or 'all'. No snapshots are kept of them. Repeatable.",
-    )
-    option(
-        "--promptfmt-docs",
-        default=None,
-        dest="promptfmt_docs",
-        metavar="N",
-        help="Docs in each snapshot (default: 2 synthetic ones, 3 otherwise).",
-    )
-    option(
-        "--promptfmt-num-fewshot",
-        default=None,
-        dest="promptfmt_num_fewshot",
-        metavar="N",
-        help="Shots for every task that does not fix them to 0, with snapshots of their own.",
-    )
-    option(
-        "--promptfmt-allow-code",
-        action="append",
-        default=[],
-        dest="promptfmt_allow_code_path",
-        metavar="PATH",
-        help="Let !function code below this path run, besides that below the rootdir. Repeatable.",
-    )
-    option(
-        "--promptfmt-no-code",
-        action="store_true",
-        dest="promptfmt_no_code",
-        help="Run no !function code at all; tasks that need it are skipped.",
-    )
-    option(
-        "--promptfmt-select",
-        action="append",
-        default=[],
-        dest="promptfmt_select",
-        metavar="CODES",
-        help="Run only the checks with these codes or prefixes, such as PF2 or PF101,PF203. Repeatable.",
-    )
-    option(
-        "--promptfmt-ignore",
-        action="append",
-        default=[],
-        dest="promptfmt_ignore",
-        metavar="CODES",
-        help="Leave the checks with these codes or prefixes out. Repeatable.",
-    )
-    option(
-        "--promptfmt-scoring",
-        action="store_true",
-        dest="promptfmt_scoring",
-        help="Try how every task reads and scores answers, not only those with a filter that looks for one, and fail "
-        "also what snapshots have accepted.",
-    )
-    add_model_options(group)
-    add_report_options(parser, group)
-    parser.addini("promptfmt", "Always act as with --promptfmt.", type="bool", default=False)
-    parser.addini("promptfmt_scoring", "Of which tasks the reading of answers is tried: auto, all, none.", default="")
-    parser.addini("promptfmt_paths", "Where task files are looked for by default.", type="paths", default=[])
-    parser.addini("promptfmt_profiles", "Profiles rendered by default.", type="args", default=[])
-    parser.addini("promptfmt_tokenizer", "Tokenizers, each a profile of its own.", type="args", default=[])
-    parser.addini("promptfmt_chat_template", "Their chat templates.", type="args", default=[])
-    parser.addini("promptfmt_download", "Always act as with --promptfmt-download.", type="bool", default=False)
-    parser.addini("promptfmt_docs", "Docs in each snapshot.", default="")
-    parser.addini("promptfmt_num_fewshot", "Shots for every task that does not fix them to 0.", default="")
-    parser.addini("promptfmt_allow_code", "Paths whose !function code may run.", type="paths", default=[])
-    parser.addini("promptfmt_lint", "Look at every task and group with the checks.", type="bool", default=True)
-    parser.addini("promptfmt_select", "Codes and prefixes of the checks to run.", type="args", default=[])
-    parser.addini("promptfmt_ignore", "Codes and prefixes of checks to leave out.", type="args", default=[])
-    parser.addini(
-        "promptfmt_per_file_ignores", "Lines `glob: codes` of checks to leave out.", type="linelist", default=[]
-    )
-    parser.addini("promptfmt_checks", "Python files that define checks of your own.", type="paths", default=[])
-    parser.addini("promptfmt_task_modules", "Python files (globs) with task classes.", type="paths", default=[])
-    parser.addini("promptfmt_time_limit", "Seconds for rendering one task with one profile.", default="")
+    for setting in SETTINGS:
+        if setting.option is not None:
+            group.addoption(setting.option, **_option(setting))
+        if setting.ini is not None:
+            written = setting.ini_help or (f"As {setting.option}." if setting.option else setting.help)
+            default = {} if setting.default is None else {"default": setting.default}
+            parser.addini(setting.ini, plain(written), type=setting.kind.ini_type, **default)
+
+
+def _option(setting: Setting) -> dict[str, Any]:
+    """Return what argparse is to know of a setting."""
+    help_text = plain(setting.help)
+    if setting.is_hidden:
+        help_text = argparse.SUPPRESS
+    elif setting.is_repeatable:
+        help_text += " Repeatable."
+    if setting.kind is FLAG:
+        return {"action": "store_true", "help": help_text}
+    if setting.const is not None:
+        return {"action": "store_const", "const": setting.const, "help": help_text}
+    return {
+        "action": "append" if setting.is_repeatable else "store",
+        "default": [] if setting.is_repeatable else None,
+        "metavar": setting.metavar,
+        "help": help_text,
+    }
 
 
 def pytest_configure(config: pytest.Config) -> None:

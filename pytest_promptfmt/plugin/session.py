@@ -13,7 +13,7 @@ import pytest
 from pytest_promptfmt.answers.checked import Scoring
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.running import Checked
-from pytest_promptfmt.checks.selection import Selection, parse_per_file
+from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.errors import SettingsError, traceback_of_user
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.network import go_offline
@@ -23,7 +23,7 @@ from pytest_promptfmt.formats import Attempt, attempts
 from pytest_promptfmt.models.running import ModelRun
 from pytest_promptfmt.plugin.collection import TaskFileNode
 from pytest_promptfmt.plugin.items import PLUGIN, PromptItem
-from pytest_promptfmt.plugin.options.models import read_model_settings
+from pytest_promptfmt.plugin.items.models import read_model_settings
 from pytest_promptfmt.plugin.selection import Selectable, chooses, unmatched
 from pytest_promptfmt.results.baseline import BaselineRun
 from pytest_promptfmt.results.colours import FailureText
@@ -127,17 +127,7 @@ class PromptfmtPlugin:
         """Return the rules that settings choose, and learn the names of the profiles that they define."""
         known = self._selections.get(id(settings))
         if known is None:
-            try:
-                selection = Selection(
-                    checks=self._known_checks,
-                    select=settings.select,
-                    ignore=settings.ignore,
-                    per_file=parse_per_file(settings.per_file_ignores),
-                    rootdir=settings.per_file_base,
-                )
-            except SettingsError as error:
-                raise settings.placed(error) from None
-            known = self._selections[id(settings)] = settings, selection
+            known = self._selections[id(settings)] = settings, Selection.of(settings, self._known_checks)
             self._profile_names.update(dict.fromkeys(settings.defined))
             self.expected.know_profiles(self._profile_names)
         return known[1]

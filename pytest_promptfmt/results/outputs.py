@@ -1,4 +1,4 @@
-"""What a run leaves behind, and which shard of the files it takes: the options of `report_options`, read."""
+"""What a run leaves behind, and which shard of the files it takes: the options about it, read."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import re
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pytest_promptfmt.core.errors import SettingsError
-from pytest_promptfmt.plugin.options.reports import FILES
+from pytest_promptfmt.settings.table import REPORTS
+from pytest_promptfmt.settings.written import Config, Written
 
 if TYPE_CHECKING:
     from pytest_promptfmt.results.outcomes import Outcome
@@ -63,16 +64,14 @@ class Outputs:
         return replace(outcome, snapshot=str(verdict.path), new_text=verdict.would_write)
 
 
-def read_outputs(config: Any) -> Outputs:
-    """Return what a pytest config asks for; paths on the command line are relative to the working directory.
+def read_outputs(config: Config) -> Outputs:
+    """Return what a pytest config asks for.
 
     Raises SettingsError for a shard that is none, for --promptfmt-baseline-update without a baseline, and for a
     baseline that does not exist and is not to be written.
     """
-    update = config.getoption("promptfmt_baseline_update")
-    given = config.getoption("promptfmt_baseline")
-    from_ini = config.getini("promptfmt_baseline")
-    baseline = Path(given).absolute() if given else config.rootpath / from_ini if from_ini else None
+    written = Written(config)
+    update, baseline = written.value("baseline_update"), written.value("baseline")
     if update is not None and baseline is None:
         raise SettingsError(
             "--promptfmt-baseline-update has no baseline to update",
@@ -82,21 +81,16 @@ def read_outputs(config: Any) -> Outputs:
         raise SettingsError(
             f"there is no baseline {baseline}", hint="--promptfmt-baseline-update write makes one of what is found now"
         )
-    files = {name: config.getoption(f"promptfmt_{name}_file") for name in FILES}
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    wants_summary = config.getoption("promptfmt_step_summary") or config.getini("promptfmt_step_summary")
+    left_out = written.value("left_out")
+    summary = os.environ.get("GITHUB_STEP_SUMMARY") if written.value("step_summary") else None
     return Outputs(
         baseline=baseline,
         baseline_update=update,
-        shard=_shard(config.getoption("promptfmt_shard")),
-        left_out=_left_out(config.getoption("promptfmt_leave_out")),
-        step_summary=Path(summary) if summary and wants_summary else None,
-        **{name: Path(written).absolute() for name, written in files.items() if written},
+        shard=_shard(written.value("shard")),
+        left_out=frozenset(os.fsdecode(left_out.read_bytes()).split("\0")) if left_out else None,
+        step_summary=Path(summary) if summary else None,
+        **{name: written.value(name) for name in REPORTS},
     )
-
-
-def _left_out(file: str | None) -> frozenset[str] | None:
-    return frozenset(os.fsdecode(Path(file).read_bytes()).split("\0")) if file else None
 
 
 def _shard(written: str | None) -> Shard | None:

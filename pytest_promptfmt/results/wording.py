@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from pytest_promptfmt.plugin.options.reports import FILES
+from pytest_promptfmt.settings.table import BY_NAME, REPORTS
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -35,7 +35,7 @@ def accept_all(arguments: Sequence[str]) -> str:
 
 
 def _without_reports(arguments: Sequence[str]) -> Iterator[str]:
-    of_files = {"--junitxml", "--junit-xml", *(f"--promptfmt-{name}" for name in FILES)}
+    of_files = {"--junitxml", "--junit-xml", *(BY_NAME[name].option for name in REPORTS)}
     rest = iter(arguments)
     for argument in rest:
         if argument in of_files:

@@ -1,19 +1,19 @@
 """`promptfmt.yaml`: read with the positions of its keys, each value checked against the table of keys.
 
-Nothing here knows about pytest; how files, command line and ini come together is decided in `tree.py`.
+Nothing here knows about pytest; how files, command line and ini come together is decided in `written.py`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, did_you_mean
 from pytest_promptfmt.core.yaml_parser import ParsedFile, parse_file
-from pytest_promptfmt.settings.keys import KEYS, PROFILE_KEYS, Key
+from pytest_promptfmt.settings.table import KEYS, PROFILE_KEYS, Setting
 
 FILE_NAMES: Final = ("promptfmt.yaml", "promptfmt.yml")
 _NAME: Final = re.compile(r"[^\s,:=*?\[\]/\\]+")
@@ -76,13 +76,13 @@ def _profile(parsed: ParsedFile, name: Any, written: Any) -> Iterator[tuple[str,
         raise SettingsError(
             f"{name!r} cannot be the name of a profile",
             position=parsed.locate(keys) or parsed.locate(("profiles",)),
-            hint="it takes part in node ids and file names: no blanks, and none of , : = * ? [ ] / \\",
+            hint="it takes part in node ids and file names: no whitespace, and none of , : = * ? [ ] / \\",
         )
     if not isinstance(written, Mapping):
         raise SettingsError(
             f"the profile {name!r} is {written!r}, expected a mapping",
             position=parsed.locate(keys),
-            hint=f"its keys are {', '.join(key.name for key in PROFILE_KEYS)}",
+            hint=f"its keys are {', '.join(PROFILE_KEYS)}",
         )
     yield from _converted(parsed, keys, written, PROFILE_KEYS)
 
@@ -91,11 +91,10 @@ def _converted(
     parsed: ParsedFile,
     above: tuple[str, ...],
     written: Mapping[Any, Any],
-    table: Sequence[Key],
+    known: Mapping[str, Setting],
     *,
     is_at_rootdir: bool = True,
 ) -> Iterator[tuple[str, Any]]:
-    known = {key.name: key for key in table}
     for name, value in written.items():
         position = parsed.locate((*above, name)) or parsed.locate(above) or Position(parsed.path)
         if name not in known:

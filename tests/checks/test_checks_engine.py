@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_promptfmt.checks.registry import check, find_check, known_checks
-from pytest_promptfmt.checks.selection import Selection, parse_codes, parse_per_file, written_ignores
+from pytest_promptfmt.checks.selection import Selection, parse_per_file, written_ignores
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.finding import shown
 from pytest_promptfmt.core.profile import PLAIN
@@ -85,10 +85,6 @@ def test_an_unknown_code_is_refused_with_a_suggestion() -> None:
     with pytest.raises(SettingsError, match=r"--promptfmt-ignore: no rule has the code or prefix 'PF20Z'") as caught:
         Selection(checks=known_checks(), ignore=("PF20Z",))
     assert str(caught.value.hint).startswith("did you mean 'PF2")
-
-
-def test_codes_are_separated_by_commas_and_blanks() -> None:
-    assert parse_codes(["PF1,PF203 PF9", "PF7"]) == ("PF1", "PF203", "PF9", "PF7")
 
 
 def test_per_file_lines_need_a_glob_and_codes() -> None:

@@ -16,14 +16,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 
 
 def write_catalogue(page: Path) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["docs", "--formats", str(page)])
+    result = CliRunner().invoke(app, ["docs", "--page", str(page)])
     return result.exit_code, result.stderr
 
 
 def test_catalogue_in_the_documentation_is_up_to_date(tmp_path: Path) -> None:
     page = Path(shutil.copy(PAGE, tmp_path))
     assert write_catalogue(page) == (0, "")
-    assert page.read_text("utf-8") == PAGE.read_text("utf-8"), "run `promptfmt docs --formats docs/formats.md`"
+    assert page.read_text("utf-8") == PAGE.read_text("utf-8"), "run `promptfmt docs --page docs/formats.md`"
 
 
 def test_catalogue_restores_a_section_that_was_edited_and_leaves_the_rest(tmp_path: Path) -> None:
@@ -39,9 +39,12 @@ def test_page_without_a_section_is_refused_and_not_written(tmp_path: Path) -> No
     page.write_text("# Mine\n", "utf-8")
     code, says = write_catalogue(page)
     assert code == 2
-    assert "formats.md: the page has no section 'built in'" in says
-    assert "<!-- promptfmt docs: built in -->" in says
+    assert "formats.md: the page has no section to write" in says
+    assert "<!-- promptfmt docs: NAME -->" in says
+    assert "names are built in, " in says
     assert page.read_text("utf-8") == "# Mine\n"
+    page.write_text(PAGE.read_text("utf-8").replace("docs: built in", "docs: bulit in"), "utf-8")
+    assert "formats.md: unknown section 'bulit in'" in write_catalogue(page)[1]
     assert "there is no page" in write_catalogue(tmp_path / "other.md")[1]
 
 

@@ -1,18 +1,22 @@
-"""What `promptfmt.yaml` may say, and where each mistake is told."""
+"""What `promptfmt.yaml` may say, and where each mistake is reported."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from pytest_promptfmt.cli import app
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.profile import Profile, builtin_profile
 from pytest_promptfmt.settings.file import read_settings_file
-from pytest_promptfmt.settings.keys import KEYS, PROFILE_KEYS, Key
 from pytest_promptfmt.settings.profiles import defined_profiles
+from pytest_promptfmt.settings.table import KEYS, PROFILE_KEYS, SETTINGS
+from pytest_promptfmt.settings.tree import Settings
 
 
 def defined(folder: Path, text: str) -> dict[str, Profile]:
@@ -48,12 +52,18 @@ def defined(folder: Path, text: str) -> dict[str, Profile]:
         ("profiles:\n  a: {chat_template: ours.jinja}\n", ":2:7", "did you mean 'our.jinja'"),
     ],
 )
-def test_mistakes_are_told_with_their_line_and_column(tmp_path: Path, text: str, place: str, says: str) -> None:
+def test_mistakes_are_reported_with_their_line_and_column(tmp_path: Path, text: str, place: str, says: str) -> None:
     (tmp_path / "our.jinja").write_text("{{ messages }}")
     with pytest.raises(SettingsError) as caught:
         defined(tmp_path, text)
     assert f"promptfmt.yaml{place}: " in str(caught.value)
     assert says in str(caught.value)
+
+
+def test_codes_are_separated_by_commas_and_whitespace(tmp_path: Path) -> None:
+    path = tmp_path / "promptfmt.yaml"
+    path.write_text("select: ['PF1,PF203 PF9', PF7]\n")
+    assert read_settings_file(path, is_at_rootdir=True).values["select"] == ("PF1", "PF203", "PF9", "PF7")
 
 
 def test_what_lets_code_run_is_read_in_the_rootdir_only(tmp_path: Path) -> None:
@@ -127,21 +137,34 @@ def test_tokenizer_is_a_path_where_there_is_one(tmp_path: Path, written: str, to
     assert (profile.tokenizer, profile.tokenizer_name) == (tokenizer.format(root=root), shown)
 
 
-def test_every_key_says_what_it_is_for_in_words_and_in_json_schema() -> None:
-    for key in (*KEYS, *PROFILE_KEYS):
-        assert key.description.endswith((".", "…"))
-        assert key.kind.expected
-        assert {"type", "enum", "anyOf"} & set(key.kind.schema)
+def test_every_setting_says_what_it_is_for_in_words_and_in_json_schema() -> None:
+    for setting in (*SETTINGS, *PROFILE_KEYS.values()):
+        assert all(text.endswith((".", "…")) for text in (setting.help, setting.ini_help, setting.key_help) if text)
+        assert setting.option or setting.ini or setting.key
+        assert setting.kind.expected
+        assert {"type", "enum", "anyOf"} & set(setting.kind.schema)
+
+
+def test_every_setting_of_a_folder_is_a_field_of_its_settings() -> None:
+    fields = Settings.__dataclass_fields__
+    of_profiles = {"tokenizers", "chat_templates"}  # they become profiles
+    assert {setting.name for setting in KEYS.values()} - fields.keys() == set()
+    assert {setting.name for setting in SETTINGS if setting.is_repeated} - fields.keys() == of_profiles
 
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize(("page", "table"), [("settings.md", KEYS), ("profiles.md", PROFILE_KEYS)])
-def test_pages_list_every_key_with_its_description(page: str, table: tuple[Key, ...]) -> None:
-    text = (DOCS / page).read_text("utf-8")
-    rows = text.partition("| key | |\n|---|---|\n")[2].partition("\n\n")[0].splitlines()
-    assert rows == [f"| `{key.name}`{' *(rootdir)*' if key.at_rootdir else ''} | {key.description} |" for key in table]
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [("settings.md", ["options", "ini values", "keys"]), ("profiles.md", ["profile keys"])],
+)
+def test_the_tables_of_the_pages_are_up_to_date(tmp_path: Path, page: str, names: list[str]) -> None:
+    stored = (DOCS / page).read_text("utf-8")
+    copy = Path(shutil.copy(DOCS / page, tmp_path))
+    assert CliRunner().invoke(app, ["docs", "--page", str(copy)]).exit_code == 0
+    assert copy.read_text("utf-8") == stored, f"run `promptfmt docs --page docs/{page}`"
+    assert re.findall(r"<!-- promptfmt docs: (?!end)([\w ]+) -->", stored) == names
 
 
 @pytest.mark.parametrize("page", ["settings.md", "profiles.md"])

@@ -1,0 +1,106 @@
+"""What was written for a setting: the command line over `promptfmt.yaml`, nearest file first, over the ini."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pytest_promptfmt.core.errors import Position, SettingsError
+from pytest_promptfmt.settings.file import SettingsFile
+from pytest_promptfmt.settings.table import BY_NAME, SETTINGS, Setting
+from pytest_promptfmt.settings.values import Kind
+
+
+class Config(Protocol):
+    """What reading settings needs of a pytest config."""
+
+    @property
+    def rootpath(self) -> Path:
+        """Return the rootdir."""
+
+    def getoption(self, name: str, default: Any = ...) -> Any:
+        """Return the value of a command-line option."""
+
+    def getini(self, name: str) -> Any:
+        """Return an ini value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The settings of a run, by their names in the table; None stands for what is written nowhere.
+
+    Paths are absolute: those of the command line were relative to the working directory, those of a file to its
+    folder, and those of the ini to the rootdir. Each method raises SettingsError for a value that makes no sense.
+    """
+
+    config: Config
+    files: Sequence[SettingsFile] = ()
+
+    def value(self, name: str) -> Any:
+        """Return what holds for a setting."""
+        given = self.option(name)
+        return self.configured(name) if given is None else given
+
+    def option(self, name: str) -> Any:
+        """Return what the command line says."""
+        setting = BY_NAME[name]
+        if setting.option is None:
+            return None
+        given = self.config.getoption(setting.option)
+        return _parsed(setting, given or None, setting.option, Path.cwd())
+
+    def configured(self, name: str) -> Any:
+        """Return what the nearest file with the key says, else the ini."""
+        setting = BY_NAME[name]
+        file = self.owner(name)
+        if file is not None:
+            return _absolute(setting.kind, file.values[str(setting.key)], file.path.parent)
+        return self.ini(name)
+
+    def ini(self, name: str) -> Any:
+        """Return what the ini says."""
+        setting = BY_NAME[name]
+        if setting.ini is None:
+            return None
+        found = self.config.getini(setting.ini)
+        return _parsed(setting, found, f"the ini value {setting.ini}", self.config.rootpath)
+
+    def owner(self, name: str) -> SettingsFile | None:
+        """Return the nearest file that has the key of a setting."""
+        key = BY_NAME[name].key
+        return next((file for file in self.files if key in file.values), None)
+
+    def position(self, name: str) -> Position | None:
+        """Return the place of what holds for a setting, where that is a file."""
+        owner = self.owner(name) if self.option(name) is None else None
+        return owner.position(str(BY_NAME[name].key)) if owner is not None else None
+
+    def repeated_options(self) -> Iterator[str]:
+        """Yield the options that another run needs to render the same, as they were given."""
+        for setting in SETTINGS:
+            if not (setting.is_repeated and setting.option):
+                continue
+            given = self.config.getoption(setting.option) or None
+            for value in given if isinstance(given, list) else [given]:
+                if value is not None:
+                    yield from (setting.option, str(value)) if setting.takes_value else (setting.option,)
+
+
+def _parsed(setting: Setting, written: Any, where: str, base: Path) -> Any:
+    if written in (None, "", []):
+        return None
+    try:
+        value = setting.kind.parse(written)
+    except ValueError:
+        raise SettingsError(f"{where} is {written!r}", hint=f"give {setting.kind.expected}") from None
+    return None if value == () else _absolute(setting.kind, value, base)
+
+
+def _absolute(kind: Kind, value: Any, base: Path) -> Any:
+    if not kind.is_path:
+        return value
+    if isinstance(value, tuple):
+        return tuple(_absolute(kind, each, base) for each in value)
+    return (base / Path(value).expanduser()).absolute()
