@@ -10,8 +10,8 @@ from typing import Any
 
 from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean
 from pytest_promptfmt.core.task import UNSET, CodeAssembly, FewShot, Spec, Task
-from pytest_promptfmt.formats.builder import STAND_INS, Fields, Templates, build_templates
-from pytest_promptfmt.formats.fields import choices_field, text_field
+from pytest_promptfmt.formats.builder import STAND_INS, Templates, build_templates
+from pytest_promptfmt.formats.fields import Fields, choices_field, text_field
 from pytest_promptfmt.formats.format import PROMPT_FIELDS, TEXT_FIELDS, Format
 from pytest_promptfmt.formats.jinja_text import has_markup
 from pytest_promptfmt.formats.names import declared, is_single
@@ -53,14 +53,14 @@ class LaidOutTask(Task):
     def doc_source(self) -> Task:
         """Return the task with the mappings that its format consumed: docs are the same for every format.
 
-        Columns that the format's own texts use stand in its description.
+        Columns that only the format's own texts use are in its description.
         """
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(Task)}
         for key in ("doc_to_text", "doc_to_target", "doc_to_choice", "output_type", "gen_prefix"):
             own[key] = getattr(self.written, key)
-        told = declared_mappings(self.written)
-        if told is not None:
-            own |= {"doc_to_text": told.question, "doc_to_choice": told.choices, "doc_to_target": told.answer}
+        fields = declared_mappings(self.written)
+        if fields is not None:
+            own |= {"doc_to_text": fields.question, "doc_to_choice": fields.choices, "doc_to_target": fields.answer}
         for key, column in _default_columns(self.written).items():
             own[key] = column if own[key] is None else own[key]
         mappings = {
@@ -112,7 +112,7 @@ def format_of(task: Task, name: str) -> Format:
 
 
 def apply_format(task: Task, name: str) -> LaidOutTask:
-    """Return the task laid out by the format that `name` means for it; a task already laid out is laid out anew.
+    """Return the task laid out by the format that `name` means for it; a task already laid out is laid out again.
 
     Raises FormatError when the format is unknown or does not fit the task.
     """
@@ -137,7 +137,7 @@ def lay_out(task: Task, layout: Format) -> LaidOutTask:
         raise FormatError(
             f"format {layout.name!r} cannot lay out a task of output_type {task.output_type}",
             position=task.position("output_type"),
-            hint="formats ask questions; the text of this task is scored as it stands",
+            hint="formats ask questions; the text of this task is scored as it is",
         )
     if task.config.get("use_prompt") is not None:
         raise FormatError(
@@ -196,7 +196,7 @@ def overwritten(task: Task, name: str) -> tuple[Overwritten, ...]:
 
 
 def _default_columns(task: Task) -> dict[str, str]:
-    """Return the columns that stand in for mappings the author did not write."""
+    """Return the columns that are used for mappings the author did not write."""
     columns = {"doc_to_text": "question", "doc_to_target": "answer"}
     return {**columns, "doc_to_choice": "choices"} if has_template(task) else columns
 
@@ -206,10 +206,10 @@ def _directory(task: Task) -> Path | None:
 
 
 def _mappings(task: Task, layout: Format) -> Mappings:
-    """Return the fields to lay out: those told in metadata, those of a task written for formats, else as read."""
-    told = declared_mappings(task)
-    if told is not None:
-        return told
+    """Return the fields to lay out: those in metadata, those of a task written for formats, else as read."""
+    fields = declared_mappings(task)
+    if fields is not None:
+        return fields
     names = [entry.name for entry in declared(task)]
     if layout.name.partition("+")[0] in names or has_template(task):
         return Mappings(task.doc_to_text, task.doc_to_choice, task.doc_to_target)

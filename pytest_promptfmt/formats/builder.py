@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from string import Formatter
 
 from jinja2 import meta
 
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.task import Spec, TextTemplate
-from pytest_promptfmt.formats.fields import Choices, Field
+from pytest_promptfmt.formats.fields import Choices, Field, Fields
 from pytest_promptfmt.formats.format import TEXT_FIELDS, Format, Where
-from pytest_promptfmt.formats.jinja_text import grammar, literal, operand, sealed
+from pytest_promptfmt.formats.jinja_text import grammar, literal, operand, printed, sealed
 from pytest_promptfmt.formats.labels import LABEL_SETS, NUMBERS, first_labels, label_count, sequence_expression
 
 LABEL_VARIABLES = ("_num_choices", "_choice_labels", "_choice_list_and", "_choice_list_or")
-"""The variables of seed 000, there where choices are labelled."""
+"""The variables of lm-eval's prompt-formats proposal, where choices are labelled."""
 
 STAND_INS = (
     "{% set _topic = '' %}{% set _num_choices = 1 %}{% set _choice_labels = ['A'] %}"
@@ -48,16 +49,6 @@ class Templates:
     gold: str | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fields:
-    """The field mappings of a task, read."""
-
-    question: Field
-    choices: Choices | None
-    answer: Field
-    topic: Field | None = None
-
-
 def build_templates(layout: Format, fields: Fields, where: Where = lambda _field: None) -> Templates:
     """Return the templates that lay out these fields; `where` tells the position of a format's field.
 
@@ -71,7 +62,7 @@ def build_templates(layout: Format, fields: Fields, where: Where = lambda _field
             position=where("doc_to_choice"),
             hint="doc_to_choice: <the column with the list of choices>",
         )
-    text = _doc_to_text(layout, fields)
+    text = prompt_template(layout, fields)
     full_texts = None if choices is None else _full_texts(layout, choices, fields.answer)
     labels = None if choices is None or layout.choice_labels is None else _labels(layout, choices, where)
     return Templates(
@@ -88,8 +79,11 @@ def build_templates(layout: Format, fields: Fields, where: Where = lambda _field
     )
 
 
-def _doc_to_text(layout: Format, fields: Fields) -> str:
-    """Return instruction, question, choices and answer prompt, with the section separator between the three."""
+def prompt_template(layout: Format, fields: Fields) -> str:
+    """Return instruction, question, choices and answer prompt, with the section separator between the three.
+
+    Raises FormatError for more `items` of choices than labels.
+    """
     head = (layout.instruction, layout.question_prefix, fields.question.template)
     tail = (layout.answer_instruction, layout.answer_prompt)
     parts = [_sealed(head)]
@@ -106,12 +100,26 @@ def _sealed(texts: Iterable[str | None]) -> str:
 
 
 def _choice_lines(layout: Format, choices: Choices, answer: Field) -> str:
+    delimiter = _sealed([layout.choice_delimiter])
+    if choices.items is not None:
+        labels = first_labels(layout.choice_labels, len(choices.items))
+        return delimiter.join(
+            _line(layout, printed(label), item) for label, item in zip(labels, choices.items, strict=True)
+        )
     ordered, sequence = _in_order(layout, choices, answer)
+    line = _line(layout, f"{{{{ {_label_at(layout, 'loop.index0')} }}}}", "{{ _choice }}")
     return (
-        f"{_label_guard(layout, choices)}{ordered}{{% for _choice in {sequence} %}}{_sealed([layout.label_prefix])}"
-        f"{{{{ {_label_at(layout, 'loop.index0')} }}}}{_sealed([layout.label_suffix])}{{{{ _choice }}}}"
-        f"{{% if not loop.last %}}{_sealed([layout.choice_delimiter])}{{% endif %}}{{% endfor %}}"
+        f"{label_guard(layout, choices)}{ordered}{{% for _choice in {sequence} %}}{line}"
+        f"{{% if not loop.last %}}{delimiter}{{% endif %}}{{% endfor %}}"
     )
+
+
+def _line(layout: Format, label: str, choice: str) -> str:
+    """Return one choice with its label; both are templates that print them."""
+    if layout.choice_format is None:
+        return f"{_sealed([layout.label_prefix])}{label}{_sealed([layout.label_suffix])}{choice}"
+    values = {"label": label, "choice": choice, None: ""}
+    return "".join(printed(text) + values[name] for text, name, _, _ in Formatter().parse(layout.choice_format))
 
 
 def _label_at(layout: Format, index: str) -> str:
@@ -120,7 +128,7 @@ def _label_at(layout: Format, index: str) -> str:
     return f"{sequence_expression(layout.choice_labels)}[{index}]"
 
 
-def _label_guard(layout: Format, choices: Choices) -> str:
+def label_guard(layout: Format, choices: Choices) -> str:
     """Return what stops a doc with more choices than there are labels, where only docs know the choices."""
     limit = label_count(layout.choice_labels)
     if limit is None or choices.fixed is not None:
@@ -135,7 +143,7 @@ def _label_list(layout: Format, choices: Choices) -> tuple[str, str]:
         numbers = f"{{% for _choice in {choices.expression} %}}{{{{ loop.index }}}} {{% endfor %}}"
         return f"{{% set _numbers %}}{numbers}{{% endset %}}", "_numbers.split()"
     sequence = sequence_expression(layout.choice_labels)
-    return _label_guard(layout, choices), f"{sequence}[:{choices.expression}|length]|list"
+    return label_guard(layout, choices), f"{sequence}[:{choices.expression}|length]|list"
 
 
 def _labels(layout: Format, choices: Choices, where: Where) -> Spec:
@@ -245,7 +253,7 @@ def _doc_to_target(layout: Format, fields: Fields) -> Spec:
         return "{{ 0 }}" if layout.scored == "gold" else f"{gold}{{{{ _shown }}}}"
     if layout.choice_labels is None or layout.answer_as == "text":
         return TextTemplate(f"{gold}{{{{ _texts[_gold] }}}}")
-    return TextTemplate(f"{gold}{_label_guard(layout, choices)}{{{{ {_label_at(layout, '_shown')} }}}}")
+    return TextTemplate(f"{gold}{label_guard(layout, choices)}{{{{ {_label_at(layout, '_shown')} }}}}")
 
 
 def _optional_text(layout: Format, fields: Fields, key: str, where: Where) -> str | None:

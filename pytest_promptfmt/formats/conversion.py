@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_promptfmt.core.errors import FormatError, PromptfmtError, did_you_mean
 from pytest_promptfmt.core.task import Task, TaskDocs
 from pytest_promptfmt.formats.jinja_text import has_markup, is_name, only_expression
-from pytest_promptfmt.formats.reading import labels_in, segments_of
+from pytest_promptfmt.formats.reading import labels_in, listed_choices, segments_of
 from pytest_promptfmt.formats.registry import find_format
 from pytest_promptfmt.formats.template import apply_template, has_template, template_of
 from pytest_promptfmt.formats.template_configs import (
@@ -61,8 +60,7 @@ def convert_layout(task: Task, format_name: str, docs: TaskDocs) -> Conversion:
     Raises FormatError when the layout cannot be read as question, choices and answer cue, or when a prompt or request
     of any doc would differ; the message then holds the first difference.
     """
-    if has_template(task) or task.config.get("formats") is not None:
-        raise FormatError(f"task {task.name!r} has a format or template already", position=task.position("task"))
+    _refuse_formatted(task)
     found = _read_layout(task, format_name)
     base = find_format(format_name, task.path.parent if task.path is not None else None)
     fields = {**found.overrides, "target_delimiter": task.target_delimiter, "fewshot_delimiter": task.fewshot_delimiter}
@@ -79,11 +77,10 @@ def convert_layout(task: Task, format_name: str, docs: TaskDocs) -> Conversion:
 def convert_layout_to_template(task: Task, target_type: str, docs: TaskDocs) -> Conversion:
     """Return the `template:` (`mcq` or `cloze`) that replaces a hand-written `doc_to_text` and `doc_to_choice`.
 
-    A template strips the question, so the proof is made on questions with blanks around them too. Raises FormatError
-    as `convert_layout` does.
+    A template strips the question, so the proof is made on questions with whitespace around them too. Raises
+    FormatError as `convert_layout` does.
     """
-    if has_template(task) or task.config.get("formats") is not None:
-        raise FormatError(f"task {task.name!r} has a format or template already", position=task.position("task"))
+    _refuse_formatted(task)
     if target_type not in ("mcq", "cloze"):
         raise FormatError(
             f"a template cannot be converted to {target_type!r}", hint=did_you_mean(target_type, ("mcq", "cloze"))
@@ -105,6 +102,11 @@ def convert_layout_to_template(task: Task, target_type: str, docs: TaskDocs) -> 
         return Conversion(MappingProxyType(written), tuple(key for key in replaced if key in task.config))
     shown = next((error for error in refusals if isinstance(error, FormatError)), None)
     raise shown or _refusal(task, f"template {target_type}", refusals[0].message) from refusals[0]
+
+
+def _refuse_formatted(task: Task) -> None:
+    if has_template(task) or task.config.get("formats") is not None:
+        raise FormatError(f"task {task.name!r} has a format or template already", position=task.position("task"))
 
 
 def _candidate_templates(task: Task, target_type: str) -> Sequence[TemplateConfig]:
@@ -156,52 +158,30 @@ def _read_layout(task: Task, format_name: str) -> _Layout:
     text = task.doc_to_text
     segments = segments_of(text) if isinstance(text, str) and has_markup(text) else None
     if not segments or not any(is_output for is_output, _ in segments):
-        raise _refusal(task, format_name, "it is no layout of expressions and text")
-    labels = labels_in(task.doc_to_choice)
+        raise _refusal(task, format_name, "it is not a layout of expressions and text")
     opening = "" if segments[0][0] else segments.pop(0)[1]
-    overrides: dict[str, Any] = {"question_prefix": opening or None}
+    labels = labels_in(task.doc_to_choice)
     if labels is None:
         closing = "" if segments[-1][0] else segments.pop()[1]
-        question, choices = segments, task.doc_to_choice
-        separator = re.match(r"\s*", closing)
-        overrides |= {"section_separator": separator[0] if separator and closing else "\n"}
-        overrides |= {"answer_prompt": closing.removeprefix(overrides["section_separator"]) or None}
-        overrides |= {"choice_labels": None}
+        separator = closing[: len(closing) - len(closing.lstrip())] if closing else "\n"
+        choices = task.doc_to_choice
+        around: dict[str, Any] = {"choice_labels": None}
     else:
-        question, choices, around = _read_choices(task, format_name, segments, labels)
-        overrides |= around
-    return _Layout(_bare("".join(piece for _, piece in question)), choices, overrides)
-
-
-def _read_choices(
-    task: Task, format_name: str, segments: list[tuple[bool, str]], labels: Sequence[str]
-) -> tuple[list[tuple[bool, str]], Any, dict[str, Any]]:
-    matches: list[re.Match[str]] = []
-    expressions: list[str] = []
-    first = 0
-    for index, (is_output, text) in enumerate(segments[:-1]):
-        if is_output or len(matches) == len(labels):
-            continue
-        pattern = rf"(?s)(.*?)([(\[]?){re.escape(labels[len(matches)])}([)\].:]*\s*)"
-        match = re.fullmatch(pattern, text)
-        if match is not None and segments[index + 1][0]:
-            first = first if matches else index
-            matches.append(match)
-            expressions.append(only_expression(segments[index + 1][1]) or "")
-    after = segments[first + 2 * len(labels) :]
-    if len(matches) < len(labels) or any(is_output for is_output, _ in after):
-        raise _refusal(task, format_name, f"the choices {', '.join(labels)} are not listed in it one by one")
-    separator = matches[0][1]
-    closing = "".join(text for _, text in after)
-    around = {
-        "choice_labels": _label_set(labels),
-        "section_separator": separator,
-        "label_prefix": matches[0][2],
-        "label_suffix": matches[0][3],
-        "choice_delimiter": matches[-1][1] if len(matches) > 1 else "\n",
-        "answer_prompt": closing.removeprefix(separator) or None,
-    }
-    return segments[:first], _listed(expressions), around
+        listed = listed_choices(segments, labels)
+        if listed is None:
+            raise _refusal(task, format_name, f"the choices {', '.join(labels)} are not listed in it one by one")
+        segments, closing = segments[: listed.first], listed.after
+        choices = _choices_of(listed.expressions)
+        separator, label_prefix, label_suffix = listed.labels[0].groups()
+        around = {
+            "choice_labels": _label_set(labels),
+            "label_prefix": label_prefix,
+            "label_suffix": label_suffix,
+            "choice_delimiter": listed.labels[-1][1] if len(labels) > 1 else "\n",
+        }
+    question = _bare("".join(piece for _, piece in segments))
+    texts = {"question_prefix": opening or None, "answer_prompt": closing.removeprefix(separator) or None}
+    return _Layout(question, choices, {**texts, "section_separator": separator, **around})
 
 
 def _label_set(labels: Sequence[str]) -> Any:
@@ -210,7 +190,7 @@ def _label_set(labels: Sequence[str]) -> Any:
     return "numbers" if labels[0] == "1" else list(labels)
 
 
-def _listed(expressions: Sequence[str]) -> str:
+def _choices_of(expressions: Sequence[str]) -> str:
     """Return the column where the expressions are its first elements in order, else a list of them."""
     column = expressions[0].removesuffix("[0]")
     if is_name(column) and list(expressions) == [f"{column}[{index}]" for index in range(len(expressions))]:
@@ -231,7 +211,7 @@ def _refusal(task: Task, format_name: str, why: str) -> FormatError:
 
 
 def _prove_identical(before: Task, after: Task, docs: TaskDocs) -> None:
-    """Raise FormatError at the first prompt or request that differs, without and with demonstrations."""
+    """Raise FormatError at the first prompt or request that differs, without and with shots."""
     for shots in (0, 2) if len(docs.fewshot) > 2 else (0,):
         pairs = zip(before.render(docs, num_fewshot=shots), after.render(docs, num_fewshot=shots), strict=True)
         for first, second in pairs:

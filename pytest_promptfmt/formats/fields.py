@@ -25,15 +25,30 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The choices of a doc: an expression of a sequence, and the texts themselves where the task fixes them."""
+    """The choices of a doc: an expression of a sequence, and the texts themselves where the task fixes them.
+
+    `items` are templates that print one choice each, where their number is known: then the prompt lists them one by
+    one, as they are, instead of going through the sequence.
+    """
 
     expression: str
     fixed: tuple[str, ...] | None = None
+    items: tuple[str, ...] | None = None
 
     @property
     def texts(self) -> str:
         """Return an expression of the list of choices as strings, which they are in every prompt."""
         return f"{self.expression}|map('string')|list"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fields:
+    """The field mappings of a task, read."""
+
+    question: Field
+    choices: Choices | None
+    answer: Field
+    topic: Field | None = None
 
 
 def text_field(key: str, spec: Spec, position: Position | None = None) -> Field:

@@ -1,10 +1,12 @@
-"""`Format`: how a question is asked, as data. What the fields mean stands here; `builder` turns them into Jinja."""
+"""`Format`: how a question is asked, as data. What the fields mean is said here; `builder` turns them into Jinja."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from string import Formatter
 from typing import Any
 
 import jinja2
@@ -32,15 +34,15 @@ Where = Callable[[str], Position | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """One way to ask: the fields of `formats:` (seed 000), and a few of our own.
+    """One way to ask: the fields of `formats:` in lm-eval's prompt-formats proposal, and a few of our own.
 
     Every text field may hold Jinja, with the doc's columns and, where choices are labelled, `_num_choices`,
-    `_choice_labels`, `_choice_list_and` and `_choice_list_or`. Ours: `description` is written once before all
-    demonstrations, `instruction` in each; `topic` is a column or template that texts use as `_topic`; the texts
-    `choices_prefix`, `label_prefix` and `label_suffix` stand before all choices and around each label;
-    `choice_order` moves the choices and the gold answer with them. `answer_as` says whether a generated answer is the
-    label or the text of a labelled choice, `scored` whether all choices are scored or the right one alone, and
-    `abstention` is one more choice that is scored, the last.
+    `_choice_labels`, `_choice_list_and` and `_choice_list_or`. Ours: `description` is written once before all shots,
+    `instruction` in each; `topic` is a column or template that texts use as `_topic`; the texts `choices_prefix`,
+    `label_prefix` and `label_suffix` are before all choices and around each label, `choice_format` replaces the latter
+    by a line of text with `{label}` and `{choice}`, as in `template:`; `choice_order` moves the choices and the gold
+    answer with them. `answer_as` says whether a generated answer is the label or the text of a labelled choice,
+    `scored` whether all choices are scored or the right one alone, `abstention` is one more choice that is scored.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Format:
     choices_prefix: str = ""
     label_prefix: str = ""
     label_suffix: str = ". "
+    choice_format: str | None = None
     choice_order: str = "as_is"
     answer_as: str = "label"
     scored: str = "all"
@@ -152,8 +155,8 @@ def check_fields(name: str, values: Mapping[Any, Any], where: Where = lambda _fi
                 position=where(str(field)),
                 hint=did_you_mean(str(field), PROMPT_FIELDS) or f"the fields are {', '.join(PROMPT_FIELDS)}",
             )
-        if field in _REQUIRED_TEXTS or field in _OPTIONAL_TEXTS:
-            _check_text(name, field, value, where(field))
+        if field in _REQUIRED_TEXTS or (field in _OPTIONAL_TEXTS and value is not None):
+            check_text(f"format {name!r}", field, value, where(field), is_template=field not in _NO_JINJA)
     if values.get("output_type", OUTPUT_TYPES[0]) not in OUTPUT_TYPES:
         raise FormatError(
             f"format {name!r} cannot have output_type {values['output_type']!r}; a format is one of"
@@ -170,26 +173,61 @@ def check_fields(name: str, values: Mapping[Any, Any], where: Where = lambda _fi
             )
     if "choice_labels" in values:
         checked_labels(values["choice_labels"], where("choice_labels"))
+    if values.get("choice_format") is not None:
+        check_choice_format(values["choice_format"], where("choice_format"))
     if "scorer" in values:
         checked_scorer(values["scorer"], where("scorer"))
 
 
-def _check_text(name: str, field: str, value: Any, position: Position | None) -> None:
-    if value is None and field in _OPTIONAL_TEXTS:
-        return
+def check_text(
+    owner: str, field: str, value: Any, position: Position | None = None, *, is_template: bool = True
+) -> None:
+    """Raise FormatError for a value that is not text, or, where it `is_template`, not a Jinja template."""
     if not isinstance(value, str):
         raise FormatError(
-            f"format {name!r}: {field} is {value!r}, which YAML reads as {type(value).__name__}; it must be text",
+            f"{owner}: {field} is {value!r}, which YAML reads as {type(value).__name__}; it must be text",
             position=position,
             hint=f'write "" for no {field}' if value is None else "put it in quotes",
+            key=field,
         )
-    if field in _NO_JINJA:
+    if not is_template:
         return
-    try:
-        grammar().parse(value)
-    except jinja2.TemplateSyntaxError as error:
+    problem = _syntax_error(value)
+    if problem is not None:
         raise FormatError(
-            f"format {name!r}: {field} is no Jinja template: {error.message}",
+            f"{owner}: {field} is no Jinja template: {problem}",
             position=position,
             hint="text that looks like Jinja is written {{ '…' }}",
-        ) from error
+            key=field,
+        )
+
+
+@lru_cache(maxsize=1024)
+def _syntax_error(source: str) -> str | None:
+    try:
+        grammar().parse(source)
+    except jinja2.TemplateSyntaxError as error:
+        return str(error.message)
+    return None
+
+
+def check_choice_format(value: Any, position: Position | None = None) -> None:
+    """Raise FormatError for what is not a line with `{choice}`, and with `{label}` where choices are labelled."""
+    refusal = partial(FormatError, position=position, key="choice_format")
+    hint = 'choice_format: "{label}. {choice}"'
+    if not isinstance(value, str):
+        raise refusal(f"choice_format is {value!r}; it must be text", hint=hint)
+    try:
+        fields = [entry for entry in Formatter().parse(value) if entry[1] is not None]
+    except ValueError as error:
+        raise refusal(f"choice_format {value!r} cannot be read: {error}", hint=hint) from error
+    for _, name, width, conversion in fields:
+        if name not in ("label", "choice"):
+            raise refusal(
+                f"choice_format {value!r} has {{{name}}}; it knows {{label}} and {{choice}}",
+                hint=did_you_mean(str(name), ("label", "choice")) or hint,
+            )
+        if width or conversion:
+            raise refusal(f"choice_format {value!r}: {{{name}}} takes no width or conversion", hint=hint)
+    if "choice" not in [name for _, name, _, _ in fields]:
+        raise refusal(f"choice_format {value!r} leaves out {{choice}}", hint=hint)

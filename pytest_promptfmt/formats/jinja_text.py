@@ -67,7 +67,7 @@ def operand(expression: str) -> str:
 def sealed(source: str) -> str:
     """Return the template so that text put before or after it stays as it is, and it stays as it is.
 
-    A `{-` or `-}` at its edges would eat its neighbour's blanks; a brace at its end would open a tag.
+    A `{-` or `-}` at its edges would eat its neighbour's whitespace; a brace at its end would open a tag.
     """
     if re.match(r"\{[{%#]-", source):
         source = "{{ '' }}" + source

@@ -25,7 +25,7 @@ LABEL_SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "keyboard": tuple("!@#$%^₪*)("),
     }
 )
-"""Named sets besides `numbers`. `letters` is seed vocabulary; `greek` and `keyboard` are DOVE's (arXiv 2503.01622)."""
+"""Named sets besides `numbers`. `greek` and `keyboard` are DOVE's (arXiv 2503.01622)."""
 
 ChoiceLabels = str | tuple[str, ...] | None
 """`letters`, `numbers`, another named set, a custom list, or None for choices without labels."""

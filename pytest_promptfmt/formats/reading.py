@@ -19,10 +19,10 @@ from pytest_promptfmt.formats.jinja_text import grammar, has_markup, only_expres
 from pytest_promptfmt.formats.labels import LABEL_SETS
 
 FIELD_NAMES = {"question": "doc_to_text", "choices": "doc_to_choice", "answer": "doc_to_target"}
-"""The keys of `metadata.promptfmt.fields`, by which a task tells formats its fields without changing its prompt."""
+"""The keys of `metadata.promptfmt.fields`, by which a task gives formats its fields without changing its prompt."""
 
 _FIELDS_HINT = (
-    "tell formats the fields under metadata: {promptfmt: {fields: {question: …, choices: …, answer: …}}};"
+    "give formats the fields under metadata: {promptfmt: {fields: {question: …, choices: …, answer: …}}};"
     " the task's own prompt stays as it is"
 )
 _OPENING_CUE = re.compile(r"\A\s*(?:Question|Query|Problem|Q)\s*[:.]\s*", re.IGNORECASE)
@@ -48,7 +48,7 @@ def declared_mappings(task: Task) -> Mappings | None:
         return None
     keys = ("metadata", "promptfmt", "fields")
     if not isinstance(fields, Mapping):
-        raise FormatError("fields is no mapping", position=task.position(*keys), hint="fields: {question: …}")
+        raise FormatError("fields is not a mapping", position=task.position(*keys), hint="fields: {question: …}")
     for name in fields:
         if name not in FIELD_NAMES:
             raise FormatError(
@@ -64,7 +64,7 @@ def read_mappings(task: Task, format_name: str) -> Mappings:
     """Return the fields of a task that was not written for formats.
 
     Columns and single expressions are taken as they are. A whole template is read as question (and choices) between
-    cues. Raises FormatError, saying what was found and how to tell the fields, when it cannot be read so.
+    cues. Raises FormatError, saying what was found and how to give the fields, when it cannot be read so.
     """
     text, choices = task.doc_to_text, task.doc_to_choice
     labels = labels_in(choices)
@@ -81,11 +81,11 @@ def read_mappings(task: Task, format_name: str) -> Mappings:
     if segments is None:
         raise _unreadable(task, format_name, "it has statements, of which a format cannot tell the question")
     if labels is not None:
-        found = _labelled(segments, labels)
+        found = listed_choices(segments, labels)
         if found is None:
             raise _unreadable(task, format_name, f"the choices {', '.join(labels)} are not listed in it one by one")
-        question, expressions = found
-        listed = f"{{{{ [{', '.join(expressions)}] }}}}"
+        question = [*segments[: found.first], (False, found.labels[0][1])]
+        listed = f"{{{{ [{', '.join(found.expressions)}] }}}}"
         return _noted(task, _without_cues(question, closing=False), listed)
     return _noted(task, _without_cues(segments, closing=True), choices)
 
@@ -147,29 +147,40 @@ def segments_of(source: str) -> list[tuple[bool, str]] | None:
     return segments
 
 
-def _labelled(
-    segments: list[tuple[bool, str]], labels: Sequence[str]
-) -> tuple[list[tuple[bool, str]], list[str]] | None:
-    """Return what stands before the first label, and the expression after each label; None when not all are found."""
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Choices that a layout lists one by one: behind each label an expression.
+
+    `first` is the index of the segment with the first label. `labels` are the texts with the labels; their groups are
+    what is before a label, an opening bracket, and what is between label and choice. `after` is the text behind them.
+    """
+
+    first: int
+    labels: tuple[re.Match[str], ...]
+    expressions: tuple[str, ...]
+    after: str
+
+
+def listed_choices(segments: Sequence[tuple[bool, str]], labels: Sequence[str]) -> Listed | None:
+    """Return the choices that segments of a layout list behind these labels; None when they are not all found."""
+    found: list[re.Match[str]] = []
     expressions: list[str] = []
-    question: list[tuple[bool, str]] | None = None
-    for index, (is_output, text) in enumerate(segments[:-1]):
-        if is_output or len(expressions) == len(labels):
+    first = 0
+    for index in range(len(segments) - 1):
+        if segments[index][0] or not segments[index + 1][0] or len(found) == len(labels):
             continue
-        label = re.escape(labels[len(expressions)])
-        match = re.search(rf"(?:\A|\s)[(\[]?{label}[)\].:]*\s*\Z", text)
-        following = segments[index + 1]
-        if match is None or not following[0]:
-            if expressions:
-                return None
-            continue
-        if question is None:
-            question = [*segments[:index], (False, text[: match.start()])]
-        expressions.append(only_expression(following[1]) or "")
-    if question is None or len(expressions) < len(labels):
+        label = re.escape(labels[len(found)])
+        match = re.fullmatch(rf"(?s)(.*?)(?<![A-Za-z0-9])([(\[]?){label}([)\].:]*\s*)", segments[index][1])
+        if match is None and found:
+            return None
+        if match is not None:
+            first = first if found else index
+            found.append(match)
+            expressions.append(only_expression(segments[index + 1][1]) or "")
+    after = segments[first + 2 * len(labels) :]
+    if len(found) < len(labels) or any(is_output for is_output, _ in after):
         return None
-    after_choices = segments[len(question) + 2 * len(expressions) - 1 :]
-    return None if any(is_output for is_output, _ in after_choices) else (question, expressions)
+    return Listed(first, tuple(found), tuple(expressions), "".join(text for _, text in after))
 
 
 def _without_cues(segments: list[tuple[bool, str]], *, closing: bool) -> list[tuple[bool, str]]:

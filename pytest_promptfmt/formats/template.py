@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_promptfmt.core.errors import CodeNotAllowedError, FormatError
 from pytest_promptfmt.core.task import FunctionRef, Task
-from pytest_promptfmt.formats.template_configs import LabelledChoices, TemplateConfig
+from pytest_promptfmt.formats.template_configs import TemplateConfig
 from pytest_promptfmt.formats.template_factory import TemplateFactory
 
 Resolve = Callable[[FunctionRef], Any]
@@ -80,7 +80,7 @@ def apply_template(task: Task, resolve: Resolve | None = None) -> Task:
     template = template_of(task, resolve)
     values: dict[str, Any] = {}
     if task.config.get("doc_to_text") is None:
-        values["doc_to_text"] = _guard(template) + template.get_doc_to_text()
+        values["doc_to_text"] = template.guard() + template.get_doc_to_text()
     if task.config.get("doc_to_choice") is None:
         values["doc_to_choice"] = template.get_doc_to_choice()
     notes = []
@@ -94,12 +94,3 @@ def apply_template(task: Task, resolve: Resolve | None = None) -> Task:
             notes.append(f"{key} is not written; template {template.template_type!r} sets {made!r}")
     kept = {field.name: getattr(task, field.name) for field in dataclasses.fields(Task)}
     return TemplatedTask(**{**kept, **values}, template=template, written=task, notes=tuple(notes))
-
-
-def _guard(template: TemplateConfig) -> str:
-    """Return what stops a doc whose choices the template would cut off."""
-    if not isinstance(template, LabelledChoices) or not template.shows_choices:
-        return ""
-    limit = len(template.choice_labels)
-    message = f"(choices|length) ~ ' choices, but only {limit} labels'"
-    return f"{{% if choices|length > {limit} %}}{{{{ raise_exception({message}) }}}}{{% endif %}}"

@@ -1,4 +1,4 @@
-"""The templates that seed 001 names as future extensions: open questions, rankings, classifications."""
+"""What lm-eval's template proposal names as future extensions: open questions, rankings, classifications."""
 
 from __future__ import annotations
 
@@ -7,24 +7,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pytest_promptfmt.core.errors import FormatError
-from pytest_promptfmt.formats.jinja_text import literal, printed, sealed
+from pytest_promptfmt.formats.fields import Choices
+from pytest_promptfmt.formats.format import Format, check_text
+from pytest_promptfmt.formats.jinja_text import literal, printed
 from pytest_promptfmt.formats.labels import checked_labels
-from pytest_promptfmt.formats.template_configs import LabelledChoices, TemplateConfig, check_text
+from pytest_promptfmt.formats.template_configs import LabelledChoices, TemplateConfig
 
 
 @dataclass
 class GenerationTemplateConfig(TemplateConfig):
-    """An open question: prefix, question, answer cue; the model writes the answer."""
+    """An open question: prefix, question, answer cue; the model writes the answer. Choices are not shown."""
 
     template_type: ClassVar[str | None] = "generation"
-
-    def format_prompt(self, question: str, choices: Sequence[str] | None = None, **kwargs: Any) -> str:
-        """Return the prompt for one question; choices are not shown."""
-        return self._with_rendered_texts(question, choices, kwargs)._joined(question.strip())
-
-    def get_doc_to_text(self) -> str:
-        """Return the Jinja template of the prompt."""
-        return self._joined_template("{{question.strip()}}")
 
     def get_doc_to_choice(self) -> str | list[str] | None:
         """Return None: there is nothing to choose from."""
@@ -52,18 +46,6 @@ class RankingTemplateConfig(LabelledChoices):
 
     template_type: ClassVar[str | None] = "ranking"
 
-    def format_prompt(self, question: str, choices: Sequence[str] | None = None, **kwargs: Any) -> str:
-        """Return the prompt for one question.
-
-        Raises FormatError when there are more choices than labels.
-        """
-        texts = self._with_rendered_texts(question, choices, kwargs)
-        return texts._joined(question.strip(), texts._choice_texts(choices or ()))
-
-    def get_doc_to_text(self) -> str:
-        """Return the Jinja template of the prompt; it needs as many choices as there are labels."""
-        return self._joined_template("{{question.strip()}}", self._choices_template())
-
     def get_doc_to_choice(self) -> str | list[str] | None:
         """Return None: the answer is an order, not one of the choices."""
         return None
@@ -85,7 +67,7 @@ class RankingTemplateConfig(LabelledChoices):
 
 @dataclass
 class ClassificationTemplateConfig(TemplateConfig):
-    """A text to be given one of a fixed set of labels, which are scored as they are."""
+    """A text to be given one of a fixed set of labels, which are scored as they are; choices of a doc do not count."""
 
     suffix: str = "Label:"
     labels: Sequence[str] = ()
@@ -97,23 +79,17 @@ class ClassificationTemplateConfig(TemplateConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_text(self, "labels_prefix", is_template=False)
+        check_text("template", "labels_prefix", self.labels_prefix, is_template=False)
         if isinstance(self.labels, str) or not self.labels:
             raise FormatError(
                 "a classification template needs its labels", hint="labels: [positive, negative]", key="labels"
             )
         self.labels = list(checked_labels(self.labels, key="labels") or ())
 
-    def format_prompt(self, question: str, choices: Sequence[str] | None = None, **kwargs: Any) -> str:
-        """Return the prompt for one text; `choices` are the template's own labels."""
-        texts = self._with_rendered_texts(question, choices, kwargs)
-        shown = self.labels_prefix + texts.choice_delimiter.join(self.labels) if self.show_labels else None
-        return texts._joined(question.strip(), shown)
-
-    def get_doc_to_text(self) -> str:
-        """Return the Jinja template of the prompt."""
-        shown = printed(self.labels_prefix) + sealed(self.choice_delimiter).join(map(printed, self.labels))
-        return self._joined_template("{{question.strip()}}", shown if self.show_labels else None)
+    def to_format(self) -> Format:
+        """Return the format that lays out the prompt: the labels are the choices, without labels of their own."""
+        changes = {"choice_labels": tuple(self.labels), "choice_format": "{choice}"}
+        return super().to_format().changed({**changes, "choices_prefix": printed(self.labels_prefix)})
 
     def get_doc_to_choice(self) -> str | list[str] | None:
         """Return the labels."""
@@ -125,3 +101,7 @@ class ClassificationTemplateConfig(TemplateConfig):
             {"metric": "acc", "aggregation": "mean", "higher_is_better": True},
             {"metric": "f1", "aggregation": "f1", "higher_is_better": True},
         ]
+
+    def _choices(self, _count: int | None = None, /) -> Choices | None:
+        labels = tuple(self.labels)
+        return Choices("choices", labels, tuple(map(printed, labels))) if self.show_labels else None

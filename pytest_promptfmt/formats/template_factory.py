@@ -1,4 +1,4 @@
-"""`TemplateFactory` of seed 001: templates by style, from mappings, and from one kind to the other."""
+"""`TemplateFactory` of lm-eval's template proposal: by style, from mappings, and from one kind to the other."""
 
 from __future__ import annotations
 
@@ -121,19 +121,20 @@ def cloze_template(show_choices: bool = True) -> ClozeTemplateConfig:
     return TemplateFactory.create_cloze_with_options() if show_choices else TemplateFactory.create_pure_cloze()
 
 
+@cache
 def known_templates() -> Mapping[str, type[TemplateConfig]]:
     """Return every template class by its name in YAML: built-ins, then the entry points."""
-    return _known()
-
-
-@cache
-def _known() -> Mapping[str, type[TemplateConfig]]:
     known = {str(made_of.template_type): made_of for made_of in TEMPLATE_CLASSES}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
-        made_of = entry_point.load()
+        try:
+            made_of = entry_point.load()
+        except Exception as error:
+            raise FormatError(
+                f"the entry point {entry_point.name!r} of {ENTRY_POINT_GROUP!r} does not load: {error}"
+            ) from error
         if not (isinstance(made_of, type) and issubclass(made_of, TemplateConfig)):
             raise FormatError(
-                f"the entry point {entry_point.name!r} of {ENTRY_POINT_GROUP!r} is no class that extends TemplateConfig"
+                f"the entry point {entry_point.name!r} of {ENTRY_POINT_GROUP!r} does not extend TemplateConfig"
             )
         known[entry_point.name] = made_of
     return MappingProxyType(known)

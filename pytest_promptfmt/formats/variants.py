@@ -210,7 +210,9 @@ def _varied(layout: Format, variant: Variant) -> Format:
 
 def has_axis(layout: Format, name: str) -> bool:
     """Return whether the format writes anything that the axis could change."""
-    if name in ("enumerator", "label_style", "choice_separator"):
+    if name == "label_style":
+        return layout.choice_labels is not None and layout.choice_format is None
+    if name in ("enumerator", "choice_separator"):
         return layout.choice_labels is not None
     if name == "choice_order":
         return bool(layout.needs_choices)

@@ -178,6 +178,10 @@ class _Written:
         for index, (label, choice) in enumerate(zip(self.labels, shown, strict=True)):
             if index:
                 self.add("choice_delimiter")
+            if self.layout.choice_format is not None:
+                line = self.layout.choice_format.format(label=label, choice=choice)
+                self.pieces.append(Piece("choice_format", line))
+                continue
             self.add("label_prefix")
             self.pieces.append(Piece("label", label))
             self.add("label_suffix")

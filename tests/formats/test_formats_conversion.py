@@ -127,8 +127,8 @@ def test_layout_becomes_a_format_when_the_prompts_are_the_same(
 @pytest.mark.parametrize(
     ("text", "choices", "says"),
     [
-        ("question", "choices", "no layout of expressions"),
-        ("{% if question %}{{ question }}{% endif %}", "choices", "no layout of expressions"),
+        ("question", "choices", "not a layout of expressions"),
+        ("{% if question %}{{ question }}{% endif %}", "choices", "not a layout of expressions"),
         ("{{question}}\nAnswer:", ["A", "B"], "not listed in it one by one"),
         ("{{question}}\nA. {{choices[0]}}\nB) {{choices[1]}}\nAnswer:", ["A", "B"], "would be asked differently"),
         (

@@ -245,6 +245,14 @@ def test_text_put_together_from_other_columns_is_taken_as_it_is() -> None:
     assert text == "Question: P Q\nA. x\nB. y\nAnswer:"
 
 
+def test_line_of_a_choice_may_have_its_label_anywhere() -> None:
+    made = apply_format(task_with({"type": "mcqa", "choice_format": "{{{choice}}} ({label})"}), "mcqa")
+    doc = {"question": "Q", "choices": ["{{ x }}", "y"], "answer": 1}
+    instance = next(iter(made.render(TaskDocs.in_memory([doc]), num_fewshot=0)))
+    assert instance.prompts[0].text == "Question: Q\n{{{ x }}} (A)\n{y} (B)\nAnswer:"
+    assert [request.continuation for request in instance.requests] == [" A", " B"]
+
+
 # -- mistakes --------------------------------------------------------------------------------------------------------
 
 MISTAKES = {
@@ -258,6 +266,12 @@ MISTAKES = {
         "question_prefix",
     ),
     "unknown field in a mapping": ("formats:\n  mcqa:\n    instrction: x", 7, "no field 'instrction'", "instruction"),
+    "line of a choice": (
+        "formats:\n  type: mcqa\n  choice_format: '{lable}: {choice}'",
+        7,
+        "has {lable}",
+        "did you mean 'label'?",
+    ),
     "label set": ("formats:\n  type: mcqa\n  choice_labels: leters", 7, "'leters' is no set of labels", "letters"),
     "label type": ("formats:\n  type: mcqa\n  choice_labels: [yes, no]", 7, "has True", "quotes"),
     "labels as a number": ("formats:\n  type: mcqa\n  choice_labels: 4", 7, "choice_labels is a int", "I, II"),

@@ -121,6 +121,17 @@ def test_format_without_labels_has_no_axis_of_labels() -> None:
         apply_format(TASK, "cloze+enumerator-roman")
 
 
+def test_format_with_a_line_of_its_own_for_choices_has_no_axis_of_label_styles() -> None:
+    format_ = known_formats()["mcqa"].changed({"choice_format": "{choice} [{label}]"})
+    axes = {split_variants(varied.name)[1][0].axis for varied in variants_of(format_)}
+    assert axes == set(AXES) - {"label_style"}
+    for varied in variants_of(format_):
+        (variant,) = split_variants(varied.name)[1]
+        kinds = CHANGED_BY_AXIS[variant.axis].kinds
+        moved = {"choice_format"} if variant.axis in ("enumerator", "choice_order") else set()
+        assert set(differences(format_, varied, Asked(question="Q", choices=["bb", "a"], gold=1))) <= {*kinds, *moved}
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
