@@ -30,13 +30,13 @@ import json, pathlib, pytest
 def pytest_runtest_makereport():
     report = yield
     if report.when == "call" or report.failed:
-        outcome = getattr(report, "promptfmt", {}) or {}
+        outcome = getattr(report, "promptfmt", None)
         found = []
-        for finding in outcome.get("findings", ()):
-            which = " " + finding["saw"] if finding["code"] == "PF131" else ""
-            found.append(finding["code"] + " " + finding["message"] + which)
-        if report.failed and outcome.get("category") != "finding":
-            found.append("fails: " + (outcome.get("title") or report.longreprtext.splitlines()[0]))
+        for finding in outcome.findings if outcome else ():
+            which = " " + finding.saw if finding.code == "PF131" else ""
+            found.append(finding.code + " " + finding.message + which)
+        if report.failed and not (outcome and outcome.category == "finding"):
+            found.append("fails: " + ((outcome and outcome.title) or report.longreprtext.splitlines()[0]))
         with pathlib.Path("found.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps([report.nodeid, sorted(set(found))]) + "\\n")
     return report

@@ -81,7 +81,7 @@ def main() -> None:
     told = Counter((one.code, one.name, str(one.severity)) for one in findings)
     for (code, name, severity), count in sorted(told.items()):
         of_code = [one for one in findings if one.code == code and one.severity == severity]
-        profiles_told = len({one.profile for one in of_code})
+        profiles_told = len({profile for one in of_code for profile in one.profiles})
         tasks_told = len({one.task for one in of_code if one.task})
         print(f"{code} {name:30} {severity:8} {count:5} findings {tasks_told:4} tasks {profiles_told:3} profiles")
     if arguments.json is not None:

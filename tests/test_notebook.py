@@ -1,10 +1,12 @@
 """What a notebook shows of prompts and findings: HTML in which nothing of a prompt is markup."""
 
 from html.parser import HTMLParser
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Finding, Reported, Severity
 from pytest_promptfmt.core.prompt import Origin, Prompt, Span
 from pytest_promptfmt.core.text import unshow
@@ -44,11 +46,10 @@ def test_findings_say_what_where_and_what_now() -> None:
         severity=Severity.ERROR,
         task="t",
         file="f",
-        where="f:1",
+        position=Position(Path("f"), 1),
         message="m",
-        saw="",
         do="d",
-        key="",
+        stable_keys=("k",),
     )
     shown = Reader(finding._repr_html_())
     assert shown.text == "<b>glued</b>description, doc 1saw: a ⟨TAB⟩do: end it"

@@ -181,16 +181,25 @@ class _Sieve:
                 severity=severity,
                 task=name,
                 file="" if file == Path() else str(file),
-                where=self._where(finding, profile) if name else _place_of_profile(finding, profile),
+                position=self._position(finding) if name else finding.position,
+                keys=tuple(self._in_its_words(key) if isinstance(key, str) else key for key in finding.keys),
+                field=finding.field,
+                doc=finding.doc,
+                span=finding.span,
                 message=finding.message,
                 saw=shown(finding.saw),
                 do=self._in_its_words(finding.do),
-                key=stable_key(same, seen[same]),
-                profile=profile,
-                doc=finding.doc,
-                span=finding.span,
+                profiles=(profile,) if profile else (),
+                stable_keys=(stable_key(same, seen[same]),),
             )
             seen[same] += 1
+
+    def _position(self, finding: Finding) -> Position:
+        """Return where the mistake is written, at least the file."""
+        position = finding.position
+        if position is None and self.subject is not None:
+            position = self.subject.task.position(*finding.keys)
+        return position or Position(self.path)
 
     def _in_its_words(self, text: str) -> str:
         """Return a text about keys of lm-eval in the names that the task has for them."""
@@ -199,21 +208,3 @@ class _Sieve:
             for key, name in assembly.key_names.items():
                 text = text.replace(key, name)
         return text
-
-    def _where(self, finding: Finding, profile: str) -> str:
-        position = finding.position
-        if position is None and self.subject is not None:
-            position = self.subject.task.position(*finding.keys)
-        place = str(position or Position(self.path))
-        details = [self._in_its_words(".".join(str(key) for key in finding.keys))] if finding.keys else []
-        details += [f"doc {finding.doc + 1}"] if finding.doc is not None else []
-        details += [f"column {finding.field!r}"] if finding.field is not None else []
-        if finding.span is not None:
-            first, end = finding.span
-            details.append(f"characters {first}–{end}" if end > first else f"character {first}")
-        details += [f"profile {profile}"] if profile else []
-        return f"{place} ({', '.join(details)})" if details else place
-
-
-def _place_of_profile(finding: Finding, profile: str) -> str:
-    return f"{finding.position} (profile {profile})" if finding.position is not None else f"profile {profile}"

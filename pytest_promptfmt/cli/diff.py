@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from pytest_promptfmt.results.clusters import Cluster
+    from pytest_promptfmt.results.findings import FindingGroup
     from pytest_promptfmt.revisions import Comparison
 
 COMMENT_LIMIT = 65_000
@@ -73,8 +75,20 @@ def _differs(compared: Comparison) -> bool:
     return bool(compared.result["clusters"] or compared.rewritten or _errors(compared))
 
 
-def _errors(compared: Comparison) -> list[dict[str, str]]:
-    return [finding for finding in compared.result["findings"] if finding["severity"] == "error"]
+def _clusters(compared: Comparison) -> list[Cluster]:
+    from pytest_promptfmt.results.clusters import Cluster
+
+    return [Cluster.from_json(cluster) for cluster in compared.result["clusters"]]
+
+
+def _findings(compared: Comparison) -> list[FindingGroup]:
+    from pytest_promptfmt.results.findings import FindingGroup
+
+    return [FindingGroup.from_json(group) for group in compared.result["findings"]]
+
+
+def _errors(compared: Comparison) -> list[FindingGroup]:
+    return [group for group in _findings(compared) if group.severity == "error"]
 
 
 def _by_keys(compared: Comparison) -> dict[str, list[str]]:
@@ -86,7 +100,7 @@ def _by_keys(compared: Comparison) -> dict[str, list[str]]:
 
 
 def _headline(compared: Comparison) -> str:
-    from pytest_promptfmt.results.clusters import CATEGORIES
+    from pytest_promptfmt.core.outcome import CATEGORIES
     from pytest_promptfmt.results.wording import counted
     from pytest_promptfmt.revisions.report import short_name
 
@@ -109,17 +123,15 @@ def _print(compared: Comparison, *, verbose: bool) -> None:
 
     from pytest_promptfmt.cli.display import cluster_lines
     from pytest_promptfmt.core.text import escape_controls
-    from pytest_promptfmt.results.result import clusters_of
     from pytest_promptfmt.results.wording import counted, listed
 
     console = Console(soft_wrap=True, highlight=False)
-    for cluster in clusters_of(compared.result):
+    for cluster in _clusters(compared):
         for line in cluster_lines(cluster, verbose=verbose):
             console.print(line)
-    for finding in compared.result["findings"]:
-        style = "bold red" if finding["severity"] == "error" else "yellow"
-        told = f"{finding['where']}: {finding['code']} {finding['message']}"
-        console.print(Text(escape_controls(f"{told} ({finding['count']:,})"), style))
+    for group in _findings(compared):
+        style = "bold red" if group.severity == "error" else "yellow"
+        console.print(Text(escape_controls(f"{group.where}: {group.code} {group.message} ({group.count:,})"), style))
     for keys, tasks in _by_keys(compared).items():
         told = f"written differently, not rendered: {keys} of {counted(len(tasks), 'task')}: {listed(tasks, 12)}"
         console.print(Text(escape_controls(told)))
@@ -131,16 +143,15 @@ def _print(compared: Comparison, *, verbose: bool) -> None:
 
 def _markdown(compared: Comparison, limit: int) -> str:
     from pytest_promptfmt.results.markdown import bounded, cluster_blocks, code, finding_table
-    from pytest_promptfmt.results.result import clusters_of
     from pytest_promptfmt.results.wording import counted
 
     old, _, rest = _headline(compared).partition(" → ")
     new, _, told = rest.partition(": ")
     head = f"## Prompts\n\n{code(old)} → {code(new)}: {told}\n"
-    blocks = cluster_blocks(clusters_of(compared.result), "prompt")
+    blocks = cluster_blocks(_clusters(compared), "prompt")
     for keys, tasks in _by_keys(compared).items():
         names = ", ".join(code(task) for task in tasks[:30])
         blocks.append(
             f"### written differently, not rendered: {counted(len(tasks), 'task')}\n\n{code(keys)}: {names}\n"
         )
-    return bounded(head, [*blocks, *finding_table(compared.result["findings"])], limit)
+    return bounded(head, [*blocks, *finding_table(_findings(compared))], limit)

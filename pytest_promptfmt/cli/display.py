@@ -211,7 +211,7 @@ def cluster_lines(cluster: Cluster, *, verbose: bool = False) -> Iterator[Text]:
     """Yield a cluster: its category and size, the line that tells of it, its first diff, and the tasks."""
     size = f"{counted(len(cluster.members), 'prompt')} of {counted(len(cluster.tasks), 'task')}"
     yield Text(f"{cluster.category}: {size}", "bold")
-    yield Text(escape_controls(cluster.example))
+    yield Text(escape_controls(cluster.title))
     detail = cluster.detail.splitlines()
     yield from diff_lines(detail, None if verbose else SHOWN_LINES)
     if len(cluster.tasks) > 1 or not detail:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ from pytest_promptfmt.core.text import escape_controls
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pytest_promptfmt.core.finding import Reported
     from pytest_promptfmt.core.prompt import Instance
     from pytest_promptfmt.plugin.collected import CollectedPrompts
     from pytest_promptfmt.study import Rendered
@@ -121,7 +122,7 @@ def _as_data(prompts: CollectedPrompts, instances: Sequence[Instance]) -> dict[s
         "file": str(prompts.path),
         "output_type": prompts.task.output_type,
         "docs": [as_data(instance) for instance in instances],
-        "findings": list(prompts.findings()),
+        "findings": [finding.to_json() for finding in prompts.findings()],
     }
 
 
@@ -142,13 +143,13 @@ def _print(
     findings = prompts.findings()
     for instance in instances:
         console.print(Text(f"doc {instance.index + 1}", "bold"))
-        told = [finding for finding in findings if finding["doc"] == instance.index]
+        told = [finding for finding in findings if finding.doc == instance.index]
         pairs = scored_pairs(instance, tokens.pairs) if tokens is not None else {}
         requests = list(enumerate(instance.requests))
         for number, prompt in enumerate(instance.prompts):
             if len(instance.prompts) > 1:
                 console.print(Text(f"prompt {number + 1} of {len(instance.prompts)}", "bold dim"))
-            marked = [finding["span"] for finding in told if finding["span"] is not None] if number == 0 else []
+            marked = [finding.span for finding in told if finding.span is not None] if number == 0 else []
             for line in prompt_lines(prompt, blanks=blanks, marked=marked):
                 console.print(line)
             if tokenizer is not None:
@@ -162,16 +163,16 @@ def _print(
         console.print()
     console.print(legend([prompt for instance in instances for prompt in instance.prompts]))
     shown = {instance.index for instance in instances}
-    _print_findings(console, [finding for finding in findings if finding["doc"] not in shown])
+    _print_findings(console, [finding for finding in findings if finding.doc not in shown])
     console.print()
 
 
-def _print_findings(console: Console, findings: Sequence[Mapping[str, Any]]) -> None:
+def _print_findings(console: Console, findings: Sequence[Reported]) -> None:
     from rich.text import Text
 
     for finding in findings:
-        style = {"error": "bold red", "warning": "yellow"}.get(finding["severity"], "cyan")
-        console.print(Text(escape_controls(f"{finding['where']}: {finding['code']} {finding['message']}"), style))
-        if finding["saw"]:
-            console.print(Text(escape_controls(f"  saw: {finding['saw']}"), "dim"))
-        console.print(Text(escape_controls(f"  do: {finding['do']}"), "dim"))
+        style = {"error": "bold red", "warning": "yellow"}.get(finding.severity.value, "cyan")
+        console.print(Text(escape_controls(f"{finding.where}: {finding.code} {finding.message}"), style))
+        if finding.saw:
+            console.print(Text(escape_controls(f"  saw: {finding.saw}"), "dim"))
+        console.print(Text(escape_controls(f"  do: {finding.do}"), "dim"))

@@ -1,13 +1,15 @@
-"""What a rule says (`Finding`), and what becomes of it in a report (`Reported`): values only."""
+"""What a rule says (`Finding`), and the same with its rule and task (`Reported`), as reports need it: values only."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from hashlib import sha256
 from html import escape
+from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import Position
@@ -71,10 +73,13 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reported:
-    """A finding with its rule, task and place, ready to travel in a report and to be shown.
+class Reported(Finding):
+    """A finding with its rule and task, ready to be shown and to travel as JSON.
 
-    `doc` and `span` are those of the finding: what they say is in `where` as well.
+    `position` is where the mistake is written, None for a built-in profile; `keys` are in the task's own words, `saw`
+    is visible text. `file` is the task's; it and `task` are "" for what concerns a profile alone. `profiles` are those
+    that see it, none where it concerns the task itself. `stable_keys` are the same in another run: one for each
+    profile, or one where there are none.
     """
 
     code: str
@@ -82,14 +87,8 @@ class Reported:
     severity: Severity
     task: str
     file: str
-    where: str
-    message: str
-    saw: str
-    do: str
-    key: str
-    profile: str = ""
-    doc: int | None = None
-    span: tuple[int, int] | None = None
+    stable_keys: tuple[str, ...]
+    profiles: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return where, what and what now, in up to three lines."""
@@ -101,18 +100,75 @@ class Reported:
         return _html(f"{self.code} {self.message}", where=self.where, saw=self.saw, do=self.do, kind=self.severity)
 
     @property
+    def where(self) -> str:
+        """Return the place for people: `arc.yaml:7:1 (doc_to_text, doc 2, characters 80–81, profile plain)`."""
+        details = [".".join(str(key) for key in self.keys)] if self.keys else []
+        details += [f"doc {self.doc + 1}"] if self.doc is not None else []
+        details += [f"column {self.field!r}"] if self.field is not None else []
+        if self.span is not None:
+            first, end = self.span
+            details.append(f"characters {first}–{end}" if end > first else f"character {first}")
+        if self.profiles:
+            details.append(f"profile{'s' if len(self.profiles) > 1 else ''} {', '.join(self.profiles)}")
+        told = ", ".join(details)
+        if self.position is None:
+            return told
+        return f"{self.position} ({told})" if told else str(self.position)
+
+    @property
+    def by_profile(self) -> Iterable[tuple[str, str]]:
+        """Return each profile with the stable key of the finding in it; "" for what concerns the task itself."""
+        return zip(self.profiles or ("",), self.stable_keys, strict=True)
+
+    def limited_to(self, profiles: Sequence[str]) -> Reported:
+        """Return the finding as these of its profiles see it."""
+        keys = dict(self.by_profile)
+        return replace(self, profiles=tuple(profiles), stable_keys=tuple(keys[profile] for profile in profiles))
+
+    @property
     def cluster(self) -> tuple[str, str, str]:
-        """Return what findings share that are one entry of a report."""
+        """Return what findings share that are one entry of a report: code, severity and message."""
         return self.code, self.severity, self.message
 
     def to_json(self) -> dict[str, Any]:
-        """Return a mapping that JSON knows."""
-        return {**asdict(self), "severity": self.severity.value}
+        """Return a mapping that JSON knows; `where`, `profile` and `key` are for readers, `from_json` needs none."""
+        position = self.position
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            **values,
+            "severity": self.severity.value,
+            "position": None if position is None else [str(position.path), position.line, position.column],
+            "where": self.where,
+            "profile": ", ".join(self.profiles),
+            "key": self.stable_keys[0],
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reported:
         """Return the finding that `to_json` wrote."""
-        return cls(**{**data, "severity": Severity(data["severity"])})
+        values = {each.name: data[each.name] for each in fields(cls)}
+        if data["position"] is not None:
+            path, line, column = data["position"]
+            values["position"] = Position(Path(path), line, column)
+        lists = ("keys", "span", "stable_keys", "profiles")
+        tuples = {name: tuple(data[name]) for name in lists if data[name] is not None}
+        return cls(**{**values, **tuples, "severity": Severity(data["severity"])})
+
+
+def merged(findings: Iterable[Reported]) -> list[Reported]:
+    """Return findings of one task with those that several profiles see as one that names them, as the first sees it."""
+    seen: Counter[object] = Counter()
+    found: dict[object, Reported] = {}
+    for finding in findings:
+        same = (*finding.cluster, finding.task, finding.position, finding.keys, finding.field)
+        seen[same, finding.profiles] += 1
+        place = same, seen[same, finding.profiles], None if finding.profiles else len(found)
+        first = found.get(place)
+        if first is not None:
+            profiles, keys = first.profiles + finding.profiles, first.stable_keys + finding.stable_keys
+            finding = replace(first, profiles=profiles, stable_keys=keys)
+        found[place] = finding
+    return list(found.values())
 
 
 def identity(code: str, file: str, task: str, profile: str, finding: Finding) -> str:

@@ -7,7 +7,7 @@ probability on the candidates as they are spelled, ends where it should, and is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,18 +69,31 @@ class Judged:
     docs: int = 0
     problems: tuple[Problem, ...] = ()
 
-    def row(self) -> Mapping[str, Any]:
-        """Return the figures of the table, for a report that travels as JSON."""
-        return {
-            "task": self.task,
-            "profile": self.profile,
-            "mass": self.mass,
-            "extraction": self.extraction,
-            "score": self.score,
-            "tokens": self.tokens,
-            "seconds": self.seconds,
-            "docs": self.docs,
-        }
+    @property
+    def figures(self) -> tuple[tuple[str, str], ...]:
+        """Return the row of the table, by column.
+
+        `mass` is the probability on the candidates, `extracted` the share of generations in which the filters find an
+        answer, `tokens` the mean length of what was written or scored.
+        """
+        mass = "" if self.mass is None else f"{self.mass:.2f}" if self.mass >= 0.01 else f"{self.mass:.0e}"
+        return (
+            ("task", self.task),
+            ("profile", self.profile),
+            ("mass", mass),
+            ("extracted", "" if self.extraction is None else f"{self.extraction:.0%}"),
+            ("score", "" if self.score is None else f"{self.score:.2f}"),
+            ("tokens", f"{self.tokens:.1f}"),
+            ("seconds", f"{self.seconds:.2f}"),
+        )
+
+    @property
+    def problems_text(self) -> str:
+        """Return the text of a failing item."""
+        lines = [f"{self.task} [{self.profile}]: the chain from prompt to score does not hold for the model's answers"]
+        for problem in self.problems:
+            lines += [f"  {problem.title}", f"    {problem.details}"]
+        return "\n".join(lines)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -9,11 +9,11 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
+from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.plugin.items import PLUGIN, LintItem, LoadItem, SnapshotItem
 from pytest_promptfmt.study import Rendered
 
@@ -35,8 +35,8 @@ class CollectedPrompts:
         """Return the rendered docs; raises the PromptfmtError that stops it."""
         return self._plugin.pipeline.render(self.task, self.profile, self.profile_id)
 
-    def findings(self) -> Sequence[dict[str, Any]]:
-        """Return what the checks say, as JSON; nothing where they are switched off."""
+    def findings(self) -> Sequence[Reported]:
+        """Return what the checks say; nothing where they are switched off."""
         if self._lint is None:
             return ()
         lint = self._lint
@@ -51,7 +51,7 @@ class CollectedPrompts:
             )
         except PromptfmtError:
             return ()  # rendering tells it
-        return [finding.to_json() for finding in self._plugin.wanted(checked, self.path)]
+        return self._plugin.wanted(checked, self.path)
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.errors import SettingsError, traceback_of_user
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.network import go_offline
+from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.profile import BUILTIN_PROFILES, DEFAULT_PROFILES, Profile
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import Attempt, attempts
@@ -24,17 +25,15 @@ from pytest_promptfmt.models.running import ModelRun
 from pytest_promptfmt.plugin.collection import TaskFileNode
 from pytest_promptfmt.plugin.items import PLUGIN, PromptItem
 from pytest_promptfmt.plugin.items.models import read_model_settings
+from pytest_promptfmt.plugin.outputs import read_outputs
 from pytest_promptfmt.plugin.selection import Selectable, chooses, unmatched
 from pytest_promptfmt.results.baseline import BaselineRun
-from pytest_promptfmt.results.colours import FailureText
-from pytest_promptfmt.results.findings import finding_lines
-from pytest_promptfmt.results.html import HtmlReport
-from pytest_promptfmt.results.models import model_lines
-from pytest_promptfmt.results.outcomes import Outcome, Tally
-from pytest_promptfmt.results.outputs import read_outputs
-from pytest_promptfmt.results.publish import publish
-from pytest_promptfmt.results.terminal import archetypes_of, header_lines, summary_lines
+from pytest_promptfmt.results.edits import Edit
+from pytest_promptfmt.results.failures import FailureText
+from pytest_promptfmt.results.run_result import RunResult, Tally, content_of, used_globs
+from pytest_promptfmt.results.terminal import archetypes_of, header_lines, sections
 from pytest_promptfmt.results.text_changes import LastChange
+from pytest_promptfmt.results.writers import publish
 from pytest_promptfmt.settings import Settings, SettingsTree
 from pytest_promptfmt.settings.file import FILE_NAMES
 from pytest_promptfmt.settings.profiles import task_profiles
@@ -49,7 +48,8 @@ from pytest_promptfmt.systems.lm_eval import SYSTEM as LM_EVAL
 from pytest_promptfmt.systems.lm_eval.functions import load_function
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 
-ALIKE: Final = "failed alike"
+REPEATED: Final = "repeated"
+"""How pytest's summary counts failures with the cause of an earlier one."""
 
 
 def activate(config: pytest.Config) -> None:
@@ -86,12 +86,11 @@ class PromptfmtPlugin:
         self.scoring = Scoring(settings, self.settings_of)
         settings_of_model = read_model_settings(config)
         self.model = ModelRun(settings_of_model) if settings_of_model is not None else None
-        self.tally = Tally(archetypes=archetypes_of(settings))
         self.last_change = LastChange()
         self.outputs = read_outputs(config)
-        self.baseline = BaselineRun(self.outputs, settings.rootdir)
+        self.baseline = BaselineRun(self.outputs.baseline, self.outputs.baseline_update, settings.rootdir)
         self.is_worker = hasattr(config, "workerinput")
-        self.tally.html = HtmlReport() if self.outputs.html is not None and not self.is_worker else None
+        self.tally = Tally(keeps_all=self.outputs.baseline is not None or self.outputs.needs_views)
         self.other_shards = 0
         if self.outputs.shard is not None:
             self.expected.limit_to(partial(self.outputs.shard.holds, rootdir=settings.rootdir))
@@ -261,7 +260,7 @@ class PromptfmtPlugin:
             report.promptfmt_not_run = True  # type: ignore[attr-defined]
         if call.when == "call" and isinstance(item, PromptItem) and item.outcome is not None:
             outcome, item.outcome = item.outcome, None  # pytest keeps every item to the end of the run
-            report.promptfmt = outcome.to_json()  # type: ignore[attr-defined]
+            report.promptfmt = outcome  # type: ignore[attr-defined]
             if report.skipped and not hasattr(report, "wasxfail"):
                 # pytest names the line of this module that called skip; the reader wants the task's.
                 path, line, _ = item.location
@@ -270,14 +269,28 @@ class PromptfmtPlugin:
                 call.excinfo = _error_of_user(call.excinfo)
         return report
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_to_serializable(self, report: pytest.TestReport) -> Generator[None, Any, Any]:
+        """Let the outcome of one of our items travel with its report."""
+        data = yield
+        outcome = getattr(report, "promptfmt", None)
+        return {**data, "promptfmt": outcome.to_json()} if data is not None and outcome is not None else data
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_from_serializable(self) -> Generator[None, Any, Any]:
+        """Read the outcome that travelled with a report."""
+        report = yield
+        if report is not None and hasattr(report, "promptfmt"):
+            report.promptfmt = Outcome.from_json(report.promptfmt)
+        return report
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, None, None]:
         """Count the outcome where the terminal is: here, or in the controller under xdist."""
         if getattr(report, "promptfmt_not_run", False):
             self.tally.not_run.append(report.nodeid)
-        data = getattr(report, "promptfmt", None)
-        if data is not None:
-            outcome = Outcome.from_json(data)
+        outcome: Outcome | None = getattr(report, "promptfmt", None)
+        if outcome is not None:
             if self.is_worker:
                 outcome = outcome.without_files()  # they are the controller's to write
             else:
@@ -308,58 +321,51 @@ class PromptfmtPlugin:
         report itself and see every one as failed.
         """
         if report.failed and getattr(report, "promptfmt_repeats", False):
-            return ALIKE, "F", "FAILED"
+            return REPEATED, "F", "FAILED"
         return None
 
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, exitstatus: int | pytest.ExitCode
     ) -> None:
         """Print what went wrong, each distinct problem once, and write the files that were asked for."""
-        verbosity = self.config.get_verbosity()
-        lines = self._close(int(exitstatus))
-        if lines:
-            terminalreporter.section("prompt formats")
+        result, written = self._close(int(exitstatus))
+        for title, lines in sections(result, verbosity=self.config.get_verbosity(), more=written):
+            terminalreporter.section(title)
             for line in lines:
                 terminalreporter.write_line(line)
-        table = model_lines(self.tally.models, verbosity=verbosity)
-        if table:
-            terminalreporter.section("prompt model")
-            for line in table:
-                terminalreporter.write_line(line)
-        matched = self.tally.checks.globs
-        chosen = [checks for settings, checks in self._selections.values() if settings.lint]
-        gone = (glob for checks in chosen for glob in checks.globs_of_nothing(matched))
-        findings = finding_lines(self.tally.checks, verbosity=verbosity, gone=dict.fromkeys(gone))
-        if findings:
-            terminalreporter.section("prompt checks")
-            for line in findings:
-                terminalreporter.write_line(line)
 
-    def _close(self, exit_status: int) -> list[str]:
-        """Write the files that were asked for, and return the lines that close a run."""
-        verbosity = self.config.get_verbosity()
-        arguments = self.config.invocation_params.args
-        self.tally.add_obsolete(snapshots.obsolete_snapshots(self.config))
-        lines = [*self.unmatched, *summary_lines(self.tally, arguments=arguments, verbosity=verbosity)]
-        lines += self.baseline.lines(
-            self.tally.baseline, codes_for=self._codes_for, verbosity=verbosity, not_run=self.tally.not_run
-        )
-        lines += self._lock_lines
-        if self._found_nothing and not lines and not self.other_shards:
-            lines.append("there is no task file here; `promptfmt init` writes an example")
-        root = self.settings.rootdir
-        lock = self.lock.would_write(self.tally.tokenizers)
-        lines += publish(
-            self.outputs,
-            self.tally,
-            rootdir=root,
-            arguments=arguments,
+    def _close(self, exit_status: int) -> tuple[RunResult, list[str]]:
+        """Write the files that were asked for; return the result of the run, and a line for each file."""
+        tally, outputs = self.tally, self.outputs
+        tally.add_obsolete(snapshots.obsolete_snapshots(self.config))
+        notes = list(self._lock_lines)
+        if self._found_nothing and not notes and not self.unmatched and not self.other_shards:
+            notes.append("there is no task file here; `promptfmt init` writes an example")
+        lock = self.lock.would_write(tally.tokenizers)
+        result = RunResult(
+            rootdir=self.settings.rootdir,
+            arguments=tuple(self.config.invocation_params.args),
+            patch=outputs.patch,
             exit_status=exit_status,
-            lock=lock,
-            unmatched=self.unmatched,
-            defined=None if self.outputs.left_out is None else self.baseline.defined,
+            outcomes=tuple(tally.outcomes),
+            counts=tally.counts,
+            edits=tuple(tally.edits()) if outputs.needs_edits else (),
+            lock=None if lock is None else Edit(path=lock[0], old=content_of(lock[0]), new=lock[1].encode()),
+            baseline=self.baseline.result(tally.outcomes, codes_for=self._codes_for, not_run=tally.not_run),
+            archetypes=archetypes_of(self.settings),
+            not_run=tuple(tally.not_run),
+            unmatched=tuple(self.unmatched),
+            unmatched_globs=tuple(self._unmatched_globs()),
+            notes=tuple(notes),
+            defined=None if outputs.left_out is None else self.baseline.defined,
         )
-        return lines
+        return result, list(publish(result, outputs.files, step_summary=outputs.step_summary))
+
+    def _unmatched_globs(self) -> Iterable[str]:
+        """Return the per-file ignores that fit no file."""
+        matched = used_globs(self.tally.outcomes)
+        chosen = [checks for settings, checks in self._selections.values() if settings.lint]
+        return dict.fromkeys(glob for checks in chosen for glob in checks.globs_of_nothing(matched))
 
     def pytest_unconfigure(self, config: pytest.Config) -> None:
         """Write the files also where nothing is printed (`-p no:terminal`)."""

@@ -1,124 +1,114 @@
-"""Equal changes of many prompts as one cluster: a changed format breaks ten thousand snapshots in one way.
-
-Plain data without pytest; everything survives JSON, because it travels through pytest-xdist.
-"""
+"""Equal changes of many prompts as one cluster: a changed format breaks ten thousand snapshots in one way."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Final
 
+from pytest_promptfmt.core.outcome import CATEGORIES, Category, Outcome
 from pytest_promptfmt.core.text import END
+from pytest_promptfmt.results.wording import below
 from pytest_promptfmt.snapshots.changes import Change
 from pytest_promptfmt.snapshots.hunks import shared_end, shared_start
 
-Category = Literal["error", "damaged", "misread", "changed", "new", "renamed", "obsolete", "header-only"]
-CATEGORIES: tuple[Category, ...] = get_args(Category)
-"""All categories, the most urgent first."""
+SHOWN_DETAIL: Final = 20_000
+"""Characters of one cluster's text in JSON at most."""
 
+_BY_NAME: Final[Mapping[str, Category]] = {category: category for category in CATEGORIES}
 _MARK = "| "  # stands before every line of a text; other lines begin with two characters as well
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """One snapshot of a cluster; `docs` is how many of its docs changed."""
+    """One snapshot of a cluster."""
 
     task: str
     profile: str
     file: str
-    docs: int = 0
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """Snapshots that changed in the same way; `example` is the line that tells of the first, `detail` all of it.
+    """Snapshots that changed in the same way; `title` is the line about the first, `detail` all of it.
 
-    `tokens` tells of each profile which tokens followed the text; "" where it shows none.
+    `docs` is how many docs changed in all members; `tokens` says for each profile which tokens followed the text.
     """
 
     category: Category
     key: str
-    example: str
+    title: str
     detail: str = ""
-    members: list[Member] = field(default_factory=list)
-    tokens: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def docs(self) -> int:
-        """Return how many docs changed in all members."""
-        return sum(member.docs for member in self.members)
+    docs: int = 0
+    members: tuple[Member, ...] = ()
+    tokens: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tasks(self) -> tuple[str, ...]:
         """Return the different tasks, in the order they came."""
         return tuple(dict.fromkeys(member.task for member in self.members))
 
-
-class Clusters:
-    """The clusters of a run, by category and key."""
-
-    def __init__(self) -> None:
-        self._clusters: dict[tuple[str, str], Cluster] = {}
-
-    def add(
-        self, category: Category, key: str, example: str, member: Member, *, detail: str = "", tokens: str = ""
-    ) -> bool:
-        """Add one snapshot; return whether it is the first of its cluster, whose example is kept."""
-        cluster = self._clusters.get((category, key))
-        first = cluster is None
-        if cluster is None:
-            cluster = self._clusters[category, key] = Cluster(
-                category=category, key=key, example=example, detail=detail
-            )
-        cluster.members.append(member)
-        cluster.tokens.setdefault(member.profile, tokens)
-        return first
-
-    def holds(self, category: str, key: str, profile: str) -> bool:
-        """Return whether there is a snapshot of this profile in a cluster."""
-        cluster = self._clusters.get((category, key))
-        return cluster is not None and profile in cluster.tokens
-
-    def __iter__(self) -> Iterator[Cluster]:
-        """Yield clusters by urgency, then the largest first, then in the order they came."""
-        return iter(
-            sorted(
-                self._clusters.values(),
-                key=lambda cluster: (CATEGORIES.index(cluster.category), -len(cluster.members)),
-            )
-        )
-
-    def __len__(self) -> int:
-        return len(self._clusters)
-
-    def counts(self) -> dict[Category, int]:
-        """Return how many snapshots are in each category, those without any left out."""
-        counts = dict.fromkeys(CATEGORIES, 0)
-        for cluster in self._clusters.values():
-            counts[cluster.category] += len(cluster.members)
-        return {category: count for category, count in counts.items() if count}
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """Return the clusters as lists and mappings that JSON knows."""
-        return [asdict(cluster) for cluster in self._clusters.values()]
+    def to_json(self, rootdir: Path) -> dict[str, Any]:
+        """Return a mapping that JSON knows, with paths below the rootdir."""
+        return {
+            "category": self.category,
+            "title": self.title,
+            "detail": self.detail[:SHOWN_DETAIL],
+            "items": len(self.members),
+            "tasks": len(self.tasks),
+            "docs": self.docs,
+            "tokens": dict(self.tokens),
+            "members": [
+                {"task": member.task, "profile": member.profile, "file": below(member.file, rootdir)}
+                for member in self.members
+            ],
+        }
 
     @classmethod
-    def from_json(cls, data: Iterable[Mapping[str, Any]]) -> Clusters:
-        """Return the clusters that `to_json` wrote."""
-        clusters = cls()
-        clusters.merge(data)
-        return clusters
+    def from_json(cls, data: Mapping[str, Any]) -> Cluster:
+        """Return the cluster that `to_json` wrote; it has no key."""
+        return cls(
+            category=data["category"],
+            key="",
+            title=data["title"],
+            detail=data["detail"],
+            docs=data["docs"],
+            members=tuple(
+                Member(task=member["task"], profile=member["profile"], file=member["file"])
+                for member in data["members"]
+            ),
+            tokens=data.get("tokens", {}),
+        )
 
-    def merge(self, data: Iterable[Mapping[str, Any]]) -> None:
-        """Add the clusters that `to_json` wrote, such as those of an xdist worker."""
-        for cluster in data:
-            for member in cluster["members"]:
-                example, detail = cluster["example"], cluster.get("detail", "")
-                tokens = cluster.get("tokens", {}).get(member["profile"], "")
-                self.add(cluster["category"], cluster["key"], example, Member(**member), detail=detail, tokens=tokens)
+
+def clusters_of(outcomes: Iterable[Outcome]) -> tuple[Cluster, ...]:
+    """Return the clusters by urgency, then the largest first, then in the order they came."""
+    found: dict[tuple[Category, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        category = _BY_NAME.get(outcome.category)
+        if category is not None:
+            found.setdefault((category, outcome.key), []).append(outcome)
+    made = [_cluster(category, key, members) for (category, key), members in found.items()]
+    return tuple(sorted(made, key=lambda cluster: (CATEGORIES.index(cluster.category), -len(cluster.members))))
+
+
+def _cluster(category: Category, key: str, outcomes: list[Outcome]) -> Cluster:
+    first = outcomes[0]
+    tokens: dict[str, str] = {}
+    for outcome in outcomes:
+        tokens.setdefault(outcome.profile, outcome.tokens)
+    return Cluster(
+        category=category,
+        key=key,
+        title=first.title,
+        detail=first.detail,
+        docs=sum(outcome.docs for outcome in outcomes),
+        members=tuple(Member(task=each.task, profile=each.profile, file=each.file) for each in outcomes),
+        tokens={profile: line for profile, line in tokens.items() if line},
+    )
 
 
 def cluster_key(changes: Iterable[Change], origin: str = "") -> str:

@@ -1,22 +1,20 @@
-"""What a failing snapshot says: what differs, which line of which file made it, and how to accept just this.
-
-Plain text, without colours: it also goes to JUnit files and annotations.
-"""
+"""What a failing snapshot says: what differs, which line of which file made it, and how to accept just this."""
 
 from __future__ import annotations
 
 import glob
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any, Final
 
 from pytest_promptfmt.core.errors import display_path
+from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Locate, locate_nowhere
 from pytest_promptfmt.results.causes import cause_of
-from pytest_promptfmt.results.outcomes import Outcome
 from pytest_promptfmt.results.text_changes import TextChange, is_of_tokens
 from pytest_promptfmt.snapshots.changes import Change, unified_diff
 from pytest_promptfmt.snapshots.comparison import Comparison
@@ -25,6 +23,15 @@ from pytest_promptfmt.snapshots.lock import Note
 
 PREVIEW_LINES = 40
 """Lines shown of a snapshot that does not exist yet."""
+
+_MARKUP: Final[Mapping[str, Mapping[str, bool]]] = {
+    "--- ": {"bold": True},
+    "+++ ": {"bold": True},
+    "@@ ": {"cyan": True},
+    "-": {"red": True},
+    "+": {"green": True},
+    "accept": {"bold": True},
+}
 
 _NOT_IN_PATHS = re.compile(r"\[|::")
 
@@ -137,3 +144,19 @@ def _preview(comparison: Comparison | None) -> Iterator[str]:
 
 def _changes(verdict: Verdict) -> tuple[Change, ...]:
     return verdict.comparison.changes if verdict.comparison is not None else ()
+
+
+class FailureText(str):
+    """The text of a failure: a plain string for JUnit files, workers and annotations, which pytest prints in colour."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        """Return the first line: on a CI server pytest puts the message into the closing list, the whole diff again."""
+        # Of a text of one line partition() gives the object itself, of this class.
+        return format(str(self).partition("\n")[0], spec)
+
+    def toterminal(self, tw: Any) -> None:
+        """Write the lines to pytest's terminal writer, which leaves colours out where there are none."""
+        for line in self.split("\n"):
+            tw.line(line, **next((markup for start, markup in _MARKUP.items() if line.startswith(start)), {}))

@@ -1,105 +1,163 @@
-"""The findings of a run: each distinct problem once, with its place, how often and in which tasks."""
+"""The findings of a run by cause: each distinct problem once, with how often it was found and every place of it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
 
-from pytest_promptfmt.results.wording import counted, listed
+from pytest_promptfmt.core.errors import display_path
+from pytest_promptfmt.core.finding import Reported, Severity
+from pytest_promptfmt.results.wording import below, counted, listed
 
-if TYPE_CHECKING:
-    from pytest_promptfmt.results.outcomes import Outcome
-
-SEVERITIES: Final = ("error", "warning", "info")
+SEVERITIES: Final = tuple(Severity)
 """All severities, the worst first."""
 
-SHOWN_ENTRIES: Final = 3
-"""How many entries of one rule are shown without -v."""
+SHOWN_GROUPS: Final = 3
+"""How many groups of one rule are shown without -v."""
 
 SHOWN_TASKS: Final = 6
-
-_PROFILE: Final = "profile "
-
-
-@dataclass(slots=True)
-class Entry:
-    """Findings that say the same: one of them in full, and who has it."""
-
-    example: Mapping[str, Any]
-    tasks: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def count(self) -> int:
-        """Return how many findings there are."""
-        return sum(self.tasks.values())
+SHOWN_PLACES: Final = 8
+"""Files, or folders where there are more files, that are named without -v."""
 
 
-@dataclass(slots=True)
-class FindingTally:
-    """The findings of a run by rule and message, and the per-file ignores that were of use."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FindingPlace:
+    """One place where the same mistake is written, and the tasks that have it from there."""
 
-    entries: dict[tuple[str, str, str], Entry] = field(default_factory=dict)
-    globs: dict[str, bool] = field(default_factory=dict)
-
-    def add(self, outcome: Outcome) -> None:
-        """Count the findings of an item."""
-        for finding in outcome.findings:
-            key = (finding["severity"], finding["code"], finding["message"])
-            entry = self.entries.setdefault(key, Entry(finding))
-            if finding["task"]:
-                entry.tasks[finding["task"]] = entry.tasks.get(finding["task"], 0) + 1
-            else:  # about a profile: said once, though each worker of a run with xdist finds it out
-                entry.tasks[f"{_PROFILE}{finding['profile']}"] = 1
-        for glob in outcome.globs:
-            self.globs[glob] = self.globs.get(glob, False) or glob in outcome.used_globs
-
-    def by_rule(self) -> dict[tuple[str, str], list[Entry]]:
-        """Return severity and code to entries: the worst first, then by code, then the largest entry first."""
-        ordered = sorted(self.entries.items(), key=lambda item: (SEVERITIES.index(item[0][0]), item[0][1]))
-        rules: dict[tuple[str, str], list[Entry]] = {}
-        for (severity, code, _), entry in ordered:
-            rules.setdefault((severity, code), []).append(entry)
-        return {rule: sorted(entries, key=lambda entry: -entry.count) for rule, entries in rules.items()}
+    file: str
+    line: int | None
+    column: int | None
+    keys: str
+    count: int
+    tasks: tuple[str, ...]
 
 
-def finding_lines(tally: FindingTally, *, verbosity: int = 0, gone: Iterable[str] = ()) -> list[str]:
-    """Return the closing lines about findings; infos are in the tally only where they were asked for.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FindingGroup:
+    """Findings of one rule that say the same: one cause. `where`, `saw` and `do` are those of the first.
 
-    `gone` are the globs of per-file ignores that no file fits.
+    `tasks` are the different ones; what concerns a profile alone is under `profile NAME`.
     """
-    told = [f"promptfmt_per_file_ignores: {glob!r} fits no file any more; remove the line" for glob in gone]
-    return [*_lines(tally, verbosity), *told]
+
+    code: str
+    name: str
+    severity: Severity
+    message: str
+    count: int
+    where: str
+    saw: str
+    do: str
+    tasks: tuple[str, ...]
+    places: tuple[FindingPlace, ...] = ()
+    concerns_profiles: bool = False
+
+    def to_json(self, rootdir: Path) -> dict[str, Any]:
+        """Return a mapping that JSON knows, with paths below the rootdir."""
+        places = [{**asdict(place), "file": below(place.file, rootdir)} for place in self.places]
+        return {**asdict(self), "places": places}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FindingGroup:
+        """Return the group that `to_json` wrote."""
+        places = tuple(FindingPlace(**{**place, "tasks": tuple(place["tasks"])}) for place in data["places"])
+        return cls(**{**data, "severity": Severity(data["severity"]), "tasks": tuple(data["tasks"]), "places": places})
 
 
-def _lines(tally: FindingTally, verbosity: int) -> Iterator[str]:
-    counts = dict.fromkeys(SEVERITIES, 0)
-    for (severity, code), entries in tally.by_rule().items():
-        total = sum(entry.count for entry in entries)
-        subjects = {task for entry in entries for task in entry.tasks}
-        word = "profile" if all(subject.startswith(_PROFILE) for subject in subjects) else "task"
+def grouped(findings: Iterable[Reported]) -> tuple[FindingGroup, ...]:
+    """Return the findings by severity, the worst first, then by rule, then by message, the most frequent first."""
+    groups: dict[tuple[str, str, str], dict[object, Reported]] = {}
+    for number, finding in enumerate(findings):
+        # What concerns a profile alone is said once, though each worker of a run with xdist finds it.
+        place = number if finding.task else (finding.profiles, finding.position)
+        groups.setdefault(finding.cluster, {}).setdefault(place, finding)
+    made = [_group(list(found.values())) for found in groups.values()]
+    return tuple(sorted(made, key=lambda group: (SEVERITIES.index(group.severity), group.code, -group.count)))
+
+
+def _group(findings: list[Reported]) -> FindingGroup:
+    first = findings[0]
+    places: dict[tuple[object, ...], list[Reported]] = {}
+    for finding in findings:
+        places.setdefault((finding.position, finding.keys), []).append(finding)
+    return FindingGroup(
+        code=first.code,
+        name=first.name,
+        severity=first.severity,
+        message=first.message,
+        count=len(findings),
+        where=first.where,
+        saw=first.saw,
+        do=first.do,
+        tasks=_subjects(findings),
+        places=tuple(_place(each) for each in places.values()),
+        concerns_profiles=not any(finding.task for finding in findings),
+    )
+
+
+def _place(findings: list[Reported]) -> FindingPlace:
+    position = findings[0].position
+    return FindingPlace(
+        file="" if position is None else str(position.path),
+        line=None if position is None else position.line,
+        column=None if position is None else position.column,
+        keys=".".join(map(str, findings[0].keys)),
+        count=len(findings),
+        tasks=_subjects(findings),
+    )
+
+
+def _subjects(findings: Iterable[Reported]) -> tuple[str, ...]:
+    names = (finding.task or f"profile {', '.join(finding.profiles)}" for finding in findings)
+    return tuple(dict.fromkeys(names))
+
+
+def finding_lines(groups: Iterable[FindingGroup], *, verbosity: int = 0) -> Iterator[str]:
+    """Yield the closing lines about findings; infos are among them only where they were asked for."""
+    rules: dict[tuple[Severity, str], list[FindingGroup]] = {}
+    for group in groups:
+        rules.setdefault((group.severity, group.code), []).append(group)
+    counts: Counter[Severity] = Counter()
+    for (severity, code), found in rules.items():
+        total = sum(group.count for group in found)
+        subjects = {task for group in found for task in group.tasks}
+        word = "profile" if all(group.concerns_profiles for group in found) else "task"
         counts[severity] += total
-        name = entries[0].example["name"]
-        yield f"{code} {name}: {counted(total, severity)} in {counted(len(subjects), word)}"
-        shown = len(entries) if verbosity > 0 else SHOWN_ENTRIES
-        for entry in entries[:shown]:
-            yield from _entry_lines(entry, verbosity)
-        if len(entries) > shown:
-            yield f"  … and {len(entries) - shown:,} more kinds; -v lists them all"
-    for glob, was_used in tally.globs.items():
-        if not was_used:
-            yield f"promptfmt_per_file_ignores: {glob!r} takes no finding away any more; remove the line"
-    if tally.entries:
-        told = ", ".join(counted(count, severity) for severity, count in counts.items() if count)
+        yield f"{code} {found[0].name}: {counted(total, severity)} in {counted(len(subjects), word)}"
+        shown = len(found) if verbosity > 0 else SHOWN_GROUPS
+        for group in found[:shown]:
+            yield from _group_lines(group, verbosity)
+        if len(found) > shown:
+            yield f"  … and {len(found) - shown:,} more kinds; -v lists them all"
+    if rules:
+        told = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
         yield f"{told}; `promptfmt explain CODE` says why"
 
 
-def _entry_lines(entry: Entry, verbosity: int) -> Iterator[str]:
-    example = entry.example
-    yield f"  {example['where']}: {example['message']}"
-    if example["severity"] != "error" or verbosity > 0:  # the failure of an error has told it
-        if example["saw"]:
-            yield f"    saw: {example['saw']}"
-        yield f"    do: {example['do']}"
-    if len(entry.tasks) > 1:
-        yield f"    in {listed(list(entry.tasks), None if verbosity > 0 else SHOWN_TASKS)}"
+def _group_lines(group: FindingGroup, verbosity: int) -> Iterator[str]:
+    yield f"  {group.where}: {group.message}"
+    if group.severity is not Severity.ERROR or verbosity > 0:  # the failure of an error shows it
+        if group.saw:
+            yield f"    saw: {group.saw}"
+        yield f"    do: {group.do}"
+    if len(group.tasks) > 1:
+        yield f"    in {listed(group.tasks, None if verbosity > 0 else SHOWN_TASKS)}"
+    places = _places(group, verbosity)
+    if len(places) > 1:
+        yield f"    {listed(places, None if verbosity > 0 else SHOWN_PLACES)}"
+
+
+def _places(group: FindingGroup, verbosity: int) -> list[str]:
+    """Return files with counts, the most frequent first; folders where there are too many files to name."""
+    files: Counter[str] = Counter()
+    for place in group.places:
+        if place.file:
+            files[display_path(place.file)] += place.count
+    if verbosity <= 0 and len(files) > SHOWN_PLACES:
+        folders: Counter[str] = Counter()
+        for file, count in files.items():
+            folders[f"{file.rpartition('/')[0] or '.'}/"] += count
+        files = folders
+    return [f"{file} ({count:,})" for file, count in files.most_common()]

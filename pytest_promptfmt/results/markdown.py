@@ -6,14 +6,14 @@ Prompts are hostile text: everything that comes from a file stands in code, behi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
-from pytest_promptfmt.results.clusters import CATEGORIES, Cluster
-from pytest_promptfmt.results.outcomes import Tally
-from pytest_promptfmt.results.result import findings_of
-from pytest_promptfmt.results.terminal import ACCEPTABLE
-from pytest_promptfmt.results.wording import accept_all, archetype_note, counted, printable
+from pytest_promptfmt.core.outcome import CATEGORIES
+from pytest_promptfmt.results.clusters import Cluster
+from pytest_promptfmt.results.findings import FindingGroup
+from pytest_promptfmt.results.run_result import RunResult
+from pytest_promptfmt.results.wording import archetype_note, counted, printable
 
 STEP_LIMIT: Final = 1024 * 1024
 """Bytes that GitHub takes as the summary of one step; a larger one is not shown at all."""
@@ -38,15 +38,10 @@ _MEANINGS: Final = {
 }
 
 
-def markdown_report(tally: Tally, *, arguments: Sequence[str], limit: int = STEP_LIMIT, patch: str = "") -> str:
-    """Return the Markdown of a run, at most `limit` bytes: counts, then distinct problems, the most urgent first.
-
-    `patch` is the name of a patch that accepts the changes, where one is written.
-    """
-    head = "\n".join(_head(tally, arguments, patch))
-    blocks = cluster_blocks(tally.clusters)
-    findings = finding_table(findings_of(tally.checks))
-    return bounded(head, [*blocks, *findings], limit)
+def markdown_report(result: RunResult, limit: int = STEP_LIMIT) -> str:
+    """Return the Markdown of a run, at most `limit` bytes: counts, then distinct problems, the most urgent first."""
+    blocks = [*cluster_blocks(result.clusters), *finding_table(result.findings)]
+    return bounded("\n".join(_head(result)), blocks, limit)
 
 
 def bounded(head: str, blocks: Sequence[str], limit: int) -> str:
@@ -79,31 +74,31 @@ def fenced(lines: Iterable[str], language: str = "diff") -> str:
     return f"{fence}{language}\n{text}\n{fence}"
 
 
-def _head(tally: Tally, arguments: Sequence[str], patch: str) -> Iterator[str]:
-    problems = {category: tally.counts[category] for category in CATEGORIES if tally.counts[category]}
+def _head(result: RunResult) -> Iterator[str]:
+    counts = result.counts
+    problems = {category: counts[category] for category in CATEGORIES if counts.get(category)}
+    passed, failing = counts.get("passed", 0), counts.get("finding", 0)
     yield "## Prompt formats"
     yield ""
-    failing = tally.counts["finding"]
     if not problems and not failing:
-        yield f"Nothing changed in {counted(tally.counts['passed'], 'item')}."
+        yield f"Nothing changed in {counted(passed, 'item')}."
     else:
         yield "| | items | |"
         yield "|---|--:|---|"
         yield from (f"| {name} | {count:,} | {_MEANINGS[name]} |" for name, count in problems.items())
         if failing:
             yield f"| finding | {failing:,} | the checks found a mistake |"
-        yield f"| passed | {tally.counts['passed']:,} | |"
-    told = {"skipped": "skipped", "accepted": "in the baseline"}
-    yield from (f"\n{counted(tally.counts[name], 'item')} {text}." for name, text in told.items() if tally.counts[name])
+        yield f"| passed | {passed:,} | |"
+    others = {"skipped": "skipped", "accepted": "in the baseline"}
+    yield from (f"\n{counted(counts[name], 'item')} {text}." for name, text in others.items() if counts.get(name))
     yield ""
-    note = archetype_note(tally.archetypes)
+    note = archetype_note(result.archetypes)
     if note:
         yield f"_{_escaped(note)}._"
         yield ""
-    if not ACCEPTABLE.isdisjoint(problems):
-        yield f"Accept all of it: {code(accept_all(arguments))}" + (
-            f", or {code(f'git apply {patch}')}" if patch else ""
-        )
+    if result.accept_command:
+        patch = f", or {code(f'git apply {result.patch}')}" if result.patch else ""
+        yield f"Accept all of it: {code(result.accept_command)}{patch}"
         yield ""
 
 
@@ -116,7 +111,7 @@ def _cluster_block(cluster: Cluster, noun: str, *, is_open: bool) -> str:
     """Return a cluster: its size, the line that tells of it, its first diff, and the tasks."""
     size = f"{counted(len(cluster.members), noun)} of {counted(len(cluster.tasks), 'task')}"
     lines = [f"### {cluster.category}: {size}", ""]
-    title = _MEANINGS["header-only"] if cluster.category == "header-only" else cluster.example
+    title = _MEANINGS["header-only"] if cluster.category == "header-only" else cluster.title
     lines += [code(title), ""]
     shown = cluster.detail.splitlines()
     if shown:
@@ -125,7 +120,7 @@ def _cluster_block(cluster: Cluster, noun: str, *, is_open: bool) -> str:
         who = _escaped(f"{first.task} [{first.profile}]" if first.profile else first.task)
         lines.append(f"<details{' open' if is_open else ''}><summary>{who}</summary>")
         lines += ["", fenced([*shown[:SHOWN_LINES], *more]), "", "</details>", ""]
-    tokens = [f"- {code(profile)}: {code(told)}" for profile, told in cluster.tokens.items() if told]
+    tokens = [f"- {code(profile)}: {code(line)}" for profile, line in cluster.tokens.items()]
     lines += [*tokens, ""] if tokens else []
     if len(cluster.tasks) > 1 or not shown:
         lines += ["In " + ", ".join(code(task) for task in cluster.tasks[:SHOWN_TASKS])]
@@ -140,16 +135,17 @@ def _escaped(text: str) -> str:
     return re.sub(r"[^\w .,/\[\]@:-]|_", lambda match: f"&#{ord(match[0])};", printable(text))
 
 
-def finding_table(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the blocks of a table of findings, as `findings_of` gives them."""
-    if not findings:
+def finding_table(groups: Sequence[FindingGroup]) -> Iterator[str]:
+    """Yield the blocks of a table of findings."""
+    if not groups:
         return
     rows = ["### Checks\n\n| code | severity | findings | where | what | do |\n|---|---|--:|---|---|---|"]
-    for finding in findings[:SHOWN_FINDINGS]:
+    for group in groups[:SHOWN_FINDINGS]:
+        more = len({place.file for place in group.places}) - 1
+        files = f" and {counted(more, 'more file')}" if more > 0 else ""
         # A bar ends a cell even within code, and nothing in code can escape it.
-        told = (code(finding[name].replace("|", "\u2223")) for name in ("where", "message", "do"))
-        cells = [finding["code"], finding["severity"], f"{finding['count']:,}", *told]
-        rows.append(f"| {' | '.join(cells)} |")
-    if len(findings) > SHOWN_FINDINGS:
-        rows.append(f"\n… and {len(findings) - SHOWN_FINDINGS:,} more kinds of findings.")
+        where, what, do = (code(text.replace("|", "\u2223")) for text in (group.where, group.message, group.do))
+        rows.append(f"| {group.code} | {group.severity} | {group.count:,} | {where}{files} | {what} | {do} |")
+    if len(groups) > SHOWN_FINDINGS:
+        rows.append(f"\n… and {len(groups) - SHOWN_FINDINGS:,} more kinds of findings.")
     yield "\n".join(rows) + "\n"

@@ -1,25 +1,26 @@
-"""What stands in the terminal before and after a run, as plain lines; colours and sections are pytest's."""
+"""What the terminal shows before and after a run, as plain lines; colours and sections are pytest's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from pytest_promptfmt.core.errors import display_path
+from pytest_promptfmt.results.baseline import baseline_lines
 from pytest_promptfmt.results.clusters import Cluster
-from pytest_promptfmt.results.outcomes import Tally
-from pytest_promptfmt.results.wording import accept_all, archetype_note, counted, listed
+from pytest_promptfmt.results.findings import finding_lines
+from pytest_promptfmt.results.run_result import RunResult
+from pytest_promptfmt.results.wording import archetype_note, counted, listed
 from pytest_promptfmt.settings import Settings
-
-ACCEPTABLE: Final = frozenset({"new", "changed", "renamed", "damaged", "header-only", "obsolete"})
-"""The categories that `--snapshot-update` settles."""
 
 SHOWN_TASKS: Final = 8
 """How many tasks of one cluster are named without -v."""
 
 SHOWN_CLUSTERS: Final = 20
 """How many clusters are listed without -v."""
+
+SHOWN_ROWS: Final = 40
+"""How many rows about a model are shown without -v."""
 
 
 def header_lines(settings: Settings) -> list[str]:
@@ -37,31 +38,67 @@ def archetypes_of(settings: Settings) -> tuple[str, ...]:
     return tuple(profile.name for profile in settings.profiles if profile.is_archetype)
 
 
-def summary_lines(tally: Tally, *, arguments: Sequence[str], verbosity: int = 0) -> list[str]:
-    """Return the closing lines: each distinct problem once, with how often and where; empty when all was well.
+def sections(result: RunResult, *, verbosity: int = 0, more: Iterable[str] = ()) -> Iterator[tuple[str, list[str]]]:
+    """Yield the closing sections, title and lines, without those that have nothing to say.
 
-    `arguments` are those that this run was started with; with one more, it accepts what it found.
+    `more` are the lines that end the first, about the files that were written.
     """
-    lines = list(_summary(tally, verbosity))
-    if not ACCEPTABLE.isdisjoint(tally.clusters.counts()):
-        lines.append(f"accept all of it: {accept_all(arguments)}")
-    return lines
+    told = (
+        ("prompt formats", [*_summary(result, verbosity), *more]),
+        ("prompt model", _figures(result, verbosity)),
+        ("prompt checks", [*finding_lines(result.findings, verbosity=verbosity), *_globs(result)]),
+    )
+    yield from ((title, lines) for title, lines in told if lines)
 
 
-def _summary(tally: Tally, verbosity: int) -> Iterator[str]:
-    shown = len(tally.clusters) if verbosity > 0 else SHOWN_CLUSTERS
-    for cluster in islice(tally.clusters, shown):
+def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
+    """Yield each distinct problem once, with how often and where; nothing when all was well."""
+    yield from result.unmatched
+    shown = len(result.clusters) if verbosity > 0 else SHOWN_CLUSTERS
+    for cluster in result.clusters[:shown]:
         yield from _cluster_lines(cluster, verbosity)
-    if len(tally.clusters) > shown:
-        yield f"… and {len(tally.clusters) - shown:,} more distinct problems; -v lists them all"
-    for reason, tasks in sorted(tally.skipped.items(), key=lambda entry: -len(entry[1])):
+    if len(result.clusters) > shown:
+        yield f"… and {len(result.clusters) - shown:,} more distinct problems; -v lists them all"
+    for reason, tasks in sorted(result.skipped.items(), key=lambda entry: -len(entry[1])):
         yield f"skipped, {counted(len(tasks), 'item')}: {reason}"
+    if result.accept_command:
+        yield f"accept all of it: {result.accept_command}"
+    if result.baseline is not None:
+        yield from baseline_lines(result.baseline, verbosity=verbosity)
+    yield from result.notes
 
 
 def _cluster_lines(cluster: Cluster, verbosity: int) -> Iterator[str]:
     size = f"{counted(len(cluster.members), 'item')} of {counted(len(cluster.tasks), 'task')}"
     title = "the header is out of date" if cluster.category == "header-only" else ""
-    yield f"{cluster.category}, {size}: {title or cluster.example}"
+    yield f"{cluster.category}, {size}: {title or cluster.title}"
     if len(cluster.members) > 1:
         yield f"    {listed(cluster.tasks, None if verbosity > 0 else SHOWN_TASKS)}"
-    yield from (f"    {profile}: {tokens}" for profile, tokens in cluster.tokens.items() if tokens)
+    yield from (f"    {profile}: {tokens}" for profile, tokens in cluster.tokens.items())
+
+
+def _globs(result: RunResult) -> Iterator[str]:
+    for glob in result.unused_globs:
+        yield f"promptfmt_per_file_ignores: {glob!r} no longer ignores any finding; remove the line"
+    for glob in result.unmatched_globs:
+        yield f"promptfmt_per_file_ignores: {glob!r} no longer matches any file; remove the line"
+
+
+def _figures(result: RunResult, verbosity: int) -> list[str]:
+    """Return the table about a model as aligned lines; empty when none was asked."""
+    rows = [dict(outcome.figures) for outcome in result.outcomes if outcome.figures]
+    if not rows:
+        return []
+    shown = rows if verbosity > 0 else rows[:SHOWN_ROWS]
+    columns = list(rows[0])
+    cells = [columns, *([row.get(column, "") for column in columns] for row in shown)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if number < 2 else cell.rjust(width)  # names, then figures
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    ]
+    more = [f"… and {len(rows) - len(shown):,} more rows; -v lists them all"] if len(rows) > len(shown) else []
+    return [*lines, *more]

@@ -1,10 +1,11 @@
-"""Numbers, lists and texts of other people, as they can stand in a report."""
+"""Numbers, lists, paths and foreign texts as reports show them."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from pytest_promptfmt.settings.table import BY_NAME, REPORTS
 
@@ -23,6 +24,14 @@ def listed(names: Sequence[str], most: int | None) -> str:
     return ", ".join(names[:most]) + f" and {len(names) - most:,} more"
 
 
+def below(file: str, rootdir: Path) -> str:
+    """Return the path of a file relative to the rootdir with slashes; the whole path where it lies elsewhere."""
+    if not file:
+        return ""
+    path = Path(file)
+    return path.relative_to(rootdir).as_posix() if path.is_relative_to(rootdir) else path.as_posix()
+
+
 def archetype_note(names: Sequence[str]) -> str:
     """Return what every report says of profiles that are archetypes; empty where there are none."""
     made = "made in the manner of model families, no model's own"
@@ -35,7 +44,7 @@ def accept_all(arguments: Sequence[str]) -> str:
 
 
 def _without_reports(arguments: Sequence[str]) -> Iterator[str]:
-    of_files = {"--junitxml", "--junit-xml", *(BY_NAME[name].option for name in REPORTS)}
+    of_files = {"--junitxml", "--junit-xml", "--promptfmt-write", *(BY_NAME[name].option for name in REPORTS)}
     rest = iter(arguments)
     for argument in rest:
         if argument in of_files:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from pytest_promptfmt.results.clusters import CATEGORIES
+from pytest_promptfmt.core.outcome import CATEGORIES
 from pytest_promptfmt.snapshots.paths import decode_name
 
 _SIDES: Final = re.compile(r"^--- .*\n\+\+\+ now$", re.MULTILINE)

@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from pytest_promptfmt.checks.baseline import ERROR, Entry, read_baseline, write_baseline
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
+from pytest_promptfmt.results.baseline_file import ERROR, Entry, read_entries, write_baseline
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
 from pytest_promptfmt.revisions.report import retold
@@ -129,7 +129,7 @@ class _Sides:
         # With an equals sign, or pytest would take the file for a path to collect and look for the rootdir above it.
         common += [f"--promptfmt-baseline={baseline}"]
         first = self._run(self._before, [*common, "--promptfmt-baseline-update=write", "--snapshot-update"])
-        entries = read_baseline(baseline).entries if baseline.exists() else ()
+        entries = read_entries(baseline) if baseline.exists() else ()
         write_baseline([self._followed(entry) for entry in entries], baseline)
         rendered = [*self._rendered(first)]
         self._hand_over()

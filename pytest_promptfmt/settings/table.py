@@ -353,7 +353,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         kind=one_of("write", "prune"),
         option="--promptfmt-baseline-update",
         metavar="MODE",
-        help="`write`: put what is found now into the baseline. `prune`: take out what is no longer found.",
+        help="`write`: put what is found now into the baseline. `prune`: remove what is no longer found.",
     ),
     Setting(
         name="shard",
@@ -406,6 +406,15 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         metavar="FILE",
         help="Write all prompts, changes and findings as one HTML page.",
         page="report.md",
+    ),
+    Setting(
+        name="write",
+        kind=NAMES,
+        option="--promptfmt-write",
+        metavar="WRITER=FILE",
+        help="Write the result of the run with a writer: `json`, `markdown`, `html`, `patch`, `pending`, or one of "
+        "another package.",
+        page="ci.md",
     ),
     Setting(
         name="step_summary",

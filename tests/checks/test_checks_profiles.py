@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.running import Checked
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.profile import PLAIN, Profile, builtin_profile
 from pytest_promptfmt.core.task import locate_nowhere
-from pytest_promptfmt.results.findings import FindingTally, finding_lines
-from pytest_promptfmt.results.outcomes import Outcome
+from pytest_promptfmt.results.findings import finding_lines, grouped
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import Pipeline
 from pytest_promptfmt.systems.lm_eval.task_config import task_from_config
@@ -61,22 +62,19 @@ def test_a_tokenizer_of_another_model_fails_the_first_task_alone(tmp_path: Path)
 
 
 def test_what_workers_find_out_each_for_itself_is_counted_once() -> None:
-    finding = {
-        "code": "PF401",
-        "name": "default-system-text",
-        "severity": "warning",
-        "task": "",
-        "profile": "mine",
-        "where": "profile mine",
-        "message": "a text of its own",
-        "saw": "",
-        "do": "know it",
-    }
-    tally = FindingTally()
-    for worker in ("first", "second"):
-        tally.add(Outcome(task=worker, file="a.yaml", findings=(finding,)))
-    tally.add(Outcome(task="third", file="a.yaml", findings=({**finding, "profile": "other"},)))
-    assert finding_lines(tally)[0] == "PF401 default-system-text: 2 warnings in 2 profiles"
+    finding = Reported(
+        code="PF401",
+        name="default-system-text",
+        severity=Severity.WARNING,
+        task="",
+        file="",
+        profiles=("mine",),
+        message="the template has a default system text",
+        do="remove it",
+        stable_keys=("k",),
+    )
+    lines = finding_lines(grouped([finding, finding, replace(finding, profiles=("other",))]))
+    assert next(lines) == "PF401 default-system-text: 2 warnings in 2 profiles"
 
 
 CHATS = tuple(builtin_profile(name) for name in ("chat-chatml", "chat-gemma", "chat-llama3", "chat-mistral"))

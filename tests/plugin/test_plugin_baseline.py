@@ -58,7 +58,7 @@ def test_a_moved_file_takes_its_entries_along(old: Project) -> None:
     (old.root / "tasks/bad.yaml").rename(old.root / "tasks/deep/bad.yaml")
     result = old.run(*OPTIONS, "-m", "promptfmt_lint or not promptfmt_lint", "-k", "lint or load", "tasks")
     assert (result.parseoutcomes().get("failed"), result.parseoutcomes()["xfailed"]) == (None, 1)
-    assert "found no more" not in result.stdout.str()
+    assert "no longer found" not in result.stdout.str()
     old.run(*OPTIONS, "--promptfmt-baseline-update", "prune", "tasks")
     assert {entry["file"] for entry in entries(old)} == {
         entry["file"].replace("tasks/arc", "tasks/deep/questions").replace("tasks/bad", "tasks/deep/bad")
@@ -88,12 +88,12 @@ def test_fixed_findings_are_told_and_prune_takes_out_only_those(old: Project) ->
     assert "tasks/arc.yaml: PF201" not in partial.stdout.str(), "what was not looked at is not called fixed"
     result = old.run(*OPTIONS, "-n", "2")
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["*found no more*", "*tasks/arc.yaml: PF201 *", "*tasks/bad.yaml: error *"])
+    result.stdout.fnmatch_lines(["*no longer found*", "*tasks/arc.yaml: PF201 *", "*tasks/bad.yaml: error *"])
     assert entries(old) == before
     old.run(*OPTIONS, "--promptfmt-baseline-update", "prune")
     taken_out = [entry for entry in before if entry not in entries(old)]
     assert [(entry["file"], entry["code"]) for entry in taken_out] == fixed
-    assert "found no more" not in old.run(*OPTIONS).stdout.str()
+    assert "no longer found" not in old.run(*OPTIONS).stdout.str()
 
 
 def test_a_rule_that_was_not_chosen_is_not_called_fixed(old: Project) -> None:
@@ -107,7 +107,7 @@ def test_a_rule_that_was_not_chosen_is_not_called_fixed(old: Project) -> None:
         (None, "there is no baseline"),
         ("[]\n", "baseline.jsonl:1: a baseline begins with the line"),
         ('{"pytest-promptfmt baseline": 1}\n{"file": 1}\n', "baseline.jsonl:2: an entry has"),
-        ('{"pytest-promptfmt baseline": 1}\nx\n', "baseline.jsonl:2: this line is no JSON"),
+        ('{"pytest-promptfmt baseline": 1}\nx\n', "baseline.jsonl:2: this line is not JSON"),
     ],
 )
 def test_a_baseline_that_cannot_be_read_is_one_message(project: Project, content: str | None, told: str) -> None:

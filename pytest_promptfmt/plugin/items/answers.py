@@ -12,10 +12,10 @@ import pytest
 from pytest_promptfmt.answers.checked import Tried
 from pytest_promptfmt.answers.verdicts import SLOW, Row
 from pytest_promptfmt.core.errors import display_path
+from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.plugin.items.base import PLUGIN, ItemFailedError, TaskItem
-from pytest_promptfmt.results.outcomes import Outcome
-from pytest_promptfmt.results.progress import reading
-from pytest_promptfmt.results.scoring import (
+from pytest_promptfmt.plugin.progress import reading
+from pytest_promptfmt.results.answer_texts import (
     change_of,
     extraction_text,
     findings_text,
@@ -57,10 +57,12 @@ class ExtractionItem(TaskItem):
         header = {"task": self.tested.id, "profile": item.profile, "docs": tried.docs}
         document = extraction_document(header, tried.matrix)
         verdict, self.outcome = self.compared(self.place, document, item)
-        if plugin.outputs.html is not None:
+        if plugin.outputs.needs_views:
+            from pytest_promptfmt.results.html import packed_view
             from pytest_promptfmt.results.views import matrix_view
 
-            self.outcome = replace(self.outcome, view={"verdicts": matrix_view(tried.matrix)})
+            view = packed_view({"verdicts": matrix_view(tried.matrix)})
+            self.outcome = replace(self.outcome, view=view)
         failing: Sequence[Row] = tried.failing
         if not settings.is_strict_about_answers:
             failing = [row for row in failing if not _is_accepted(row, verdict, accepted)]

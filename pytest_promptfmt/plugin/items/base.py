@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import pytest
 
 from pytest_promptfmt.core.errors import Position, PromptfmtError, WithheldError, display_path
+from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.plugin.selection import Selectable
 from pytest_promptfmt.results.failures import accept_command, outcome_of
-from pytest_promptfmt.results.outcomes import Outcome
 from pytest_promptfmt.results.text_changes import text_change
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.document import Document

@@ -11,11 +11,10 @@ import pytest
 from pytest_promptfmt.checks.running import Checked, check_view
 from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import PromptfmtError, WithheldError
-from pytest_promptfmt.core.finding import Reported, Severity
+from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.plugin.items.base import PLUGIN, ItemFailedError, PromptItem, TaskItem
 from pytest_promptfmt.plugin.selection import Selectable
-from pytest_promptfmt.results.outcomes import Outcome
 
 if TYPE_CHECKING:
     from pytest_promptfmt.plugin.session import PromptfmtPlugin
@@ -53,7 +52,7 @@ class LintItem(TaskItem):
         except PromptfmtError as error:
             self.fail_with(error, item)
         if checked.failure is None:
-            item = replace(item, reached="linted" if self.is_first else "profile linted")
+            item = replace(item, rendered=True, linted=("", profile_id) if self.is_first else (profile_id,))
         self.outcome = outcome = _with_findings(plugin, item, checked)
         if isinstance(checked.failure, WithheldError) and not self.is_first:
             self.outcome = item.skipped(checked.failure.reason)
@@ -79,7 +78,7 @@ class FileLintItem(PromptItem):
         """Check."""
         plugin = self.config.stash[PLUGIN]
         checked = check_view(plugin.checks_for(self.path), path=self.path, name=self.subject, file=self.view)
-        outcome = Outcome(task=self.subject, file=str(self.path), reached="linted")
+        outcome = Outcome(task=self.subject, file=str(self.path), rendered=True, linted=("",))
         self.outcome = _with_findings(plugin, outcome, checked)
         _raise_errors(plugin, self.outcome)
 
@@ -88,8 +87,8 @@ def _with_findings(plugin: PromptfmtPlugin, item: Outcome, checked: Checked) -> 
     file = Path(item.file)
     globs = plugin.checks_for(file).per_file_ignores(file)
     item = replace(item, globs=tuple(globs), used_globs=checked.used_globs)
-    item = plugin.baseline.judge_findings(item, [finding.to_json() for finding in plugin.wanted(checked, file)])
-    errors = _errors(item)
+    item = plugin.baseline.judge_findings(item, plugin.wanted(checked, file))
+    errors = item.errors
     if not errors:
         return item
     key = "\0".join(sorted({"|".join(error.cluster) for error in errors}))
@@ -98,16 +97,11 @@ def _with_findings(plugin: PromptfmtPlugin, item: Outcome, checked: Checked) -> 
     )
 
 
-def _errors(outcome: Outcome) -> list[Reported]:
-    found = (Reported.from_json(finding) for finding in outcome.findings)
-    return [finding for finding in found if finding.severity is Severity.ERROR]
-
-
 def _raise_errors(plugin: PromptfmtPlugin, outcome: Outcome) -> None:
     if outcome.category != "finding":
         return
     first = plugin.tally.first_item(outcome)
     if first is not None:
-        codes = ", ".join(dict.fromkeys(error.code for error in _errors(outcome)))
+        codes = ", ".join(dict.fromkeys(error.code for error in outcome.errors))
         raise ItemFailedError(f"{outcome.task}: {codes}, as {first}")
     raise ItemFailedError(outcome.detail)

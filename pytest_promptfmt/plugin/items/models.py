@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.models.base import ModelOptions
 from pytest_promptfmt.models.running import ModelSettings
 from pytest_promptfmt.plugin.items.base import ItemFailedError
 from pytest_promptfmt.plugin.items.prompts import RenderedItem
-from pytest_promptfmt.results.models import problems_text
-from pytest_promptfmt.results.outcomes import Outcome
-from pytest_promptfmt.results.progress import answering
+from pytest_promptfmt.plugin.progress import answering
 from pytest_promptfmt.settings.written import Written
 from pytest_promptfmt.snapshots.token_sections import shown_digests
 from pytest_promptfmt.study import Rendered
@@ -65,10 +64,10 @@ class ModelItem(RenderedItem):
                 shown=shown_digests(rendered.document) if rendered.tokenizer is not None else None,
                 progress=lambda count, what: self.on_terminal(answering(count, f"asking about {what}")),
             )
-        self.outcome = outcome = replace(outcome, model=judged.row())
+        self.outcome = outcome = replace(outcome, figures=judged.figures)
         if not judged.problems:
             return
-        text = problems_text(judged)
+        text = judged.problems_text
         first = judged.problems[0]
         self.outcome = replace(outcome.misread(first.title, f"{first.title}: {first.details}"), detail=text)
         raise ItemFailedError(text)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.plugin.items.base import PLUGIN, ItemFailedError, TaskItem
 from pytest_promptfmt.results.failures import explanation, outcome_of, repeated_text
-from pytest_promptfmt.results.outcomes import Outcome
 from pytest_promptfmt.results.text_changes import TextChange, profile_that_tells, text_change, told_of_tokens
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.study import Rendered
@@ -35,8 +35,8 @@ class RenderedItem(TaskItem):
         tokenizer = None
         if rendered.tokenizer is not None:
             name, entry = rendered.tokenizer
-            tokenizer = name, entry.loader, entry.content
-        self.outcome = outcome = replace(outcome, reached="rendered", tokenizer=tokenizer)
+            tokenizer = UsedTokenizer(name=name, loader=entry.loader, content=entry.content)
+        self.outcome = outcome = replace(outcome, rendered=True, tokenizer=tokenizer)
         self.judge(plugin, rendered, outcome)
 
     def judge(self, plugin: PromptfmtPlugin, rendered: Rendered, outcome: Outcome) -> None:
@@ -117,8 +117,9 @@ class SnapshotItem(RenderedItem):
         self, plugin: PromptfmtPlugin, outcome: Outcome, verdict: snapshots.Verdict, rendered: Rendered
     ) -> Outcome:
         """Return the outcome with what the HTML report shows of the prompts, where one is wanted."""
-        if plugin.outputs.html is None:
+        if not plugin.outputs.needs_views:
             return outcome
+        from pytest_promptfmt.results.html import packed_view
         from pytest_promptfmt.results.views import comparison_view, prompts_view
 
         loaded = rendered.loaded
@@ -126,4 +127,4 @@ class SnapshotItem(RenderedItem):
         comparison = verdict.comparison
         if outcome.category == "changed" and comparison and comparison.old and comparison.new:
             view["comparison"] = comparison_view(comparison.old, comparison.new)
-        return replace(outcome, view=view)
+        return replace(outcome, view=packed_view(view))

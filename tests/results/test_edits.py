@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.results.edits import Edit, git_patch, read_pending, write_pending
+from pytest_promptfmt.results.run_result import RunResult
+from pytest_promptfmt.results.writers import WRITERS
 
 LINES = st.lists(st.sampled_from([b"a", b"b  ", b"\xff\r", b"", b"doc 1", b"-- x"]), max_size=12)
 CONTENTS = st.builds(lambda lines, end: b"\n".join(lines) + end, LINES, st.sampled_from([b"", b"\n"]))
@@ -41,9 +43,7 @@ def test_git_applies_the_patch_and_every_byte_is_as_it_was_to_be(
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(old)
         edits.append(Edit(path=path, old=old, new=new))
-    patch, outside = git_patch(edits, repository)
-    apply(repository, patch)
-    assert not outside
+    apply(repository, git_patch(edits, repository))
     for edit in edits:
         assert (edit.path.read_bytes() if edit.path.exists() else None) == edit.new
 
@@ -53,7 +53,7 @@ def test_a_long_file_with_a_change_at_either_end_is_patched_in_two_hunks(reposit
     lines = [f"line {number}\n".encode() for number in range(400)]
     old, new = b"".join(lines), b"".join([b"first\n", *lines[1:-1], b"last without end"])
     path.write_bytes(old)
-    patch, _ = git_patch([Edit(path=path, old=old, new=new)], repository)
+    patch = git_patch([Edit(path=path, old=old, new=new)], repository)
     assert patch.count(b"\n@@ ") == 2
     assert len(patch.splitlines()) < 30
     apply(repository, patch)
@@ -61,8 +61,12 @@ def test_a_long_file_with_a_change_at_either_end_is_patched_in_two_hunks(reposit
 
 
 def test_files_outside_the_repository_are_left_out_and_named(tmp_path: Path) -> None:
-    outside = tmp_path / "elsewhere.txt"
-    assert git_patch([Edit(path=outside, old=None, new=b"x\n")], tmp_path / "repository") == (b"", [outside])
+    outside = Edit(path=tmp_path / "elsewhere.txt", old=None, new=b"x\n")
+    inside = Edit(path=tmp_path / "repository" / "here.txt", old=None, new=b"x\n")
+    result = RunResult(rootdir=tmp_path / "repository", edits=(outside, inside))
+    assert b"elsewhere" not in WRITERS["patch"].content(result)
+    assert WRITERS["patch"].summary(result).startswith("a patch of 1 file, without ")
+    assert "elsewhere.txt" in WRITERS["patch"].summary(result)
 
 
 def test_pending_edits_are_read_back_as_they_were_written(tmp_path: Path) -> None:
@@ -75,5 +79,5 @@ def test_pending_edits_are_read_back_as_they_were_written(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("line", ["{", "{}", "3", '{"path": 1, "old": 2, "new": 3}'])
 def test_another_file_is_no_list_of_pending_edits(line: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"pending\.jsonl:1: this line is no pending snapshot"):
+    with pytest.raises(SettingsError, match=r"pending\.jsonl:1: this line is not a pending snapshot"):
         read_pending(line + "\n", tmp_path / "pending.jsonl", tmp_path)

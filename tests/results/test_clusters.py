@@ -1,6 +1,8 @@
 import json
+from pathlib import Path
 
-from pytest_promptfmt.results.clusters import Clusters, Member, cluster_key
+from pytest_promptfmt.core.outcome import Category, Outcome
+from pytest_promptfmt.results.clusters import Cluster, cluster_key, clusters_of
 from pytest_promptfmt.snapshots.changes import changes
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Section
 
@@ -41,37 +43,32 @@ def test_different_changes_are_different_clusters() -> None:
     assert len(keys) == 5
 
 
-def member(task: str, profile: str = "plain") -> Member:
-    return Member(task=task, profile=profile, file=f"{task}.txt", docs=2)
+def outcome(task: str, category: Category, key: str, *, title: str = "", profile: str = "plain") -> Outcome:
+    return Outcome(task=task, profile=profile, file=f"{task}.yaml", category=category, key=key, title=title, docs=2)
 
 
-def test_a_cluster_keeps_its_first_example_and_all_members() -> None:
-    clusters = Clusters()
-    assert clusters.add("changed", "k", "first", member("arc"))
-    assert not clusters.add("changed", "k", "second", member("boolq"))
-    assert not clusters.add("changed", "k", "third", member("arc", "chat"))
-    (cluster,) = clusters
-    assert (cluster.example, cluster.tasks, cluster.docs) == ("first", ("arc", "boolq"), 6)
+def test_a_cluster_keeps_its_first_title_and_all_members() -> None:
+    outcomes = [
+        outcome("arc", "changed", "k", title="first"),
+        outcome("boolq", "changed", "k", title="second"),
+        outcome("arc", "changed", "k", title="third", profile="chat"),
+    ]
+    (cluster,) = clusters_of(outcomes)
+    assert (cluster.title, cluster.tasks, cluster.docs) == ("first", ("arc", "boolq"), 6)
 
 
 def test_clusters_come_by_urgency_then_size() -> None:
-    clusters = Clusters()
-    clusters.add("header-only", "h", "", member("a"))
-    clusters.add("changed", "small", "", member("b"))
-    for task in "cd":
-        clusters.add("changed", "large", "", member(task))
-    clusters.add("error", "e", "", member("e"))
-    assert [cluster.key for cluster in clusters] == ["e", "large", "small", "h"]
-    assert clusters.counts() == {"error": 1, "changed": 3, "header-only": 1}
+    outcomes = [
+        outcome("a", "header-only", "h"),
+        outcome("b", "changed", "small"),
+        outcome("c", "changed", "large"),
+        outcome("d", "changed", "large"),
+        outcome("e", "error", "e"),
+        Outcome(task="f", file="f.yaml"),
+    ]
+    assert [cluster.key for cluster in clusters_of(outcomes)] == ["e", "large", "small", "h"]
 
 
-def test_clusters_of_workers_are_joined_from_json() -> None:
-    workers = [Clusters(), Clusters()]
-    for worker, task in zip(workers, ("arc", "boolq"), strict=True):
-        worker.add("changed", "k", f"example of {task}", member(task))
-    joined = Clusters()
-    for worker in workers:
-        joined.merge(json.loads(json.dumps(worker.to_json())))
-    assert len(joined) == 1
-    assert next(iter(joined)).tasks == ("arc", "boolq")
-    assert Clusters.from_json(joined.to_json()).to_json() == joined.to_json()
+def test_a_cluster_is_read_back_from_json_as_it_was(tmp_path: Path) -> None:
+    (cluster,) = clusters_of([outcome("arc", "changed", "", title="first")])
+    assert Cluster.from_json(json.loads(json.dumps(cluster.to_json(tmp_path)))) == cluster

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
-from pytest_promptfmt.core.errors import SettingsError
-from pytest_promptfmt.settings.table import REPORTS
+from pytest_promptfmt.core.errors import SettingsError, display_path
+from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.results.baseline import BaselineUpdate
+from pytest_promptfmt.results.writers import find_writer
+from pytest_promptfmt.settings.table import BY_NAME, REPORTS
 from pytest_promptfmt.settings.written import Config, Written
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.results.outcomes import Outcome
-    from pytest_promptfmt.snapshots.extension import Verdict
-
-BaselineUpdate = Literal["write", "prune"]
+from pytest_promptfmt.snapshots.extension import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +40,35 @@ class Outputs:
     """What this run is to leave behind, None where nothing is wanted.
 
     `baseline` is the file of accepted findings, `baseline_update` what to do to it, `left_out` are task files that are
-    not read, known to `promptfmt diff` alone. `step_summary` is the file that
-    GitHub shows with the job.
+    not read, known to `promptfmt diff` alone. `files` are the names of writers with the files that they write,
+    `step_summary` is the file that GitHub shows with the job.
     """
 
     baseline: Path | None = None
     baseline_update: BaselineUpdate | None = None
     shard: Shard | None = None
     left_out: frozenset[str] | None = None
-    patch: Path | None = None
-    pending: Path | None = None
-    json: Path | None = None
-    markdown: Path | None = None
-    html: Path | None = None
+    files: tuple[tuple[str, Path], ...] = ()
     step_summary: Path | None = None
 
+    @property
+    def needs_edits(self) -> bool:
+        """Return whether a file is written that shows what --snapshot-update would do."""
+        return any(find_writer(name).needs_edits for name, _ in self.files)
+
+    @property
+    def needs_views(self) -> bool:
+        """Return whether a file is written that shows the prompts of each item."""
+        return any(find_writer(name).needs_views for name, _ in self.files)
+
+    @property
+    def patch(self) -> str:
+        """Return the name of the patch that is written, "" where none is."""
+        return next((display_path(path) for name, path in self.files if name == "patch"), "")
+
     def with_edit(self, outcome: Outcome, verdict: Verdict) -> Outcome:
-        """Return the outcome with what --snapshot-update would write, where a report of this run tells it."""
-        if verdict.would_write is None or (self.patch is None and self.pending is None):
+        """Return the outcome with what --snapshot-update would write, where a file of this run shows it."""
+        if verdict.would_write is None or not self.needs_edits:
             return outcome
         return replace(outcome, snapshot=str(verdict.path), new_text=verdict.would_write)
 
@@ -67,7 +76,7 @@ class Outputs:
 def read_outputs(config: Config) -> Outputs:
     """Return what a pytest config asks for.
 
-    Raises SettingsError for a shard that is none, for --promptfmt-baseline-update without a baseline, and for a
+    Raises SettingsError for an invalid shard, an unknown writer, --promptfmt-baseline-update without a baseline, and a
     baseline that does not exist and is not to be written.
     """
     written = Written(config)
@@ -89,8 +98,22 @@ def read_outputs(config: Config) -> Outputs:
         shard=_shard(written.value("shard")),
         left_out=frozenset(os.fsdecode(left_out.read_bytes()).split("\0")) if left_out else None,
         step_summary=Path(summary) if summary else None,
-        **{name: written.value(name) for name in REPORTS},
+        files=tuple(_files(written)),
     )
+
+
+def _files(written: Written) -> Iterator[tuple[str, Path]]:
+    for name in REPORTS:
+        path = written.value(name)
+        if path is not None:
+            yield name, path
+    for given in written.value("write") or ():
+        name, _, file = given.partition("=")
+        if not file:
+            option = BY_NAME["write"].option
+            raise SettingsError(f"{option} is {given!r}", hint="give a writer and a file, as in json=out.json")
+        find_writer(name)
+        yield name, Path(file).absolute()
 
 
 def _shard(written: str | None) -> Shard | None:

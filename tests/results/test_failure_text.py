@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_promptfmt.results.colours import FailureText
+from pytest_promptfmt.results.failures import FailureText
 
 
 @pytest.mark.parametrize("text", ["", "one line", "first\nsecond"])

@@ -1,0 +1,131 @@
+"""What became of one test: a typed value, which becomes a mapping only where it leaves the process or enters a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Final, Literal, get_args
+
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.finding import Reported, Severity
+
+Category = Literal["error", "damaged", "misread", "changed", "new", "renamed", "obsolete", "header-only"]
+CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
+"""What may be wrong with a snapshot or with the way to it, the most urgent first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accepted:
+    """A finding or error that the baseline accepts, as a new baseline would list it.
+
+    `entry` is the key of the entry that accepts it, "" while a baseline is written that has none yet.
+    """
+
+    file: str
+    task: str
+    code: str
+    message: str
+    key: str
+    profile: str = ""
+    entry: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsedTokenizer:
+    """The tokenizer that an item used: how it was loaded, with versions, and a digest of its files."""
+
+    name: str
+    loader: str
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """One item's result. `key` is equal for results to be shown once; `title` is the line that shows them.
+
+    `findings` are those to be reported; `globs` the per-file ignores for the item's file, `used_globs` those that took
+    a finding away. `detail` shows the first of a cluster in full. `snapshot` is the snapshot file, and `new_text` what
+    --snapshot-update would write to it, where that was asked for. `figures` are a row of the table about a model, by
+    column. `tokens` is the line about the tokens that followed the text, of the first item of a profile in its cluster.
+    `view` is what the HTML report shows of the item, where one is wanted: JSON, compressed, as text. `accepted` is what
+    the baseline accepts; it may call an entry fixed where the item was `rendered`, and where the rules looked at the
+    task (`linted` has "") or at how a profile sees it (its name).
+    """
+
+    task: str
+    file: str
+    profile: str = ""
+    category: Category | Literal["passed", "skipped", "finding", "accepted"] = "passed"
+    key: str = ""
+    title: str = ""
+    docs: int = 0
+    findings: tuple[Reported, ...] = ()
+    globs: tuple[str, ...] = ()
+    used_globs: tuple[str, ...] = ()
+    detail: str = ""
+    tokens: str = ""
+    snapshot: str = ""
+    new_text: str | None = None
+    view: str = ""
+    accepted: tuple[Accepted, ...] = ()
+    figures: tuple[tuple[str, str], ...] = ()
+    rendered: bool = False
+    linted: tuple[str, ...] = ()
+    tokenizer: UsedTokenizer | None = None
+
+    @property
+    def errors(self) -> tuple[Reported, ...]:
+        """Return the findings that fail."""
+        return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
+
+    @property
+    def has_something_to_report(self) -> bool:
+        """Return whether there is more to report than that a test passed."""
+        said = self.findings or self.globs or self.figures or self.view or self.new_text is not None
+        return self.category != "passed" or bool(said)
+
+    def failed(self, error: PromptfmtError) -> Outcome:
+        """Return the outcome of the same item when it could not be read or rendered; equal messages are shown once."""
+        where = f"{error.position}: " if error.position else ""
+        title = f"{where}{error.message}"
+        return replace(self, category="error", key=error.message, title=title, detail=str(error))
+
+    def skipped(self, reason: str) -> Outcome:
+        """Return the outcome of the same item when it was skipped."""
+        return replace(self, category="skipped", title=reason)
+
+    def misread(self, key: str, title: str) -> Outcome:
+        """Return the outcome of the same item when answers are not read or scored as they should be."""
+        return replace(self, category="misread", key=key, title=title)
+
+    def without_files(self) -> Outcome:
+        """Return the outcome without what only reports in files show: most of its size."""
+        return replace(self, view="", new_text=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a mapping that JSON knows, without what is as usual: it travels with every report."""
+        given = {name: value for name in _USUAL if (value := getattr(self, name)) != _USUAL[name]}
+        return {name: _WRITE[name](value) if name in _WRITE else value for name, value in given.items()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Outcome:
+        """Return the outcome that `to_json` wrote."""
+        return cls(**{name: _READ[name](value) if name in _READ else value for name, value in data.items()})
+
+
+_USUAL: Final = {each.name: each.default for each in fields(Outcome)}
+
+_WRITE: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "findings": lambda findings: [finding.to_json() for finding in findings],
+    "accepted": lambda accepted: [asdict(each) for each in accepted],
+    "tokenizer": asdict,
+}
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "findings": lambda findings: tuple(map(Reported.from_json, findings)),
+    "accepted": lambda accepted: tuple(Accepted(**each) for each in accepted),
+    "tokenizer": lambda tokenizer: UsedTokenizer(**tokenizer),
+    "globs": tuple,
+    "used_globs": tuple,
+    "linted": tuple,
+    "figures": lambda figures: tuple((name, cell) for name, cell in figures),
+}

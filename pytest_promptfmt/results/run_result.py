@@ -1,0 +1,186 @@
+"""The outcomes of a run gathered into one value, made once at its end: whatever a run reports is a function of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from pytest_promptfmt.core.errors import display_path
+from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.results.baseline import BaselineResult
+from pytest_promptfmt.results.clusters import Cluster, clusters_of
+from pytest_promptfmt.results.edits import Edit, top_of
+from pytest_promptfmt.results.findings import FindingGroup, grouped
+from pytest_promptfmt.results.wording import accept_all
+from pytest_promptfmt.snapshots.lock import LockEntry
+
+ACCEPTABLE: Final = ("new", "changed", "renamed", "damaged", "header-only", "obsolete")
+"""The categories that --snapshot-update settles."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What became of a run. Whatever is written of it is a function of this value.
+
+    `outcomes` are those of the items that have something to report, and of obsolete snapshots; `counts` are all items
+    by category. `edits` is what --snapshot-update would do to the snapshots and `lock` to the lock file, known where a
+    writer needs them. `arguments` are those of the command line, `patch` is the name of the patch that is written.
+    `archetypes` are the profiles that are built-in approximations, `not_run` the items that pytest could not set up,
+    `unmatched` says which choices of the run chose nothing, `notes` what else there is to say. `defined` are the files
+    that were read to their end with the names of their tasks, where that is wanted. `unmatched_globs` are per-file
+    ignores that match no file.
+    """
+
+    rootdir: Path
+    arguments: tuple[str, ...] = ()
+    patch: str = ""
+    exit_status: int = 0
+    outcomes: tuple[Outcome, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    edits: tuple[Edit, ...] = ()
+    lock: Edit | None = None
+    baseline: BaselineResult | None = None
+    archetypes: tuple[str, ...] = ()
+    not_run: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()
+    unmatched_globs: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    defined: Mapping[str, Sequence[str]] | None = None
+
+    @property
+    def accept_command(self) -> str:
+        """Return the command that accepts what was found, "" where there is nothing that it would settle."""
+        return accept_all(self.arguments) if any(self.counts.get(category) for category in ACCEPTABLE) else ""
+
+    @property
+    def all_edits(self) -> tuple[Edit, ...]:
+        """Return the edits with that of the lock file."""
+        return self.edits if self.lock is None else (*self.edits, self.lock)
+
+    @cached_property
+    def clusters(self) -> tuple[Cluster, ...]:
+        """Return equal problems of many snapshots, the most urgent first."""
+        return clusters_of(self.outcomes)
+
+    @cached_property
+    def findings(self) -> tuple[FindingGroup, ...]:
+        """Return the findings by cause, the worst first."""
+        return grouped(finding for outcome in self.outcomes for finding in outcome.findings)
+
+    @cached_property
+    def skipped(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the reasons why items were skipped, each with their tasks."""
+        found: dict[str, list[str]] = {}
+        for outcome in self.outcomes:
+            if outcome.category == "skipped":
+                found.setdefault(outcome.title, []).append(outcome.task)
+        return {reason: tuple(tasks) for reason, tasks in found.items()}
+
+    @cached_property
+    def unrendered(self) -> Mapping[str, frozenset[str]]:
+        """Return the files with their tasks that were skipped."""
+        found: dict[str, set[str]] = {}
+        for outcome in self.outcomes:
+            if outcome.category == "skipped":
+                found.setdefault(outcome.file, set()).add(outcome.task)
+        return {file: frozenset(found[file]) for file in sorted(found)}
+
+    @cached_property
+    def unused_globs(self) -> tuple[str, ...]:
+        """Return the per-file ignores that fit a file and took no finding away."""
+        used = used_globs(self.outcomes)
+        return tuple(glob for glob in used if not used[glob])
+
+    @cached_property
+    def top(self) -> Path:
+        """Return the top folder of the git work tree."""
+        return top_of(self.rootdir)
+
+
+def used_globs(outcomes: Iterable[Outcome]) -> dict[str, bool]:
+    """Return the per-file ignores that fit a file, with whether they took a finding away."""
+    globs: dict[str, bool] = {}
+    for outcome in outcomes:
+        for glob in outcome.globs:
+            globs[glob] = globs.get(glob, False) or glob in outcome.used_globs
+    return globs
+
+
+class Tally:
+    """Gathers outcomes while a run goes on: what has something to report, and how many there are of each category.
+
+    With `keeps_all`, those of tests that passed are kept too: the baseline and the HTML report need them.
+    """
+
+    def __init__(self, *, keeps_all: bool = False) -> None:
+        self.outcomes: list[Outcome] = []
+        self.not_run: list[str] = []
+        self.tokenizers: dict[str, LockEntry] = {}
+        self.counts: Counter[str] = Counter()
+        self._obsolete: list[Path] = []
+        self._keeps_all = keeps_all
+        self._first: dict[tuple[str, str], str] = {}
+        self._profiles: set[tuple[str, str, str]] = set()
+
+    def add(self, outcome: Outcome, item: str) -> bool:
+        """Count the outcome of an item; return whether it repeats a problem that an earlier item had."""
+        self.counts[outcome.category] += 1
+        if outcome.tokenizer is not None:
+            used = outcome.tokenizer
+            self.tokenizers[used.name] = LockEntry(loader=used.loader, content=used.content)
+        if self._keeps_all or outcome.has_something_to_report:
+            self.outcomes.append(outcome)
+        if outcome.category in ("passed", "accepted", "skipped"):
+            return False
+        self._profiles.add((outcome.category, outcome.key, outcome.profile))
+        return self._first.setdefault((outcome.category, outcome.key), item) != item
+
+    def first_item(self, outcome: Outcome) -> str | None:
+        """Return the item that had the same problem first, None when there was none yet."""
+        return self._first.get((outcome.category, outcome.key))
+
+    def knows_profile(self, outcome: Outcome) -> bool:
+        """Return whether an item of the same profile had the same problem."""
+        return (outcome.category, outcome.key, outcome.profile) in self._profiles
+
+    def add_obsolete(self, paths: Iterable[Path]) -> None:
+        """Count the snapshots that no task defines; one that was found again under another name counts as renamed."""
+        renamed = {outcome.key for outcome in self.outcomes if outcome.category == "renamed"}
+        for path in paths:
+            self._obsolete.append(path)
+            name = display_path(path)
+            if name not in renamed:
+                title = "snapshots that no task defines"
+                self.add(Outcome(task=name, file=str(path), category="obsolete", title=title), name)
+
+    def edits(self) -> Iterator[Edit]:
+        """Yield what --snapshot-update would do to the files as they are now."""
+        yield from (_edit(outcome) for outcome in self.outcomes if outcome.new_text is not None)
+        title = "a snapshot that no task defines"
+        for path in self._obsolete:
+            yield Edit(path=path, old=content_of(path), new=None, category="obsolete", title=title)
+
+
+def _edit(outcome: Outcome) -> Edit:
+    return Edit(
+        path=Path(outcome.snapshot),
+        old=content_of(Path(outcome.snapshot)),
+        new=(outcome.new_text or "").encode(),
+        category=outcome.category if outcome.category != "passed" else "header-only",
+        task=outcome.task,
+        profile=outcome.profile,
+        key=outcome.key,
+        title=outcome.title,
+    )
+
+
+def content_of(path: Path) -> bytes | None:
+    """Return what is in a file, None where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

@@ -1,0 +1,127 @@
+"""What a run leaves in files: each file is made by a writer, a function of the run's result; packages may add some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Final
+
+from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
+from pytest_promptfmt.results.baseline_file import write_baseline
+from pytest_promptfmt.results.edits import git_patch, write_pending
+from pytest_promptfmt.results.html import html_report
+from pytest_promptfmt.results.json_report import json_report
+from pytest_promptfmt.results.markdown import STEP_LIMIT, markdown_report
+from pytest_promptfmt.results.run_result import RunResult
+from pytest_promptfmt.results.wording import counted
+
+GROUP: Final = "pytest_promptfmt.writers"
+"""The entry points of other packages: each is a function that is given a RunResult and returns text or bytes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Writer:
+    """What makes a file: `content` returns what is in it, `summary` a few words for the closing line.
+
+    `needs_edits` and `needs_views` say which parts of a result it looks at that cost something to keep.
+    """
+
+    content: Callable[[RunResult], str | bytes]
+    summary: Callable[[RunResult], str] = lambda _result: ""
+    needs_edits: bool = True
+    needs_views: bool = False
+
+
+def _patch(result: RunResult) -> bytes:
+    return git_patch(result.all_edits, result.top)
+
+
+def _about_patch(result: RunResult) -> str:
+    changed = [edit for edit in result.all_edits if edit.old != edit.new]
+    outside = [display_path(edit.path) for edit in changed if not edit.path.is_relative_to(result.top)]
+    told = f"a patch of {counted(len(changed) - len(outside), 'file')}"
+    return f"{told}, without {', '.join(outside)} outside {display_path(result.top)}" if outside else told
+
+
+def _pending(result: RunResult) -> str:
+    return write_pending(result.edits, result.top)
+
+
+def _about_pending(result: RunResult) -> str:
+    return f"{counted(len(result.edits), 'snapshot')} for promptfmt review"
+
+
+WRITERS: Final[Mapping[str, Writer]] = {
+    "patch": Writer(content=_patch, summary=_about_patch),
+    "pending": Writer(content=_pending, summary=_about_pending),
+    "json": Writer(content=json_report, needs_edits=False),
+    "markdown": Writer(content=markdown_report, needs_edits=False),
+    "html": Writer(content=html_report, needs_edits=False, needs_views=True),
+}
+"""The writers of this package, by the name that options have for them."""
+
+
+@cache
+def find_writer(name: str) -> Writer:
+    """Return a writer of this or another package. Raises SettingsError for a name that none has."""
+    if name in WRITERS:
+        return WRITERS[name]
+    found = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if name not in found:
+        known = [*WRITERS, *found]
+        hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
+        raise SettingsError(f"no writer is called {name!r}", hint=hint)
+    try:
+        content = found[name].load()
+    except Exception as error:
+        raise SettingsError(f"the writer {name!r} of {found[name].value} cannot be imported: {error}") from error
+    return Writer(content=content)
+
+
+def publish(result: RunResult, files: Sequence[tuple[str, Path]], *, step_summary: Path | None = None) -> Iterator[str]:
+    """Write what is wanted, and yield a line for each file, also for one that cannot be written.
+
+    `files` are names of writers with the files they write; `step_summary` is a file that gets the Markdown appended.
+    """
+    baseline = result.baseline
+    if baseline is not None and baseline.written is not None:
+        try:
+            write_baseline(baseline.written, baseline.path)
+        except OSError as error:
+            yield _cannot(baseline.path, error)
+    for name, path in files:
+        yield _written(name, path, result)
+    if step_summary is not None:
+        try:
+            room = STEP_LIMIT - (step_summary.stat().st_size if step_summary.exists() else 0)
+            with step_summary.open("ab") as file:
+                file.write(_bytes(markdown_report(result, limit=room)))
+        except OSError as error:
+            yield f"the step summary cannot be written: {error.strerror or error}"
+
+
+def _written(name: str, path: Path, result: RunResult) -> str:
+    writer = find_writer(name)
+    try:
+        content = _bytes(writer.content(result))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        return _cannot(path, error)
+    except Exception as error:
+        if name in WRITERS:
+            raise
+        return f"{display_path(path)} cannot be written: writer {name!r} raised {type(error).__name__}: {error}"
+    summary = writer.summary(result)
+    return f"{display_path(path)}: {summary}" if summary else f"{display_path(path)} written"
+
+
+def _cannot(path: Path, error: OSError) -> str:
+    return f"{display_path(path)} cannot be written: {error.strerror or error}"
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
