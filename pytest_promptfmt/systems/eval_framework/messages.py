@@ -10,6 +10,7 @@ import copy
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any, Final, Literal
 
@@ -22,7 +23,6 @@ from pytest_promptfmt.systems.eval_framework.hooks import SEED, Constants, TaskC
 from pytest_promptfmt.systems.eval_framework.rows import (
     ClassDocs,
     SampleDoc,
-    SampleDocs,
     as_class_docs,
     is_of,
     part,
@@ -68,13 +68,16 @@ class ClassAssembler:
         self._task = task
         self._docs = docs
         self._found = found
-        self._run = None if isinstance(docs, SampleDocs) else _Run(found, as_class_docs(docs), shots)
+        self._shots = shots
 
-    def layout(self, number: int, _doc: Doc) -> tuple[Sample, ...]:
+    @cached_property
+    def _run(self) -> _Run:
+        return _Run(self._found, as_class_docs(self._docs), self._shots)
+
+    def layout(self, number: int, doc: Doc) -> tuple[Sample, ...]:
         """Return the samples of a doc; raises RenderError where a hook fails."""
-        if isinstance(self._docs, SampleDocs):
-            return (given_sample(self._docs.samples[number], self._found, number),)
-        assert self._run is not None
+        if isinstance(doc, SampleDoc):
+            return (given_sample(doc.sample, self._found, number),)
         return self._run.samples(number)
 
     def instance(self, layout: tuple[Sample, ...], number: int, doc: Doc, profile: Profile) -> Instance:

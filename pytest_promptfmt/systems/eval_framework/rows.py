@@ -43,13 +43,6 @@ class ClassDocs(TaskDocs):
     is_loaded: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SampleDocs(TaskDocs):
-    """What an object with `iterate_samples` yielded, in order; the docs say which sample and subject it is."""
-
-    samples: tuple[Any, ...]
-
-
 class SampleDoc(dict[str, Any]):
     """The doc of one sample: its columns are the id and subject of the sample, or those of its row.
 
@@ -168,16 +161,12 @@ def _pool(
     if constants.sample_split == constants.fewshot_split:
         return rows, origin, True
     try:
-        found = load_docs(_with_shots(task, shots), count=1)
+        found = load_docs(replace(_without_given(task), num_fewshot=shots), count=1)
     except SyntheticDocsError:
         found = None
     if found is None or found.fewshot_kind != "given":
         return rows, f"{origin}, for want of docs of {constants.fewshot_split!r}", True
     return found.fewshot, _shown(found.fewshot_origin, task), False
-
-
-def _with_shots(task: Task, shots: int) -> Task:
-    return replace(_without_given(task), num_fewshot=shots)
 
 
 def _loaded(
@@ -201,20 +190,20 @@ def _loaded(
             position=found.line_of("_load_dataset"),
             hint="set self.dataset to a mapping of splits to lists of rows",
         )
-    rows = tuple(_checked(dataset[constants.sample_split], found, "_load_dataset"))
+    rows = tuple(_checked(dataset[constants.sample_split], found))
     made = f"{len(rows)} from _load_dataset" + (f", of {origin}" if origin else "")
     if shots <= 0:
         return rows, (), made, "none needed"
-    drawn = tuple(_checked(dataset.get(constants.fewshot_split, ()), found, "_load_dataset"))
+    drawn = tuple(_checked(dataset.get(constants.fewshot_split, ()), found))
     return rows, drawn, made, f"{len(drawn)} from _load_dataset" + (f", of {pool_origin}" if pool_origin else "")
 
 
-def _checked(rows: Iterable[Any], found: TaskClass, hook: str) -> Iterator[Doc]:
+def _checked(rows: Iterable[Any], found: TaskClass) -> Iterator[Doc]:
     for number, row in enumerate(islice(rows, MAX_DOCS), start=1):
         if not isinstance(row, Mapping):
             raise RenderError(
-                f"{hook} of {found.name!r} gives a {type(row).__name__} as doc {number}, not a mapping of columns",
-                position=found.line_of(hook),
+                f"_load_dataset of {found.name!r} gives a {type(row).__name__}, not a mapping, as doc {number}",
+                position=found.line_of("_load_dataset"),
             )
         yield dict(row)
 
@@ -266,7 +255,8 @@ def replace_loader(instance: Any, splits: Mapping[str, Sequence[Doc]]) -> None:
 # -- samples ---------------------------------------------------------------------------------------------------------
 
 
-def _samples(task: Task, found: TaskClass, wanted: int, shots: int) -> SampleDocs:
+def _samples(task: Task, found: TaskClass, wanted: int, shots: int) -> TaskDocs:
+    """Return what an object with `iterate_samples` yields, in order; the docs say which sample and subject it is."""
     instance = found.make(shots)
     origin = "iterate_samples"
     try:
@@ -279,19 +269,16 @@ def _samples(task: Task, found: TaskClass, wanted: int, shots: int) -> SampleDoc
             instance = found.make(shots, named)
         replace_loader(instance, splits)
         origin = f"iterate_samples over {row_origin}"
-    samples = found.call(
-        lambda: tuple(islice(instance.iterate_samples(wanted), wanted)), hook="iterate_samples", where=""
-    )
+    samples = found.call(lambda: tuple(islice(instance.iterate_samples(wanted), wanted)), hook="iterate_samples")
     if not samples:
         raise DocsError("no docs: iterate_samples yields none", position=found.line_of("iterate_samples"))
     docs = tuple(SampleDoc({"id": part(each, "id"), "subject": str(part(each, "subject"))}, each) for each in samples)
-    return SampleDocs(
+    return TaskDocs(
         evaluated=docs,
         fewshot=(),
         columns=("id", "subject"),
         origin=f"{len(docs)} from {origin}",
         fewshot_origin="iterate_samples" if shots else "none needed",
-        samples=samples,
     )
 
 
