@@ -14,11 +14,11 @@ from typing import Any, Final
 from pytest_promptfmt.core.errors import FunctionError, LimitExceededError, Position, PromptfmtError, did_you_mean
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Doc, Task
+from pytest_promptfmt.systems.lm_eval.scoring.aggregations import OF_NUMBERS
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline, pipelines_of
 from pytest_promptfmt.systems.lm_eval.scoring.metrics import METRICS, TaskMetric, metrics_of, takes_arguments
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question, questions_of, score_doc
 
-_CHEAP: Final = ("mean", "median", "nanmean", "perplexity", "weighted_perplexity", "bits_per_byte")
 _SHORT: Final = 4
 """Names of metrics up to this length are alike by chance (`wer` and `ter`)."""
 
@@ -173,9 +173,9 @@ def _scored(
         values = score_doc(task, metrics, doc, question, results)
         what = "the score is averaged"
         for metric in metrics:
-            if metric.name in values and getattr(metric.aggregation, "__name__", "") in _CHEAP:
+            if metric.name in values and metric.aggregation in OF_NUMBERS:
                 key = "metric_list"
-                metric.aggregation([values[metric.name]])  # type: ignore[misc]  # it has a name
+                metric.aggregation([values[metric.name]])
     except LimitExceededError:
         raise
     except Exception as error:

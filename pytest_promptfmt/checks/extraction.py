@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-
-_KEEPS: Final = frozenset({"take_first", "take_first_k", "majority_vote"})
+from pytest_promptfmt.systems.lm_eval.scoring.filters import known_filter
 
 
 @check("PF501", "exact-match-keeps-blank", severity=Severity.WARNING, family=Family.EXTRACTION)
@@ -42,7 +40,7 @@ def exact_match_keeps_blank(view: TaskView) -> Iterator[Finding]:
         return
     for pipeline in task.filter_list or ():
         steps = pipeline.get("filter") if isinstance(pipeline, Mapping) else None
-        if any(step.get("function") not in _KEEPS for step in steps or () if isinstance(step, Mapping)):
+        if not all(known_filter(step.get("function")).keeps_text for step in steps or () if isinstance(step, Mapping)):
             return
     for entry in task.metric_list or ():
         if entry.get("regexes_to_ignore") or entry.get("ignore_punctuation_and_whitespace"):

@@ -10,6 +10,7 @@ from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView, shots_of
 from pytest_promptfmt.core.errors import did_you_mean
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.systems.lm_eval.scoring.metrics import METRICS
 
 _KNOWN: Final = frozenset(
     """
@@ -25,7 +26,7 @@ _USER_TURN: Final = re.compile(r"<.*\buser\b", re.I)
 """A stop that is the head of the user's next turn under a chat template."""
 
 _UNTIL: Final = ("generation_kwargs", "until")
-_EXACT: Final = frozenset({"exact_match", "f1", "bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL"})
+_EXACT: Final = {*(name for name, metric in METRICS.items() if metric.compares_text), "rouge1", "rouge2", "rougeL"}
 
 
 @check("PF901", "stop-is-not-text", severity=Severity.ERROR, family=Family.GENERATION)

@@ -26,6 +26,7 @@ from pytest_promptfmt.core.errors import (
 )
 from pytest_promptfmt.core.limits import exits_raise, goes_on, time_limit
 from pytest_promptfmt.core.task import CodeAssembly, FunctionRef, Task
+from pytest_promptfmt.systems.lm_eval.scoring.registered import with_registered
 
 IMPORT_SECONDS: Final = 60.0
 
@@ -103,15 +104,10 @@ def load_object(
         module = (
             _module_beside(file, ref, position, trusted, time_limit)
             if file.is_file()
-            else _installed_module(ref, file, position, trusted, time_limit)
+            else _installed_module(ref.module, file, f"!function {ref}", position, trusted, time_limit)
         )
     except _ImportFailedError as failure:
-        raise FunctionError(
-            f"{what}: {failure.message}",
-            position=position,
-            hint=failure.hint,
-            lacks_resource=failure.lacks_resource,
-        ) from failure.__cause__
+        raise failure.about(what, position) from failure.__cause__
     found = getattr(module, ref.name, _MISSING)
     if found is _MISSING:
         where = display_path(file) if file.is_file() else f"module {ref.module}"
@@ -141,8 +137,9 @@ def load_module(file: Path, *, trusted: Callable[[Path], bool], time_limit: floa
 def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS) -> Task:
     """Return the task with the functions of `filter_list`, `metric_list` and `process_results` put in place.
 
-    A task that is code gets the metrics and filters of its code. The rest of the task stays as it is. Arguments and
-    errors are those of `bind_functions`.
+    So are filters and metrics that packages or the installed lm-eval register and lm-eval 0.4.13 does not have. A task
+    that is code gets the metrics and filters of its code. The rest of the task stays as it is. Arguments and errors
+    are those of `bind_functions`, and ScoringError for a package that does not load.
     """
     if isinstance(task.assembly, CodeAssembly):
         return task.assembly.scored(task)
@@ -157,8 +154,15 @@ def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: flo
             return [bound(item, *keys, index) for index, item in enumerate(value)]
         return value
 
+    def load(module: str, file: Path, what: str, position: Position | None) -> ModuleType:
+        _ask(file, what, position, trusted)
+        try:
+            return _installed_module(module, file, what, position, trusted, time_limit)
+        except _ImportFailedError as failure:
+            raise failure.about(what, position) from failure.__cause__
+
     names = ("filter_list", "metric_list", "process_results")
-    return replace(task, **{name: bound(getattr(task, name), name) for name in names})
+    return with_registered(replace(task, **{name: bound(getattr(task, name), name) for name in names}), load)
 
 
 def _rendering_refs(task: Task) -> Iterator[FunctionRef]:
@@ -207,12 +211,17 @@ class _ImportFailedError(Exception):
         self.hint = hint
         self.lacks_resource = lacks_resource
 
+    def about(self, what: str, position: Position | None) -> FunctionError:
+        """Return the error for what was to be imported."""
+        message = f"{what}: {self.message}"
+        return FunctionError(message, position=position, hint=self.hint, lacks_resource=self.lacks_resource)
+
 
 def _module_beside(
     file: Path, ref: FunctionRef, position: Position | None, trusted: Callable[[Path], bool], seconds: float
 ) -> ModuleType:
     """Return the module of the file beside the YAML, loaded again when the file has changed."""
-    _ask(file, ref, position, trusted)
+    _ask(file, f"!function {ref}", position, trusted)
     name = _module_name(file)
     mtime = file.stat().st_mtime_ns
     loaded = sys.modules.get(name)
@@ -241,19 +250,19 @@ def _module_name(file: Path) -> str:
 
 
 def _installed_module(
-    ref: FunctionRef, beside: Path, position: Position | None, trusted: Callable[[Path], bool], seconds: float
+    module: str, beside: Path, what: str, position: Position | None, trusted: Callable[[Path], bool], seconds: float
 ) -> ModuleType:
     """Return a module found by a normal import, asking about every file that the import would run."""
-    for spec in _specs(ref.module):
+    for spec in _specs(module):
         if spec is None:
             raise _ImportFailedError(
-                f"there is neither {display_path(beside)} nor an installed module {ref.module!r}",
-                _missing_module_hint(ref, beside),
+                f"there is neither {display_path(beside)} nor an installed module {module!r}",
+                _missing_module_hint(module, beside),
             )
         origin = _origin(spec)
         if origin is not None:
-            _ask(origin, ref, position, trusted)
-    return _imported((ref.module, None), lambda: importlib.import_module(ref.module), None, seconds)
+            _ask(origin, what, position, trusted)
+    return _imported((module, None), lambda: importlib.import_module(module), None, seconds)
 
 
 def _specs(module: str) -> Iterator[ModuleSpec | None]:
@@ -289,17 +298,17 @@ def _origin(spec: ModuleSpec) -> Path | None:
     return None
 
 
-def _missing_module_hint(ref: FunctionRef, beside: Path) -> str:
+def _missing_module_hint(module: str, beside: Path) -> str:
     folder = beside.parent
     modules = [file.stem for file in folder.glob("*.py")] if folder.is_dir() else []
     close = did_you_mean(beside.stem, modules)
-    return close or f"write the function into {display_path(beside)}, or install the package that has {ref.module}"
+    return close or f"write the function into {display_path(beside)}, or install the package that has {module}"
 
 
-def _ask(file: Path, ref: FunctionRef, position: Position | None, trusted: Callable[[Path], bool]) -> None:
+def _ask(file: Path, what: str, position: Position | None, trusted: Callable[[Path], bool]) -> None:
     if not trusted(file):
         raise CodeNotAllowedError(
-            f"!function {ref} would run {display_path(file)}, and its code is not allowed to run", position=position
+            f"{what} would run {display_path(file)}, and its code is not allowed to run", position=position
         )
 
 

@@ -115,6 +115,9 @@ AGGREGATIONS: Final[Mapping[str, Aggregation]] = MappingProxyType(
 )
 """Every aggregation of lm-eval 0.4.13 by the name it is registered under."""
 
+OF_NUMBERS: Final = frozenset({mean, median, nanmean, perplexity, weighted_perplexity, bits_per_byte})
+"""Those that need no more than the numbers of a doc, so that one doc shows whether they work."""
+
 
 def _weighted_mean(pairs: Sequence[tuple[Any, Any]]) -> Any:
     values, weights = zip(*pairs, strict=False)

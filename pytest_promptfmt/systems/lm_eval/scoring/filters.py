@@ -12,8 +12,8 @@ import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -252,34 +252,56 @@ class SpanFilter:
         )
 
 
-FILTERS: Final[Mapping[str, Callable[..., Filter]]] = MappingProxyType(
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownFilter:
+    """A filter and what it does to responses; what is unknown of other filters is the default.
+
+    `picks` says that it picks an answer out of a text, so that there is something to miss, `keeps_text` that it passes
+    responses on as they are, `reads_docs` that its result may depend on the doc.
+    """
+
+    make: Callable[..., Filter]
+    picks: bool = True
+    keeps_text: bool = False
+    reads_docs: bool = True
+
+
+FILTERS: Final[Mapping[str, KnownFilter]] = MappingProxyType(
     {
-        "custom": CustomFilter,
-        "format_span": SpanFilter,
-        "lowercase": LowercaseFilter,
-        "majority_vote": MajorityVoteFilter,
-        "map": MapFilter,
-        "multi_choice_regex": MultiChoiceRegexFilter,
-        "regex": RegexFilter,
-        "regex_pos": PartOfSpeechFilter,
-        "remove_whitespace": WhitespaceFilter,
-        "take_first": TakeFirstFilter,
-        "take_first_k": TakeFirstKFilter,
-        "uppercase": UppercaseFilter,
+        "custom": KnownFilter(make=CustomFilter),
+        "format_span": KnownFilter(make=SpanFilter, reads_docs=False),
+        "lowercase": KnownFilter(make=LowercaseFilter, picks=False, reads_docs=False),
+        "majority_vote": KnownFilter(make=MajorityVoteFilter, picks=False, keeps_text=True, reads_docs=False),
+        "map": KnownFilter(make=MapFilter, picks=False, reads_docs=False),
+        "multi_choice_regex": KnownFilter(make=MultiChoiceRegexFilter),
+        "regex": KnownFilter(make=RegexFilter, reads_docs=False),
+        "regex_pos": KnownFilter(make=PartOfSpeechFilter, reads_docs=False),
+        "remove_whitespace": KnownFilter(make=WhitespaceFilter, picks=False, reads_docs=False),
+        "take_first": KnownFilter(make=TakeFirstFilter, picks=False, keeps_text=True, reads_docs=False),
+        "take_first_k": KnownFilter(make=TakeFirstKFilter, picks=False, keeps_text=True, reads_docs=False),
+        "uppercase": KnownFilter(make=UppercaseFilter, picks=False, reads_docs=False),
     }
 )
 """Every filter of lm-eval 0.4.13 by the name it is registered under."""
 
 
-_PASS_ON: Final[frozenset[Any]] = frozenset(
-    FILTERS[name]
-    for name in ("take_first", "take_first_k", "remove_whitespace", "lowercase", "uppercase", "majority_vote", "map")
-)
-"""Filters that keep whatever the answer stands in."""
+def known_filter(function: Any) -> KnownFilter:
+    """Return what is known of the `function` of a filter step: a name, or a class or function that makes filters."""
+    if isinstance(function, str):
+        return FILTERS.get(function) or KnownFilter(make=CustomFilter)
+    return next((known for known in FILTERS.values() if known.make is function), KnownFilter(make=function))
 
 
-_WITHOUT_DOCS: Final[frozenset[Any]] = frozenset(FILTERS.values()) - {CustomFilter, MultiChoiceRegexFilter}
-"""Filters that look at nothing but the responses."""
+@dataclass(frozen=True, slots=True)
+class FilterStep:
+    """A filter with its arguments; a call builds it."""
+
+    filter: KnownFilter
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> Filter:
+        """Return the filter; raises whatever its class raises for these arguments."""
+        return self.filter.make(**self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +309,7 @@ class FilterPipeline:
     """A named row of filters. Each application builds the filters anew, so wrong arguments show only then."""
 
     name: str
-    steps: tuple[Callable[[], Filter], ...]
+    steps: tuple[FilterStep, ...]
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -303,19 +325,17 @@ class FilterPipeline:
     @property
     def looks(self) -> bool:
         """Return whether a filter picks an answer out of a text, so that there is something to miss."""
-        made = (step.func if isinstance(step, partial) else step for step in self.steps)
-        return any(one not in _PASS_ON for one in made)
+        return any(step.filter.picks for step in self.steps)
 
     @property
     def fingerprint(self) -> str | None:
         """Return a text that is the same for pipelines that do the same; None where a doc or a function has a say."""
-        made = [step.func if isinstance(step, partial) else step for step in self.steps]
-        if any(one not in _WITHOUT_DOCS for one in made):
+        if any(step.filter.reads_docs for step in self.steps):
             return None
-        return repr([(step.func, step.keywords) if isinstance(step, partial) else step for step in self.steps])
+        return repr([(step.filter.make, dict(step.arguments)) for step in self.steps])
 
     def _arguments(self, name: str) -> Iterator[Any]:
-        return (step.keywords[name] for step in self.steps if isinstance(step, partial) and name in step.keywords)
+        return (step.arguments[name] for step in self.steps if name in step.arguments)
 
     def apply(self, responses: Sequence[Sequence[Any]], docs: Sequence[Doc]) -> list[Any]:
         """Return the extraction of each doc, from its repeats; raises whatever a filter raises."""
@@ -329,7 +349,7 @@ class FilterPipeline:
         return self.apply([[response] * repeats], [doc])[0]
 
 
-TAKE_FIRST: Final = FilterPipeline("none", (TakeFirstFilter,))
+TAKE_FIRST: Final = FilterPipeline("none", (FilterStep(FILTERS["take_first"]),))
 """What a task without `filter_list` has."""
 
 
@@ -355,21 +375,19 @@ def pipelines_of(task: Task) -> tuple[FilterPipeline, ...]:
 def looks_for_answers(task: Task) -> bool:
     """Return whether a filter of the task picks an answer out of a text."""
     steps = (step.get("function") for pipeline in task.filter_list or () for step in pipeline.get("filter") or ())
-    return any(not isinstance(step, str) or FILTERS.get(step) not in _PASS_ON for step in steps)
+    return any(known_filter(step).picks for step in steps)
 
 
-def _step(step: Mapping[str, Any], position: Position | None) -> Callable[[], Filter]:
+def _step(step: Mapping[str, Any], position: Position | None) -> FilterStep:
     arguments = {key: value for key, value in step.items() if key != "function"}
     function = step["function"]
     if isinstance(function, FunctionRef):
         raise ScoringError(f"the filter !function {function} is not bound", position=position)
-    if callable(function):
-        return partial(function, **arguments)
-    made = FILTERS.get(function) if isinstance(function, str) else None
-    if made is None:
+    if not callable(function) and (not isinstance(function, str) or function not in FILTERS):
         raise ScoringError(
             f"there is no filter {function!r}; lm-eval 0.4.13 has {', '.join(FILTERS)}",
             position=position,
-            hint=did_you_mean(str(function), FILTERS),
+            hint=did_you_mean(str(function), FILTERS)
+            or "an installed lm-eval may register others, and a package name them as pytest_promptfmt.filters",
         )
-    return partial(made, **arguments)
+    return FilterStep(known_filter(function), arguments)

@@ -72,11 +72,15 @@ def acc_all(items: Sequence[tuple[Any, Mapping[str, Any]]]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A registered metric: its function, the name of its default aggregation, and which way is better."""
+    """A registered metric: its function, the name of its default aggregation, and which way is better.
+
+    `compares_text` says that it compares the whole completion with the right answer.
+    """
 
     function: MetricFunction
     aggregation: str = "mean"
     higher_is_better: bool = True
+    compares_text: bool = False
 
 
 METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
@@ -87,18 +91,18 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
         "acc_mutual_info": Metric(_as_given),
         "acc_norm": Metric(_as_given),
         "bits_per_byte": Metric(_as_given, "bits_per_byte", higher_is_better=False),
-        "bleu": Metric(_as_given, "bleu"),
+        "bleu": Metric(_as_given, "bleu", compares_text=True),
         "brier_score": Metric(_as_given, "brier_score", higher_is_better=False),
         "bypass": Metric(_nothing, "bypass"),
         "byte_perplexity": Metric(_as_given, "weighted_perplexity", higher_is_better=False),
-        "chrf": Metric(_as_given, "chrf"),
-        "chrf++": Metric(_as_given, "chrf++"),
-        "exact_match": Metric(_exact_match_by_name),
-        "f1": Metric(_as_given, "f1"),
+        "chrf": Metric(_as_given, "chrf", compares_text=True),
+        "chrf++": Metric(_as_given, "chrf++", compares_text=True),
+        "exact_match": Metric(_exact_match_by_name, compares_text=True),
+        "f1": Metric(_as_given, "f1", compares_text=True),
         "likelihood": Metric(_as_given),
         "mcc": Metric(_as_given, "matthews_corrcoef"),
         "perplexity": Metric(_as_given, "perplexity", higher_is_better=False),
-        "ter": Metric(_as_given, "ter", higher_is_better=False),
+        "ter": Metric(_as_given, "ter", higher_is_better=False, compares_text=True),
         "word_perplexity": Metric(_as_given, "weighted_perplexity", higher_is_better=False),
     }
 )
