@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean
 from pytest_promptfmt.core.task import UNSET, CodeAssembly, FewShot, Spec, Task
-from pytest_promptfmt.formats.builder import STAND_INS, Templates, build_templates
+from pytest_promptfmt.formats.builder import PLACEHOLDERS, Templates, build_templates
 from pytest_promptfmt.formats.fields import Fields, choices_field, text_field
 from pytest_promptfmt.formats.format import PROMPT_FIELDS, TEXT_FIELDS, Format
 from pytest_promptfmt.formats.jinja_text import has_markup
@@ -71,7 +71,7 @@ class LaidOutTask(Task):
         if self.layout.topic is not None:
             texts.append(text_field("topic", self.layout.topic).template)
         if any(has_markup(text) for text in texts):
-            own["description"] = STAND_INS + "\n".join((str(self.written.description or ""), *texts))
+            own["description"] = PLACEHOLDERS + "\n".join((str(self.written.description or ""), *texts))
         else:
             own["description"] = self.written.description
         return Task(**own)
@@ -99,8 +99,8 @@ def format_of(task: Task, name: str) -> Format:
     if name in entries:
         entry = entries[name]
         base = find_format(entry.base, directory, task.position(*entry.keys))
-        layout = base.changed(entry.overrides, lambda field: task.position(*entry.keys, field))
-        return dataclasses.replace(layout, name=name)
+        format_ = base.changed(entry.overrides, lambda field: task.position(*entry.keys, field))
+        return dataclasses.replace(format_, name=name)
     if entries and not is_single(task):
         known = name in known_formats(directory)
         raise FormatError(
@@ -120,7 +120,7 @@ def apply_format(task: Task, name: str) -> LaidOutTask:
     return lay_out(written, format_of(written, name))
 
 
-def lay_out(task: Task, layout: Format) -> LaidOutTask:
+def lay_out(task: Task, format_: Format) -> LaidOutTask:
     """Return the task laid out by this format, whatever the task declares.
 
     Order as in lm-eval's branch next0.5: the format first, then generation defaults, then few-shot inheritance.
@@ -129,49 +129,49 @@ def lay_out(task: Task, layout: Format) -> LaidOutTask:
     task = as_written(task)
     if isinstance(task.assembly, CodeAssembly):
         raise FormatError(
-            f"format {layout.name!r} cannot lay out a Python task class, which makes its prompts by itself",
+            f"format {format_.name!r} cannot lay out a Python task class, which makes its prompts by itself",
             position=task.position("class"),
             hint="give the class a task style, or write the task in YAML",
         )
     if task.output_type in ("loglikelihood", "loglikelihood_rolling") and "output_type" in task.config:
         raise FormatError(
-            f"format {layout.name!r} cannot lay out a task of output_type {task.output_type}",
+            f"format {format_.name!r} cannot lay out a task of output_type {task.output_type}",
             position=task.position("output_type"),
             hint="formats ask questions; the text of this task is scored as it is",
         )
     if task.config.get("use_prompt") is not None:
         raise FormatError(
-            f"format {layout.name!r} cannot lay out a task with use_prompt, which is a layout itself",
+            f"format {format_.name!r} cannot lay out a task with use_prompt, which is a layout itself",
             position=task.position("use_prompt"),
             hint="write doc_to_text, doc_to_target and doc_to_choice as columns instead",
         )
-    mappings = _mappings(task, layout)
-    templates = _templates(task, layout, mappings)
-    scorer = make_scorer(layout.scorer, layout.choice_labels)
+    mappings = _mappings(task, format_)
+    templates = _templates(task, format_, mappings)
+    scorer = make_scorer(format_.scorer, format_.choice_labels)
     becomes: dict[str, Any] = {
-        "output_type": layout.output_type,
-        "target_delimiter": layout.target_delimiter,
-        "fewshot_delimiter": layout.fewshot_delimiter,
+        "output_type": format_.output_type,
+        "target_delimiter": format_.target_delimiter,
+        "fewshot_delimiter": format_.fewshot_delimiter,
         **{key: value for key in ("gen_prefix", "description") if (value := getattr(templates, key)) is not None},
-        **_scoring(task, layout, scorer),
+        **_scoring(task, format_, scorer),
     }
     values = {
         "doc_to_text": templates.doc_to_text,
         "doc_to_target": templates.doc_to_target,
         "doc_to_choice": templates.doc_to_choice,
         **becomes,
-        "fewshot": _laid_out_fewshot(task, layout, mappings),
+        "fewshot": _laid_out_fewshot(task, format_, mappings),
         "assembly": None,
     }
     if task.assembly is not None:
         # What reads and scores the answers was made for the task's own prompts.
         values = {"filter_list": None, "metric_list": None, "process_results": None, **values}
     kept = {field.name: getattr(task, field.name) for field in dataclasses.fields(Task) if field.name not in values}
-    kept["format"] = layout.name
+    kept["format"] = format_.name
     return LaidOutTask(
         **kept,
         **values,
-        layout=layout,
+        layout=format_,
         written=task,
         choices=templates.choices,
         labels=templates.labels,
@@ -205,18 +205,18 @@ def _directory(task: Task) -> Path | None:
     return task.path.parent if task.path is not None else None
 
 
-def _mappings(task: Task, layout: Format) -> Mappings:
+def _mappings(task: Task, format_: Format) -> Mappings:
     """Return the fields to lay out: those in metadata, those of a task written for formats, else as read."""
     fields = declared_mappings(task)
     if fields is not None:
         return fields
     names = [entry.name for entry in declared(task)]
-    if layout.name.partition("+")[0] in names or has_template(task):
+    if format_.name.partition("+")[0] in names or has_template(task):
         return Mappings(task.doc_to_text, task.doc_to_choice, task.doc_to_target)
-    return read_mappings(task, layout.name)
+    return read_mappings(task, format_.name)
 
 
-def _templates(task: Task, layout: Format, mappings: Mappings, *, section: tuple[str, ...] = ()) -> Templates:
+def _templates(task: Task, format_: Format, mappings: Mappings, *, section: tuple[str, ...] = ()) -> Templates:
     """Return the templates for these fields; `section` is the key that holds them, for positions."""
     defaults = _default_columns(task)
 
@@ -226,24 +226,24 @@ def _templates(task: Task, layout: Format, mappings: Mappings, *, section: tuple
     def at(key: str) -> Position | None:
         return task.position(*section, key)
 
-    topic_at = _where(task, layout, "topic")
+    topic_at = _where(task, format_, "topic")
     fields = Fields(
         question=text_field("doc_to_text", spec("doc_to_text", mappings.question), at("doc_to_text")),
         choices=choices_field(spec("doc_to_choice", mappings.choices), at("doc_to_choice")),
         answer=text_field("doc_to_target", spec("doc_to_target", mappings.answer), at("doc_to_target")),
-        topic=None if layout.topic is None else text_field("topic", layout.topic, topic_at),
+        topic=None if format_.topic is None else text_field("topic", format_.topic, topic_at),
     )
-    return build_templates(layout, fields, lambda field: _where(task, layout, field))
+    return build_templates(format_, fields, lambda field: _where(task, format_, field))
 
 
-def _where(task: Task, layout: Format, field: str) -> Position | None:
-    entry = next((entry for entry in declared(task) if entry.name == layout.name.partition("+")[0]), None)
+def _where(task: Task, format_: Format, field: str) -> Position | None:
+    entry = next((entry for entry in declared(task) if entry.name == format_.name.partition("+")[0]), None)
     if field in PROMPT_FIELDS and entry is not None:
         return task.position(*entry.keys, field)
     return task.position(field)
 
 
-def _laid_out_fewshot(task: Task, layout: Format, mappings: Mappings) -> FewShot:
+def _laid_out_fewshot(task: Task, format_: Format, mappings: Mappings) -> FewShot:
     """Return the few-shot settings, with field mappings of their own laid out like the task's."""
     own = {key: getattr(task.fewshot, key) for key in ("doc_to_text", "doc_to_target", "doc_to_choice")}
     if all(value is UNSET for value in own.values()):
@@ -253,7 +253,7 @@ def _laid_out_fewshot(task: Task, layout: Format, mappings: Mappings) -> FewShot
         mappings.choices if own["doc_to_choice"] is UNSET else own["doc_to_choice"],
         mappings.answer if own["doc_to_target"] is UNSET else own["doc_to_target"],
     )
-    templates = _templates(task, layout, theirs, section=("fewshot_config",))
+    templates = _templates(task, format_, theirs, section=("fewshot_config",))
     return dataclasses.replace(
         task.fewshot,
         doc_to_text=templates.doc_to_text,
@@ -262,14 +262,14 @@ def _laid_out_fewshot(task: Task, layout: Format, mappings: Mappings) -> FewShot
     )
 
 
-def _scoring(task: Task, layout: Format, scorer: Scorer | None) -> dict[str, Any]:
+def _scoring(task: Task, format_: Format, scorer: Scorer | None) -> dict[str, Any]:
     """Return the filters and metrics that a scorer sets.
 
     Lists of the author win (branch next0.5), unless they were written for another output type: accuracy over choices
     says nothing about generated text.
     """
-    written_for = task.output_type if _is_written(task, "output_type") else layout.output_type
-    replaces = written_for != layout.output_type or task.assembly is not None
+    written_for = task.output_type if _is_written(task, "output_type") else format_.output_type
+    replaces = written_for != format_.output_type or task.assembly is not None
     values: dict[str, Any] = {}
     for key in ("filter_list", "metric_list"):
         if not replaces and getattr(task, key) is not None:

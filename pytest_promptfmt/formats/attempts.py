@@ -98,7 +98,7 @@ def variant_names(task: Task, name: str, variants: Sequence[str]) -> tuple[str, 
     """Return the canonical names of the wanted variants of `task@name`. Raises FormatError."""
     bare, _ = split_suffix(task)
     axes = () if "all" in variants else variants
-    return tuple(layout.name for layout in variants_of(format_of(bare, name), axes))
+    return tuple(format_.name for format_ in variants_of(format_of(bare, name), axes))
 
 
 def lay_out_as(task: Task, name: str | None, *, resolve: Resolve | None = None) -> Task:

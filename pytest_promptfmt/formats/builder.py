@@ -22,7 +22,7 @@ from pytest_promptfmt.formats.labels import LABEL_SETS, NUMBERS, first_labels, l
 LABEL_VARIABLES = ("_num_choices", "_choice_labels", "_choice_list_and", "_choice_list_or")
 """The variables of lm-eval's prompt-formats proposal, where choices are labelled."""
 
-STAND_INS = (
+PLACEHOLDERS = (
     "{% set _topic = '' %}{% set _num_choices = 1 %}{% set _choice_labels = ['A'] %}"
     "{% set _choice_list_and = 'A' %}{% set _choice_list_or = 'A' %}"
 )
@@ -49,49 +49,49 @@ class Templates:
     gold: str | None
 
 
-def build_templates(layout: Format, fields: Fields, where: Where = lambda _field: None) -> Templates:
-    """Return the templates that lay out these fields; `where` tells the position of a format's field.
+def build_templates(format_: Format, fields: Fields, where: Where = lambda _field: None) -> Templates:
+    """Return the templates that lay out these fields; `where` gives the position of a format's field.
 
     Raises FormatError when choices are missing, when there are more fixed choices than labels, and when a text uses a
     variable that this format does not have.
     """
     choices = fields.choices
-    if layout.needs_choices and choices is None:
+    if format_.needs_choices and choices is None:
         raise FormatError(
-            f"format {layout.name!r} needs doc_to_choice, which the task does not set",
+            f"format {format_.name!r} needs doc_to_choice, which the task does not set",
             position=where("doc_to_choice"),
             hint="doc_to_choice: <the column with the list of choices>",
         )
-    text = prompt_template(layout, fields)
-    full_texts = None if choices is None else _full_texts(layout, choices, fields.answer)
-    labels = None if choices is None or layout.choice_labels is None else _labels(layout, choices, where)
+    text = prompt_template(format_, fields)
+    full_texts = None if choices is None else _full_texts(format_, choices, fields.answer)
+    labels = None if choices is None or format_.choice_labels is None else _labels(format_, choices, where)
     return Templates(
-        doc_to_text=TextTemplate(_with_variables(layout, fields, text, "doc_to_text", where)),
-        doc_to_target=_doc_to_target(layout, fields),
+        doc_to_text=TextTemplate(_with_variables(format_, fields, text, "doc_to_text", where)),
+        doc_to_target=_doc_to_target(format_, fields),
         doc_to_choice=None
-        if layout.output_type == "generate_until"
-        else _scored_choices(layout, fields, labels or full_texts),
-        description=_optional_text(layout, fields, "description", where),
-        gen_prefix=_optional_text(layout, fields, "gen_prefix", where),
+        if format_.output_type == "generate_until"
+        else _scored_choices(format_, fields, labels or full_texts),
+        description=_optional_text(format_, fields, "description", where),
+        gen_prefix=_optional_text(format_, fields, "gen_prefix", where),
         choices=full_texts,
         labels=labels,
-        gold=None if choices is None else f"{_gold_shown(layout, choices, fields.answer)}{{{{ _shown }}}}",
+        gold=None if choices is None else f"{_gold_shown(format_, choices, fields.answer)}{{{{ _shown }}}}",
     )
 
 
-def prompt_template(layout: Format, fields: Fields) -> str:
+def prompt_template(format_: Format, fields: Fields) -> str:
     """Return instruction, question, choices and answer prompt, with the section separator between the three.
 
     Raises FormatError for more `items` of choices than labels.
     """
-    head = (layout.instruction, layout.question_prefix, fields.question.template)
-    tail = (layout.answer_instruction, layout.answer_prompt)
+    head = (format_.instruction, format_.question_prefix, fields.question.template)
+    tail = (format_.answer_instruction, format_.answer_prompt)
     parts = [_sealed(head)]
-    if layout.choice_labels is not None and fields.choices is not None:
-        parts += [_sealed((layout.section_separator, layout.choices_prefix))]
-        parts += [_choice_lines(layout, fields.choices, fields.answer)]
+    if format_.choice_labels is not None and fields.choices is not None:
+        parts += [_sealed((format_.section_separator, format_.choices_prefix))]
+        parts += [_choice_lines(format_, fields.choices, fields.answer)]
     if any(tail):
-        parts += [_sealed((layout.section_separator, *tail))]
+        parts += [_sealed((format_.section_separator, *tail))]
     return "".join(parts)
 
 
@@ -99,83 +99,83 @@ def _sealed(texts: Iterable[str | None]) -> str:
     return "".join(sealed(text) for text in texts if text)
 
 
-def _choice_lines(layout: Format, choices: Choices, answer: Field) -> str:
-    delimiter = _sealed([layout.choice_delimiter])
+def _choice_lines(format_: Format, choices: Choices, answer: Field) -> str:
+    delimiter = _sealed([format_.choice_delimiter])
     if choices.items is not None:
-        labels = first_labels(layout.choice_labels, len(choices.items))
+        labels = first_labels(format_.choice_labels, len(choices.items))
         return delimiter.join(
-            _line(layout, printed(label), item) for label, item in zip(labels, choices.items, strict=True)
+            _line(format_, printed(label), item) for label, item in zip(labels, choices.items, strict=True)
         )
-    ordered, sequence = _in_order(layout, choices, answer)
-    line = _line(layout, f"{{{{ {_label_at(layout, 'loop.index0')} }}}}", "{{ _choice }}")
+    ordered, sequence = _in_order(format_, choices, answer)
+    line = _line(format_, f"{{{{ {_label_at(format_, 'loop.index0')} }}}}", "{{ _choice }}")
     return (
-        f"{label_guard(layout, choices)}{ordered}{{% for _choice in {sequence} %}}{line}"
+        f"{label_guard(format_, choices)}{ordered}{{% for _choice in {sequence} %}}{line}"
         f"{{% if not loop.last %}}{delimiter}{{% endif %}}{{% endfor %}}"
     )
 
 
-def _line(layout: Format, label: str, choice: str) -> str:
+def _line(format_: Format, label: str, choice: str) -> str:
     """Return one choice with its label; both are templates that print them."""
-    if layout.choice_format is None:
-        return f"{_sealed([layout.label_prefix])}{label}{_sealed([layout.label_suffix])}{choice}"
+    if format_.choice_format is None:
+        return f"{_sealed([format_.label_prefix])}{label}{_sealed([format_.label_suffix])}{choice}"
     values = {"label": label, "choice": choice, None: ""}
-    return "".join(printed(text) + values[name] for text, name, _, _ in Formatter().parse(layout.choice_format))
+    return "".join(printed(text) + values[name] for text, name, _, _ in Formatter().parse(format_.choice_format))
 
 
-def _label_at(layout: Format, index: str) -> str:
-    if layout.choice_labels == NUMBERS:
+def _label_at(format_: Format, index: str) -> str:
+    if format_.choice_labels == NUMBERS:
         return f"{index} + 1"
-    return f"{sequence_expression(layout.choice_labels)}[{index}]"
+    return f"{sequence_expression(format_.choice_labels)}[{index}]"
 
 
-def label_guard(layout: Format, choices: Choices) -> str:
+def label_guard(format_: Format, choices: Choices) -> str:
     """Return what stops a doc with more choices than there are labels, where only docs know the choices."""
-    limit = label_count(layout.choice_labels)
+    limit = label_count(format_.choice_labels)
     if limit is None or choices.fixed is not None:
         return ""
     message = f"({choices.expression}|length) ~ {literal(f' choices, but only {limit} labels')}"
     return f"{{% if {choices.expression}|length > {limit} %}}{{{{ raise_exception({message}) }}}}{{% endif %}}"
 
 
-def _label_list(layout: Format, choices: Choices) -> tuple[str, str]:
-    """Return what must stand before, and an expression of, the list of labels in use."""
-    if layout.choice_labels == NUMBERS:  # not `range`, which a column of that name would hide
+def _label_list(format_: Format, choices: Choices) -> tuple[str, str]:
+    """Return what must be written before, and an expression of, the list of labels in use."""
+    if format_.choice_labels == NUMBERS:  # not `range`, which a column of that name would hide
         numbers = f"{{% for _choice in {choices.expression} %}}{{{{ loop.index }}}} {{% endfor %}}"
         return f"{{% set _numbers %}}{numbers}{{% endset %}}", "_numbers.split()"
-    sequence = sequence_expression(layout.choice_labels)
-    return label_guard(layout, choices), f"{sequence}[:{choices.expression}|length]|list"
+    sequence = sequence_expression(format_.choice_labels)
+    return label_guard(format_, choices), f"{sequence}[:{choices.expression}|length]|list"
 
 
-def _labels(layout: Format, choices: Choices, where: Where) -> Spec:
+def _labels(format_: Format, choices: Choices, where: Where) -> Spec:
     if choices.fixed is not None:
         try:
-            return list(first_labels(layout.choice_labels, len(choices.fixed)))
+            return list(first_labels(format_.choice_labels, len(choices.fixed)))
         except FormatError as error:
-            message = f"format {layout.name!r}: {error.message}"
+            message = f"format {format_.name!r}: {error.message}"
             raise FormatError(message, position=where("choice_labels"), hint=error.hint) from None
-    before, labels = _label_list(layout, choices)
+    before, labels = _label_list(format_, choices)
     return f"{before}{{{{ {labels} }}}}"
 
 
-def _scored_choices(layout: Format, fields: Fields, shown: Spec) -> Spec:
+def _scored_choices(format_: Format, fields: Fields, shown: Spec) -> Spec:
     """Return the choices that are scored: those shown, or the right one of them, and an abstention."""
-    if fields.choices is None or (layout.scored == "all" and layout.abstention is None):
+    if fields.choices is None or (format_.scored == "all" and format_.abstention is None):
         return shown
     before, expression = "", f"[{', '.join(literal(str(one)) for one in shown)}]"
     if isinstance(shown, str):
         before, _, expression = shown.rpartition("{{")
         expression = expression.removesuffix("}}").strip()
     scored = f"({expression})"
-    if layout.scored == "gold":
-        before = f"{_gold_shown(layout, fields.choices, fields.answer)}{before}"
+    if format_.scored == "gold":
+        before = f"{_gold_shown(format_, fields.choices, fields.answer)}{before}"
         scored = f"[{scored}[_shown]]"
-    more = "" if layout.abstention is None else f" + [{literal(layout.abstention)}]"
+    more = "" if format_.abstention is None else f" + [{literal(format_.abstention)}]"
     return f"{before}{{{{ {scored}{more} }}}}"
 
 
-def _full_texts(layout: Format, choices: Choices, answer: Field) -> Spec:
-    if layout.choice_order != "as_is":
-        ordered, sequence = _in_order(layout, choices, answer)
+def _full_texts(format_: Format, choices: Choices, answer: Field) -> Spec:
+    if format_.choice_order != "as_is":
+        ordered, sequence = _in_order(format_, choices, answer)
         return f"{ordered}{{{{ {sequence} }}}}"
     return list(choices.fixed) if choices.fixed is not None else f"{{{{ {choices.texts} }}}}"
 
@@ -191,14 +191,14 @@ _ORDER_KEYS = {
 }
 
 
-def _in_order(layout: Format, choices: Choices, answer: Field) -> tuple[str, str]:
-    """Return what must stand before, and an expression of, the choices in the order shown."""
-    if layout.choice_order == "as_is":
+def _in_order(format_: Format, choices: Choices, answer: Field) -> tuple[str, str]:
+    """Return what must be written before, and an expression of, the choices in the order shown."""
+    if format_.choice_order == "as_is":
         return "", choices.expression
-    before = _gold(choices, answer) if layout.choice_order.startswith("correct") else ""
-    key = _ORDER_KEYS[layout.choice_order]
+    before = _gold(choices, answer) if format_.choice_order.startswith("correct") else ""
+    key = _ORDER_KEYS[format_.choice_order]
     collect = f"_order.of + [[{key}, loop.index0, _choice|string]]"
-    descending = "reverse=true" if layout.choice_order.endswith("descending") else ""
+    descending = "reverse=true" if format_.choice_order.endswith("descending") else ""
     return (
         f"{before}{{% set _order = namespace(of=[]) %}}"
         f"{{% for _choice in {choices.expression} %}}{{% set _order.of = {collect} %}}{{% endfor %}}"
@@ -235,41 +235,41 @@ def _answer_value(answer: Field) -> tuple[str, str]:
     return f"{{% set _answer %}}{answer.template}{{% endset %}}", "_answer"
 
 
-def _gold_shown(layout: Format, choices: Choices, answer: Field) -> str:
+def _gold_shown(format_: Format, choices: Choices, answer: Field) -> str:
     """Return what sets `_shown`, the position of the answer in the order shown."""
-    if layout.choice_order == "as_is":
+    if format_.choice_order == "as_is":
         return f"{_gold(choices, answer)}{{% set _shown = _gold %}}"
-    ordered, _ = _in_order(layout, choices, answer)
-    before = "" if layout.choice_order.startswith("correct") else _gold(choices, answer)
+    ordered, _ = _in_order(format_, choices, answer)
+    before = "" if format_.choice_order.startswith("correct") else _gold(choices, answer)
     return f"{before}{ordered}{{% set _shown = (_ordered|map(attribute=1)|list).index(_gold) %}}"
 
 
-def _doc_to_target(layout: Format, fields: Fields) -> Spec:
+def _doc_to_target(format_: Format, fields: Fields) -> Spec:
     choices = fields.choices
     if choices is None:
         return TextTemplate(fields.answer.template)
-    gold = _gold_shown(layout, choices, fields.answer)
-    if layout.output_type == "multiple_choice":
-        return "{{ 0 }}" if layout.scored == "gold" else f"{gold}{{{{ _shown }}}}"
-    if layout.choice_labels is None or layout.answer_as == "text":
+    gold = _gold_shown(format_, choices, fields.answer)
+    if format_.output_type == "multiple_choice":
+        return "{{ 0 }}" if format_.scored == "gold" else f"{gold}{{{{ _shown }}}}"
+    if format_.choice_labels is None or format_.answer_as == "text":
         return TextTemplate(f"{gold}{{{{ _texts[_gold] }}}}")
-    return TextTemplate(f"{gold}{label_guard(layout, choices)}{{{{ {_label_at(layout, '_shown')} }}}}")
+    return TextTemplate(f"{gold}{label_guard(format_, choices)}{{{{ {_label_at(format_, '_shown')} }}}}")
 
 
-def _optional_text(layout: Format, fields: Fields, key: str, where: Where) -> str | None:
-    text = getattr(layout, key)
-    return None if text is None else _with_variables(layout, fields, text, key, where)
+def _optional_text(format_: Format, fields: Fields, key: str, where: Where) -> str | None:
+    text = getattr(format_, key)
+    return None if text is None else _with_variables(format_, fields, text, key, where)
 
 
-def _with_variables(layout: Format, fields: Fields, text: str, key: str, where: Where) -> str:
+def _with_variables(format_: Format, fields: Fields, text: str, key: str, where: Where) -> str:
     """Return the text with the computed variables that it uses set before it."""
     used = meta.find_undeclared_variables(grammar().parse(text))
     before = ""
     if "_topic" in used:
         if fields.topic is None:
             raise FormatError(
-                f"format {layout.name!r}: {key} uses _topic, but no topic is set",
-                position=where(_field_using("_topic", layout, key)),
+                f"format {format_.name!r}: {key} uses _topic, but no topic is set",
+                position=where(_field_using("_topic", format_, key)),
                 hint="topic: <column or template>",
             )
         topic = fields.topic
@@ -280,13 +280,13 @@ def _with_variables(layout: Format, fields: Fields, text: str, key: str, where: 
     wanted = [name for name in LABEL_VARIABLES if name in used]
     if not wanted:
         return before + text
-    if fields.choices is None or layout.choice_labels is None:
+    if fields.choices is None or format_.choice_labels is None:
         raise FormatError(
-            f"format {layout.name!r} uses {wanted[0]}, which exists only where choices are labelled",
-            position=where(_field_using(wanted[0], layout, key)),
+            f"format {format_.name!r} uses {wanted[0]}, which exists only where choices are labelled",
+            position=where(_field_using(wanted[0], format_, key)),
             hint="set choice_labels and doc_to_choice, or write the text without it",
         )
-    prepare, labels = _label_list(layout, fields.choices)
+    prepare, labels = _label_list(format_, fields.choices)
     if "_num_choices" in used:
         before += f"{{% set _num_choices = {fields.choices.expression}|length %}}"
     if used & {"_choice_labels", "_choice_list_and", "_choice_list_or"}:
@@ -299,6 +299,6 @@ def _with_variables(layout: Format, fields: Fields, text: str, key: str, where: 
     return before + text
 
 
-def _field_using(variable: str, layout: Format, key: str) -> str:
+def _field_using(variable: str, format_: Format, key: str) -> str:
     """Return the field of the format whose text uses the variable; `key` where none does."""
-    return next((name for name in TEXT_FIELDS if variable in (getattr(layout, name) or "")), key)
+    return next((name for name in TEXT_FIELDS if variable in (getattr(format_, name) or "")), key)

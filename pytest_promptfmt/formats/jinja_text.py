@@ -45,7 +45,7 @@ def is_name(text: str) -> bool:
 
 
 def is_path(text: str) -> bool:
-    """Return whether the text is a variable or attributes of one (`choices.text`), so that it can stand bare."""
+    """Return whether the text is a variable or attributes of one (`choices.text`), so that it can be written bare."""
     if not all(part.isidentifier() for part in text.split(".")) or text.split(".")[0] in ("self", "loop"):
         return False
     try:

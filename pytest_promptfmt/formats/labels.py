@@ -35,7 +35,7 @@ def checked_labels(value: Any, position: Position | None = None, key: str = "cho
     """Return the labels that a value such as that of `choice_labels` means; labels are always strings.
 
     `key` is the name of the setting that they are given for. Raises FormatError for an unknown name, an empty list, a
-    repeated label, and a label that is no string or integer.
+    repeated label, and a label that is not a string or integer.
     """
     refusal = partial(FormatError, position=position, key=key)
     if value is None or (isinstance(value, str) and (value == NUMBERS or value in LABEL_SETS)):
@@ -43,7 +43,7 @@ def checked_labels(value: Any, position: Position | None = None, key: str = "cho
     if isinstance(value, str):
         known = (*LABEL_SETS, NUMBERS)
         raise refusal(
-            f"{key} {value!r} is no set of labels; there are {', '.join(known)}, a list of your own, and null",
+            f"{key} {value!r} is not a set of labels; there are {', '.join(known)}, a list of your own, and null",
             hint=did_you_mean(value, known) or f"for labels of your own write a list: [{', '.join(value[:4])}]",
         )
     if not isinstance(value, Sequence):

@@ -79,7 +79,7 @@ def read_mappings(task: Task, format_name: str) -> Mappings:
         return Mappings(text, choices, task.doc_to_target)
     segments = segments_of(text)
     if segments is None:
-        raise _unreadable(task, format_name, "it has statements, of which a format cannot tell the question")
+        raise _unreadable(task, format_name, "it has statements, in which a format cannot find the question")
     if labels is not None:
         found = listed_choices(segments, labels)
         if found is None:

@@ -68,9 +68,9 @@ def _first_token(labels: ChoiceLabels, _arguments: Mapping[str, Any]) -> Scorer:
 
 
 def _leading_label(labels: ChoiceLabels) -> str:
-    """Return a pattern whose one group is the label at the start; small letters count only when they stand alone.
+    """Return a pattern whose one group is the label at the start; small letters count only when they are alone.
 
-    A label that goes on as a sentence (`I cannot say`, `C and D are wrong`) or as a list of the options is none.
+    A label that continues as a sentence (`I cannot say`, `C and D are wrong`) or as a list of the options is not one.
     """
     if labels == NUMBERS:
         return rf"^\W*(\d+)(?!\w){_NO_SENTENCE}(?![^\n]*\n\W*\d+[.):\]])"
@@ -109,7 +109,7 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 def checked_scorer(value: Any, position: Position | None = None) -> tuple[str, Mapping[str, Any]] | None:
     """Return the name and arguments that a `scorer` value means: a name, or `{type: name, …}`; None for none.
 
-    Raises FormatError for an unknown name or argument and for a pattern that is no regular expression.
+    Raises FormatError for an unknown name or argument and for a pattern that is not a regular expression.
     """
     if value is None:
         return None
@@ -145,7 +145,8 @@ def checked_scorer(value: Any, position: Position | None = None) -> tuple[str, M
             re.compile(arguments["regex_pattern"])
         except (re.error, TypeError) as error:
             raise FormatError(
-                f"scorer {name!r}: {arguments['regex_pattern']!r} is no regular expression: {error}", position=position
+                f"scorer {name!r}: {arguments['regex_pattern']!r} is not a regular expression: {error}",
+                position=position,
             ) from error
     return name, arguments
 

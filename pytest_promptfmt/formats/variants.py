@@ -52,8 +52,8 @@ _DESCRIPTOR = re.compile(r"(\s*)([^\W\d_]+(?: [^\W\d_]+){0,2})(\s*[:\-]+\s*|\s*)
 
 
 def _with_separator(separator: str) -> Change:
-    def change(layout: Format) -> Mapping[str, Any]:
-        found = _descriptors(layout)
+    def change(format_: Format) -> Mapping[str, Any]:
+        found = _descriptors(format_)
         # What follows the last descriptor is the target, and the gap before it is the target delimiter's.
         return {
             name: before + words + (separator.rstrip(" ") if name == "answer_prompt" else separator)
@@ -64,16 +64,16 @@ def _with_separator(separator: str) -> Change:
 
 
 def _with_casing(case: Callable[[str], str]) -> Change:
-    def change(layout: Format) -> Mapping[str, Any]:
-        return {name: before + case(words) + after for name, (before, words, after) in _descriptors(layout).items()}
+    def change(format_: Format) -> Mapping[str, Any]:
+        return {name: before + case(words) + after for name, (before, words, after) in _descriptors(format_).items()}
 
     return change
 
 
-def _descriptors(layout: Format) -> dict[str, tuple[str, str, str]]:
+def _descriptors(format_: Format) -> dict[str, tuple[str, str, str]]:
     found = {}
     for name in _DESCRIPTORS:
-        match = _DESCRIPTOR.match(getattr(layout, name) or "")
+        match = _DESCRIPTOR.match(getattr(format_, name) or "")
         if match:
             found[name] = (match[1], match[2], match[3])
     return found
@@ -177,7 +177,7 @@ AXES: Mapping[str, Axis] = MappingProxyType(
 )
 
 
-def vary(layout: Format, variants: Iterable[Variant]) -> Format:
+def vary(format_: Format, variants: Iterable[Variant]) -> Format:
     """Return the format with these values, named canonically.
 
     Of two values of one axis the later counts. Raises FormatError for an unknown axis or value, and for an axis that
@@ -188,40 +188,40 @@ def vary(layout: Format, variants: Iterable[Variant]) -> Format:
     if unknown is not None:
         raise FormatError(f"there is no axis {unknown!r}", hint=did_you_mean(unknown, AXES) or ", ".join(AXES))
     ordered = [chosen[name] for name in AXES if name in chosen]
-    varied = layout
+    varied = format_
     for variant in ordered:
         varied = _varied(varied, variant)
-    return dataclasses.replace(varied, name="+".join([layout.name, *(variant.id for variant in ordered)]))
+    return dataclasses.replace(varied, name="+".join([format_.name, *(variant.id for variant in ordered)]))
 
 
-def _varied(layout: Format, variant: Variant) -> Format:
+def _varied(format_: Format, variant: Variant) -> Format:
     axis = AXES[variant.axis]
     if variant.value not in axis.values:
         raise FormatError(
             f"axis {axis.name!r} has no value {variant.value!r}; it has {', '.join(axis.values)}",
             hint=did_you_mean(variant.value, axis.values),
         )
-    if not has_axis(layout, variant.axis):
+    if not has_axis(format_, variant.axis):
         raise FormatError(
-            f"format {layout.name!r} has nothing that {variant.id!r} could change: the axis is {axis.summary}"
+            f"format {format_.name!r} has nothing that {variant.id!r} could change: the axis is {axis.summary}"
         )
-    return layout.changed(axis.values[variant.value](layout))
+    return format_.changed(axis.values[variant.value](format_))
 
 
-def has_axis(layout: Format, name: str) -> bool:
+def has_axis(format_: Format, name: str) -> bool:
     """Return whether the format writes anything that the axis could change."""
     if name == "label_style":
-        return layout.choice_labels is not None and layout.choice_format is None
+        return format_.choice_labels is not None and format_.choice_format is None
     if name in ("enumerator", "choice_separator"):
-        return layout.choice_labels is not None
+        return format_.choice_labels is not None
     if name == "choice_order":
-        return bool(layout.needs_choices)
+        return bool(format_.needs_choices)
     if name.startswith("descriptor"):
-        return bool(_descriptors(layout))
+        return bool(_descriptors(format_))
     return True
 
 
-def variants_of(layout: Format, axes: Sequence[str] = ()) -> tuple[Format, ...]:
+def variants_of(format_: Format, axes: Sequence[str] = ()) -> tuple[Format, ...]:
     """Return the format in every value of each axis, one axis at a time, without those that change nothing.
 
     `axes` are names of axes (`enumerator`) or single values (`enumerator-roman`); none means all axes. An axis that
@@ -229,9 +229,9 @@ def variants_of(layout: Format, axes: Sequence[str] = ()) -> tuple[Format, ...]:
     """
     found = {}
     for variant in _wanted(axes or tuple(AXES)):
-        if has_axis(layout, variant.axis):
-            varied = vary(layout, [variant])
-            if _prompt_fields(varied) != _prompt_fields(layout):
+        if has_axis(format_, variant.axis):
+            varied = vary(format_, [variant])
+            if _prompt_fields(varied) != _prompt_fields(format_):
                 found[varied.name] = varied
     return tuple(found.values())
 
@@ -262,5 +262,5 @@ def split_variants(name: str) -> tuple[str, tuple[Variant, ...]]:
     return base, tuple(parse_variant(part) for part in ids)
 
 
-def _prompt_fields(layout: Format) -> dict[str, Any]:
-    return {name: getattr(layout, name) for name in PROMPT_FIELDS}
+def _prompt_fields(format_: Format) -> dict[str, Any]:
+    return {name: getattr(format_, name) for name in PROMPT_FIELDS}

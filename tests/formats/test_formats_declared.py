@@ -272,7 +272,7 @@ MISTAKES = {
         "has {lable}",
         "did you mean 'label'?",
     ),
-    "label set": ("formats:\n  type: mcqa\n  choice_labels: leters", 7, "'leters' is no set of labels", "letters"),
+    "label set": ("formats:\n  type: mcqa\n  choice_labels: leters", 7, "'leters' is not a set of labels", "letters"),
     "label type": ("formats:\n  type: mcqa\n  choice_labels: [yes, no]", 7, "has True", "quotes"),
     "labels as a number": ("formats:\n  type: mcqa\n  choice_labels: 4", 7, "choice_labels is a int", "I, II"),
     "labels as a mapping": ("formats:\n  type: mcqa\n  choice_labels: {a: 1}", 7, "choice_labels is a dict", "I, II"),
@@ -298,7 +298,12 @@ MISTAKES = {
         "no argument 'regex_patern'",
         "regex_pattern",
     ),
-    "scorer pattern": ("formats:\n  type: generate\n  scorer: {type: regex, regex_pattern: '('}", 7, "no regular", ""),
+    "scorer pattern": (
+        "formats:\n  type: generate\n  scorer: {type: regex, regex_pattern: '('}",
+        7,
+        "not a regular",
+        "",
+    ),
     "variable without labels": (
         "formats:\n  type: cloze\n  instruction: '{{ _num_choices }} choices'",
         7,
