@@ -43,7 +43,7 @@ class Variant:
 
 
 def _set(**fields: Any) -> Change:
-    return lambda _layout: fields
+    return lambda _format: fields
 
 
 _DESCRIPTORS = ("question_prefix", "choices_prefix", "answer_prompt")
