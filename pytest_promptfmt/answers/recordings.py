@@ -1,62 +1,33 @@
 """Recorded completions of real models, read one record at a time.
 
-Four shapes are read as they are: lines of `{doc, completion, expected, correct}`, lines of lm-eval 0.4.13's
-`--log_samples`, what a model of this plugin answered (lines with `kind` and `text`), and HELM's `scenario_state.json`.
-Memory stays bounded whatever the size of the file; a bad line is told by its number and nothing else is lost.
+Read as they are: lines of `{doc, completion, expected, correct}`, lines of lm-eval 0.4.13's `--log_samples`, what a
+model of this plugin answered (lines with `kind` and `text`), and the recordings of systems. Memory stays bounded
+whatever the size of the file; a bad line is reported by its number and nothing else is lost.
 """
 
 from __future__ import annotations
 
 import glob
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import Position, ScoringError
-from pytest_promptfmt.core.task import UNSET, Doc, Task
+from pytest_promptfmt.core.recorded import BadRecord, Recorded
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.systems import head_of, known_systems
 
 _CHUNK: Final = 1 << 20
 _LONGEST: Final = 1 << 26
 """Bytes of one record; a longer one is no record, and memory stays bounded."""
 
-_BETWEEN: Final = re.compile(r"[\s,:]*")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recorded:
-    """One completion: of the doc with this number (from 0), or of the doc that the record itself holds.
-
-    `extractions` and `scores` are what the recording says, by filter pipeline (None: of any). `task` is the name or
-    `name@format` that the record is for, None for any. `request` is the hash of what was asked, where it was kept.
-    """
-
-    number: int
-    doc_index: int
-    completion: str
-    doc: Doc | None = None
-    target: Any = UNSET
-    extractions: Mapping[str | None, Any] = field(default_factory=dict)
-    scores: Mapping[str | None, bool] = field(default_factory=dict)
-    task: str | None = None
-    request: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BadRecord:
-    """A record that cannot be used: its number in the file, from 1, and why."""
-
-    number: int
-    reason: str
-
 
 def recordings_of(task: Task) -> list[Path]:
     """Return the recordings of a task: files beside its own, and those that its metadata names (globs too), sorted.
 
-    Beside `arc.yaml` these are `arc.recording.jsonl`, `arc.<any>.recording.jsonl`, `arc.<any>.scenario_state.json` and
-    `samples_<task>_<date>.jsonl`. Raises ScoringError for a named file that does not exist.
+    Beside `arc.yaml` these are `arc.recording.jsonl`, `arc.<any>.recording.jsonl`, `samples_<task>_<date>.jsonl` and
+    those of systems, such as `arc.<any>.scenario_state.json`. Raises ScoringError for a named file that does not exist.
     """
     if task.path is None:
         return []
@@ -64,7 +35,7 @@ def recordings_of(task: Task) -> list[Path]:
     beside = (
         f"{stem}.recording.jsonl",
         f"{stem}.*.recording.jsonl",
-        f"{stem}.*scenario_state.json",
+        *(f"{stem}.*{ending}" for ending in _endings()),
         f"samples_{glob.escape(task.name)}_[0-9]*.jsonl",
     )
     found = {path for pattern in beside for path in folder.glob(pattern)}
@@ -91,7 +62,7 @@ def recording_name(task: Task, path: Path) -> str:
     Nothing for `<stem>.recording.jsonl`, which is the one that most tasks have.
     """
     name = path.name
-    for suffix in (".recording.jsonl", ".jsonl", ".scenario_state.json", ".json"):
+    for suffix in (".recording.jsonl", ".jsonl", *(f".{ending}" for ending in _endings()), ".json"):
         if name.endswith(suffix):
             name = name.removesuffix(suffix)
             break
@@ -99,22 +70,23 @@ def recording_name(task: Task, path: Path) -> str:
     return name.removeprefix(f"{stem}.") if name != stem else ""
 
 
+def _endings() -> list[str]:
+    return [ending for system in known_systems().values() for ending in system.recordings]
+
+
 def read_recording(
     path: Path, progress: Callable[[int], object] = lambda _read: None
 ) -> Iterator[Recorded | BadRecord]:
-    """Yield the records of a file in order, bad ones included; `progress` is told how many bytes were read so far.
+    """Yield the records of a file in order, bad ones included; `progress` gets the number of bytes read so far.
 
     Raises ScoringError when the file cannot be opened or has none of the known shapes.
     """
     try:
-        with path.open("rb") as file:
-            start = file.read(4096)
+        head = head_of(path)
     except OSError as error:
         raise ScoringError(f"the recording cannot be read: {error.strerror}", position=Position(path)) from error
-    if b'"request_states"' in start or (start.lstrip()[:1] == b"{" and b'"adapter_spec"' in start):
-        yield from _helm_states(path, progress)
-    else:
-        yield from _lines(path, progress)
+    found = (system.recording(path, head, progress) for system in known_systems().values())
+    yield from next((records for records in found if records is not None), None) or _lines(path, progress)
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------
@@ -214,75 +186,3 @@ def _of_log_samples(entry: Mapping[str, Any], number: int) -> Recorded | BadReco
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-# -- HELM --------------------------------------------------------------------------------------------------------------
-
-
-def _helm_states(path: Path, progress: Callable[[int], object]) -> Iterator[Recorded | BadRecord]:
-    """Yield the request states of a `scenario_state.json`, decoding one state at a time."""
-    number = 0
-    for state in _array_items(path, '"request_states"', progress):
-        number += 1
-        if isinstance(state, BadRecord):
-            yield BadRecord(number, state.reason)
-            return
-        try:
-            completion = state["result"] if "result" in state else state["request"]["result"]
-            text = max(completion["completions"], key=_logprob)["text"]  # HELM 0.5.16 scores the most likely one
-            references = state["instance"].get("references") or ()
-            golds = [one["output"]["text"] for one in references if "correct" in (one.get("tags") or ())]
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
-            yield BadRecord(number, f"no completion in this request state: {type(error).__name__} {error}")
-            continue
-        mapping = state.get("output_mapping") or {}
-        targets = [key for key, value in mapping.items() if value in golds] or golds
-        yield Recorded(
-            number=number,
-            doc_index=number - 1,
-            completion=str(text),
-            doc={"input": state["instance"].get("input"), "references": references},
-            target=targets[0] if targets else "",
-        )
-
-
-def _logprob(completion: Mapping[str, Any]) -> float:
-    value = completion.get("logprob")
-    return value if isinstance(value, int | float) else 0.0
-
-
-def _array_items(path: Path, key: str, progress: Callable[[int], object]) -> Iterator[Any]:
-    """Yield the values of the array that follows a key, with no more than one of them and a chunk in memory."""
-    decoder = json.JSONDecoder()
-    with path.open(encoding="utf-8", errors="replace") as file:
-        buffer = ""
-        while key not in buffer:
-            chunk = file.read(_CHUNK)
-            if not chunk:
-                raise ScoringError(f"the file has no {key}", position=Position(path))
-            buffer = buffer[-len(key) :] + chunk
-        place = buffer.index(key) + len(key)
-        read = len(buffer)
-        opened = False
-        while True:
-            place = _BETWEEN.match(buffer, place).end()  # type: ignore[union-attr]  # matches the empty text
-            if not opened and buffer[place : place + 1] == "[":
-                place, opened = place + 1, True
-                continue
-            if opened and buffer[place : place + 1] == "]":
-                return
-            try:
-                value, place = decoder.raw_decode(buffer, place)
-            except RecursionError as error:
-                yield BadRecord(0, f"the file cannot be read from here on: {error}")
-                return
-            except ValueError as error:
-                chunk = file.read(_CHUNK) if len(buffer) - place < _LONGEST else ""
-                if not chunk:
-                    yield BadRecord(0, f"the file ends or breaks here: {error}")
-                    return
-                buffer, place = buffer[place:] + chunk, 0
-                read += len(chunk)
-                progress(read)
-                continue
-            yield value

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.answers.completions import Chain, Stages, is_nothing
-from pytest_promptfmt.answers.recordings import BadRecord, Recorded, read_recording
+from pytest_promptfmt.answers.recordings import read_recording
 from pytest_promptfmt.answers.stop_checks import stops_of
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, TooSlowError
 from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.recorded import BadRecord, Recorded
 from pytest_promptfmt.core.task import UNSET, Doc, Task
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question, questions_of

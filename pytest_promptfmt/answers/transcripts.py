@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pytest_promptfmt.answers.recordings import BadRecord
 from pytest_promptfmt.answers.replaying import Reading, Replay, Replayed, Result
+from pytest_promptfmt.core.recorded import BadRecord
 
 LISTED_RECORDS: Final = 10_000
 """Records up to which a transcript has a line for each."""

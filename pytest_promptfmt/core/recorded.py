@@ -1,12 +1,14 @@
-"""What became of a recorded run made again: its prompts compared with ours, its answers scored by today's rules."""
+"""Recorded runs: completions to be replayed, and what became of prompts and answers of a run that is made again."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Origin
+from pytest_promptfmt.core.task import UNSET, Assembly, Doc
 
 SHOWN_DIFFERENCES: Final = 5
 """How many prompts that differ are shown; all are counted."""
@@ -119,3 +121,53 @@ class RecordedScores:
     def means(self) -> dict[str, float]:
         """Return the mean of each metric."""
         return {name: total / self.count for name, total in self.totals.items()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """One completion: of the doc with this number (from 0), or of the doc that the record itself holds.
+
+    `extractions` and `scores` are what the recording says, by filter pipeline (None: of any). `task` is the name or
+    `name@format` that the record is for, None for any. `request` is the hash of what was asked, where it was kept.
+    """
+
+    number: int
+    doc_index: int
+    completion: str
+    doc: Doc | None = None
+    target: Any = UNSET
+    extractions: Mapping[str | None, Any] = field(default_factory=dict)
+    scores: Mapping[str | None, bool] = field(default_factory=dict)
+    task: str | None = None
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record that cannot be used: its number in the file, from 1, and why."""
+
+    number: int
+    reason: str
+
+
+@runtime_checkable
+class RecordedAssembly(Assembly, Protocol):
+    """An assembly whose source holds what a run recorded: the prompts that were sent, and what was answered."""
+
+    @property
+    def has_recorded_prompts(self) -> bool:
+        """Return whether prompts are recorded, with which ours can be compared."""
+        ...
+
+    @property
+    def has_recorded_answers(self) -> bool:
+        """Return whether completions are recorded that can be scored again."""
+        ...
+
+    def recorded_prompts(self) -> RecordedPrompts:
+        """Return how the recorded prompts compare with ours."""
+        ...
+
+    def recorded_scores(self) -> RecordedScores:
+        """Return the scores of the recorded completions."""
+        ...

@@ -18,7 +18,6 @@ from pytest_promptfmt.core.errors import Position
 if TYPE_CHECKING:
     from pytest_promptfmt.core.profile import Profile
     from pytest_promptfmt.core.prompt import Instance
-    from pytest_promptfmt.core.recorded import RecordedPrompts, RecordedScores
 
 OUTPUT_TYPES: Final = ("loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until")
 OutputType = Literal["loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until"]
@@ -171,29 +170,6 @@ class CodeAssembly(Assembly, Protocol):
 
     def scored(self, task: Task) -> Task:
         """Return the bound task with its metrics and filters, and with the texts of docs as scoring reads them."""
-        ...
-
-
-@runtime_checkable
-class RecordedAssembly(Assembly, Protocol):
-    """An assembly whose source holds what a run recorded: the prompts that were sent, and what was answered."""
-
-    @property
-    def has_recorded_prompts(self) -> bool:
-        """Return whether prompts are recorded, with which ours can be compared."""
-        ...
-
-    @property
-    def has_recorded_answers(self) -> bool:
-        """Return whether completions are recorded that can be scored again."""
-        ...
-
-    def recorded_prompts(self) -> RecordedPrompts:
-        """Return how the recorded prompts compare with ours."""
-        ...
-
-    def recorded_scores(self) -> RecordedScores:
-        """Return the scores of the recorded completions."""
         ...
 
 

@@ -23,7 +23,8 @@ from pytest_promptfmt.core.errors import (
     did_you_mean,
 )
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.task import CodeAssembly, RecordedAssembly, Task
+from pytest_promptfmt.core.recorded import RecordedAssembly
+from pytest_promptfmt.core.task import CodeAssembly, Task
 from pytest_promptfmt.formats import Attempt, is_variant, remarks
 from pytest_promptfmt.plugin.items import (
     PLUGIN,

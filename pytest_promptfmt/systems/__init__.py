@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_promptfmt.core.errors import SettingsError, SourceError
 
 if TYPE_CHECKING:
+    from pytest_promptfmt.core.recorded import BadRecord, Recorded
     from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.systems.lm_eval.index import TaskIndex
     from pytest_promptfmt.systems.lm_eval.kinds import Kind
@@ -92,6 +93,9 @@ class System(ABC):
     replaced_rules: tuple[str, ...] = ()
     """The codes of general rules that its own ones replace, for tasks whose prompts it makes."""
 
+    recordings: tuple[str, ...] = ()
+    """The endings of its recordings beside a task: `scenario_state.json` for `arc.<any>.scenario_state.json`."""
+
     metadata_keys: tuple[str, ...] = ()
     """The keys of `metadata.promptfmt` that only its tasks have."""
 
@@ -118,6 +122,15 @@ class System(ABC):
 
     def class_task(self, file: YamlFile, path: Path) -> Task | None:
         """Return the task of a YAML file with lm-eval's key `class` where this system makes its prompts."""
+        return None
+
+    def recording(
+        self, path: Path, head: bytes, progress: Callable[[int], object]
+    ) -> Iterator[Recorded | BadRecord] | None:
+        """Return the completions that a file records, bad ones included; None for a file that is not its own.
+
+        `progress` gets the number of bytes read so far. Raises ScoringError for a file that cannot be read at all.
+        """
         return None
 
 

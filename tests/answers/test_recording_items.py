@@ -129,14 +129,9 @@ def test_recordings_are_named_in_the_metadata_or_lie_where_lm_eval_wrote_them(py
         "exact_match": 1.0,
     }
     record(pytester, "samples_sums_2026-01-01T00-00-00.jsonl", [sample])
-    state = {
-        "instance": {"input": {"text": "0 + 1?"}, "references": [{"output": {"text": "1"}, "tags": ["correct"]}]},
-        "result": {"completions": [{"text": "The answer is 1."}]},
-    }
-    record(pytester, "sums.helm.scenario_state.json", [{"adapter_spec": {}, "request_states": [state]}])
-    run(pytester, "--snapshot-update").assert_outcomes(passed=3, deselected=3)
+    run(pytester, "--snapshot-update").assert_outcomes(passed=2, deselected=3)
     names = sorted(path.stem for path in (pytester.path / "__prompts__/sums/sums").glob("recording*"))
-    assert names == ["recording-helm", "recording-samples_sums_2026-01-01T00-00-00", "recording-small"]
+    assert names == ["recording-samples_sums_2026-01-01T00-00-00", "recording-small"]
 
 
 def test_a_recording_that_is_gone_leaves_an_unused_snapshot(pytester: pytest.Pytester) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.answers.completions import Chain
-from pytest_promptfmt.answers.recordings import BadRecord, Recorded, read_recording
+from pytest_promptfmt.answers.recordings import read_recording
 from pytest_promptfmt.answers.replaying import replay
 from pytest_promptfmt.core.errors import ScoringError, TooSlowError
+from pytest_promptfmt.core.recorded import BadRecord, Recorded
 from pytest_promptfmt.core.task import Task, TaskDocs
 from pytest_promptfmt.systems.renderer import TaskRenderer
 
@@ -80,48 +81,11 @@ def test_samples_that_lm_eval_logged_are_read_as_they_are(tmp_path: Path) -> Non
     assert [(bad.number, bad.reason) for bad in result.bad] == [(2, "no filter pipeline 'flexible'; there are strict")]
 
 
-def helm_state(text: str, gold: str) -> dict[str, Any]:
-    return {
-        "instance": {
-            "input": {"text": "6 * 7?"},
-            "references": [{"output": {"text": gold}, "tags": ["correct"]}, {"output": {"text": "7"}, "tags": []}],
-        },
-        "output_mapping": {"A": gold, "B": "7"},
-        "result": {"success": True, "completions": [{"text": text, "logprob": -1.4, "tokens": []}]},
-    }
-
-
-def test_scenario_states_of_helm_are_read_as_they_are(tmp_path: Path) -> None:
-    path = tmp_path / "scenario_state.json"
-    states = [helm_state(" The answer is A", "42"), helm_state("no", "42"), {"instance": {}}]
-    path.write_text(json.dumps({"adapter_spec": {"method": "x"}, "request_states": states}, indent=2), "utf-8")
-    records = list(read_recording(path))
-    assert [type(record) for record in records] == [Recorded, Recorded, BadRecord]
-    letters = task(r"answer is ([A-D])")
-    result = replay(letters, instances(letters), path)
-    assert (result.right, result.wrong, result.not_extracted) == (1, 0, 1)
-
-
-def test_a_state_that_is_cut_off_is_told_and_the_ones_before_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "scenario_state.json"
-    whole = json.dumps({"adapter_spec": {}, "request_states": [helm_state("A", "42")] * 3})
-    path.write_text(whole[:-40], "utf-8")
-    records = list(read_recording(path))
-    assert [type(record) for record in records] == [Recorded, Recorded, BadRecord]
-
-
-@pytest.mark.parametrize("shape", ["lines", "helm"])
-def test_big_recordings_take_little_memory(tmp_path: Path, shape: str) -> None:
-    path = tmp_path / "big.json"
+def test_big_recordings_take_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "big.jsonl"
+    one = json.dumps({"doc": 0, "completion": "A " * 400})
     with path.open("w", encoding="utf-8") as file:
-        if shape == "helm":
-            file.write('{"adapter_spec": {}, "request_states": [')
-            one = json.dumps(helm_state("A " * 400, "42"))
-            file.write(",\n".join([one] * 20_000))
-            file.write("]}")
-        else:
-            one = json.dumps({"doc": 0, "completion": "A " * 400})
-            file.writelines(f"{one}\n" for _ in range(20_000))
+        file.writelines(f"{one}\n" for _ in range(20_000))
     size = path.stat().st_size
     seen: list[int] = []
     tracemalloc.start()

@@ -13,10 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.checks.views import TaskView
 from pytest_promptfmt.core.errors import SourceError
-from pytest_promptfmt.core.task import RecordedAssembly
-from pytest_promptfmt.systems.helm.helm_file import MAX_WHOLE
-from pytest_promptfmt.systems.helm.helm_tasks import HelmTasks, read_helm_tasks
+from pytest_promptfmt.core.finding import Finding
+from pytest_promptfmt.core.recorded import RecordedAssembly
+from pytest_promptfmt.systems import TaskFile
+from pytest_promptfmt.systems.helm import SYSTEM
+from pytest_promptfmt.systems.helm.adapter_files import MAX_WHOLE, AdapterFile
+from pytest_promptfmt.systems.helm.adapter_tasks import HelmAssembly, read_adapter_task
 from pytest_promptfmt.systems.helm.json_stream import json_items
 from pytest_promptfmt.systems.helm.json_text import read_json
 
@@ -36,12 +41,24 @@ def state(number: int = 1, **more: Any) -> dict[str, Any]:
     }
 
 
-def read(folder: Path, text: str | dict[str, Any]) -> HelmTasks:
+def read(folder: Path, text: str | dict[str, Any]) -> TaskFile:
     path = folder / "adapter.json"
     path.write_text(text if isinstance(text, str) else json.dumps(text, indent=1), "utf-8")
-    found = read_helm_tasks(path)
+    found = read_adapter_task(path)
     assert found is not None
     return found
+
+
+def adapter_of(found: TaskFile) -> AdapterFile:
+    assembly = found.tasks[0].assembly
+    assert isinstance(assembly, HelmAssembly)
+    return assembly.file
+
+
+def deviations(found: TaskFile) -> list[tuple[str, Finding]]:
+    """Return what the rules about files say, each finding with the code of its rule."""
+    rules = (check for check in known_checks().values() if check.rule.__module__ == SYSTEM.rules[0])
+    return [(check.code, finding) for check in rules for finding in check.rule(TaskView(found.tasks[0]))]
 
 
 def refusal(folder: Path, text: str | dict[str, Any]) -> str:
@@ -94,8 +111,8 @@ def test_json5_is_read_and_its_keys_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
-        ('{"adapter_spec": {}\n "x": 1}', "2:2", "cannot stand here"),
-        ('{"adapter_spec": {"a": }}', "1:24", "cannot stand here"),
+        ('{"adapter_spec": {}\n "x": 1}', "2:2", "unexpected"),
+        ('{"adapter_spec": {"a": }}', "1:24", "unexpected"),
         ('{"adapter_spec": {"a": 1}', "1:26", "ends before it is complete"),
         ('{"adapter_spec": {}} {}', "1:22", "something follows"),
         ('// note\n{"adapter_spec": {"a": tru}}', "2:", "neither JSON nor JSON5"),
@@ -114,14 +131,14 @@ def test_what_is_no_json_is_told_with_its_place(text: str, place: str, message: 
     [
         ('{"adapter_spec": {}}'.encode("utf-16"), "adapter.json: the file is UTF-16"),
         (b"\xfe\xff" + '{"adapter_spec": {}}'.encode("utf-16-be"), "adapter.json: the file is UTF-16"),
-        (b'{"adapter_spec":\n {"instructions": "caf\xe9"}}', "adapter.json:2:23: the byte 0xe9 is no UTF-8"),
+        (b'{"adapter_spec":\n {"instructions": "caf\xe9"}}', "adapter.json:2:23: the byte 0xe9 is not UTF-8"),
     ],
 )
 def test_other_encodings_are_told_and_never_guessed(data: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "adapter.json"
     path.write_bytes(data)
     with pytest.raises(SourceError) as caught:
-        read_helm_tasks(path)
+        read_adapter_task(path)
     assert str(caught.value).replace(f"{tmp_path}/", "").startswith(message)
     assert "save it as UTF-8" in str(caught.value)
 
@@ -129,9 +146,9 @@ def test_other_encodings_are_told_and_never_guessed(data: bytes, message: str, t
 def test_a_byte_order_mark_of_utf8_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "adapter.json"
     path.write_bytes(b'\xef\xbb\xbf{"adapter_spec": {"method": "generation", "instructions": "x"}}')
-    found = read_helm_tasks(path)
+    found = read_adapter_task(path)
     assert found is not None
-    assert found.source.spec.instructions == "x"
+    assert adapter_of(found).spec.instructions == "x"
 
 
 @pytest.mark.parametrize(
@@ -140,11 +157,11 @@ def test_a_byte_order_mark_of_utf8_is_no_text(tmp_path: Path) -> None:
 def test_of_a_key_that_stands_twice_the_last_counts_and_that_is_told(text: str, tmp_path: Path) -> None:
     path = tmp_path / "adapter.json"
     path.write_text(f'{{"adapter_spec": {{"method": "generation", {text}}}}}', "utf-8")
-    found = read_helm_tasks(path)
+    found = read_adapter_task(path)
     assert found is not None
-    assert found.source.spec.max_tokens == 7
-    twice = [each for each in found.source.deviations if each.kind == "duplicate"]
-    assert [each.keys for each in twice] == [("adapter_spec", "max_tokens")]
+    assert adapter_of(found).spec.max_tokens == 7
+    twice = [each.keys for code, each in deviations(found) if code == "PF152" and "more than once" in each.message]
+    assert twice == [("adapter_spec", "max_tokens")]
 
 
 # -- the adapter -------------------------------------------------------------------------------------------------------
@@ -176,13 +193,12 @@ def test_what_no_adapter_can_work_with_is_refused(spec: Any, message: str, tmp_p
 def test_liberties_are_understood_and_named(tmp_path: Path) -> None:
     spec = {"input_prefx": "Q: ", "max_train_instances": 0, "decoding_parameters": {"max_new_tokens": 7}, "colour": 1}
     found = read(tmp_path, {"adapter_spec": spec, "request_states": [state()]})
-    assert (found.source.spec.input_prefix, found.source.spec.max_tokens) == ("Q: ", 7)
-    told = [(each.kind, each.saw) for each in found.source.deviations]
-    assert told == [
-        ("alias", "read as input_prefix"),
-        ("unknown", ""),
-        ("lifted", "max_new_tokens read as adapter_spec.max_tokens"),
-        ("inferred", "read as generation"),
+    assert (adapter_of(found).spec.input_prefix, adapter_of(found).spec.max_tokens) == ("Q: ", 7)
+    assert [(code, each.saw) for code, each in deviations(found)] == [
+        ("PF151", "read as input_prefix"),
+        ("PF151", ""),
+        ("PF151", "max_new_tokens read as adapter_spec.max_tokens"),
+        ("PF153", "read as generation"),
     ]
 
 
@@ -212,7 +228,7 @@ def test_the_seed_as_it_stands_is_read_rendered_and_scored(tmp_path: Path) -> No
     scores = task.assembly.recorded_scores()
     assert (scores.count, scores.first[0].answer, scores.bad) == (1, "office", [])
     assert set(scores.means.values()) == {0.0}
-    named = " ".join(each.message + each.saw + each.do for each in found.source.deviations)
+    named = " ".join(each.message + each.saw + each.do for _, each in deviations(found))
     for key in ("instance_prefix", "output_format", "decoding_parameters", "method", "comments", "result"):
         assert key in named
 
@@ -227,7 +243,7 @@ def test_states_that_cannot_be_used_are_named_and_the_others_go_on(tmp_path: Pat
     odd["instance"]["references"] = [{"tags": ["correct"]}]
     spec = {"method": "generation", "max_train_instances": 0}
     found = read(tmp_path, {"adapter_spec": spec, "request_states": [state(), without, wrong, odd, 5, state(6)]})
-    told = [str(error).replace(f"{tmp_path}/", "").partition("\n")[0] for error in found.source.bad]
+    told = [str(error).replace(f"{tmp_path}/", "").partition("\n")[0] for error in found.problems]
     assert [line.partition(": ")[2] for line in told] == [
         "request_states[1]: `instance.references` is missing: there is nothing to compare an answer with",
         "request_states[2]: `instance.input.text` must be a text",
@@ -248,7 +264,7 @@ def test_a_split_under_the_references_counts(tmp_path: Path) -> None:
     )
     (instance,) = found.tasks[0].render()
     assert instance.prompts[0].text == "Input: 2+2?\nOutput: 4\n\nInput: 1+1?\nOutput:"
-    assert "split" in [each.kind for each in found.source.deviations]
+    assert "PF154" in [code for code, _ in deviations(found)]
 
 
 def test_demonstrations_drawn_for_want_of_a_split_are_not_evaluated(tmp_path: Path) -> None:
@@ -269,8 +285,8 @@ def test_instances_to_evaluate_without_training_split_show_no_demonstrations(tmp
     spec = {"method": "generation", "max_train_instances": 1}
     found = read(tmp_path, {"adapter_spec": spec, "request_states": states})
     assert [instance.prompts[0].text.count("Input: ") for instance in found.tasks[0].render()] == [1, 1]
-    assert [each.message for each in found.source.deviations] == [
-        "no instance is of the split train, so that no demonstrations are shown"
+    assert [each.message for _, each in deviations(found)] == [
+        "no instance is of the split train, so no shots are shown"
     ]
 
 
@@ -298,7 +314,7 @@ def test_a_file_that_breaks_off_is_used_as_far_as_it_goes(tmp_path: Path) -> Non
     cut = text[: text.index("3+3?")]
     found = read(tmp_path, cut)
     assert [instance.doc["input"] for instance in found.tasks[0].render()] == ["1+1?", "2+2?"]
-    (error,) = found.source.bad
+    (error,) = found.problems
     lines = cut.split("\n")
     assert (
         str(error) == f"{tmp_path}/adapter.json:{len(lines)}:{len(lines[-1]) + 1}: the text ends before it is complete"
@@ -320,7 +336,7 @@ def test_large_files_are_streamed_in_little_memory(tmp_path: Path) -> None:
             file.write(json.dumps(one) + (",\n" if number < count - 1 else "]}"))
     assert path.stat().st_size > MAX_WHOLE
     tracemalloc.start()
-    found = read_helm_tasks(path)
+    found = read_adapter_task(path)
     assert found is not None
     assembly = found.tasks[0].assembly
     assert isinstance(assembly, RecordedAssembly)
@@ -336,15 +352,15 @@ def test_the_metrics_of_a_run_stand_in_its_run_spec(tmp_path: Path) -> None:
     spec = {"adapter_spec": {"method": "generation", "max_train_instances": 0}}
     metric = {"class_name": "helm.Basic", "args": {"names": ["quasi_exact_match", "rouge_l", "f1_score"]}}
     (tmp_path / "run_spec.json").write_text(json.dumps({**spec, "metric_specs": [metric]}), "utf-8")
-    assert read_helm_tasks(tmp_path / "run_spec.json") is not None
+    assert read_adapter_task(tmp_path / "run_spec.json") is not None
     done = state(1, result={"completions": [{"text": "The 2.", "logprob": 0}]})
     path = tmp_path / "scenario_state.json"
     path.write_text(json.dumps({**spec, "request_states": [done]}), "utf-8")
-    found = read_helm_tasks(path)
+    found = read_adapter_task(path)
     assert found is not None
-    assert found.source.metrics == ("quasi_exact_match", "f1_score")
+    assert adapter_of(found).metrics == ("quasi_exact_match", "f1_score")
     assert found.tasks[0].name == tmp_path.name
-    assert read_helm_tasks(tmp_path / "run_spec.json") is None
+    assert read_adapter_task(tmp_path / "run_spec.json") is None
     assert isinstance(found.tasks[0].assembly, RecordedAssembly)
     assert found.tasks[0].assembly.recorded_scores().means["quasi_exact_match"] == 1.0
 
@@ -354,7 +370,7 @@ def test_a_large_file_that_breaks_off_is_told_where_even_without_recorded_prompt
     head = '{"adapter_spec": {"method": "generation", "max_train_instances": 0}, "request_states": [\n'
     lines = [json.dumps(state(number, padding="x" * 400_000)) + "," for number in range(50)]
     path.write_text(head + "\n".join(lines)[:-9], "utf-8")
-    found = read_helm_tasks(path)
+    found = read_adapter_task(path)
     assert found is not None
     assembly = found.tasks[0].assembly
     assert isinstance(assembly, RecordedAssembly)
@@ -401,5 +417,5 @@ def test_streamed_values_are_those_of_the_whole_text(
 def test_a_large_file_in_another_encoding_is_told(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(b'{"a": ["caf\xe9"]}')
-    with pytest.raises(SourceError, match="the byte 0xe9 is no UTF-8"):
+    with pytest.raises(SourceError, match="the byte 0xe9 is not UTF-8"):
         list(json_items(path, "a"))

@@ -17,11 +17,11 @@ import pytest
 from helm_reference import Bytes, Pieces, Words
 
 from pytest_promptfmt.core.errors import RenderError
-from pytest_promptfmt.systems.helm.helm_metrics import HELM_METRICS, score_completions
-from pytest_promptfmt.systems.helm.helm_requests import HelmAdapter
-from pytest_promptfmt.systems.helm.helm_spec import METHODS, AdapterSpec, Substitution
-from pytest_promptfmt.systems.helm.helm_tasks import helm_source, read_helm_tasks
-from pytest_promptfmt.systems.helm.layout import Row
+from pytest_promptfmt.systems.helm.adapter_spec import METHODS, AdapterSpec, Substitution
+from pytest_promptfmt.systems.helm.adapter_tasks import read_adapter_task
+from pytest_promptfmt.systems.helm.adapters import HelmAdapter
+from pytest_promptfmt.systems.helm.completion_metrics import HELM_METRICS, score_completions
+from pytest_promptfmt.systems.helm.instances import Row
 from pytest_promptfmt.systems.helm.window import Window
 
 PYTHON = os.environ.get("PROMPTFMT_HELM_PYTHON")
@@ -161,7 +161,7 @@ def ours(job: dict[str, Any]) -> list[dict[str, Any]]:
         key: tuple(value) if isinstance(value, list) else value for key, value in job["spec"].items()
     }
     fields["substitutions"] = tuple(Substitution(**each) for each in fields.get("substitutions", ()))
-    rows = [(number, Row.of(each, is_train=each["split"] == "train")) for number, each in enumerate(job["instances"])]
+    rows = [(number, Row.of(each, split=each["split"])) for number, each in enumerate(job["instances"])]
     limits = {key: value for key, value in job["window"].items() if key != "codec"}
     codec = Words() if job["window"]["codec"] == "words" else Bytes()
     window = Window(codec=codec, **limits)  # type: ignore[arg-type]
@@ -295,10 +295,8 @@ def recorded(path: Path, job: dict[str, Any], **more: Any) -> dict[str, float]:
     ]
     spec = {"method": job["method"], "max_train_instances": 0}
     path.write_text(json.dumps({"adapter_spec": spec, "request_states": states, **more}), "utf-8")
-    found = read_helm_tasks(path)
+    found = read_adapter_task(path)
     assert found is not None
-    source = helm_source(found.tasks[0])
-    assert source is not None
     scores = found.tasks[0].assembly.recorded_scores()  # type: ignore[union-attr]
     assert not scores.bad, scores.bad
     means: dict[str, float] = scores.means

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.prompt import Origin, Span
-from pytest_promptfmt.systems.helm.helm_requests import HelmAdapter, HelmRequest
-from pytest_promptfmt.systems.helm.helm_shots import draw_rows
-from pytest_promptfmt.systems.helm.helm_spec import AdapterSpec, Substitution
-from pytest_promptfmt.systems.helm.layout import Piece, PromptBuilder, Row, substituted
+from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec, Substitution
+from pytest_promptfmt.systems.helm.adapters import HelmAdapter, HelmRequest
+from pytest_promptfmt.systems.helm.instances import Row
+from pytest_promptfmt.systems.helm.layout import Piece, PromptBuilder, substituted
+from pytest_promptfmt.systems.helm.shots import draw_rows
 from pytest_promptfmt.systems.helm.window import Window
 
 JOINT = "multiple_choice_joint"
-SHOT = Row("2+2?", ("3", "4"), (1,), is_train=True)
+SHOT = Row("2+2?", ("3", "4"), (1,), split="train")
 QUESTION = Row("1+1?", ("1", "2"), (1,))
 FACTORY: dict[str, Any] = {"input_prefix": "", "input_suffix": "", "output_prefix": " ", "output_suffix": ""}
 MMLU: dict[str, Any] = {
@@ -86,7 +87,7 @@ CASES: Mapping[str, tuple[list[str], list[str]]] = {
     "a chain of thought in the demonstration": (
         prompts(
             f"{JOINT}_chain_of_thought",
-            shots=(Row("2+2?", ("3", "4"), (1,), is_train=True, chain_of_thought="two and two"),),
+            shots=(Row("2+2?", ("3", "4"), (1,), split="train", chain_of_thought="two and two"),),
             chain_of_thought_prefix="Let's think. ",
         ),
         ["Input: 2+2?\nA. 3\nB. 4\nOutput: Let's think. two and two\nB. \n\nInput: 1+1?\nA. 1\nB. 2\nOutput:"],
@@ -104,23 +105,23 @@ CASES: Mapping[str, tuple[list[str], list[str]]] = {
         ["1+1? 1", "Answer: 1", "1+1? 2", "Answer: 2"],
     ),
     "several right answers shown": (
-        prompts("generation", shots=(Row("?", ("a", "b"), (0, 1), is_train=True),), multi_label=True),
+        prompts("generation", shots=(Row("?", ("a", "b"), (0, 1), split="train"),), multi_label=True),
         ["Input: ?\nOutput: a, b\n\nInput: 1+1?\nOutput:"],
     ),
     "only the first right answer without multi_label": (
-        prompts("generation", shots=(Row("?", ("a", "b"), (0, 1), is_train=True),)),
+        prompts("generation", shots=(Row("?", ("a", "b"), (0, 1), split="train"),)),
         ["Input: ?\nOutput: a\n\nInput: 1+1?\nOutput:"],
     ),
     "a demonstration without right answer": (
-        prompts("generation", shots=(Row("?", ("a",), (), is_train=True),)),
+        prompts("generation", shots=(Row("?", ("a",), (), split="train"),)),
         ["Input: ?\nOutput: n/a\n\nInput: 1+1?\nOutput:"],
     ),
     "a joint demonstration without right answer": (
-        prompts(JOINT, shots=(Row("?", ("a",), (), is_train=True),)),
+        prompts(JOINT, shots=(Row("?", ("a",), (), split="train"),)),
         ["Input: ?\nA. a\nOutput: n/a\n\nInput: 1+1?\nA. 1\nB. 2\nOutput:"],
     ),
     "several right labels shown": (
-        prompts(JOINT, shots=(Row("?", ("a", "b", "c"), (0, 2), is_train=True),), multi_label=True),
+        prompts(JOINT, shots=(Row("?", ("a", "b", "c"), (0, 2), split="train"),), multi_label=True),
         ["Input: ?\nA. a\nB. b\nC. c\nOutput: A, C\n\nInput: 1+1?\nA. 1\nB. 2\nOutput:"],
     ),
     "global affixes and a substitution": (
@@ -203,7 +204,7 @@ class Characters:
 @given(st.integers(0, 90), st.integers(0, 6))
 def test_a_window_drops_demonstrations_from_the_end_and_then_the_end_of_the_question(size: int, tokens: int) -> None:
     spec = AdapterSpec(method="generation", max_tokens=tokens, max_train_instances=3, sample_train=False)
-    shots = [Row(f"{number}", ("x",), (0,), is_train=True) for number in range(3)]
+    shots = [Row(f"{number}", ("x",), (0,), split="train") for number in range(3)]
     whole = [PromptBuilder(spec).built(shots[:count], QUESTION).text for count in range(4)]
     window = Window(codec=Characters(), max_request_length=size + tokens)
     adapter = HelmAdapter(spec, shots, window=window)

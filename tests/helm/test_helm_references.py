@@ -1,4 +1,4 @@
-"""HELM's scores of references: by hand from its formulas; with the real package in tests/parity/test_helm.py."""
+"""HELM's scores of references: by hand from its formulas; with the real package in test_helm_parity.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import pytest
 
 from pytest_promptfmt.core.errors import ScoringError
-from pytest_promptfmt.systems.helm.reference_states import tokens_of
+from pytest_promptfmt.systems.helm.recorded_answers import tokens_of
 from pytest_promptfmt.systems.helm.references import (
     Measured,
     RankedReference,

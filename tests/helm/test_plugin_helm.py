@@ -56,7 +56,7 @@ def test_a_file_as_data_providers_write_it_is_shown_checked_and_scored(project: 
         ("PF151", "temperature", "temperature read as adapter_spec.temperature"),
         ("PF152", "adapter_spec", "remove comments"),
         ("PF153", "adapter_spec", "read as generation"),
-        ("PF154", "max_train_instances", "1 instances, and 5 demonstrations wanted"),
+        ("PF154", "max_train_instances", "1 instances, and 5 shots wanted"),
         ("PF155", "request_states", 'move "result" out of "request"'),
         ("PF163", "reference_prefix", "'A. '"),
     ):
@@ -111,7 +111,7 @@ def test_a_changed_demonstration_of_one_recorded_prompt_is_a_difference(project:
     (text,) = project.failures(PLAIN, "-m", "promptfmt_recorded", "-k", "prompts")
     assert "1 of 3 recorded prompts differ from ours" in text
     assert "request_states[2]" in text
-    assert "demonstrations of the states before" in text
+    assert "the shots of the states before" in text
 
 
 def test_a_changed_score_of_a_recorded_completion_is_a_change_of_its_snapshot(project: Project) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 from plugin_project import Project
 
-from pytest_promptfmt.systems import _BUILTIN
+from pytest_promptfmt.systems import _BUILTIN, known_systems
 
 CARDS = """
 from pytest_promptfmt import Dataset, SourceError, System, Task, TaskDocs, TaskFile
@@ -82,6 +83,17 @@ def test_an_entry_point_that_is_not_a_system_ends_the_run_with_its_name(project:
     result.stderr.fnmatch_lines(["*the system of cards:missing does not import: AttributeError*"])
     install(project, "json:dumps")
     project.start("--promptfmt").stderr.fnmatch_lines(["*json:dumps is not a System*"])
+
+
+def test_collecting_yaml_loads_no_reader_of_other_systems(project: Project) -> None:
+    project.task("arc.yaml")
+    code = (
+        "import sys, pytest\n"
+        "pytest.main(['--promptfmt', '--collect-only', '-q', '--promptfmt-profile=plain'])\n"
+        "print(*sorted(name for name in sys.modules if '.systems.helm.' in name))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=project.root, check=True)
+    assert set(done.stdout.splitlines()[-1].split()) <= set(known_systems()["helm"].rules)
 
 
 def test_the_folder_of_each_built_in_system_is_in_the_registry() -> None:

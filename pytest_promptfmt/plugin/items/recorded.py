@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.core.task import RecordedAssembly
+from pytest_promptfmt.core.recorded import RecordedAssembly
 from pytest_promptfmt.plugin.items.base import PLUGIN, ItemFailedError, TaskItem
 from pytest_promptfmt.results.answer_texts import scores_text, some_errors
 from pytest_promptfmt.snapshots import extension as snapshots

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_promptfmt.systems import ReadContext, System, TaskFile
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.core.recorded import BadRecord, Recorded
 
 _SIGN: Final = re.compile(rb"""[{,\s]["']?adapter_spec["']?\s*:""")
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
@@ -18,8 +22,9 @@ class Helm(System):
     name = "helm"
     suffixes = (".json", ".json5")
     shape = "a HELM file `adapter_spec`"
-    rules = ("pytest_promptfmt.systems.helm.file_rules", "pytest_promptfmt.systems.helm.helm_rules")
+    rules = ("pytest_promptfmt.systems.helm.file_rules", "pytest_promptfmt.systems.helm.adapter_rules")
     replaced_rules = ("PF708",)  # PF156 reports the labels that HELM makes
+    recordings = ("scenario_state.json",)
     metadata_keys = ("task", "metrics", "trials", "window")
 
     def recognizes(self, path: Path, head: bytes) -> bool:
@@ -33,17 +38,24 @@ class Helm(System):
 
     def read(self, path: Path, context: ReadContext) -> TaskFile | None:
         """Return the task of an adapter file, with the request states that cannot be used; raises SourceError."""
-        from pytest_promptfmt.systems.helm.helm_tasks import read_helm_tasks
+        from pytest_promptfmt.systems.helm.adapter_tasks import read_adapter_task
 
-        found = read_helm_tasks(path)
-        if found is None:
+        return read_adapter_task(path)
+
+    def recording(
+        self, path: Path, head: bytes, progress: Callable[[int], object]
+    ) -> Iterator[Recorded | BadRecord] | None:
+        """Return the most likely completion of each request state."""
+        start = head[:4096]
+        if b'"request_states"' not in start and not (start.lstrip()[:1] == b"{" and b'"adapter_spec"' in start):
             return None
-        names = tuple(task.name for task in found.tasks)
-        return TaskFile(path=path, tasks=found.tasks, names=names, problems=found.source.bad)
+        from pytest_promptfmt.systems.helm.request_states import read_recorded
+
+        return read_recorded(path, progress)
 
 
 def _is_recording(path: Path) -> bool:
-    rest = path.name.removesuffix("scenario_state.json")
+    rest = path.name.removesuffix(Helm.recordings[0])
     stems = [rest[: dot.start()] for dot in re.finditer(r"\.", rest)] if rest != path.name else []
     return any(path.with_name(f"{stem}{suffix}").is_file() for stem in stems for suffix in (".yaml", ".yml"))
 

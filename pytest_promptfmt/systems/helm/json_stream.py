@@ -5,14 +5,14 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from pytest_promptfmt.core.errors import Position, SourceError
 
-MAX_ITEM: Final = 16 << 20
+MAX_ITEM: Final = 64 << 20
 """The largest value that is read, in characters; a larger one is an error."""
 
 _CHUNK: Final = 1 << 20
@@ -20,7 +20,7 @@ _LONGEST_WORD: Final = len("-Infinity")
 _CUT_WORDS: Final = frozenset(
     word[:length] for word in ("true", "false", "null", "NaN", "-Infinity", "-") for length in range(1, len(word) + 1)
 )
-_BLANK: Final = re.compile(r"[ \t\r\n]*")
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,20 @@ class Item:
     index: int | None = None
 
 
-def json_items(path: Path, array: str) -> Iterator[Item]:
+def json_items(path: Path, array: str, progress: Callable[[int], object] = lambda _read: None) -> Iterator[Item]:
     """Yield the top-level values of a JSON object in order, those of the key `array` item by item.
 
-    No more than one value and a chunk is in memory. Raises SourceError, with line and column, where the text ends too
-    early or is no JSON, after everything before it was yielded; OSError where the file cannot be opened.
+    No more than one value and a chunk is in memory; `progress` gets the number of bytes read so far. Raises
+    SourceError, with line and column, where the text ends too early or is not JSON, after everything before it was
+    yielded; OSError where the file cannot be opened.
     """
     with path.open("rb") as file:
-        yield from _Reader(path, file).items(array)
+        yield from _Reader(path, file, progress).items(array)
 
 
 class _Reader:
-    def __init__(self, path: Path, file: Any) -> None:
-        self._path, self._file = path, file
+    def __init__(self, path: Path, file: BinaryIO, progress: Callable[[int], object]) -> None:
+        self._path, self._file, self._progress = path, file, progress
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._json = json.JSONDecoder()
         self._text, self._at = "", 0
@@ -85,8 +86,7 @@ class _Reader:
 
     def _peek(self) -> str:
         while True:
-            blank = _BLANK.match(self._text, self._at)
-            self._at = blank.end() if blank is not None else self._at
+            self._at = _SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]  # matches the empty text
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._more():
@@ -96,7 +96,7 @@ class _Reader:
         found = self._peek()
         if found not in characters:
             wanted = " or ".join(repr(each) for each in characters)
-            raise self._error(f"{found!r} stands where {wanted} should be")
+            raise self._error(f"expected {wanted}, found {found!r}")
         self._at += 1
         return found
 
@@ -116,7 +116,7 @@ class _Reader:
                 if not at_end or not self._more():
                     raise self._broken(error, place) from None
                 continue
-            # A number may go on in the next chunk, as in `1.` and `5`.
+            # A number may continue in the next chunk, as in `1.` and `5`.
             if (
                 isinstance(value, int | float)
                 and self._text[end : end + 2].strip(".eE+-0123456789") == ""
@@ -132,25 +132,26 @@ class _Reader:
             self._at += len(rest)
             return self._error("the text ends before it is complete")
         self._at += place
-        return self._error(f"this is no JSON: {getattr(error, 'msg', error)}")
+        return self._error(f"this is not JSON: {getattr(error, 'msg', error)}")
 
     def _more(self) -> bool:
         """Read a chunk, forgetting what was consumed; return whether there was one."""
         if self._ended:
             return False
         chunk = self._file.read(_CHUNK)
+        self._progress(self._file.tell())
         self._ended = not chunk
         self._position()
         try:
             decoded = self._decoder.decode(chunk, not chunk)
         except UnicodeDecodeError as error:
             byte = error.object[error.start]
-            raise self._error(f"the byte 0x{byte:02x} is no UTF-8, in this value or the next ones") from None
+            raise self._error(f"the byte 0x{byte:02x} is not UTF-8, in this value or the next ones") from None
         self._text, self._at, self._counted = self._text[self._at :] + decoded, 0, 0
         return bool(chunk)
 
     def _position(self) -> Position:
-        # Asked for each item: what was counted before is not counted again.
+        # What was counted for the items before is not counted again.
         lines = self._text.count("\n", self._counted, self._at)
         if lines:
             self._column = self._at - self._text.rfind("\n", self._counted, self._at)

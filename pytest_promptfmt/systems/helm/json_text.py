@@ -1,14 +1,15 @@
-"""JSON and JSON5 texts: their values, and where a key or a mistake stands.
+"""JSON and JSON5 texts: their values, and where a key or a mistake is.
 
 Plain JSON goes through the standard library and costs nothing more. Only what that refuses is read as JSON5 (comments,
-trailing commas, single quotes), by pyjson5. Neither library tells where a key stands: `find_key` walks through the text
-when a message needs the place.
+trailing commas, single quotes), by pyjson5. Neither library says where a key is: `locate` walks through the text when
+a message needs the place.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +25,8 @@ _TOKEN: Final = re.compile(
     re.DOTALL,
 )
 _OFFSET: Final = re.compile(r"near (\d+)")
-_BLANKS_AND_COMMA: Final = re.compile(r"[\s,]*")
 _LONG_NUMBER: Final = re.compile(r"\d{4301}")
-"""What Python takes for an attack, unless it is told otherwise."""
-_SKIP: Final = re.compile(r"(?:\s|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
+"""A number with more digits than Python reads by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +35,74 @@ class JsonText:
 
     path: Path
     text: str
-    value: Any
+    value: Any = None
     is_strict: bool = True
 
-    def locate(self, keys: Keys, start: int = 0) -> Position | None:
-        """Return where a key (or the item of a list) stands in the value at offset `start`; None where it does not."""
-        offset = find_key(self.text, keys, start)
-        return None if offset is None else position_at(self.path, self.text, offset)
+    def locate(self, keys: Keys) -> Position | None:
+        """Return where a key (or the item of a list) is, None where there is none; of two equal keys the first."""
+        place = found = None
+        for key in keys:
+            found, place = next((member[1:] for member in self._members(place) if member[0] == key), (None, None))
+            if place is None:
+                return None
+        return None if found is None else self.position(found)
+
+    def repeated_keys(self, key: str) -> list[str]:
+        """Return the names that appear more than once in the object of a top-level key."""
+        start = next((value for name, _, value in self._members() if name == key), None)
+        names = Counter(str(name) for name, *_ in self._members(start)) if start is not None else Counter[str]()
+        return [name for name, count in names.items() if count > 1]
+
+    def position(self, offset: int) -> Position:
+        """Return the place of the character at `offset` (from 0)."""
+        line = self.text.count("\n", 0, offset) + 1
+        return Position(self.path, line, offset - (self.text.rfind("\n", 0, offset) + 1) + 1)
+
+    def item_positions(self, key: str) -> Iterator[Position]:
+        """Yield where each item of the array of a top-level key begins."""
+        start = next((value for name, _, value in self._members() if name == key), None)
+        line, counted = 1, 0
+        for _, offset, _ in self._members(start) if start is not None else ():
+            line += self.text.count("\n", counted, offset)
+            counted = offset
+            yield Position(self.path, line, offset - self.text.rfind("\n", 0, offset))
+
+    def _members(self, start: int | None = None) -> Iterator[tuple[str | int, int, int]]:
+        """Yield each member of the object or array at an offset: its name or number, where it and its value begin."""
+        depth = index = name_at = 0
+        name, is_array, value_is_next = "", False, False
+        for offset, kind, text in self._tokens(start or 0):
+            if depth == 1 and value_is_next and text not in ("]", "}"):
+                yield (index, offset, offset) if is_array else (name, name_at, offset)
+                index, value_is_next = index + 1, False
+            elif depth == 1 and not is_array and kind != "punct":
+                name, name_at = _plain(text) if kind == "text" else text, offset
+            if kind != "punct":
+                if depth == 0:
+                    return
+            elif text in "{[":
+                depth += 1
+                if depth == 1:
+                    is_array = value_is_next = text == "["
+            elif text in "}]":
+                depth -= 1
+                if depth == 0:
+                    return
+            elif depth == 1:
+                value_is_next = text == ("," if is_array else ":")
+
+    def _tokens(self, start: int) -> Iterator[tuple[int, str, str]]:
+        """Yield the tokens from an offset on with their kinds; a broken text is walked as far as it goes."""
+        place = start
+        while (match := _TOKEN.match(self.text, place)) is not None:  # None too for an unclosed quotation
+            if match.lastgroup != "skip":
+                yield place, str(match.lastgroup), match[0]
+            place = match.end()
 
 
 def read_json(path: Path, text: str) -> JsonText:
     """Return the value of a JSON or JSON5 text; raises SourceError with line and column of the mistake."""
+    made = JsonText(path, text)
     try:
         return JsonText(path, text, json.loads(text))
     except json.JSONDecodeError as error:
@@ -55,119 +111,21 @@ def read_json(path: Path, text: str) -> JsonText:
         raise SourceError("the JSON is nested too deeply", position=Position(path)) from None
     except ValueError as error:
         number = _LONG_NUMBER.search(text)
-        position = position_at(path, text, number.start()) if number is not None else Position(path)
+        position = made.position(number.start()) if number is not None else Position(path)
         raise SourceError("this number has more digits than are read", position=position) from error
-    import pyjson5  # only for files that are no plain JSON
+    import pyjson5  # only for files that are not plain JSON
 
     try:
         return JsonText(path, text, pyjson5.decode(text), is_strict=False)
     except pyjson5.Json5DecoderException as error:
-        message, offset = _told(error, text, strict)
+        message, offset = _mistake(error, text, strict)
+        before = text[:offset].rstrip()
+        lacks_comma = text[offset : offset + 1] in ("'", '"') and before and before[-1] not in ",{[:"
         raise SourceError(
             f"this is neither JSON nor JSON5: {message}",
-            position=position_at(path, text, offset),
-            hint=_hint(text, offset),
+            position=made.position(offset),
+            hint="a comma is missing before it" if lacks_comma else None,
         ) from None
-
-
-def item_offsets(text: str, keys: Keys) -> list[int]:
-    """Return where each item of an array of a plain JSON text begins, without walking through the items."""
-    key = find_key(text, keys)
-    opening = text.find("[", key) if key is not None else -1
-    decode, offsets, place = json.JSONDecoder().raw_decode, [], opening + 1
-    while opening >= 0:
-        place = _BLANKS_AND_COMMA.match(text, place).end()  # type: ignore[union-attr]  # matches the empty text
-        if text[place : place + 1] in ("]", ""):
-            break
-        offsets.append(place)
-        place = decode(text, place)[1]
-    return offsets
-
-
-def position_at(path: Path, text: str, offset: int) -> Position:
-    """Return the place of the character at `offset` (from 0)."""
-    line = text.count("\n", 0, offset) + 1
-    return Position(path, line, offset - (text.rfind("\n", 0, offset) + 1) + 1)
-
-
-def find_key(text: str, keys: Keys, start: int = 0) -> int | None:
-    """Return the offset of the last key of a path, as JSON5 lets it be written; of two equal keys the first one."""
-    if not keys:
-        return None
-    walk = _Walk(text)
-    place: int | None = _SKIP.match(text, start).end()  # type: ignore[union-attr]  # matches the empty text
-    found: int | None = None
-    for key in keys:
-        if place is None:
-            return None
-        found, place = walk.member(place, key)
-    return found
-
-
-def repeated_keys(text: str, keys: Keys) -> list[tuple[str, int]]:
-    """Return the names that stand more than once in an object, each with the offset of its last place."""
-    key = find_key(text, keys)
-    opening = text.find("{", key) if key is not None else -1
-    names: dict[str, list[int]] = {}
-    for name, offset in _Walk(text).names(opening) if opening >= 0 else ():
-        names.setdefault(name, []).append(offset)
-    return [(name, offsets[-1]) for name, offsets in names.items() if len(offsets) > 1]
-
-
-class _Walk:
-    """Tokens of a JSON5 text, as far as finding a key needs them; a broken text is walked as far as it goes."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def member(self, start: int, key: str | int) -> tuple[int | None, int | None]:
-        """Return where a member's key (or item) and its value begin inside the value at `start`."""
-        if not self._text.startswith("{" if isinstance(key, str) else "[", start):
-            return None, None
-        depth, index, name_at, name = 0, 0, -1, ""
-        for offset, kind, text in self._tokens(start):
-            if depth == 1 and isinstance(key, int) and index == key and text not in ("]", ","):
-                return offset, offset
-            if text in ("{", "[") and kind == "punct":
-                depth += 1
-            elif text in ("}", "]") and kind == "punct":
-                depth -= 1
-                if depth == 0:
-                    break
-            elif depth == 1 and text == "," and kind == "punct":
-                index += 1
-            elif depth == 1 and text == ":" and kind == "punct":
-                if name == key:
-                    after = _SKIP.match(self._text, offset + 1)
-                    return name_at, after.end() if after is not None else None
-            elif depth == 1:
-                name_at, name = offset, _plain(text) if kind == "text" else text
-        return None, None
-
-    def names(self, start: int) -> Iterator[tuple[str, int]]:
-        """Yield the names of an object's members, each with its offset."""
-        depth, name_at, name = 0, -1, ""
-        for offset, kind, text in self._tokens(start):
-            if kind == "punct" and text in "{[":
-                depth += 1
-            elif kind == "punct" and text in "}]":
-                depth -= 1
-                if depth == 0:
-                    return
-            elif depth == 1 and kind == "punct" and text == ":":
-                yield name, name_at
-            elif depth == 1 and kind != "punct":
-                name_at, name = offset, _plain(text) if kind == "text" else text
-
-    def _tokens(self, start: int) -> Iterator[tuple[int, str, str]]:
-        place = start
-        while place < len(self._text):
-            match = _TOKEN.match(self._text, place)
-            if match is None:  # an unclosed quotation
-                return
-            if match.lastgroup != "skip":
-                yield place, str(match.lastgroup), match[0]
-            place = match.end()
 
 
 def _plain(quoted: str) -> str:
@@ -180,27 +138,19 @@ def _plain(quoted: str) -> str:
     return value if isinstance(value, str) else quoted[1:-1]
 
 
-def _told(error: Exception, text: str, strict: json.JSONDecodeError) -> tuple[str, int]:
+def _mistake(error: Exception, text: str, strict: json.JSONDecodeError) -> tuple[str, int]:
     """Return what is wrong and at which character: JSON5's word where the text is JSON5, else JSON's."""
     kind = type(error).__name__.removeprefix("Json5")
-    if kind == "NestingTooDeep":
-        return "it is nested too deeply", min(int(match[1]) - 1, len(text)) if (
-            match := _OFFSET.search(str(error))
-        ) else 0
-    if kind == "EOF":
-        return "the text ends before it is complete", len(text.rstrip())
     match = _OFFSET.search(str(error))
     offset = min(int(match[1]) - 1, len(text)) if match else strict.pos
+    if kind == "NestingTooDeep":
+        return "it is nested too deeply", offset if match else 0
+    if kind == "EOF":
+        return "the text ends before it is complete", len(text.rstrip())
     # pyjson5 names the beginning of a value that breaks; JSON's own scanner is exact where it came as far.
-    offset = max(offset, strict.pos) if strict.pos < len(text) and "//" not in text and "/*" not in text else offset
+    if strict.pos < len(text) and "//" not in text and "/*" not in text:
+        offset = max(offset, strict.pos)
     there = text[offset : offset + 1]
     if kind == "ExtraData":
         return "something follows the value", offset
-    return (f"{there!r} cannot stand here" if there.strip() else "something is missing here"), offset
-
-
-def _hint(text: str, offset: int) -> str | None:
-    before = text[:offset].rstrip()
-    if text[offset : offset + 1] in ("'", '"') and before and before[-1] not in ",{[:":
-        return "a comma is missing before it"
-    return None
+    return (f"unexpected {there!r}" if there.strip() else "something is missing here"), offset

@@ -1,13 +1,13 @@
-"""Prompts as HELM's adapters make them (0.5.16): blocks of instructions, demonstrations and the evaluated instance.
+"""Prompts as HELM's adapters make them (0.5.16): blocks of instructions, shots and the evaluated instance.
 
 A prompt is one text there, and one user message for chat models. The pieces keep their origins through HELM's
-substitutions, which run over the whole prompt. Demonstrations are chosen in helm_shots.py, windows in helm_window.py.
+substitutions, which run over the whole prompt. Shots are chosen in shots.py, prompts cut to a window in window.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -16,8 +16,8 @@ from pytest_promptfmt.core.errors import LimitExceededError, RenderError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Message, Origin, Part, Span, Turn
-from pytest_promptfmt.core.task import Doc
-from pytest_promptfmt.systems.helm.helm_spec import AdapterSpec
+from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
+from pytest_promptfmt.systems.helm.instances import Row
 
 SUBSTITUTION_SECONDS: Final = 10.0
 """How long the substitutions of one prompt may take."""
@@ -25,47 +25,6 @@ SUBSTITUTION_SECONDS: Final = 10.0
 NO_CORRECT: Final = "n/a"
 CALIBRATION_INPUT: Final = "Answer:"
 RELEVANT, IRRELEVANT = "Yes", "No"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A doc as the adapters see it. `correct` are the indices of the right references."""
-
-    text: str
-    references: tuple[str, ...]
-    correct: tuple[int, ...]
-    is_train: bool = False
-    chain_of_thought: str = ""
-    messages: tuple[Mapping[str, Any], ...] | None = None
-
-    @classmethod
-    def of(cls, doc: Doc, *, is_train: bool = False) -> Row:
-        """Return the row of a doc with the columns `input`, `references`, `correct` (or `answer`) and more."""
-        given = doc.get("references")
-        references = tuple(str(each) for each in given) if isinstance(given, list | tuple) else ()
-        correct = doc.get("correct")
-        if isinstance(correct, list | tuple):
-            golds = tuple(each for each in correct if isinstance(each, int) and 0 <= each < len(references))
-        else:
-            golds = _gold_of(doc.get("answer"), references)
-        if not references and isinstance(doc.get("answer"), str):
-            references, golds = (doc["answer"],), (0,)
-        thought = doc.get("chain_of_thought")
-        messages = doc.get("messages")
-        return cls(
-            text=str(doc.get("input", "")),
-            references=references,
-            correct=golds,
-            is_train=is_train,
-            chain_of_thought=thought if isinstance(thought, str) else "",
-            messages=tuple(messages) if isinstance(messages, list | tuple) else None,
-        )
-
-
-def _gold_of(answer: Any, references: Sequence[str]) -> tuple[int, ...]:
-    if isinstance(answer, int) and not isinstance(answer, bool):
-        return (answer,) if 0 <= answer < len(references) else ()
-    return (references.index(answer),) if answer in references else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +42,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Built:
-    """A prompt as HELM would send it: its pieces, its text, how many demonstrations are left, whether it was cut.
+    """A prompt as HELM would send it: its pieces, its text, how many shots are left, whether it was cut.
 
     `roles` are those of the messages that the pieces name. `answer` is the number of characters at the end that HELM
     scores where a reference is part of the prompt.
@@ -103,7 +62,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Block:
-    """One example: what is asked, the answer, and what stands behind it."""
+    """One example: what is asked, the answer, and what follows it."""
 
     asked: list[Span]
     answer: list[Span] = field(default_factory=list)
@@ -127,9 +86,9 @@ class PromptBuilder:
         reference: int | None = None,
         recorded: str = "",
     ) -> Built:
-        """Return the prompt of a row after its demonstrations; `reference` is the one that it is about, if any.
+        """Return the prompt of a row after its shots; `reference` is the one that it is about, if any.
 
-        `recorded` is the text of demonstrations that stand in place of `train`, with what separates them.
+        `recorded` is the text of shots that replace `train`, with what separates them.
         """
         pieces: list[Piece] = []
         roles: list[str] = []
@@ -152,8 +111,8 @@ class PromptBuilder:
                 add("user", content, [space])
                 add("assistant", block.answer, [*block.rest, *([self._gap(number)] if block is blocks[-1] else [])])
         if recorded:
-            told = "recorded demonstrations"
-            add("system", [self._span(recorded, told, None, "description", column=told)])
+            name = "recorded shots"
+            add("system", [self._span(recorded, name, None, "description", column=name)])
         block = self._examples(row, None, include_output=include_output, reference=reference)[0]
         suffix = self._span(self.spec.global_suffix, "global_suffix", None)
         scored = 0
@@ -171,7 +130,7 @@ class PromptBuilder:
     # -- one example -----------------------------------------------------------------------------------------------
 
     def _examples(self, row: Row, shot: int | None, *, include_output: bool, reference: int | None) -> list[_Block]:
-        """Return the blocks that a row gives: one, but for each reference one of a ranked demonstration."""
+        """Return the blocks that a row gives: one, but for each reference one of a ranked shot."""
         if self.spec.method == "ranking_binary":
             return self._ranked(row, shot, include_output=include_output, reference=reference)
         spec = self.spec
@@ -179,7 +138,7 @@ class PromptBuilder:
         if spec.is_joint:
             for index, text in enumerate(row.references):
                 asked += [
-                    self._span(self._prefix(index), "reference_prefix", shot),
+                    self._span(self._labelled(spec.reference_text, index), "reference_prefix", shot),
                     self._span(text, "references", shot, column="references"),
                     self._span(spec.reference_suffix, "reference_suffix", shot),
                 ]
@@ -213,7 +172,7 @@ class PromptBuilder:
             asked.append(self._span(spec.output_prefix, "output_prefix", shot))
             rest = [self._suffix(shot), *([self._gap(shot)] if index < len(row.references) - 1 else [])]
             blocks.append(_Block(asked, [self._span(label, "tags", shot, "answer", column="correct")], rest))
-        # A demonstration without references is an empty block, which still is one between two instance prefixes.
+        # A shot without references is an empty block, which still is one between two instance prefixes.
         return blocks or [_Block([])]
 
     def _input(self, row: Row, shot: int | None) -> list[Span]:
@@ -231,8 +190,9 @@ class PromptBuilder:
         if spec.is_joint:
             # HELM decides by the text: a label that reads `n/a` would be taken for none.
             output = NO_CORRECT
+            label_of = spec.reference_text if spec.method.endswith("chain_of_thought") else spec.label
             for index in row.correct:
-                label = self._prefix(index) if spec.method.endswith("chain_of_thought") else self._label(index)
+                label = self._labelled(label_of, index)
                 if output == NO_CORRECT:
                     output = label
                 elif spec.multi_label:
@@ -240,26 +200,16 @@ class PromptBuilder:
             return output
         if reference is not None:
             return row.references[reference]
-        golds = [row.references[index] for index in row.correct]
-        if spec.multi_label:
-            return ", ".join(golds) if golds else NO_CORRECT
-        return golds[0] if golds else NO_CORRECT
+        golds = row.golds if spec.multi_label else row.golds[:1]
+        return ", ".join(golds) if golds else NO_CORRECT
 
-    def _label(self, index: int) -> str:
+    def _labelled(self, label: Callable[[int], str], index: int) -> str:
         try:
-            return self.spec.label(index)
+            return label(index)
         except ValueError as error:
-            raise self._no_label(error) from error
-
-    def _prefix(self, index: int) -> str:
-        try:
-            return self.spec.reference_text(index)
-        except ValueError as error:
-            raise self._no_label(error) from error
-
-    def _no_label(self, error: ValueError) -> RenderError:
-        key = "reference_prefix_characters" if self.spec.reference_prefix_characters else "reference_prefix"
-        return RenderError(str(error), position=self._where("adapter_spec", key), hint="HELM 0.5.16 fails here")
+            key = "reference_prefix_characters" if self.spec.reference_prefix_characters else "reference_prefix"
+            position = self._where("adapter_spec", key)
+            raise RenderError(str(error), position=position, hint="HELM 0.5.16 fails here") from error
 
     # -- spans -----------------------------------------------------------------------------------------------------
 
@@ -348,9 +298,9 @@ def _without_trailing_space(spans: Sequence[Span]) -> tuple[list[Span], Span]:
 
 
 def turns_of(built: Built, profile: Profile) -> tuple[Turn, ...]:
-    """Return the turns of a prompt: demonstrations apart in plain text, one user message for a chat template.
+    """Return the turns of a prompt: shots apart in plain text, one user message for a chat template.
 
-    HELM's clients send a prompt as one user message, whatever demonstrations are in it.
+    HELM's clients send a prompt as one user message, whatever shots are in it.
     """
     if profile.chat_template is not None:
         return (Turn.of((Message("user", tuple(piece.span for piece in built.pieces)),)),)

@@ -65,9 +65,9 @@ class Window:
 
 
 def fitted(make: Callable[[int], Built], shots: int, max_tokens: int, window: Window) -> Built:
-    """Return the prompt that fits: demonstrations dropped from the end, then the text cut from the right.
+    """Return the prompt that fits: shots dropped from the end, then the text cut from the right.
 
-    `make` builds the prompt with so many demonstrations. A prompt without demonstrations always goes through the
+    `make` builds the prompt with so many shots. A prompt without shots always goes through the
     tokenizer and back, and is replaced where it comes back shorter; so the end of the question is lost first.
     """
     for kept in range(shots, 0, -1):

@@ -1,4 +1,4 @@
-"""Which demonstrations HELM's adapters show (0.5.16): drawn once per trial, balanced over the right answers."""
+"""Which shots HELM's adapters show (0.5.16): drawn once per trial, balanced over the right answers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from itertools import cycle
 
 from pytest_promptfmt.core.errors import RenderError
-from pytest_promptfmt.systems.helm.layout import Row
+from pytest_promptfmt.systems.helm.instances import Row
 
 
 def draw_rows(rows: Sequence[Row], count: int, *, trial: int, sample: bool = True) -> list[Row]:
-    """Return the demonstrations of a trial, in the order they are shown: `count`, or all where there are fewer.
+    """Return the shots of a trial, in the order they are shown: `count`, or all where there are fewer.
 
     The trial's number is the seed of Python's generator. Rows are grouped by the text of their first right
     reference; groups take turns, the largest first and equal ones shuffled; rows without a right reference come last.
@@ -38,7 +38,7 @@ def draw_rows(rows: Sequence[Row], count: int, *, trial: int, sample: bool = Tru
             break
         if len(drawn) == labelled:
             raise RenderError(
-                f"HELM 0.5.16 loops for ever here: {wanted} demonstrations are wanted, only {labelled} of"
+                f"HELM 0.5.16 loops for ever here: {wanted} shots are wanted, only {labelled} of"
                 f" {len(rows)} training instances have a right reference, and it never gets to the others",
                 hint="tag a reference of each training instance as correct, or lower max_train_instances",
             )
@@ -47,8 +47,7 @@ def draw_rows(rows: Sequence[Row], count: int, *, trial: int, sample: bool = Tru
     missing = wanted - len(drawn)
     if missing > len(unlabelled):
         raise RenderError(
-            f"HELM 0.5.16 fails here: an empty right reference ends the draw after {len(drawn)} of {wanted}"
-            " demonstrations",
+            f"HELM 0.5.16 fails here: an empty right reference ends the draw after {len(drawn)} of {wanted} shots",
             hint="give each right reference of the training instances a text",
         )
     return drawn + generator.sample(unlabelled, missing)

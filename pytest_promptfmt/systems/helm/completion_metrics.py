@@ -1,4 +1,4 @@
-"""HELM's completion metrics and its output mapping (0.5.16).
+"""HELM's completion metrics and its output mapping (0.5.16), also in the shape of lm-eval's filters and metrics.
 
 Each metric takes one gold text and one completion; a doc's score is the best over its golds.
 """
@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
+
+from pytest_promptfmt.core.task import Doc
+from pytest_promptfmt.systems.helm.instances import Row
+from pytest_promptfmt.systems.helm.request_states import Completion, most_likely_first
 
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
@@ -17,29 +21,29 @@ _FINAL_NUMBER: Final = re.compile(r"-?[\d,]+(?:.\d+)?")
 
 
 def mapped_output(text: str, mapping: Mapping[str, str] | None, pattern: str | None = None) -> str | None:
-    """Return what a completion means: stripped, cut to the pattern's first match, looked up; None when it is no key.
+    """Return what a completion means: stripped, cut to the pattern's first match, looked up; None if it is not a label.
 
     Without a mapping the stripped completion itself.
     """
+    return mapping.get(_label(text, pattern)) if mapping else text.strip()
+
+
+def _label(text: str, pattern: str | None) -> str:
     text = text.strip()
-    if not mapping:
+    if pattern is None:
         return text
-    if pattern is not None:
-        match = re.search(pattern, text)
-        if match is None:
-            return None
-        text = match[1] if match.re.groups else match[0]
-    return mapping.get(text)
+    match = re.search(pattern, text)
+    return "" if match is None else match[1] if match.re.groups else match[0]
 
 
 def normalised(text: str, *, keep_articles: bool = False) -> str:
-    """Return the text in small letters, without ASCII punctuation, articles and repeated blanks."""
+    """Return the text in small letters, without ASCII punctuation, articles and repeated spaces."""
     text = text.lower().translate(_NO_PUNCTUATION)
     return " ".join((text if keep_articles else _ARTICLES.sub(" ", text)).split())
 
 
 def exact_match(gold: str, completion: str) -> float:
-    """Return 1.0 for equal texts without outer blanks; an empty completion is never right."""
+    """Return 1.0 for equal texts without outer whitespace; an empty completion is never right."""
     return float(bool(completion) and gold.strip() == completion.strip())
 
 
@@ -95,7 +99,7 @@ def _sets(gold: str, completion: str) -> tuple[set[str], set[str]]:
 
 
 def exact_set_match(gold: str, completion: str) -> float:
-    """Return 1.0 for equal sets: what stands after the last " is ", split at " and ", in the first line."""
+    """Return 1.0 for equal sets: what follows the last " is ", split at " and ", in the first line."""
     golds, found = _sets(gold, completion)
     return float(golds == found)
 
@@ -140,7 +144,7 @@ def best_over_golds(metric: str, golds: Sequence[str], completion: str | None) -
 def score_completions(
     metrics: Sequence[str],
     golds: Sequence[str],
-    completions: Sequence[tuple[str, float]],
+    completions: Sequence[Completion],
     *,
     mapping: Mapping[str, str] | None = None,
     pattern: str | None = None,
@@ -151,8 +155,7 @@ def score_completions(
     `completions` are texts with their log-probabilities. `name` is the best over the golds for the most probable
     completion, `name@k` the best over all of them; what maps to nothing scores 0.
     """
-    ordered = sorted(completions, key=lambda each: -each[1])
-    answers = [mapped_output(text, mapping, pattern) for text, _ in ordered]
+    answers = [mapped_output(text, mapping, pattern) for text, _ in most_likely_first(completions)]
     scores: dict[str, float] = {}
     for name in metrics:
         each = [best_over_golds(name, golds, answer) for answer in answers]
@@ -160,3 +163,33 @@ def score_completions(
         if num_outputs != 1:
             scores[f"{name}@{num_outputs}"] = max(each, default=0.0)
     return scores
+
+
+class HelmOutput:
+    """lm-eval's filter that reads a completion as HELM does: stripped; with labels, the one that it is.
+
+    A completion that is not a label gives an empty text.
+    """
+
+    def __init__(self, pattern: str | None = None) -> None:
+        self._pattern = pattern
+
+    def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
+        """Return one list for each doc."""
+        return [[self._read(text, doc) for text in repeats] for repeats, doc in zip(resps, docs, strict=True)]
+
+    def _read(self, text: str, doc: Doc) -> str:
+        mapping = doc.get("output_mapping")
+        if not isinstance(mapping, Mapping):
+            return text.strip()
+        label = _label(text, self._pattern)
+        return label if label in mapping else ""
+
+
+def helm_results(metrics: Sequence[str], doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+    """Return the metrics of one doc by name: the best over its right references, for what `HelmOutput` read."""
+    answer: str | None = str(results[0][0] if isinstance(results[0], list) else results[0])
+    mapping = doc.get("output_mapping")
+    if isinstance(mapping, Mapping):
+        answer = mapping.get(answer)
+    return {name: best_over_golds(name, Row.of(doc).golds, answer) for name in metrics}

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.prompt import Origin, Span
-from pytest_promptfmt.systems.helm.helm_shots import draw_rows
-from pytest_promptfmt.systems.helm.helm_spec import AdapterSpec
-from pytest_promptfmt.systems.helm.layout import CALIBRATION_INPUT, Built, Piece, PromptBuilder, Row
+from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
+from pytest_promptfmt.systems.helm.instances import Row
+from pytest_promptfmt.systems.helm.layout import CALIBRATION_INPUT, Built, Piece, PromptBuilder
+from pytest_promptfmt.systems.helm.shots import draw_rows
 from pytest_promptfmt.systems.helm.window import Window, fitted, language_windows
 
 
@@ -33,11 +34,11 @@ class HelmRequest:
 
 
 class HelmAdapter:
-    """Makes the requests of instances by a spec, with demonstrations from the training rows.
+    """Makes the requests of instances by a spec, with shots from the training rows.
 
-    `recorded` are demonstrations of trials as a run recorded them, where the rows they were made of are not known;
+    `recorded` are shots of trials as a run recorded them, where the rows they were made of are not known;
     with a window they are kept as they are. `trials` is how many of the trials are made.
-    Raises RenderError on construction where HELM's choice of demonstrations never ends or fails, later where its
+    Raises RenderError on construction where HELM's choice of shots never ends or fails, later where its
     labels run out.
     """
 
@@ -112,7 +113,7 @@ class HelmAdapter:
 
     def _ranking(self, shots: Sequence[Row], row: Row) -> Iterator[HelmRequest]:
         for index in range(len(row.references)):
-            prompt = self._prompt(shots, replace(row, is_train=False), reference=index)
+            prompt = self._prompt(shots, replace(row, split=None), reference=index)
             yield HelmRequest(prompt=prompt, reference_index=index, mode="original", parameters=self._sampled())
 
     def _language(self, _shots: Sequence[Row], row: Row) -> Iterator[HelmRequest]:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.systems.helm.helm_metrics import normalised
-from pytest_promptfmt.systems.helm.helm_source import HelmSource
-from pytest_promptfmt.systems.helm.helm_tasks import helm_source
-from pytest_promptfmt.systems.helm.window import CUT
+from pytest_promptfmt.systems.helm.file_rules import file_of
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.systems.helm.adapter_files import AdapterFile
 
 _SPEC: Final = "adapter_spec"
 _SHOWN: Final = 60
 
 
-def _joint(view: TaskView) -> HelmSource | None:
-    source = helm_source(view.task)
-    return source if source is not None and source.spec.is_joint else None
+def _joint(view: TaskView) -> AdapterFile | None:
+    file = file_of(view)
+    return file if file is not None and file.spec.is_joint else None
 
 
 @check("PF156", "helm-labels-run-out", severity=Severity.ERROR, family=Family.HELM)
@@ -48,12 +48,12 @@ def helm_labels_run_out(view: TaskView) -> Iterator[Finding]:
     Real: HELM 0.5.16 with eleven references and `1) `, or twenty-eight and `A. `.
 
     """
-    source = _joint(view)
-    if source is None or source.spec.reference_prefix_characters:
+    file = _joint(view)
+    if file is None or file.spec.reference_prefix_characters:
         return
-    most = max((len(row.doc["references"]) for row in source.rows), default=0)
+    most = max((len(row.references) for row in file.first.rows), default=0)
     try:
-        labels = [source.spec.label(index) for index in range(most)]
+        labels = [file.spec.label(index) for index in range(most)]
     except ValueError:
         return  # rendering says why
     odd = [label for label in labels if not label.isalnum() or _kind_of(label) != _kind_of(labels[0])]
@@ -72,7 +72,7 @@ def _kind_of(label: str) -> tuple[bool, bool]:
 
 @check("PF157", "helm-prefix-replaced", severity=Severity.ERROR, family=Family.HELM)
 def helm_prefix_replaced(view: TaskView) -> Iterator[Finding]:
-    """Report a reference prefix in which the label's letter stands more than once.
+    """Report a reference prefix in which the label's letter appears more than once.
 
     Why: HELM takes the first letter or digit of the prefix as the label of the first reference, and for the others
     replaces it everywhere: `Answer A: ` becomes `Bnswer B: `.
@@ -85,23 +85,23 @@ def helm_prefix_replaced(view: TaskView) -> Iterator[Finding]:
         # file: example.json
         {"adapter_spec": {"method": "multiple_choice_joint", "reference_prefix": "(A) "}}
 
-    Fix: leave words out of the prefix; its first letter or digit must be the label, and stand there once.
+    Fix: leave words out of the prefix; its first letter or digit must be the label, and appear once.
 
     Real: HELM #2809 (other reference prefixes).
 
     """
-    source = _joint(view)
-    if source is None:
+    file = _joint(view)
+    if file is None:
         return
-    prefix = source.spec.reference_prefix
+    prefix = file.spec.reference_prefix
     first = next((character for character in prefix if character.isalnum()), "")
     if first and prefix.count(first) > 1:
         try:
-            second = source.spec.reference_text(1)
+            second = file.spec.reference_text(1)
         except ValueError:
             return
         yield Finding(
-            message="the label's letter stands more than once in reference_prefix, and HELM replaces it everywhere",
+            message="the label's letter appears more than once in reference_prefix, and HELM replaces it everywhere",
             saw=f"{prefix!r} becomes {second!r}",
             do="leave words out of the prefix",
             keys=(_SPEC, "reference_prefix"),
@@ -113,7 +113,7 @@ def helm_stop_dropped(view: TaskView) -> Iterator[Finding]:
     r"""Report stop sequences of a method that never sends them.
 
     Why: HELM's joint multiple choice always sends an empty list, and relies on max_tokens. With more than one token
-    the completion goes on behind the label and is none of the labels any more.
+    the completion continues after the label and is no longer one of the labels.
 
     Example:
         # file: example.json
@@ -128,10 +128,10 @@ def helm_stop_dropped(view: TaskView) -> Iterator[Finding]:
     Real: HELM 0.5.16, MultipleChoiceJointAdapter.
 
     """
-    source = helm_source(view.task)
-    if source is None:
+    file = file_of(view)
+    if file is None:
         return
-    spec = source.spec
+    spec = file.spec
     if spec.stop_sequences and (spec.is_joint or spec.is_separate):
         yield Finding(
             message=f"the method {spec.method} sends no stop sequences",
@@ -160,18 +160,20 @@ def helm_gold_normalised_away(view: TaskView) -> Iterator[Finding]:
           {"instance": {"input": {"text": "Which vitamin is retinol?"}, "split": "test",
                         "references": [{"output": {"text": "vitamin A"}, "tags": ["correct"]}]}}]}
 
-    Fix: write answers that have a word or a number of their own, or score by exact_match alone.
+    Fix: write answers that have a word or a number that is left, or score by exact_match alone.
 
     Real: HELM 0.5.16: quasi_prefix_exact_match of `A` and `Berlin` is 1.
 
     """
-    source = helm_source(view.task)
-    if source is None or not any("quasi" in name or name.startswith("f1") for name in source.metrics):
+    file = file_of(view)
+    if file is None or not any("quasi" in name or name.startswith("f1") for name in file.metrics):
         return
-    if source.spec.is_separate or source.spec.method in ("language_modeling", "ranking_binary"):
+    if file.spec.is_separate or file.spec.method in ("language_modeling", "ranking_binary"):
         return
-    for row in source.rows:
-        texts, correct = row.doc["references"], row.doc["correct"]
+    from pytest_promptfmt.systems.helm.completion_metrics import normalised  # only where there is such a file
+
+    for row in file.first.rows:
+        texts, correct = row.references, row.correct
         for index in correct:
             if not normalised(texts[index]):
                 yield Finding(
@@ -196,8 +198,8 @@ def helm_gold_normalised_away(view: TaskView) -> Iterator[Finding]:
 def helm_question_cut(view: TaskView) -> Iterator[Finding]:
     """Report a prompt that loses the end of its question, and the cue for the answer, to the model's window.
 
-    Why: HELM drops demonstrations until a prompt fits. When none are left it cuts the text from the right: the model is
-    asked half a question, and not told to answer.
+    Why: HELM drops shots until a prompt fits. When none are left it cuts the text from the right: the model is
+    given half a question, and no cue to answer.
 
     Example:
         # file: example.json
@@ -218,8 +220,10 @@ def helm_question_cut(view: TaskView) -> Iterator[Finding]:
     Real: HELM 0.5.16, in-context learning adapter.
 
     """
-    if helm_source(view.task) is None:
+    if file_of(view) is None:
         return
+    from pytest_promptfmt.systems.helm.window import CUT  # only where there is such a file
+
     for instance in view.instances:
         for prompt in instance.prompts:
             if prompt.spans and prompt.spans[-1].origin.key == CUT:
@@ -252,10 +256,10 @@ def helm_scored_tail(view: TaskView) -> Iterator[Finding]:
     Real: HELM 0.5.16 with its own defaults, `Output: ` and `\n`: off by one token.
 
     """
-    source = helm_source(view.task)
-    if source is None or not source.spec.is_separate:
+    file = file_of(view)
+    if file is None or not file.spec.is_separate:
         return
-    spec = source.spec
+    spec = file.spec
     for key, is_odd, do in (
         ("output_prefix", not spec.output_prefix.endswith(" "), "let it end with a space"),
         ("output_suffix", bool(spec.output_suffix), 'write "output_suffix": ""'),
@@ -274,7 +278,7 @@ def helm_scored_tail(view: TaskView) -> Iterator[Finding]:
 def helm_labels_never_map(view: TaskView) -> Iterator[Finding]:
     """Report instances whose right labels are shown as a list, which HELM maps to nothing.
 
-    Why: with multi_label demonstrations show `A, C`, and a model that answers so scores 0: the mapping knows single
+    Why: with multi_label shots show `A, C`, and a model that answers so scores 0: the mapping knows single
     labels alone.
 
     Example:
@@ -295,14 +299,14 @@ def helm_labels_never_map(view: TaskView) -> Iterator[Finding]:
     Real: HELM 0.5.16, MultipleChoiceJointAdapter and compute_reference_metrics.
 
     """
-    source = _joint(view)
-    if source is None or not source.spec.multi_label:
+    file = _joint(view)
+    if file is None or not file.spec.multi_label:
         return
-    for row in source.rows:
-        if len(row.doc["correct"]) > 1:
+    for row in file.first.rows:
+        if len(row.correct) > 1:
             yield Finding(
                 message="several labels are right at once, and no completion with all of them maps to anything",
-                saw=str(row.doc.get("label", "")),
+                saw=str(row.labels(file.spec).get("label", "")),
                 do="use the method generation, or tag one reference as correct",
                 keys=(_SPEC, "multi_label"),
             )
@@ -329,13 +333,13 @@ def helm_prefix_unused(view: TaskView) -> Iterator[Finding]:
     Real: a format for data providers whose example is no multiple choice and has a reference_prefix.
 
     """
-    source = helm_source(view.task)
-    if source is None or source.spec.is_joint or source.spec.method == "ranking_binary":
+    file = file_of(view)
+    if file is None or file.spec.is_joint or file.spec.method == "ranking_binary":
         return
-    written = source.file.top.get(_SPEC)
+    written = file.top.get(_SPEC)
     if isinstance(written, dict) and "reference_prefix" in written:
         yield Finding(
-            message=f"the method {source.spec.method} shows no reference_prefix",
+            message=f"the method {file.spec.method} shows no reference_prefix",
             saw=repr(written["reference_prefix"]),
             do="leave it out",
             keys=(_SPEC, "reference_prefix"),

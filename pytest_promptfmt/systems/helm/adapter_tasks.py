@@ -1,0 +1,194 @@
+"""HELM adapter files as tasks: objects with `adapter_spec`, with or without the request states of a run (0.5.16)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_promptfmt.core.errors import Position, SourceError
+from pytest_promptfmt.core.task import Dataset, OutputType, Task, TaskDocs
+from pytest_promptfmt.systems import TaskFile
+from pytest_promptfmt.systems.helm import SYSTEM
+from pytest_promptfmt.systems.helm.adapter_files import RUN_SPEC, SCENARIO_STATE, AdapterFile, read_adapter_file
+from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
+from pytest_promptfmt.systems.helm.completion_metrics import HelmOutput, helm_results
+from pytest_promptfmt.systems.helm.instance_docs import instance_docs
+from pytest_promptfmt.systems.helm.references import REFERENCE_METRIC, helm_reference_results
+from pytest_promptfmt.systems.lm_eval.task_config import check_name
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.core.recorded import RecordedPrompts, RecordedScores
+    from pytest_promptfmt.systems.helm.assembler import HelmAssembler
+
+MOST_TRIALS: Final = 100
+"""How many trials, each with its own shots, are rendered where `promptfmt.trials` names no number."""
+
+_GENERIC_STEMS: Final = frozenset({"scenario_state", "run_spec"})
+
+
+@dataclass(frozen=True)
+class HelmAssembly:
+    """Puts a task's prompts together as the adapter of a file does, for so many of its trials."""
+
+    file: AdapterFile = field(repr=False)
+    trials: int = MOST_TRIALS
+
+    @property
+    def spec(self) -> AdapterSpec:
+        """Return the spec of the adapter."""
+        return self.file.spec
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Return the method, that it was inferred where the file names none, and trials that are not rendered."""
+        method = self.spec.method
+        facts = {"method": f"{method}, inferred" if self.file.read.method_is_inferred else method}
+        if self.spec.num_train_trials > self.trials and method != "language_modeling":
+            facts["trials"] = f"{self.trials} of {self.spec.num_train_trials}"
+        return facts
+
+    def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> HelmAssembler:
+        """Return what makes the instances; raises RenderError where HELM's choice of shots fails."""
+        from pytest_promptfmt.systems.helm.assembler import HelmAssembler  # only where prompts are rendered
+
+        return HelmAssembler(task, self, docs, num_fewshot)
+
+    @property
+    def has_recorded_prompts(self) -> bool:
+        """Return whether the file holds prompts that were sent, or is too large to have been read to its end."""
+        return self.file.first.has_prompts or self.file.whole is None
+
+    @property
+    def has_recorded_answers(self) -> bool:
+        """Return whether the file holds completions that are answers."""
+        if not self.file.first.has_results or self.spec.method == "language_modeling":
+            return False
+        return self.spec.method != "ranking_binary" or self.file.ranking is not None
+
+    def recorded_prompts(self) -> RecordedPrompts:
+        """Return how the recorded prompts compare with ours."""
+        from pytest_promptfmt.systems.helm.recorded_prompts import compare_recorded
+
+        return compare_recorded(self.file)
+
+    def recorded_scores(self) -> RecordedScores:
+        """Return the scores of the recorded completions."""
+        from pytest_promptfmt.systems.helm.recorded_answers import score_recorded
+
+        return score_recorded(self.file)
+
+
+def read_adapter_task(path: Path) -> TaskFile | None:
+    """Return the task of an adapter file, None for other JSON; raises SourceError for a file that cannot be read."""
+    path = Path(path)
+    if path.name == RUN_SPEC and path.with_name(SCENARIO_STATE).exists():
+        return None  # the same adapter, and nothing else to show
+    file = read_adapter_file(path)
+    if file is None:
+        return None
+    task = _task(path, file)
+    return TaskFile(path=path, tasks=(task,), names=(task.name,), problems=file.bad)
+
+
+def _task(path: Path, file: AdapterFile) -> Task:
+    spec, metrics = file.spec, file.metrics
+
+    def locate(keys: tuple[str | int, ...]) -> Position | None:
+        if keys == ("task",):
+            return file.locate(("adapter_spec",))
+        if keys[:2] == ("metadata", "promptfmt"):
+            return file.locate(("promptfmt", *keys[2:]))
+        return file.locate(keys) or (file.locate(("adapter_spec", *keys)) if keys[0] != "adapter_spec" else None)
+
+    has_choices = spec.is_joint or spec.asks_references
+    lists_choices = spec.is_joint or spec.is_separate
+    fields = {
+        "question": "{{input}}",
+        "choices": "{{references}}" if lists_choices else None,
+        "answer": "answer_index" if lists_choices else "{{answer}}",
+    }
+    plain = Task(
+        name=_name(path, file),
+        path=path,
+        system=SYSTEM.name,
+        output_type="multiple_choice" if has_choices else "generate_until",
+        doc_to_text="{{input}}",
+        doc_to_choice="{{references}}" if has_choices else None,
+        doc_to_target="answer_index" if has_choices else "{{answer}}",
+        metadata=MappingProxyType({"promptfmt": {"fields": fields, **file.own}}),
+        dataset=Dataset(training_split="train", test_split="test"),
+        locate=locate,
+    )
+    target = "label" if spec.is_joint else "answer_index" if spec.is_separate else "answer"
+    task = replace(
+        plain,
+        output_type=_output_type(spec),
+        doc_to_text="input",
+        doc_to_target="input" if spec.method == "language_modeling" else target,
+        doc_to_choice="references" if spec.is_separate else None,
+        target_delimiter=spec.output_prefix[len(spec.output_prefix.rstrip()) :],
+        fewshot_delimiter=spec.output_suffix + spec.instance_prefix,
+        num_fewshot=0 if spec.method in ("chat", "language_modeling") else spec.max_train_instances,
+        dataset=replace(plain.dataset, given=partial(instance_docs, file, plain)),
+        assembly=HelmAssembly(file, _trials(file)),
+        config=MappingProxyType({"adapter_spec": file.top["adapter_spec"]}),
+    )
+    if task.output_type == "generate_until":
+        steps = [{"function": partial(HelmOutput, spec.output_mapping_pattern)}, {"function": "take_first"}]
+        return replace(
+            task,
+            generation_kwargs=generation_kwargs(spec),
+            metric_list=[{"metric": name, "aggregation": "mean"} for name in metrics],
+            filter_list=[{"name": "helm", "filter": steps}],
+            process_results=partial(helm_results, metrics),
+        )
+    if spec.is_separate:
+        return replace(
+            task,
+            metric_list=[{"metric": REFERENCE_METRIC, "aggregation": "mean", "higher_is_better": True}],
+            process_results=partial(helm_reference_results, spec.method.endswith("calibrated")),
+        )
+    return task
+
+
+def _output_type(spec: AdapterSpec) -> OutputType:
+    if spec.method == "language_modeling":
+        return "loglikelihood_rolling"
+    return "multiple_choice" if spec.is_separate else "generate_until"
+
+
+def generation_kwargs(spec: AdapterSpec) -> dict[str, Any]:
+    """Return what HELM asks of a model, by lm-eval's names where it has one; joint methods send no stop sequences."""
+    number = {"num_completions": spec.num_outputs}
+    return {
+        "until": [] if spec.is_joint else list(spec.stop_sequences),
+        "max_gen_toks": spec.max_tokens,
+        "temperature": float(spec.temperature),
+        "do_sample": spec.temperature > 0,
+        **({"num_completions": 1, "top_k_per_token": spec.num_outputs} if spec.is_joint else number),
+    }
+
+
+def _trials(file: AdapterFile) -> int:
+    trials = file.own.get("trials", MOST_TRIALS)
+    if type(trials) is not int or trials < 1:
+        raise SourceError(
+            f"promptfmt.trials is {trials!r}",
+            position=file.locate(("promptfmt", "trials")),
+            hint="how many trials are rendered, from 1",
+        )
+    return trials
+
+
+def _name(path: Path, file: AdapterFile) -> str:
+    """Return the name of the task: the written one, that of the file, or of the run's folder for the files of HELM."""
+    written, position = file.own.get("task"), file.locate(("promptfmt", "task"))
+    if not isinstance(written, str | None):
+        raise SourceError("promptfmt.task must be a text", position=position)
+    name = written or (file.path.parent.name if path.stem in _GENERIC_STEMS else path.stem)
+    check_name(name, position or Position(path))
+    return name
