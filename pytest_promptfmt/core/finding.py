@@ -49,9 +49,9 @@ class Family(StrEnum):
 class Finding:
     """One thing a rule has to say.
 
-    `message` is the same for all findings that are alike, and must not name docs or tasks: equal messages are one
-    entry of a report. `saw` is the text that was seen, `do` what to do now. The place is a key path of the
-    configuration (`keys`) or a `position` of its own; besides it the number of the doc (from 0), the doc's `field`, and
+    `message` is the same for the same mistake, and must not name docs or tasks: equal messages are one entry of a
+    report. `saw` is the text that was seen, `do` what to do now. The place is a key path of the
+    configuration (`keys`) or a `position`; besides it the number of the doc (from 0), the doc's `field`, and
     the characters of the prompt (`span`, from 0). `severity` may be milder than the rule's own.
     """
 
@@ -110,10 +110,10 @@ class Reported(Finding):
             details.append(f"characters {first}–{end}" if end > first else f"character {first}")
         if self.profiles:
             details.append(f"profile{'s' if len(self.profiles) > 1 else ''} {', '.join(self.profiles)}")
-        told = ", ".join(details)
+        shown_details = ", ".join(details)
         if self.position is None:
-            return told
-        return f"{self.position} ({told})" if told else str(self.position)
+            return shown_details
+        return f"{self.position} ({shown_details})" if shown_details else str(self.position)
 
     @property
     def by_profile(self) -> Iterable[tuple[str, str]]:
@@ -183,12 +183,12 @@ def identity(code: str, file: str, task: str, profile: str, finding: Finding) ->
 
 
 def stable_key(same: str, number: int = 0) -> str:
-    """Return a short digest of an `identity`; `number` (from 0) tells findings apart that share it."""
+    """Return a short digest of an `identity`; `number` (from 0) distinguishes findings that share it."""
     return sha256(f"{same}{number or ''}".encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def shown(text: str) -> str:
-    """Return a text short and on one line, with every blank that would be invisible made visible."""
+    """Return a text short and on one line, with invisible white space made visible."""
     cut = text if len(text) <= SAW_CHARACTERS else f"{text[: SAW_CHARACTERS - 1]}…"
     return show(cut)
 

@@ -14,11 +14,11 @@ CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
 """What may be wrong with a snapshot or with the way to it, the most urgent first."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Accepted:
-    """A finding or error that the baseline accepts, as a new baseline would list it.
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class BaselineEntry:
+    """One accepted finding, or error; `file` is below the rootdir, with slashes.
 
-    `entry` is the key of the entry that accepts it, "" while a baseline is written that has none yet.
+    `key` is the same in another run. `profile` is that of a rule about profiles, empty for the others.
     """
 
     file: str
@@ -27,7 +27,17 @@ class Accepted:
     message: str
     key: str
     profile: str = ""
-    entry: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A finding or error that the baseline accepts, as a new baseline would list it.
+
+    `met` is the key of the entry that accepts it, "" while a baseline is written that has none yet.
+    """
+
+    entry: BaselineEntry
+    met: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +89,7 @@ class Outcome:
         return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
 
     @property
-    def has_something_to_report(self) -> bool:
+    def is_remarkable(self) -> bool:
         """Return whether there is more to report than that a test passed."""
         said = self.findings or self.globs or self.figures or self.view or self.new_text is not None
         return self.category != "passed" or bool(said)
@@ -97,10 +107,6 @@ class Outcome:
     def misread(self, key: str, title: str) -> Outcome:
         """Return the outcome of the same item when answers are not read or scored as they should be."""
         return replace(self, category="misread", key=key, title=title)
-
-    def without_files(self) -> Outcome:
-        """Return the outcome without what only reports in files show: most of its size."""
-        return replace(self, view="", new_text=None)
 
     def to_json(self) -> dict[str, Any]:
         """Return a mapping that JSON knows, without what is as usual: it travels with every report."""
@@ -122,7 +128,7 @@ _WRITE: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "findings": lambda findings: tuple(map(Reported.from_json, findings)),
-    "accepted": lambda accepted: tuple(Accepted(**each) for each in accepted),
+    "accepted": lambda accepted: tuple(Accepted(BaselineEntry(**each["entry"]), each["met"]) for each in accepted),
     "tokenizer": lambda tokenizer: UsedTokenizer(**tokenizer),
     "globs": tuple,
     "used_globs": tuple,

@@ -90,7 +90,8 @@ class PromptfmtPlugin:
         self.outputs = read_outputs(config)
         self.baseline = BaselineRun(self.outputs.baseline, self.outputs.baseline_update, settings.rootdir)
         self.is_worker = hasattr(config, "workerinput")
-        self.tally = Tally(keeps_all=self.outputs.baseline is not None or self.outputs.needs_views)
+        needs_all = self.outputs.baseline is not None or self.outputs.needs_views
+        self.tally = Tally("none" if self.is_worker else "all" if needs_all else "remarkable")
         self.other_shards = 0
         if self.outputs.shard is not None:
             self.expected.limit_to(partial(self.outputs.shard.holds, rootdir=settings.rootdir))
@@ -291,9 +292,7 @@ class PromptfmtPlugin:
             self.tally.not_run.append(report.nodeid)
         outcome: Outcome | None = getattr(report, "promptfmt", None)
         if outcome is not None:
-            if self.is_worker:
-                outcome = outcome.without_files()  # they are the controller's to write
-            else:
+            if not self.is_worker:
                 del report.promptfmt  # pytest keeps every report to the end of the run
             repeats = self.tally.add(outcome, report.nodeid)
             report.promptfmt_repeats = repeats  # type: ignore[attr-defined]

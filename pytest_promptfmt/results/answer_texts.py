@@ -14,7 +14,7 @@ from pytest_promptfmt.snapshots.extension import Verdict
 from pytest_promptfmt.snapshots.verdicts import verdict_lines
 
 SHOWN_ROWS = 20
-"""Failing phrasings that are told with their stages."""
+"""Failing phrasings that are shown with their stages."""
 
 SHOWN_VERDICTS = 50
 """Changed verdicts of a recording that are listed."""
@@ -115,29 +115,29 @@ def recording_lines(who: str, replay: Replay, verdict: Verdict) -> Iterator[str]
     if verdict.state == "missing":
         yield f"{who}: there is no snapshot yet; {replay.summary()}"
         yield display_path(verdict.path)
-        yield from _told_lines(replay)
+        yield from _recorded_differently(replay)
         return
     old_lines, new_lines = _both(verdict)
-    yield f"{who}: {change_of(verdict) or 'what is told beside the verdicts changed'}; {replay.counts()}"
+    yield f"{who}: {change_of(verdict) or 'what is beside the verdicts changed'}; {replay.counts()}"
     changed = _changed(old_lines, new_lines)
     for number in islice(changed, SHOWN_VERDICTS):
         yield f"  record {number}: {old_lines.get(number, 'not there')} → {new_lines.get(number, 'not there')}"
     if len(changed) > SHOWN_VERDICTS:
         yield f"  … and {len(changed) - SHOWN_VERDICTS:,} more"
     if any(" to " in number for number in changed):
-        yield from _told_lines(replay)
+        yield from _recorded_differently(replay)
 
 
-def told_differently(replay: Replay) -> str:
-    """Return how many verdicts are not what the recording tells, with the first of them."""
+def differing_verdicts(replay: Replay) -> str:
+    """Return how many verdicts differ from those of the recording, with the first of them."""
     first = replay.changes[0]
-    counted = f"{replay.changed:,} of {replay.verdicts:,} verdicts are not what the recording tells"
+    counted = f"{replay.changed:,} of {replay.verdicts:,} verdicts differ from those of the recording"
     return f"{counted}, such as record {first.number}: {first.was} → {first.now}"
 
 
-def _told_lines(replay: Replay) -> Iterator[str]:
+def _recorded_differently(replay: Replay) -> Iterator[str]:
     if replay.changed:
-        yield f"{replay.changed:,} of {replay.verdicts:,} verdicts are not what the recording tells:"
+        yield f"{replay.changed:,} of {replay.verdicts:,} verdicts differ from those of the recording:"
     for change in replay.changes[:SHOWN_VERDICTS]:
         yield f"  record {change.number}, doc {change.doc_index}, {change.pipeline}: {change.was} → {change.now}"
     if replay.changed > SHOWN_VERDICTS:

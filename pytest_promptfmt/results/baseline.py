@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Final, Literal
 
 from pytest_promptfmt.core.errors import PromptfmtError, display_path
 from pytest_promptfmt.core.finding import Reported, Severity
-from pytest_promptfmt.core.outcome import Accepted, Outcome
-from pytest_promptfmt.results.baseline_file import ERROR, Baseline, Entry, error_key, read_entries
+from pytest_promptfmt.core.outcome import Accepted, BaselineEntry, Outcome
+from pytest_promptfmt.results.baseline_file import ERROR, Baseline, error_key, read_entries
 from pytest_promptfmt.results.wording import below, counted
 
 BaselineUpdate = Literal["write", "prune"]
@@ -28,8 +29,8 @@ class BaselineResult:
 
     path: Path
     accepted: int
-    removable: tuple[Entry, ...] = ()
-    written: tuple[Entry, ...] | None = None
+    removable: tuple[BaselineEntry, ...] = ()
+    written: tuple[BaselineEntry, ...] | None = None
     refused: str = ""
 
 
@@ -68,7 +69,9 @@ class BaselineRun:
             entries = next(entries_of) if finding.severity is not Severity.INFO else {}
             accepts_all = self._update == "write" and finding.severity is not Severity.INFO
             known = [each for each in finding.by_profile if accepts_all or each[0] in entries]
-            accepted += (_accepted(finding, profile, key, entries.get(profile, "")) for profile, key in known)
+            accepted += (
+                Accepted(self._entry(finding, profile, key), entries.get(profile, "")) for profile, key in known
+            )
             unknown = [profile for profile, key in finding.by_profile if (profile, key) not in known]
             if unknown:
                 new.append(finding.limited_to(unknown) if known else finding)
@@ -83,15 +86,20 @@ class BaselineRun:
         if not is_known and self._update != "write":
             return failed
         key = error_key(outcome.file, outcome.task, error.message)
-        entry = Accepted(
-            file=outcome.file,
-            task=outcome.task,
-            code=ERROR,
-            message=error.message,
+        file = below(outcome.file, self._rootdir)
+        entry = BaselineEntry(file=file, task=outcome.task, code=ERROR, message=error.message, key=key)
+        accepted = (*outcome.accepted, Accepted(entry, key if is_known else ""))
+        return replace(outcome, category="accepted", title=failed.title, accepted=accepted)
+
+    def _entry(self, finding: Reported, profile: str, key: str) -> BaselineEntry:
+        return BaselineEntry(
+            file=below(finding.file, self._rootdir),
+            task=finding.task,
+            code=finding.code,
+            message=finding.message,
             key=key,
-            entry=key if is_known else "",
+            profile=profile,
         )
-        return replace(outcome, category="accepted", title=failed.title, accepted=(*outcome.accepted, entry))
 
     def result(
         self,
@@ -112,18 +120,17 @@ class BaselineRun:
             return BaselineResult(path=self._path, accepted=0, refused=refused)
         seen = list(outcomes)
         accepted = [each for outcome in seen for each in outcome.accepted]
-        used = {each.entry for each in accepted}
+        used = {each.met for each in accepted}
         looked_at = _LookedAt(seen, self._rootdir, self.defined, codes_for)
         removable = [entry for entry in self._baseline.entries if entry.key not in used and looked_at.covers(entry)]
         written = None
         if self._update is not None:
             gone = used | {entry.key for entry in removable}
             kept = [entry for entry in self._baseline.entries if entry.key not in gone]
-            met = [_entry(each, self._rootdir) for each in accepted]
-            written = tuple({entry.key: entry for entry in (*kept, *met)}.values())
+            written = tuple({entry.key: entry for entry in (*kept, *(each.entry for each in accepted))}.values())
         return BaselineResult(
             path=self._path,
-            accepted=len({each.key for each in accepted}),
+            accepted=_findings_in({each.entry for each in accepted}),
             removable=tuple(removable),
             written=written,
         )
@@ -150,7 +157,7 @@ class _LookedAt:
             self._linted.update((outcome.file, outcome.task, profile) for profile in outcome.linted)
         self._profiles = {profile for _, _, profile in self._linted}
 
-    def covers(self, entry: Entry) -> bool:
+    def covers(self, entry: BaselineEntry) -> bool:
         """Return whether the run would have met an entry that is still needed.
 
         Its file is gone, or was read to its end and no longer defines the task, or the rule looked at the task; where
@@ -168,27 +175,13 @@ class _LookedAt:
         return (file, entry.task, entry.profile) in self._linted and entry.code in self._codes_for(path)
 
 
-def _accepted(finding: Reported, profile: str, key: str, entry: str) -> Accepted:
-    return Accepted(
-        file=finding.file,
-        task=finding.task,
-        code=finding.code,
-        message=finding.message,
-        key=key,
-        profile=profile,
-        entry=entry,
-    )
-
-
-def _entry(accepted: Accepted, rootdir: Path) -> Entry:
-    return Entry(
-        file=below(accepted.file, rootdir),
-        task=accepted.task,
-        code=accepted.code,
-        message=accepted.message,
-        key=accepted.key,
-        profile=accepted.profile,
-    )
+def _findings_in(entries: Iterable[BaselineEntry]) -> int:
+    """Return how many findings the entries are: one that several profiles see has an entry for each."""
+    counts = Counter((each.file, each.task, each.code, each.message, each.profile) for each in entries)
+    findings: dict[tuple[str, ...], int] = {}
+    for (*place, _), count in counts.items():
+        findings[tuple(place)] = max(count, findings.get(tuple(place), 0))
+    return sum(findings.values())
 
 
 def baseline_lines(result: BaselineResult, *, verbosity: int = 0) -> Iterator[str]:

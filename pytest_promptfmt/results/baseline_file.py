@@ -10,33 +10,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import Position, SettingsError, display_path
 from pytest_promptfmt.core.finding import Reported
+from pytest_promptfmt.core.outcome import BaselineEntry
 from pytest_promptfmt.results.wording import below
 
 FIRST_LINE: Final = {"pytest-promptfmt baseline": 1}
 ERROR: Final = "error"
 """In place of a code: a task or file that cannot be read or rendered."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, order=True)
-class Entry:
-    """One accepted finding, or error; `file` is below the rootdir, with slashes.
-
-    `profile` is that of a rule about profiles, empty for the others.
-    """
-
-    file: str
-    task: str
-    code: str
-    message: str
-    key: str
-    profile: str = ""
 
 
 _LINES: Final = re.compile(r"(?<=\.\w{2}):\d+(?::\d+)?|(?<=\.\w{4}):\d+(?::\d+)?")
@@ -46,11 +32,11 @@ _LINES: Final = re.compile(r"(?<=\.\w{2}):\d+(?::\d+)?|(?<=\.\w{4}):\d+(?::\d+)?
 class Baseline:
     """The entries of a file, looked up by the file that they are about; paths are relative to `rootdir`."""
 
-    def __init__(self, entries: Iterable[Entry] = (), *, rootdir: Path) -> None:
+    def __init__(self, entries: Iterable[BaselineEntry] = (), *, rootdir: Path) -> None:
         self.entries = tuple(entries)
         self._rootdir = rootdir
-        self._by_file: dict[str, list[Entry]] = {}
-        self._moved: dict[str, list[Entry]] = {}
+        self._by_file: dict[str, list[BaselineEntry]] = {}
+        self._moved: dict[str, list[BaselineEntry]] = {}
         """Entries by task whose file is gone: it may have another name or folder now."""
         for entry in self.entries:
             self._by_file.setdefault(entry.file, []).append(entry)
@@ -58,7 +44,7 @@ class Baseline:
             for entry in own if not (rootdir / file).exists() else ():
                 self._moved.setdefault(entry.task, []).append(entry)
 
-    def _entries_for(self, file: str, task: str) -> list[Entry]:
+    def _entries_for(self, file: str, task: str) -> list[BaselineEntry]:
         return [*self._by_file.get(below(file, self._rootdir), ()), *self._moved.get(task, ())]
 
     def met(self, findings: Sequence[Reported]) -> list[Mapping[str, str]]:
@@ -94,7 +80,7 @@ def error_key(file: str, task: str, message: str) -> str:
     return sha256(json.dumps(identity).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
-def read_entries(path: Path) -> tuple[Entry, ...]:
+def read_entries(path: Path) -> tuple[BaselineEntry, ...]:
     """Return the entries of a file. Raises SettingsError, naming the line, for a file that is not a baseline."""
     try:
         lines = path.read_text("utf-8").removesuffix("\n").split("\n")
@@ -105,7 +91,7 @@ def read_entries(path: Path) -> tuple[Entry, ...]:
     return tuple(_entry(_parsed(line, path, number), path, number) for number, line in enumerate(lines[1:], 2))
 
 
-def write_baseline(entries: Iterable[Entry], path: Path) -> None:
+def write_baseline(entries: Iterable[BaselineEntry], path: Path) -> None:
     """Write the entries, sorted, one in a line; the file is replaced in one step."""
     rows = [FIRST_LINE, *(_row(entry) for entry in sorted(entries))]
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
@@ -115,7 +101,7 @@ def write_baseline(entries: Iterable[Entry], path: Path) -> None:
     temporary.replace(path)
 
 
-def _row(entry: Entry) -> dict[str, Any]:
+def _row(entry: BaselineEntry) -> dict[str, Any]:
     return {name: value for name, value in asdict(entry).items() if name != "profile" or value}
 
 
@@ -126,13 +112,13 @@ def _parsed(line: str, path: Path, number: int) -> Any:
         raise _no_baseline(path, number, "this line is not JSON") from error
 
 
-def _entry(row: Any, path: Path, number: int) -> Entry:
+def _entry(row: Any, path: Path, number: int) -> BaselineEntry:
     names = {"file", "task", "code", "message", "key"}
     if not isinstance(row, dict) or not names <= row.keys() <= names | {"profile"}:
         raise _no_baseline(path, number, f"an entry has {', '.join(sorted(names))}")
     if not all(isinstance(value, str) for value in row.values()):
         raise _no_baseline(path, number, "the values of an entry are strings")
-    return Entry(**row)
+    return BaselineEntry(**row)
 
 
 def _no_baseline(path: Path, number: int, message: str) -> SettingsError:

@@ -1,6 +1,6 @@
 """Which key of which file made a change: what came or went is compared with where the text of the prompts comes from.
 
-A snapshot keeps text and no origins, so that one that is gone has to be told by its neighbours. One change may have
+A snapshot keeps text and no origins, so that one that is gone is only known by its neighbours. One change may have
 been made by several keys, a line break between two shots by the question or by the delimiter; all the changes of a
 task together rarely can.
 """
@@ -18,14 +18,14 @@ from pytest_promptfmt.core.task import Locate
 from pytest_promptfmt.snapshots.changes import Change, Place
 
 LOOKED_AT: Final = 40
-"""Changes of one item that are asked for a key in common."""
+"""Changes of one item that are searched for a key in common."""
 
 _DELIMITERS: Final[tuple[Part, ...]] = ("fewshot delimiter", "target delimiter")
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Where the text at the first change comes from; `is_before` where it is gone and stood before that text."""
+    """Where the text at the first change comes from; `is_before` where it is gone and was before that text."""
 
     origin: Origin
     is_before: bool = False
@@ -47,7 +47,7 @@ class Cause:
 
 
 def cause_of(changed: Sequence[Change], instances: Sequence[Instance], locate: Locate) -> Cause | None:
-    """Return where the first change comes from that can be told; of several keys, one that made the others as well."""
+    """Return where the first change with a known origin comes from; of several keys, one that made the others too."""
     by_number = {instance.index + 1: instance for instance in instances}
     found = (_candidates(change, by_number.get(change.doc), locate) for change in changed)
     known = islice((candidates for candidates in found if candidates), LOOKED_AT)
@@ -73,8 +73,8 @@ def _candidates(change: Change, instance: Instance | None, locate: Locate) -> li
         origins = _origins_of_new(change.place, prompt, locate)
         if len(change.removed) > len(change.added) > 0:  # lines were joined
             first = change.place.first
-            seam = [span for span, _ in _spans(prompt, max(0, first - 1), first + 1)]
-            origins = [*_delimiters_between(seam, locate), *origins]
+            around = [span for span, _ in _spans(prompt, max(0, first - 1), first + 1)]
+            origins = [*_delimiters_between(around, locate), *origins]
     else:
         origins = _origins_of_gone(change.place, prompt, locate)
     is_before = change.place.length == 0 and change.place.last == 0
@@ -180,7 +180,7 @@ def _spans(prompt: Prompt, start: int, end: int) -> Iterator[tuple[Span, int]]:
 
 
 def _for_all_shots(origin: Origin) -> Origin:
-    """Return the origin without the demonstration: what is written once is in all of them."""
+    """Return the origin without the shot: what is written once is in all of them."""
     return replace(origin, shot=None) if origin.field is None else origin
 
 

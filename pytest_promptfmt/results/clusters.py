@@ -19,7 +19,7 @@ SHOWN_DETAIL: Final = 20_000
 """Characters of one cluster's text in JSON at most."""
 
 _BY_NAME: Final[Mapping[str, Category]] = {category: category for category in CATEGORIES}
-_MARK = "| "  # stands before every line of a text; other lines begin with two characters as well
+_MARK = "| "  # before every line of a text; other lines begin with two characters as well
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +116,7 @@ def cluster_key(changes: Iterable[Change], origin: str = "") -> str:
 
     Of each change counts which part of a line came and went, and in which kind of section; how often and in which
     docs does not. `origin` is the configuration key behind the change. Without it the place in the line (start, end,
-    inside) has to tell changes apart; that place differs between profiles, where markup stands around the same text.
+    inside) distinguishes changes; that place differs between profiles, where markup is around the same text.
     """
     parts = {part if not origin else part[:-1] for change in changes for part in fragments(change)}
     return sha256(json.dumps([origin, sorted(parts)]).encode()).hexdigest()[:16]
@@ -134,7 +134,7 @@ def fragments(change: Change) -> Iterator[tuple[str, ...]]:
 
 
 def _trimmed(old: str, new: str) -> tuple[str, str, str]:
-    """Return what differs between two texts, and whether it stands at the `start`, `end`, `whole` or `inside`."""
+    """Return what differs between two texts, and whether it is at the `start`, `end`, `whole` or `inside`."""
     start = shared_start(old, new)
     tail = shared_end(old[start:], new[start:])
     old_part, new_part = old[start : len(old) - tail], new[start : len(new) - tail]

@@ -55,7 +55,7 @@ def top_of(rootdir: Path) -> Path:
 
 
 def quoted_name(name: str) -> str:
-    """Return a path as it stands in a patch: as it is, or in quotes with octal bytes where git would quote it."""
+    """Return a path as a patch has it: as it is, or in quotes with octal bytes where git would quote it."""
     raw = name.encode("utf-8", "surrogateescape")
     if all(32 <= byte < 127 and byte not in _QUOTED for byte in raw):
         return name

@@ -12,9 +12,6 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.core.task import Locate, locate_nowhere
-from pytest_promptfmt.results.causes import cause_of
 from pytest_promptfmt.results.text_changes import TextChange, is_of_tokens
 from pytest_promptfmt.snapshots.changes import Change, unified_diff
 from pytest_promptfmt.snapshots.comparison import Comparison
@@ -67,15 +64,13 @@ def outcome_of(
 
 
 def explanation(
-    verdict: Verdict,
-    instances: Sequence[Instance],
-    outcome: Outcome,
-    note: Note | None = None,
-    *,
-    locate: Locate = locate_nowhere,
+    verdict: Verdict, outcome: Outcome, *, docs: int, change: TextChange | None = None, note: Note | None = None
 ) -> str:
-    """Return what a failing item has to say: what differs as a diff, and where it comes from."""
-    return "\n".join(_explanation(verdict, instances, outcome, note, locate))
+    """Return what a failing item has to say: what differs as a diff, and where it comes from.
+
+    `docs` is how many there are, `change` what changed in their text.
+    """
+    return "\n".join(_explanation(verdict, outcome, docs, change, note))
 
 
 def repeated_text(outcome: Outcome, first: str, *, command: str) -> str:
@@ -101,7 +96,7 @@ def _folders_above(path: str) -> Iterator[str]:
 
 
 def _explanation(
-    verdict: Verdict, instances: Sequence[Instance], outcome: Outcome, note: Note | None, locate: Locate
+    verdict: Verdict, outcome: Outcome, docs: int, change: TextChange | None, note: Note | None
 ) -> Iterator[str]:
     path = display_path(verdict.path)
     who = f"{outcome.task} [{outcome.profile}]"
@@ -119,16 +114,13 @@ def _explanation(
         yield from _preview(verdict.comparison)
         return
     changed = _changes(verdict)
-    total = len(instances)
-    yield f"{who}: {outcome.docs} of {total} {'doc' if total == 1 else 'docs'} changed"
+    yield f"{who}: {outcome.docs} of {docs} {'doc' if docs == 1 else 'docs'} changed"
     yield f"--- {path}"
     yield "+++ now"
     if verdict.comparison and verdict.comparison.old and verdict.comparison.new:
         yield from unified_diff(verdict.comparison.old, verdict.comparison.new)
-    told = [change for change in changed if not is_of_tokens(change)]
-    cause = cause_of(told or changed, instances, locate)
-    if cause is not None:
-        yield f"the first change is {cause.place} {cause.origin}"
+    if change is not None and change.cause is not None:
+        yield f"the first change is {change.cause.place} {change.cause.origin}"
     if note is not None and (note.is_change or (changed and all(map(is_of_tokens, changed)))):
         yield f"tokens: {note.text}"
 

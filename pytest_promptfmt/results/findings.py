@@ -132,8 +132,8 @@ def finding_lines(groups: Iterable[FindingGroup], *, verbosity: int = 0) -> Iter
         if len(found) > shown:
             yield f"  … and {len(found) - shown:,} more kinds; -v lists them all"
     if rules:
-        told = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
-        yield f"{told}; `promptfmt explain CODE` says why"
+        totals = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
+        yield f"{totals}; `promptfmt explain CODE` says why"
 
 
 def _group_lines(group: FindingGroup, verbosity: int) -> Iterator[str]:

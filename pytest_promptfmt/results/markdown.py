@@ -1,6 +1,6 @@
 """The result of a run as Markdown, bounded in bytes: for the summary of a CI job, and for a pull request.
 
-Prompts are hostile text: everything that comes from a file stands in code, behind fences it cannot close.
+Prompts are hostile text: everything that comes from a file is in code, behind fences it cannot close.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def cluster_blocks(clusters: Iterable[Cluster], noun: str = "item") -> list[str]
 
 
 def _cluster_block(cluster: Cluster, noun: str, *, is_open: bool) -> str:
-    """Return a cluster: its size, the line that tells of it, its first diff, and the tasks."""
+    """Return a cluster: its size, its title, its first diff, and the tasks."""
     size = f"{counted(len(cluster.members), noun)} of {counted(len(cluster.tasks), 'task')}"
     lines = [f"### {cluster.category}: {size}", ""]
     title = _MEANINGS["header-only"] if cluster.category == "header-only" else cluster.title

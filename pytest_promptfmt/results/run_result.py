@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.outcome import Outcome
@@ -111,18 +111,18 @@ def used_globs(outcomes: Iterable[Outcome]) -> dict[str, bool]:
 
 
 class Tally:
-    """Gathers outcomes while a run goes on: what has something to report, and how many there are of each category.
+    """Gathers outcomes while a run continues: what has something to report, and how many there are of each category.
 
-    With `keeps_all`, those of tests that passed are kept too: the baseline and the HTML report need them.
+    What is kept of the others is up to the run: the baseline and the HTML report need `all`, a worker needs `none`.
     """
 
-    def __init__(self, *, keeps_all: bool = False) -> None:
+    def __init__(self, keeps: Literal["none", "remarkable", "all"] = "remarkable") -> None:
         self.outcomes: list[Outcome] = []
         self.not_run: list[str] = []
         self.tokenizers: dict[str, LockEntry] = {}
         self.counts: Counter[str] = Counter()
         self._obsolete: list[Path] = []
-        self._keeps_all = keeps_all
+        self._keeps = keeps
         self._first: dict[tuple[str, str], str] = {}
         self._profiles: set[tuple[str, str, str]] = set()
 
@@ -132,7 +132,7 @@ class Tally:
         if outcome.tokenizer is not None:
             used = outcome.tokenizer
             self.tokenizers[used.name] = LockEntry(loader=used.loader, content=used.content)
-        if self._keeps_all or outcome.has_something_to_report:
+        if self._keeps == "all" or (self._keeps == "remarkable" and outcome.is_remarkable):
             self.outcomes.append(outcome)
         if outcome.category in ("passed", "accepted", "skipped"):
             return False

@@ -34,7 +34,7 @@ def header_lines(settings: Settings) -> list[str]:
 
 
 def archetypes_of(settings: Settings) -> tuple[str, ...]:
-    """Return the names of the run's profiles that are archetypes."""
+    """Return the names of the run's profiles that are built-in approximations."""
     return tuple(profile.name for profile in settings.profiles if profile.is_archetype)
 
 
@@ -43,12 +43,12 @@ def sections(result: RunResult, *, verbosity: int = 0, more: Iterable[str] = ())
 
     `more` are the lines that end the first, about the files that were written.
     """
-    told = (
+    titled = (
         ("prompt formats", [*_summary(result, verbosity), *more]),
         ("prompt model", _figures(result, verbosity)),
         ("prompt checks", [*finding_lines(result.findings, verbosity=verbosity), *_globs(result)]),
     )
-    yield from ((title, lines) for title, lines in told if lines)
+    yield from ((title, lines) for title, lines in titled if lines)
 
 
 def _summary(result: RunResult, verbosity: int) -> Iterator[str]:

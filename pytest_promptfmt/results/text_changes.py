@@ -1,7 +1,7 @@
-"""What an edit did to the text of a task, told alike in all of its profiles, and in all tasks that it changed alike.
+"""What an edit did to the text of a task, in the same words for all of its profiles and for all tasks it changed.
 
 A chat template moves lines and a tokenizer sees other tokens in each of them, but an edit takes the same words away and
-puts the same words in, whatever stands around them and whatever the docs say. Which key it was is asked of `causes`.
+puts the same words in, whatever is around them and whatever the docs say. `causes` finds which key it was.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _FACTS: Final = ("output", "docs", "shots")
 
 _DELIMITER: Final = "target_delimiter"
 
-_WRITTEN_ANEW: Final = 3
-"""From so many words on, a change is a text written anew."""
+_REWRITTEN: Final = 3
+"""From so many words on, a change is a rewritten text."""
 
 _MOVED: Final = "* moved"
-"""Stands for a gold answer that is another one now."""
+"""The word for a gold answer that is another one now."""
 
 
 _WORD: Final = re.compile(r"⟨[^⟨⟩]*⟩|\w+|.", re.DOTALL)
@@ -46,12 +46,12 @@ _OF_SECTION: Final = re.compile(r" (?:\d+ of \d+|without context)$")
 
 _DIGEST: Final = re.compile(r", digest [0-9a-f]+")
 
-_TOLD_WIDTH: Final = 60  # of a line, in the one that tells of a change
+_SHOWN_WIDTH: Final = 60  # of a line, in the title of a change
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Words that the text has fewer of than before, and more of; each with the kind of section it stands in."""
+    """Words that the text has fewer of than before, and more of; each with the kind of section it is in."""
 
     gone: frozenset[tuple[str, str]] = frozenset()
     came: frozenset[tuple[str, str]] = frozenset()
@@ -61,12 +61,13 @@ class Words:
 class TextChange:
     """What is not as it was in the text of a task.
 
-    `key` is equal where the same was changed, `title` says it in a line. `is_fact` is whether a fact of the header
-    tells it, such as another number of demonstrations.
+    `key` is equal where the same was changed, `title` says it in a line. `cause` is where the first change comes from.
+    `is_fact` is whether a fact of the header shows it, such as another number of shots.
     """
 
     key: str
     title: str
+    cause: Cause | None = None
     words: Words = field(default_factory=Words)
     is_fact: bool = False
 
@@ -75,7 +76,7 @@ class TextChange:
         if self.is_fact:
             return True
         words = words_of(change for change in comparison.changes if not is_of_tokens(change))
-        # In whatever section: a blank goes from the prompt to its continuations where turns are put together.
+        # In whatever section: a space moves from the prompt to its continuations where turns are put together.
         return _bare(words.gone) <= _bare(self.words.gone) and _bare(words.came) <= _bare(self.words.came)
 
 
@@ -111,33 +112,33 @@ def text_change(
     changed, old, new = comparison.changes, comparison.old, comparison.new
     if not changed or old is None or new is None:
         return None
-    told = [change for change in changed if not is_of_tokens(change)] or list(changed)
-    cause = cause_of(told, instances, locate)
-    title = _title(told[0], cause)
-    if is_of_tokens(told[0]):
-        return TextChange(key=cluster_key(told), title=title)
+    text = [change for change in changed if not is_of_tokens(change)] or list(changed)
+    cause = cause_of(text, instances, locate)
+    title = _title(text[0], cause)
+    if is_of_tokens(text[0]):
+        return TextChange(key=cluster_key(text), title=title, cause=cause)
     facts = [(name, old.header.get(name), new.header.get(name)) for name in _FACTS]
     differ = [(name, before or "none", after or "none") for name, before, after in facts if before != after]
     if differ:
         title = f"{', '.join(f'{name} {before} became {after}' for name, before, after in differ)}: {title}"
-        return TextChange(key=_digest(differ), title=title, is_fact=True)
-    words = words_of(told)
+        return TextChange(key=_digest(differ), title=title, cause=cause, is_fact=True)
+    words = words_of(text)
     if cause is None or not (words.gone or words.came):
-        return TextChange(key=cluster_key(told, cause.key if cause else ""), title=title, words=words)
+        return TextChange(key=cluster_key(text, cause.key if cause else ""), title=title, cause=cause, words=words)
     if cause.key == _DELIMITER:
-        # Demonstrations show it in the prompt, too: the same change, whether a task has some or none.
+        # Shots show it in the prompt, too: the same change, whether a task has some or none.
         signature: Any = [sorted(_bare(side)) for side in (words.gone, words.came)]
     elif docs is not None and docs.kind == "synthetic":
-        signature = _signature(words, told, lambda word: _NUMBER.sub("0", word))
+        signature = _signature(words, text, lambda word: _NUMBER.sub("0", word))
     elif _is_of_docs(words, instances):
         signature = str(cause.origin.position)
     else:
-        signature = _signature(words, told)
-    return TextChange(key=_digest([cause.key, signature]), title=title, words=words)
+        signature = _signature(words, text)
+    return TextChange(key=_digest([cause.key, signature]), title=title, cause=cause, words=words)
 
 
-def profile_that_tells(profiles: Sequence[Profile]) -> Profile | None:
-    """Return the profile whose snapshots tell what changed: one that shows text, with little beside it."""
+def most_informative_profile(profiles: Sequence[Profile]) -> Profile | None:
+    """Return the profile whose snapshots show best what changed: one of text, with little beside it."""
     shown = [profile for profile in profiles if profile.shows_text]
     return next((profile for profile in shown if not profile.is_chat), next(iter(shown), None))
 
@@ -147,7 +148,7 @@ def is_of_tokens(change: Change) -> bool:
     return change.section.startswith(TOKENS)
 
 
-def told_of_tokens(changed: Iterable[Change]) -> str:
+def describe_token_change(changed: Iterable[Change]) -> str:
     """Return the line about the first tokens that changed, without digests; "" where none did."""
     pairs = [
         (_DIGEST.sub("", old.strip(" *")), _DIGEST.sub("", new.strip(" *")))
@@ -161,11 +162,11 @@ def told_of_tokens(changed: Iterable[Change]) -> str:
     if old == new:
         return f"{new.partition(':')[0]}: as many as before, others in the middle"
     at = shared_start(old, new)
-    return f"{clipped(old, at, _TOLD_WIDTH)} became {clipped(new, at, _TOLD_WIDTH)}"
+    return f"{clipped(old, at, _SHOWN_WIDTH)} became {clipped(new, at, _SHOWN_WIDTH)}"
 
 
 def words_of(changes: Iterable[Change]) -> Words:
-    """Return the words that changed in number, whatever moved between lines; a blank and a line end are words too."""
+    """Return the words that changed in number, whatever moved between lines; a space and a line end are words too."""
     before: Counter[tuple[str, str]] = Counter()
     after: Counter[tuple[str, str]] = Counter()
     for change in changes:
@@ -183,19 +184,19 @@ def _bare(words: Iterable[tuple[str, str]]) -> set[str]:
 
 
 def _signature(
-    words: Words, told: Sequence[Change], named: Callable[[str], str] = lambda word: word
+    words: Words, changes: Sequence[Change], named: Callable[[str], str] = lambda word: word
 ) -> Sequence[Sequence[Any]]:
-    """Return what tells one change of a key from another: the words, and without letters where in the line they stand.
+    """Return what distinguishes changes of one key: the words, and without letters where in the line they are.
 
-    Where a text is written anew, how many blanks and commas it has more or less depends on the docs.
+    Where a text is rewritten, how many spaces and commas it has more or less depends on the docs.
     """
     sides = (words.gone, words.came)
     spelled = [{pair for pair in side if _is_spelled(pair[1])} for side in sides]
     count = sum(map(len, spelled))
-    told_by = spelled if count >= _WRITTEN_ANEW else sides
-    signature: list[list[Any]] = [sorted({(kind, named(word)) for kind, word in side}) for side in told_by]
+    distinct = spelled if count >= _REWRITTEN else sides
+    signature: list[list[Any]] = [sorted({(kind, named(word)) for kind, word in side}) for side in distinct]
     if count == 0:
-        last = [change for change in told if change.place is not None and change.doc == told[-1].doc][-1:]
+        last = [change for change in changes if change.place is not None and change.doc == changes[-1].doc][-1:]
         signature.append(sorted({part[-1] for change in last for part in fragments(change)}))
     return signature
 
@@ -218,7 +219,7 @@ def _words(lines: Iterable[str]) -> list[str]:
 
 
 def _read(line: str) -> str:
-    """Return a line without its bar or star; a JSON string is read, so that its escapes are no words."""
+    """Return a line without its bar or star; a JSON string is read, so that its escapes do not count as words."""
     text = line[2:].removesuffix(END).replace("⟨SP⟩", " ")
     if text.startswith('"') and not line.startswith("|"):
         with suppress(ValueError):
@@ -251,12 +252,12 @@ def _title(change: Change, cause: Cause | None) -> str:
     if change.removed and change.added:
         old, new = change.removed[0].strip(), change.added[0].strip()
         at = shared_start(old, new)
-        return f"{_told(old, at)} became {_told(new, at)}, {where}"
+        return f"{_shown(old, at)} became {_shown(new, at)}, {where}"
     lines = change.removed or change.added
-    line = _told(lines[0].strip())
+    line = _shown(lines[0].strip())
     more = f" and {counted(len(lines) - 1, 'more line')}" if len(lines) > 1 else ""
     return f"{line}{more} {'is' if len(lines) == 1 else 'are'} {'gone' if change.removed else 'new'}, {where}"
 
 
-def _told(line: str, at: int = 0) -> str:
-    return "an empty line" if line == "|" else clipped(line, at, _TOLD_WIDTH)
+def _shown(line: str, at: int = 0) -> str:
+    return "an empty line" if line == "|" else clipped(line, at, _SHOWN_WIDTH)

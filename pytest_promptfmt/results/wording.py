@@ -33,9 +33,8 @@ def below(file: str, rootdir: Path) -> str:
 
 
 def archetype_note(names: Sequence[str]) -> str:
-    """Return what every report says of profiles that are archetypes; empty where there are none."""
-    made = "made in the manner of model families, no model's own"
-    return f"{', '.join(names)}: archetypes, {made}" if names else ""
+    """Return what every report says of profiles that are built-in approximations; empty where there are none."""
+    return f"{', '.join(names)}: built-in approximations, not the models' own files" if names else ""
 
 
 def accept_all(arguments: Sequence[str]) -> str:

@@ -42,8 +42,8 @@ def _patch(result: RunResult) -> bytes:
 def _about_patch(result: RunResult) -> str:
     changed = [edit for edit in result.all_edits if edit.old != edit.new]
     outside = [display_path(edit.path) for edit in changed if not edit.path.is_relative_to(result.top)]
-    told = f"a patch of {counted(len(changed) - len(outside), 'file')}"
-    return f"{told}, without {', '.join(outside)} outside {display_path(result.top)}" if outside else told
+    summary = f"a patch of {counted(len(changed) - len(outside), 'file')}"
+    return f"{summary}, without {', '.join(outside)} outside {display_path(result.top)}" if outside else summary
 
 
 def _pending(result: RunResult) -> str:

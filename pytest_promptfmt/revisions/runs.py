@@ -19,7 +19,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
-from pytest_promptfmt.results.baseline_file import ERROR, Entry, read_entries, write_baseline
+from pytest_promptfmt.core.outcome import BaselineEntry
+from pytest_promptfmt.results.baseline_file import ERROR, read_entries, write_baseline
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
 from pytest_promptfmt.revisions.report import retold
@@ -163,7 +164,7 @@ class _Sides:
             )
         return found
 
-    def _followed(self, entry: Entry) -> Entry:
+    def _followed(self, entry: BaselineEntry) -> BaselineEntry:
         """Return the entry of a baseline where the file of its task is now."""
         old, new = self._moves.get(entry.task, ("", ""))
         return replace(entry, file=self._below_cwd(new)) if entry.file == self._below_cwd(old) else entry

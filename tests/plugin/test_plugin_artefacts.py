@@ -157,7 +157,7 @@ def test_every_report_says_which_profiles_are_archetypes(project: Project, tmp_p
     files = {name: tmp_path / f"result.{name}" for name in ("json", "markdown", "html")}
     wanted = [argument for name, file in files.items() for argument in (f"--promptfmt-{name}", str(file))]
     result = project.run("--snapshot-update", *wanted)
-    told = "chat-chatml: archetypes, made in the manner of model families"
+    told = "chat-chatml: built-in approximations"
     result.stdout.fnmatch_lines([f"promptfmt: {told}*"])
     texts = {name: file.read_text("utf-8") for name, file in files.items()}
     assert json.loads(texts["json"])["archetypes"] == ["chat-chatml"]

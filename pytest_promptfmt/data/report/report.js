@@ -109,7 +109,7 @@ async function show(number) {
   if (ticket !== state.ticket) return;
   const parts = [make("h2", {}, `${item[0]} [${item[2]}]`), make("p", { class: "dim" }, item[3])];
   parts.push(make("p", {}, make("span", { class: `badge ${FINE.includes(item[4]) ? "good" : "bad"}` }, item[4]), data.title ? ` ${data.title}` : ""));
-  if (item[5] !== null) parts.push(alikeNode(item[5]));
+  if (item[5] !== null) parts.push(sameCauseNode(item[5]));
   for (const finding of data.findings) parts.push(findingNode(finding));
   if (data.comparison) parts.push(...comparisonNodes(data.comparison));
   if (data.docs) parts.push(...promptNodes(data));
@@ -125,13 +125,13 @@ async function show(number) {
   detail.dataset.item = String(number);
 }
 
-function alikeNode(number) {
+function sameCauseNode(number) {
   const cluster = state.index.clusters[number];
   if (cluster.items < 2) return null;
   const button = make("button", { type: "button" }, `only these ${cluster.items.toLocaleString("en")}`);
   button.addEventListener("click", () => { $("cluster").value = String(number); filter(); $("list").focus(); });
   return make("p", {}, `${cluster.items.toLocaleString("en")} prompts of ${cluster.tasks.toLocaleString("en")} `
-    + `${cluster.tasks === 1 ? "task" : "tasks"} ${cluster.category === "error" ? "fail" : "are"} alike `, button);
+    + `${cluster.tasks === 1 ? "task" : "tasks"} have the same cause `, button);
 }
 
 function findingNode([severity, code, name, where, message, saw, todo]) {
@@ -165,9 +165,9 @@ function promptNodes(data) {
           const [part, key, position, shot, field] = data.origins[origin];
           used.set(part, PARTS[part]);
           if (field !== null) marks.set("a column of the doc", "column");
-          if (shot !== null) marks.set("demonstration", "shot");
+          if (shot !== null) marks.set("shot", "shot");
           const kind = [PARTS[part], field !== null ? "column" : "", shot !== null ? "shot" : ""].join(" ");
-          const title = [part, position, key, field !== null ? `column ${field}` : null, shot !== null ? `demonstration ${shot}` : null];
+          const title = [part, position, key, field !== null ? `column ${field}` : null, shot !== null ? `shot ${shot}` : null];
           box.append(make("span", { class: kind, title: title.filter(Boolean).join(" · ") }, ...blanked(text)));
         }
         box.append(make("span", { class: "end" }, prompt.cut ? "… cut here" : "⟨end⟩"));

@@ -17,10 +17,10 @@ from pytest_promptfmt.plugin.items.base import PLUGIN, ItemFailedError, TaskItem
 from pytest_promptfmt.plugin.progress import reading
 from pytest_promptfmt.results.answer_texts import (
     change_of,
+    differing_verdicts,
     extraction_text,
     findings_text,
     recording_lines,
-    told_differently,
 )
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.verdicts import (
@@ -155,7 +155,7 @@ class RecordingItem(TaskItem):
             self.warn(AnswerWarning(f"{display_path(self.recording)}: {bad}"))
         if verdict.passed:
             if verdict.written and replay.changed:
-                self.warn(AnswerWarning(f"{self.tested.id} [{self.profile}]: {told_differently(replay)}"))
+                self.warn(AnswerWarning(f"{self.tested.id} [{self.profile}]: {differing_verdicts(replay)}"))
             return
         changed = change_of(verdict)
         if changed is not None:

@@ -10,7 +10,12 @@ from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.plugin.items.base import PLUGIN, ItemFailedError, TaskItem
 from pytest_promptfmt.results.failures import explanation, outcome_of, repeated_text
-from pytest_promptfmt.results.text_changes import TextChange, profile_that_tells, text_change, told_of_tokens
+from pytest_promptfmt.results.text_changes import (
+    TextChange,
+    describe_token_change,
+    most_informative_profile,
+    text_change,
+)
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.study import Rendered
 
@@ -71,17 +76,18 @@ class SnapshotItem(RenderedItem):
             narrowed_run=plugin.settings.is_narrowed,
         )
         note = plugin.lock.note(*rendered.tokenizer) if rendered.tokenizer and verdict.state == "changed" else None
-        outcome = outcome_of(verdict, outcome, change=self.text_change(plugin, verdict, rendered), note=note)
+        change = self.text_change(plugin, verdict, rendered)
+        outcome = outcome_of(verdict, outcome, change=change, note=note)
         outcome = plugin.outputs.with_edit(outcome, verdict)
         outcome = self.with_view(plugin, outcome, verdict, rendered)
         if verdict.comparison is not None and not plugin.tally.knows_profile(outcome):
-            outcome = replace(outcome, tokens=told_of_tokens(verdict.comparison.changes))
+            outcome = replace(outcome, tokens=describe_token_change(verdict.comparison.changes))
         self.outcome = outcome
         if verdict.passed:
             return
         first = plugin.tally.first_item(outcome)
         if first is None:
-            text = explanation(verdict, rendered.instances, outcome, note, locate=self.tested.locate)
+            text = explanation(verdict, outcome, docs=len(rendered.instances), change=change, note=note)
             self.outcome = replace(outcome, detail=text)
             raise ItemFailedError(f"{text}\naccept: {self.accept_command}")
         raise ItemFailedError(repeated_text(outcome, first, command=self.accept_command))
@@ -91,7 +97,7 @@ class SnapshotItem(RenderedItem):
         comparison, locate = verdict.comparison, self.tested.locate
         if verdict.state != "changed" or comparison is None:
             return None
-        profile = profile_that_tells(plugin.profiles_for(self.tested))
+        profile = most_informative_profile(plugin.profiles_for(self.tested))
         if profile is None or profile is self.profile:
             change = text_change(comparison, rendered.instances, locate, docs=rendered.docs)
             plugin.last_change.remember(self.tested, change)
