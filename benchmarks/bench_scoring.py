@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_promptfmt.answers.checked import Scoring, Tried
-from pytest_promptfmt.core.errors import PromptfmtError, WithheldError
+from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.settings import Settings
@@ -95,7 +95,7 @@ def main() -> None:
                 tried = scoring.extraction(task)
                 findings = scoring.findings(task)
             except PromptfmtError as error:
-                kind = "withheld" if isinstance(error, WithheldError) else "not tried"
+                kind = "withheld" if isinstance(error, UnavailableError) else "not tried"
                 tasks[kind] += 1
                 out.write(json.dumps({"task": task.id, "file": str(task.path), kind: str(error)}) + "\n")
                 continue

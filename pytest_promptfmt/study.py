@@ -18,7 +18,7 @@ from pytest_promptfmt.checks.profile_views import ProfileView, TemplateView
 from pytest_promptfmt.checks.running import Checked, check_view
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.checks.views import FileView, Material, TaskView
-from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, WithheldError
+from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, UnavailableError
 from pytest_promptfmt.core.limits import RENDERING_MEMORY, time_limit
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Instance
@@ -208,7 +208,7 @@ class Pipeline:
         settings = self._settings_for(task)
         try:
             bound = bind_scoring(prepared.task, trusted=settings.trusts, time_limit=settings.import_limit)
-        except WithheldError:
+        except UnavailableError:
             return None
         except PromptfmtError as error:
             return Failure.of_setting_up(error)

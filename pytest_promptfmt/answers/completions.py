@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.errors import (
     LimitExceededError,
-    MetricWithheldError,
+    MetricUnavailableError,
     Position,
     ScoringError,
     TooSlowError,
@@ -59,7 +59,7 @@ class Stages:
 class Chain:
     """A task's stops, tag stripping, filters and metrics, ready to be tried; functions must be bound already.
 
-    Raises ScoringError on construction for filters and metrics that do not exist, MetricWithheldError for a metric
+    Raises ScoringError on construction for filters and metrics that do not exist, MetricUnavailableError for a metric
     that Hugging Face evaluate does not give here. Every method that filters or scores raises TooSlowError once most
     completions were too slow.
     """
@@ -253,7 +253,7 @@ def _refuse_missing(task: Task, metrics: Sequence[TaskMetric]) -> None:
             continue
         close = did_you_mean(metric.name, METRICS) if metric.name not in METRICS else None  # Hugging Face's namesake
         message = f"the metric {metric.name!r} is not lm-eval's, and Hugging Face evaluate does not give it here"
-        kind = ScoringError if close else MetricWithheldError
+        kind = ScoringError if close else MetricUnavailableError
         raise kind(message, position=task.position("metric_list"), hint=close)
 
 

@@ -1,4 +1,4 @@
-"""Prompts of profiles with a chat template: turns into messages, the rendered text into spans."""
+"""From turns to the prompt of a profile: with a chat template, with a formatter, or with delimiters as plain text."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _TEMPLATE_ORIGIN: Final = Origin("chat template")
 def prompt_of(profile: Profile, system: tuple[Span, ...], turns: tuple[Turn, ...], *, where: str = "") -> Prompt:
     """Return the prompt of some turns, which end with the question (and a gen prefix, as assistant message).
 
-    Without chat template their texts and delimiters in a row; with one, as `chat_prompt` renders them. `where` names
-    the doc in errors. Raises RenderError.
+    Without a chat template it is their texts and delimiters in a row; with one, what `chat_prompt` renders. `where`
+    names the doc in errors. Raises RenderError.
     """
     opening = Turn.of((Message("system", system),)) if system else None
     if profile.chat_template is not None:
@@ -39,7 +39,7 @@ def prompt_of(profile: Profile, system: tuple[Span, ...], turns: tuple[Turn, ...
 
 
 def join_system(instruction: str | None, description: Spans, task: Task) -> Spans:
-    """Return the system text: instruction and description, with the few-shot delimiter between where neither has space.
+    """Return the system text: instruction and description, the few-shot delimiter between them unless one has space.
 
     Without a chat template nothing separates it from the question (lm-eval 0.4.13).
     """
@@ -75,9 +75,9 @@ def chat_prompt(profile: Profile, system: Turn | None, turns: Sequence[Turn], *,
         raise
     except Exception as error:
         refused = "the template refuses these messages with and without the system message"
-        told = shortened(f"{type(error).__name__}: {error}")
+        what = shortened(f"{type(error).__name__}: {error}")
         raise RenderError(
-            f"the chat template of profile {profile.name!r} fails {where}: {told}",
+            f"the chat template of profile {profile.name!r} fails {where}: {what}",
             hint=refused if isinstance(error, TemplateError) else None,
         ) from error
 
@@ -113,7 +113,7 @@ def _render(profile: Profile, contents: Sequence[tuple[str, str]]) -> str:
 
 
 def _locate(text: str, messages: Sequence[Message]) -> tuple[Span, ...]:
-    """Return the spans of a chat text: contents where they are found, in order; all else is template markup."""
+    """Return the spans of a chat text: contents where they are found, in order; the rest is template markup."""
     spans: list[Span] = []
     done = 0
     for message in messages:

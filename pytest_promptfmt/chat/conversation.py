@@ -1,6 +1,6 @@
 """A conversation rendered by a chat template, as `apply_chat_template` of transformers 5.23 does with `tokenize=False`.
 
-Also which of several templates is taken, and how the last message is continued. transformers is not imported.
+Also how the last message is continued. transformers is not imported.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ def render_messages(
     """Return the text of a conversation.
 
     `continue_final_message` may name the field of the last message that is continued (`"reasoning_content"`).
-    `undefined` is what names become that the template has no value for. Raises jinja2's exceptions as they are,
-    ValueError, TypeError and AttributeError where transformers does (our own words where they are its own), and
-    LimitExceededError.
+    `undefined` is the type of names that have no value in the template. Raises jinja2's exceptions unchanged,
+    ValueError, TypeError and AttributeError where transformers does (with our wording), and LimitExceededError.
     """
     source = profile.chat_template
     if source is None:

@@ -37,15 +37,15 @@ _MOST_BYTES: Final = 16_000_000
 
 
 class TemplateCache(BytecodeCache):
-    """Jinja's cache of compiled templates in one folder, which must be the user's own (`private_directory`).
+    """Jinja's cache of compiled templates in one folder, which must be private to the user (`private_directory`).
 
-    Code objects are read with `marshal`, which trusts what it reads: that is why the folder must be private, and why
-    each file begins with a digest of the rest. A file that is cut off or changed is made again; one that cannot be
-    written is not missed.
+    Code objects are read with `marshal`, which trusts its input: that is why the folder must be private, and why each
+    file begins with a digest of the rest. A truncated or changed file is written again; one that cannot be written is
+    skipped.
     """
 
     def __init__(self, folder: Path, compiler: Iterable[Path]) -> None:
-        """Keep what is compiled in `folder`; `compiler` are the modules that decide to what code a source is compiled.
+        """Keep compiled templates in `folder`; `compiler` are the modules that determine the compiled code.
 
         Raises OSError where they cannot be read.
         """
@@ -54,7 +54,7 @@ class TemplateCache(BytecodeCache):
 
     def code_of(self, environment: Environment, source: str) -> CodeType:
         """Return the code of a template; raises what compiling it raises."""
-        # Surrogates, which UTF-8 refuses, can stand in a template.
+        # A template can contain surrogates, which UTF-8 refuses.
         key = sha256(self._compiler + source.encode("utf-8", "surrogatepass")).hexdigest()
         bucket = Bucket(environment, key, key)
         self.load_bytecode(bucket)
@@ -64,7 +64,7 @@ class TemplateCache(BytecodeCache):
         return bucket.code
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Fill the bucket when there is a file for it that is whole."""
+        """Fill the bucket when there is a complete file for it."""
         try:
             with open(self._folder / f"{bucket.key}.jinja-code", "rb") as file:
                 data = file.read(_MOST_BYTES)
@@ -75,11 +75,11 @@ class TemplateCache(BytecodeCache):
             return
         try:
             bucket.load_bytecode(BytesIO(code))
-        except Exception:  # another Python's idea of code; Jinja looks for it, and marshal may still refuse
+        except Exception:  # written by another Python: Jinja checks for that, and marshal may still refuse
             bucket.reset()
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Write the file of the bucket; readers see all of it or nothing."""
+        """Write the file of the bucket, atomically."""
         code = bucket.bytecode_to_string()
         if len(code) > _MOST_BYTES - _DIGEST_BYTES:
             return
@@ -114,7 +114,7 @@ def compiled_template(source: str) -> JinjaTemplate:
 
 
 def template_with(source: str, undefined: type[Undefined]) -> JinjaTemplate:
-    """Return the template of this source, whose missing names become `undefined`; raises as `compiled_template`."""
+    """Return the template of this source with missing names as `undefined`; raises as `compiled_template`."""
     return _loaded(_new_environment(undefined), source)
 
 
@@ -129,7 +129,7 @@ def _kept_templates() -> TemplateCache | None:
 
 
 class _Generation(Extension):
-    """`{% generation %}`: marks what the assistant says; it prints its body."""
+    """`{% generation %}`: marks the assistant's text; it prints its body."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -170,7 +170,7 @@ class _TemplateNamespace(Namespace):
 
 def _refuse_underscore(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a namespace of a chat template may not hold {name!r}: names must not begin with '_'")
+        raise SecurityError(f"a namespace of a chat template cannot hold {name!r}: names must not begin with '_'")
 
 
 def _raise_exception(message: str) -> None:

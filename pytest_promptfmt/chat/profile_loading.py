@@ -33,8 +33,8 @@ def load_profile(profile: Profile, *, download: bool = False) -> LoadedProfile:
     if profile.tokenizer is None:
         if profile.template_name is not None:
             raise SettingsError(
-                f"profile {profile.name!r} asks for the chat template {profile.template_name!r} of a tokenizer, "
-                "and has none",
+                f"profile {profile.name!r} uses a tokenizer's chat template {profile.template_name!r}, "
+                "but has no tokenizer",
                 position=profile.origin,
                 hint="give it a tokenizer, or the chat template as a file",
             )

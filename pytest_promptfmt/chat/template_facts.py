@@ -1,4 +1,4 @@
-"""What a chat template does to any conversation, in the words that rules about templates use: values only."""
+"""What a chat template does to any conversation: the facts that rules about templates use, values only."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from types import MappingProxyType
 from typing import Literal
 
 Fate = Literal["kept", "stripped", "changed", "dropped", "refused"]
-"""What becomes of a message: `changed` is anything else than its own text without outer white space."""
+"""What happens to a message: `changed` is anything but its own text without outer whitespace."""
 
 System = Literal["kept", "merged", "dropped", "refused"]
-"""What becomes of a system message: `merged` stands inside the user's turn."""
+"""What happens to a system message: `merged` means that it becomes part of the user's turn."""
 
 Fit = Literal["fits", "gap", "differs", "refused"]
-"""How an answer follows the generation prompt: at once, after more text (`gap`), or not at all."""
+"""How an answer follows the generation prompt: directly, after more text (`gap`), or not at all."""
 
 Shown = Literal["shown", "escaped", "encoded twice", "as Python", "missing", "refused"]
-"""How something that is no plain text is printed."""
+"""How something other than plain text is printed."""
 
 
 @dataclass(frozen=True, slots=True)
 class UndefinedName:
-    """A name that a template prints or walks though it has no value; `line` is the template's, from 1."""
+    """A name that a template prints or iterates over though it has no value; `line` is the template's, from 1."""
 
     name: str
     line: int | None
@@ -32,8 +32,8 @@ class UndefinedName:
 class TemplateFacts:
     """What a chat template does with its profile's arguments; texts are as rendered.
 
-    `failure` is why nothing could be found out: not even one user message renders. Where a probe of one fact is
-    refused, `errors` has the template's message under the fact's name.
+    `failure` is why nothing is known: not even one user message renders. Where a probe of one fact is refused, `errors`
+    has the template's message under the fact's name.
     """
 
     failure: str = ""
@@ -45,29 +45,29 @@ class TemplateFacts:
     takes_two_users: bool = True
     takes_assistant_first: bool = True
     opening: str = ""
-    """What stands before the first user message when no system message is given."""
+    """The text before the first user message when no system message is given."""
     default_system: str = ""
-    """The words of `opening` that are no markers: what the template says in the user's name."""
+    """The words of `opening` that are not markers: what the template adds on its own."""
     bos: str = ""
-    """The BOS token that the text begins with, empty where it does not."""
+    """The BOS token that the text begins with, if any."""
     dates: tuple[str, ...] = ()
     """The dates in the text, whether today's or fixed ones."""
     follows_clock: bool = False
     generation_prompt: str | None = ""
-    """What is added where an answer is to begin: empty when nothing is, None when the text before it changes too."""
+    """The text added where an answer begins: empty when there is none, None when the text before it changes too."""
     answer: Fit = "fits"
     answer_gap: str = ""
-    """What a finished answer has between the generation prompt and its own text."""
+    """The text between the generation prompt and a finished answer."""
     answer_end: str = ""
-    """What follows a finished answer."""
+    """The text after a finished answer."""
     closes_answer: bool = True
     """Whether a marker or special token follows a finished answer."""
     keeps_prefix: bool = True
-    """Whether a conversation begins with the text of its own beginning."""
+    """Whether a longer conversation begins with the text of its first messages."""
     prefill: Fit = "fits"
     prefill_gap: str = ""
     prefill_lost: str = ""
-    """White space at the end of a begun answer that is not in the text."""
+    """Whitespace at the end of a prefilled answer that is missing from the text."""
     keeps_think: bool = True
     """Whether `<think>…</think>` in an earlier answer stays."""
     keeps_reasoning: bool = True
@@ -77,12 +77,12 @@ class TemplateFacts:
     tools: Shown = "shown"
     tool_arguments: Shown = "shown"
     tool_arguments_text: Shown = "shown"
-    """How the arguments of a tool call are printed that are a JSON text already."""
+    """How the arguments of a tool call are printed when they already are JSON text."""
     parts: Shown = "shown"
     none: Shown = "shown"
     undefined: tuple[UndefinedName, ...] = ()
     indentation: str = ""
-    """A line that begins with four blanks or more that no message has."""
+    """A line that begins with four or more spaces that are in no message."""
     has_carriage_return: bool = False
     markers: tuple[str, ...] = ()
-    """The texts with the look of control tokens that the template writes."""
+    """The texts that look like control tokens and that the template writes."""

@@ -1,7 +1,7 @@
-"""What a chat template does to any conversation, decided once by rendering a few made-up ones.
+"""What a chat template does to any conversation, found once by rendering a few probe conversations.
 
-The probes carry words that occur nowhere else and white space on both sides, so that what is lost, moved, escaped or
-added can be read off the text. Nothing here judges: what is a mistake is decided by rules about templates.
+The probes have words that occur nowhere else and whitespace on both sides, so that the text shows what is lost, moved,
+escaped or added. Nothing here judges: rules about templates decide what is a mistake.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 
 _SECONDS: Final = 5.0
-"""For all probes together; a template that takes longer is found out once and left alone."""
+"""Time limit for all probes together; a template that takes longer is tried once only."""
 
 _USER: Final = "Quokka zero?"
 _LATER: Final = "Quokka one?"
@@ -63,7 +63,7 @@ _TOOL: Final[Mapping[str, Any]] = MappingProxyType(
 
 
 def template_facts(profile: Profile) -> TemplateFacts:
-    """Return the facts of a profile's chat template, found out once for each template with its arguments.
+    """Return the facts of a profile's chat template, probed once for each template with its arguments.
 
     Raises ValueError for a profile without a chat template.
     """
@@ -79,7 +79,7 @@ def template_facts(profile: Profile) -> TemplateFacts:
 
 
 class _Held:
-    """A profile that is equal to every other one: what decides stands in the key beside it."""
+    """A profile that equals every other one: the cache key beside it decides."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -207,7 +207,7 @@ class _Probe:
         return "merged" if self._is_merged(text) else "kept"
 
     def _is_merged(self, text: str) -> bool:
-        # After a system turn of its own the user's turn begins as it does without a system message.
+        # After a separate system turn the user's turn begins as it does without a system message.
         bos = self.profile.special_tokens.get("bos_token") or ""
         opening = (self.lone or "").partition(_USER)[0].replace(bos, "").rstrip()
         marks = [mark for mark in _MARKER.finditer(opening) if "SYS" not in mark.group()]
@@ -220,7 +220,7 @@ class _Probe:
         return not (user_head and user_head in between) and not (later_head and later_head in between)
 
     def _later_head(self) -> str:
-        """Return what a later question begins with: some templates put a text about tools before the first one."""
+        """Return the text before a later question: some templates put a text about tools before the first one."""
         if self.closed is None or self.longer is None:
             return ""
         *_, end = self.closed.rpartition(_ANSWER)
@@ -252,7 +252,7 @@ class _Probe:
         return ("gap" if gap else "fits"), gap, end
 
     def _closes(self, end: str) -> bool:
-        # BOS begins what comes next; it does not say that this is over.
+        # BOS begins what comes next; it does not end this.
         tokens = [token for key, token in self.profile.special_tokens.items() if token and key != "bos_token"]
         return bool(_MARKER.search(end)) or any(token in end for token in tokens)
 
@@ -338,7 +338,7 @@ class _Probe:
         source = self.profile.chat_template or ""
 
         class Logged(Undefined):
-            """Remembers the names that become text without having any."""
+            """Records the names that are printed without having a value."""
 
             __slots__ = ()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, WithheldError
+from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, UnavailableError
 from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def show(
                 instances = [each for each in rendered.instances if doc is None or each.index + 1 == doc]
             except PromptfmtError as error:
                 problems.append(f"{prompts.task.id} [{prompts.profile_id}]: {error}")
-                if isinstance(error, WithheldError) or len(found) > 1:
+                if isinstance(error, UnavailableError) or len(found) > 1:
                     continue
                 raise
             if doc is not None and not instances:

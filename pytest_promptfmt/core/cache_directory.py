@@ -1,4 +1,4 @@
-"""Where things that cost much to make are kept between runs: a folder that belongs to the user and to nobody else."""
+"""Where results that are expensive to compute are kept between runs: a folder that only the user can write to."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "PROMPTFMT_CACHE_DIR"
-"""The environment variable that names another folder; empty means that nothing is kept."""
+"""The environment variable that names another folder; empty turns caching off."""
 
 
 @cache
 def private_directory(name: str, base: Path | None = None) -> Path | None:
-    """Return the folder `name` of the cache, made when it is not there; None where nothing can be kept safely.
+    """Return the folder `name` of the cache, created if missing; None where nothing can be kept safely.
 
     `base` is the cache directory, by default `cache_directory()`. Compiled code is read back from here, so the folder
-    must belong to the user, and nobody else may write in it: a link, a folder of somebody else, and one that others
-    may write to are refused.
+    must belong to the user and be writable by the user alone: links, other users' folders, and folders that others can
+    write to are refused.
     """
     base = base or cache_directory()
     if base is None:
@@ -38,7 +38,7 @@ def private_directory(name: str, base: Path | None = None) -> Path | None:
 def cache_directory() -> Path | None:
     """Return the folder of all caches of this plugin, whether or not it exists; None where there is none.
 
-    `$PROMPTFMT_CACHE_DIR`, or `pytest-promptfmt` in the place that the system has for caches.
+    `$PROMPTFMT_CACHE_DIR`, or `pytest-promptfmt` in the system's folder for caches.
     """
     chosen = os.environ.get(VARIABLE)
     if chosen is not None:

@@ -31,9 +31,9 @@ class Position:
 
 
 class PromptfmtError(Exception):
-    """A problem in the user's files or settings, told in one message.
+    """A problem in the user's files or settings, in one message.
 
-    `position` says where, the message what, `hint` what to do now. `str()` joins the three. `key` is the key or option
+    `position` is where, the message what, `hint` what to do now. `str()` joins the three. `key` is the key or option
     that the message is about, for a caller who knows where it is written.
     """
 
@@ -56,16 +56,16 @@ class SourceError(PromptfmtError):
     """A file that cannot be read as the task or group it looks like."""
 
 
-class WithheldError(PromptfmtError):
-    """Rendering needs what the user has not given or allowed: a reason to skip a task, not to fail.
+class UnavailableError(PromptfmtError):
+    """Rendering needs something that is not available or not allowed: a reason to skip a task, not to fail.
 
-    `reason` is the same for all tasks that lack the same thing.
+    `reason` is the same for all tasks that lack the same resource.
     """
 
-    reason = "something is withheld that rendering needs"
+    reason = "rendering needs a resource that is not available"
 
 
-class CodeNotAllowedError(WithheldError):
+class CodeNotAllowedError(UnavailableError):
     """A task needs Python code that the user has not allowed to run."""
 
     reason = "Python code outside the rootdir and --promptfmt-allow-code, or switched off"
@@ -93,10 +93,10 @@ class DocsError(PromptfmtError):
     """The docs of a task cannot be found, read or made."""
 
 
-class SyntheticDocsError(DocsError, WithheldError):
-    """A task without docs at hand whose functions or templates synthetic docs cannot feed."""
+class SyntheticDocsError(DocsError, UnavailableError):
+    """A task without docs whose functions or templates do not work with synthetic docs."""
 
-    reason = "no docs at hand, and functions or templates that synthetic docs cannot feed"
+    reason = "no docs, and functions or templates that do not work with synthetic docs"
 
 
 class RenderError(PromptfmtError):
@@ -104,25 +104,25 @@ class RenderError(PromptfmtError):
 
 
 class LimitExceededError(RenderError):
-    """A template, function or regex went past its limit of time or size."""
+    """A template, function or regex exceeded its limit of time or size."""
 
 
 class TooSlowError(LimitExceededError):
-    """A filter or metric that is too slow for most of what it was given, so that nothing more is tried with it."""
+    """A filter or metric that is too slow for most of its inputs, so it is not tried again."""
 
 
 class FormatError(PromptfmtError):
-    """A format that is not known, or that does not fit the task."""
+    """An unknown format, or one that does not fit the task."""
 
 
 class ScoringError(PromptfmtError):
-    """A filter or metric that is not known, cannot be had, or cannot score what it was given."""
+    """A filter or metric that is unknown, not available, or cannot score what it was given."""
 
 
-class MetricWithheldError(ScoringError, WithheldError):
-    """A metric that Hugging Face evaluate would have to give, and that is not at hand."""
+class MetricUnavailableError(ScoringError, UnavailableError):
+    """A metric of Hugging Face evaluate that is not available offline."""
 
-    reason = "a metric of Hugging Face evaluate that is not at hand"
+    reason = "a metric of Hugging Face evaluate that is not available"
 
 
 class TokenizerError(PromptfmtError):
@@ -130,13 +130,13 @@ class TokenizerError(PromptfmtError):
 
 
 class ModelError(PromptfmtError):
-    """A model that cannot be loaded, reached or asked, or that answers what cannot be read."""
+    """A model that cannot be loaded, reached or queried, or whose response cannot be read."""
 
 
-class OtherTokenizerError(ModelError, WithheldError):
-    """A profile with a tokenizer that is not the model's: there is nothing to ask this model."""
+class OtherTokenizerError(ModelError, UnavailableError):
+    """A profile whose tokenizer is not the model's: there is nothing to ask this model."""
 
-    reason = "profiles with another tokenizer than the model's"
+    reason = "profiles whose tokenizer is not the model's"
 
 
 class SnapshotError(PromptfmtError):
@@ -144,7 +144,7 @@ class SnapshotError(PromptfmtError):
 
 
 class SettingsError(PromptfmtError):
-    """A setting or command-line option that makes no sense."""
+    """A setting or command-line option that is invalid."""
 
 
 def display_path(path: Path | str) -> str:
@@ -164,16 +164,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean {close[0]!r}?" if close else None
 
 
-_TOLD: Final = 500
+_MOST_SHOWN: Final = 500
 
 
 def shortened(text: str) -> str:
-    """Return a text of somebody else as a message can hold it: its beginning where it goes on for long."""
-    return text if len(text) <= _TOLD else f"{text[:_TOLD]}… ({len(text):,} characters)"
+    """Return foreign text shortened for a message: only its beginning where it is long."""
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}… ({len(text):,} characters)"
 
 
 def traceback_of_user(error: BaseException) -> TracebackType | None:
-    """Return the part of an error's traceback that is in code of the user: all below the last frame of this package."""
+    """Return the part of an error's traceback that is in the user's code: all below the last frame of this package."""
     own = str(Path(__file__).parent.parent) + os.sep
     found = below = error.__traceback__
     while below is not None:
@@ -184,7 +184,7 @@ def traceback_of_user(error: BaseException) -> TracebackType | None:
 
 
 def place_in_user_code(error: BaseException) -> str | None:
-    """Return file and line in the first file of the user's that the error went through, None where there is none."""
+    """Return file and line of the user's file nearest to the error's origin, None where there is none."""
     traceback = traceback_of_user(error)
     if traceback is None:
         return None

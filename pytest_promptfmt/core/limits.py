@@ -1,8 +1,8 @@
-"""Time limits around code that users wrote: templates, functions, regular expressions.
+"""Time limits around users' code: templates, functions, regular expressions.
 
 In the main thread of a POSIX system an interval timer interrupts the code, everywhere else a watchdog thread does.
-A limit counts seconds on the wall, or of processor time where a verdict must not depend on what else the machine does.
-It can also look how much memory the process takes meanwhile: many texts of allowed size are too much together. Limits
+A limit counts wall-clock seconds, or processor time where a verdict must not depend on the load of the machine.
+It can also limit how much memory the process takes: many texts of allowed size can be too much together. Limits
 of size live where the text is made.
 """
 
@@ -29,28 +29,28 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 _REPEAT_SECONDS: Final = 0.05
-"""How soon code that swallowed the interruption is interrupted again, and how often the memory is looked at."""
+"""How soon code that swallowed the interruption is interrupted again, and how often memory is checked."""
 _FIRST_LOOK_SECONDS: Final = 0.2
-"""When the memory is looked at first: most work is done by then, and has cost nothing."""
+"""When memory is checked first: most work is done by then, and has cost nothing."""
 
 RENDERING_MEMORY: Final = 2**32
 """By how many bytes rendering a task may grow the process: functions of the task may load what they need."""
 
 
 class _TimeUp(BaseException):
-    """The interruption itself: no `except Exception` of the interrupted code may stop it."""
+    """The interruption itself: an `except Exception` in the interrupted code does not stop it."""
 
 
-def goes_on(error: BaseException) -> bool:
-    """Return whether an exception is for somebody further out: Ctrl-C, or the end of an outer time limit."""
+def must_propagate(error: BaseException) -> bool:
+    """Return whether an exception must not be handled here: Ctrl-C, or the end of an outer time limit."""
     return isinstance(error, KeyboardInterrupt | _TimeUp)
 
 
 @contextmanager
 def exits_raise() -> Iterator[None]:
-    """Let `os._exit` raise SystemExit meanwhile: code of a task must not end the run without a word.
+    """Make `os._exit` raise SystemExit inside the block: a task's code must not end the run silently.
 
-    In a process that was forked meanwhile it ends that process, as ever.
+    In a process that was forked inside the block it ends that process, as usual.
     """
     own, leave = os.getpid(), os._exit
 
@@ -83,8 +83,8 @@ def time_limit(
     SIGALRM handler with its timer (pytest-timeout uses the same one) is put back with the time it had left.
     Zero and infinity mean no limit. Code inside C that never looks for signals is interrupted when it returns.
 
-    `memory` is by how many bytes the largest size of the process may grow meanwhile, counted from the first look at it
-    after a moment; nowhere but on POSIX systems.
+    `memory` is by how many bytes the peak size of the process may grow inside the block, counted from the first check
+    after a moment; only on POSIX systems.
     """
     if seconds <= 0 or math.isinf(seconds):
         return nullcontext()
@@ -158,7 +158,7 @@ class _Growth:
 
 
 def _largest_size() -> int:
-    """Return the largest resident size that this process has had, in bytes."""
+    """Return the peak resident size of this process, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -191,7 +191,7 @@ class _TimerLimit:
         if self._earlier_deadline < math.inf:
             left = max(self._earlier_deadline - timer.now(), 1e-6)
             signal.setitimer(timer.number, left, self._earlier_interval)
-        # Also when the block swallowed the interruption or turned it into an error of its own.
+        # Also when the block swallowed the interruption or turned it into another error.
         if self._fired is not None and not isinstance(raised, KeyboardInterrupt):
             raise self._fired from (None if isinstance(raised, _TimeUp) else raised)
 

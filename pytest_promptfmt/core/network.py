@@ -1,6 +1,6 @@
-"""Whether this process may ask the network: a run goes offline, and only what the user asked for goes online.
+"""Whether this process may use the network: a run is offline, except for what the user asked to download.
 
-Hugging Face's libraries are told by environment variables, which they read when they are imported.
+Hugging Face's libraries take this from environment variables, which they read when they are imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _set_here: set[str] = set()
 
 
 def go_offline() -> None:
-    """Let Hugging Face's libraries fail at once, without retries, where they would ask a hub; what is set stays."""
+    """Make Hugging Face's libraries fail at once, without retries, where they would ask the hub; keeps what is set."""
     for name in _VARIABLES:
         if name not in os.environ:
             os.environ[name] = "1"
@@ -28,17 +28,17 @@ def go_offline() -> None:
 
 @contextmanager
 def online() -> Iterator[None]:
-    """Take back what `go_offline` did while the block runs; the user's own variables count on."""
+    """Undo `go_offline` inside the block; the user's own variables still apply."""
     taken = {name: os.environ.pop(name) for name in _set_here if name in os.environ}
-    _tell_loaded_hub(taken, offline=False)
+    _update_loaded_hub(taken, offline=False)
     try:
         yield
     finally:
         os.environ.update(taken)
-        _tell_loaded_hub(taken, offline=True)
+        _update_loaded_hub(taken, offline=True)
 
 
-def _tell_loaded_hub(taken: dict[str, str], *, offline: bool) -> None:
+def _update_loaded_hub(taken: dict[str, str], *, offline: bool) -> None:
     # huggingface_hub reads the variable once, and this constant before each request.
     constants: Any = sys.modules.get("huggingface_hub.constants")
     if constants is not None and _HUB in taken:

@@ -1,7 +1,7 @@
 """How one model sees a prompt: tokenizer, chat template, its arguments, system instruction, few-shot as turns or text.
 
 `PLAIN` is the profile without a chat template. The built-in chat profiles are archetypes: templates and tokenizers
-made for this project in the manner of the model families, not copies of any model's own files.
+written for this project that approximate those of the model families, not the models' own files.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ OWN: Final = "own"
 class Profile:
     """One way a model sees prompts.
 
-    `tokenizer` is what `load_tokenizer` takes, `tokenizer_name` what reports and snapshots show of it; None where only
-    text is looked at. `chat_template` is Jinja source in the dialect of transformers 5.23, or None for plain text;
-    `template_file` is the file it was read from, `template_name` the tokenizer's own template that `load_profile` puts
-    there. `special_tokens` are variables of the template (`bos_token` …); `template_args` win over them.
-    `fewshot_as_turns` renders demonstrations as user and assistant turns (lm-eval's multi-turn), else as text inside
-    one user turn. `mode` is what the model is asked for, `split` how context and continuation become tokens: encoded
-    together and cut (lm-eval), or each by itself. `formatter` is a formatter of eval-framework that joins the messages
-    in place of a chat template. `clock` is what `strftime_now` sees, pinned so that snapshots do not change overnight.
-    `origin` is where it was defined.
+    `tokenizer` is what `load_tokenizer` takes, `tokenizer_name` how reports and snapshots name it; None where only text
+    is rendered. `chat_template` is Jinja source in the dialect of transformers 5.23, or None for plain text;
+    `template_file` is the file it was read from, `template_name` the tokenizer's own template that `load_profile`
+    inserts. `special_tokens` are variables of the template (`bos_token` …); `template_args` win over them.
+    `fewshot_as_turns` renders shots as user and assistant turns (lm-eval's multi-turn), otherwise as text inside one
+    user turn. `mode` is what the model is asked for, `split` how context and continuation become tokens: encoded
+    together and cut (lm-eval), or separately. `formatter` is a formatter of eval-framework that joins the messages
+    instead of a chat template. `clock` is what `strftime_now` sees, pinned so that snapshots do not change overnight.
+    `origin` is where the profile was defined.
     """
 
     name: str
@@ -59,12 +59,12 @@ class Profile:
 
     @property
     def is_chat(self) -> bool:
-        """Return whether prompts are laid out by a chat template."""
+        """Return whether a chat template lays prompts out."""
         return self.chat_template is not None or self.template_name is not None
 
     @property
     def shows_text(self) -> bool:
-        """Return whether its snapshots show the text, which else stands in those of `plain` and is not repeated."""
+        """Return whether its snapshots show the text; otherwise the text is that of `plain` and is not repeated."""
         return self.tokenizer is None or self.is_chat or self.system_instruction is not None
 
     @property
@@ -74,7 +74,7 @@ class Profile:
 
     @property
     def is_archetype(self) -> bool:
-        """Return whether its template or tokenizer is one of ours, made in the manner of a family of models."""
+        """Return whether its template or tokenizer is a built-in approximation of a model family's."""
         return (self.tokenizer or "").startswith(ARCHETYPE_PREFIX) or (
             self.chat_template is not None and self.chat_template in _template_sources()
         )
@@ -84,7 +84,7 @@ _ARGUMENT: Final = re.compile(r"[^\s\[\]:/\\]*")
 ARCHETYPE_PREFIX: Final = "archetype:"
 TOKENIZER: Final = "tokenizer="
 TEMPLATE: Final = "template="
-"""What the names of profiles begin with that only the command line or ini defines."""
+"""Prefixes of the names of profiles that only the command line or ini defines."""
 
 PLAIN: Final = Profile(name="plain")
 
@@ -116,11 +116,11 @@ _ARCHETYPES: Final[Mapping[str, _Archetype]] = {
 _CHAT: Final = "chat-"
 _SINGLE: Final = "-single"
 ALL_CHAT: Final = "chat"
-"""The name that stands for all built-in chat profiles with demonstrations as turns."""
+"""The name for all built-in chat profiles with shots as turns."""
 
 _FORMATTER: Final = "formatter-"
 FORMATTER_NAMES: Final = ("concat", "no-strip-concat", "llama3")
-"""The formatters of eval-framework that have a profile of their own; what they do is in chat/formatters.py."""
+"""The formatters of eval-framework that are built-in profiles; what they do is in chat/formatters.py."""
 
 CHAT_TEMPLATES: Final[tuple[str, ...]] = tuple(_ARCHETYPES)
 """The names of the built-in chat templates."""
@@ -136,9 +136,9 @@ DEFAULT_PROFILES: Final[tuple[str, ...]] = ("plain", "chat-chatml", "chat-llama2
 
 @cache
 def builtin_profile(name: str) -> Profile:
-    """Return the built-in profile of that name; `-single` puts the demonstrations into one user turn.
+    """Return the built-in profile of that name; `-single` puts the shots into one user turn.
 
-    Raises SettingsError with a did-you-mean when there is none.
+    Raises SettingsError with a did-you-mean for an unknown name.
     """
     if name == PLAIN.name:
         return PLAIN
@@ -182,12 +182,12 @@ def _template_sources() -> frozenset[str]:
 
 
 def is_given_name(name: str) -> bool:
-    """Return whether the name of a profile is one that a tokenizer or chat template of the command line makes."""
+    """Return whether a profile's name is that of a tokenizer or chat template given on the command line."""
     return name.startswith((TOKENIZER, TEMPLATE))
 
 
 def is_profile_name(name: str, defined: Mapping[str, Profile]) -> bool:
-    """Return whether a name, with or without arguments, is that of a built-in or defined profile."""
+    """Return whether a name, with or without arguments, is a built-in or defined profile's."""
     base = name.partition(":")[0]
     return base in defined or base in BUILTIN_PROFILES or name == ALL_CHAT
 
@@ -197,9 +197,9 @@ def resolve_profiles(
 ) -> tuple[Profile, ...]:
     """Return the profiles of these names, each once, in order of first mention.
 
-    `defined` are profiles besides the built-in ones. `chat` stands for the built-in chat profiles with demonstrations
-    as turns; `NAME:key=value,key=value` gives a profile other template arguments, and a name that tells them. Raises
-    SettingsError with a did-you-mean for a name that is not known.
+    `defined` are profiles besides the built-in ones. `chat` means the built-in chat profiles with shots as turns;
+    `NAME:key=value,key=value` gives a profile other template arguments, which become part of its name. Raises
+    SettingsError with a did-you-mean for an unknown name.
     """
     wanted: dict[str, None] = {}
     for name in names:
@@ -225,9 +225,9 @@ def _resolve(reference: str, defined: Mapping[str, Profile]) -> Profile:
 def with_arguments(profile: Profile, written: str) -> Profile:
     """Return the profile with the template arguments of `key=value,key=value`, sorted into its name.
 
-    `true`, `false`, `null` and numbers are taken for such, all else for text. Values stand in node ids and file names,
-    so blanks, brackets, colons and slashes are refused. Raises SettingsError for such values, other shapes, and for a
-    profile without chat template.
+    `true`, `false`, `null` and numbers are read as such, everything else as text. Values are part of node ids and file
+    names, so spaces, brackets, colons and slashes are refused. Raises SettingsError for such values, other shapes, and
+    for a profile without chat template.
     """
     given: dict[str, Any] = {}
     shown: dict[str, str] = {}
@@ -235,12 +235,12 @@ def with_arguments(profile: Profile, written: str) -> Profile:
         key, equals, value = part.partition("=")
         if not equals or not key.isidentifier() or not _ARGUMENT.fullmatch(value):
             raise SettingsError(
-                f"profile {f'{profile.name}:{written}'!r}: {part!r} is no template argument",
+                f"profile {f'{profile.name}:{written}'!r}: {part!r} is not a template argument",
                 hint=f"write {profile.name}:enable_thinking=false, with commas between several",
             )
         given[key], shown[key] = _argument(value), value
     if not profile.is_chat:
-        raise SettingsError(f"profile {profile.name!r} has no chat template that could take arguments")
+        raise SettingsError(f"profile {profile.name!r} has no chat template, so it takes no template arguments")
     name = ",".join([profile.name, *(f"{key}={shown[key]}" for key in sorted(shown))])
     return replace(profile, name=name, template_args=MappingProxyType({**profile.template_args, **given}))
 
@@ -260,8 +260,8 @@ def _argument(value: str) -> Any:
 def _unknown(name: str, known: Iterable[str]) -> SettingsError:
     names = tuple(known)
     own = names[len(BUILTIN_PROFILES) :]
-    also = f"; defined are {', '.join(own)}" if own else ""
+    also = f"; defined: {', '.join(own)}" if own else ""
     return SettingsError(
-        f"there is no profile {name!r}; built in are {', '.join(BUILTIN_PROFILES)}{also}",
+        f"unknown profile {name!r}; built in: {', '.join(BUILTIN_PROFILES)}{also}",
         hint=did_you_mean(name, (*names, ALL_CHAT)),
     )

@@ -31,14 +31,14 @@ Part = Literal[
 
 
 class Place(NamedTuple):
-    """Which doc is being rendered: its number in the task, and the shot (both from 0; None for the doc itself)."""
+    """Which doc is rendered: its number in the task, and the shot (both from 0; None for the evaluated doc)."""
 
     task: str
     doc: int
     shot: int | None = None
 
     def __str__(self) -> str:
-        """Return `of 'arc_easy', doc 3, shot 1`, counted as people count."""
+        """Return `of 'arc_easy', doc 3, shot 1`, both counted from 1."""
         shot = f", shot {self.shot + 1}" if self.shot is not None else ""
         return f"of {self.task!r}, doc {self.doc + 1}{shot}"
 
@@ -60,11 +60,11 @@ class Origin:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Return the key as a path, the way findings and positions name it: `("fewshot_config", "doc_to_text")`."""
+        """Return the key as a path, as in findings and positions: `("fewshot_config", "doc_to_text")`."""
         return tuple(self.key.split(".")) if self.key else ()
 
     def __str__(self) -> str:
-        """Return a short phrase for people: `arc.yaml:7:1 doc_to_text (column 'question', shot 2)`."""
+        """Return a short phrase: `arc.yaml:7:1 doc_to_text (column 'question', shot 2)`."""
         where = " ".join(str(part) for part in (self.position, self.key or self.part) if part)
         details = [f"column {self.field!r}"] if self.field else []
         details += [f"shot {self.shot + 1}"] if self.shot is not None else []
@@ -144,13 +144,13 @@ class Prompt:
 
     @classmethod
     def lazy(cls, text: str, make: Callable[[], tuple[tuple[Span, ...], tuple[Message, ...]]]) -> Prompt:
-        """Return a prompt whose text is known; `make` gives spans and messages once somebody asks for them."""
+        """Return a prompt whose text is known; `make` gives spans and messages when they are first used."""
         prompt = object.__new__(cls)
         prompt.__dict__.update(text=text, _make=make)
         return prompt
 
     def __getattr__(self, name: str) -> Any:
-        """Make what `lazy` put off; runs only for attributes that are not there."""
+        """Make the spans and messages of a `lazy` prompt; called only for missing attributes."""
         if name not in ("spans", "messages") or "_make" not in self.__dict__:
             raise AttributeError(f"a prompt has no attribute {name!r}")
         spans, messages = self.__dict__.pop("_make")()
@@ -163,7 +163,7 @@ class Prompt:
 
     @cached_property
     def text(self) -> str:
-        """Return the whole prompt, exactly as a model would get it (characters)."""
+        """Return the whole prompt (characters), exactly as the model gets it."""
         return join(self.spans)
 
     def _repr_html_(self) -> str:
@@ -187,9 +187,9 @@ class Request:
     """What would be sent to the model for one doc; lm-eval 0.4.13's `Instance`.
 
     `context` is None for rolling log-likelihood, "" for an unconditional one. `prompt` is the index of the
-    instance's prompt that is the context, None where the context is no prompt. `gold` marks the continuation
-    that is right. `doc` is what scoring looks at where one doc asks several questions, each with an answer of its own;
-    None where it is the instance's.
+    instance's prompt that is the context, None where the context is not a prompt. `gold` marks the right continuation.
+    `doc` is what is scored where one doc asks several questions, each with its own answer; None where it is the
+    instance's.
     """
 
     kind: Literal["loglikelihood", "loglikelihood_rolling", "generate_until"]
@@ -232,14 +232,14 @@ def join(spans: Iterable[Span]) -> str:
 
 
 def joined_spans(first: Spans, second: Spans, gap: Spans) -> Spans:
-    """Return both in a row, with `gap` between them where neither side has white space."""
+    """Return both in a row, with `gap` between them where neither side has whitespace."""
     if not first or not second:
         return first or second
     return (*first, *gap, *second) if meet_without_space(first, second) else first + second
 
 
 def meet_without_space(first: Spans, second: Spans) -> bool:
-    """Return whether there is no white space where `second` follows `first`."""
+    """Return whether there is no whitespace where `second` follows `first`."""
     return bool(first) and not first[-1].text[-1].isspace() and not second[0].text[0].isspace()
 
 

@@ -1,8 +1,8 @@
 """A Jinja sandbox that also refuses to make texts too large to be a prompt.
 
-Jinja's own sandbox keeps templates away from Python's insides, but not from `'a' * 10**10`. Both template dialects,
+Jinja's own sandbox keeps templates away from Python's internals, but not from `'a' * 10**10`. Both template dialects,
 that of tasks and that of chat templates, are built on the environment below. What is too large is decided in
-`sizes.py`; time, and what many values of allowed size take together, are limited by the caller.
+sizes.py; time, and the total of many values of allowed size, are limited by the caller.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COMPARING_TESTS: Final = frozenset(
 
 
 class LimitedSandbox(ImmutableSandboxedEnvironment):
-    """Jinja's immutable sandbox; whatever would make a text beyond `MAX_CHARACTERS` raises LimitExceededError."""
+    """Jinja's immutable sandbox; making a text longer than `MAX_CHARACTERS` raises LimitExceededError."""
 
     intercepted_binops = frozenset({"*", "**", "%", "+"})
 
@@ -98,7 +98,7 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
     @staticmethod
     def compared(value: Any, *operands: tuple[str, Any]) -> Any:
         """Return what a comparison of values gives, or a chain of them: each operand with its operator in Jinja."""
-        # Python compares what contains itself over and over without looking for a signal.
+        # Python compares deeply shared containers without checking for signals.
         if isinstance(value, sizes.CONTAINERS):
             sizes.require_size(value)
         result = True
@@ -128,7 +128,7 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, (str, bytes, int)):
             name = __obj.__name__
-            # Inside loops and blocks Jinja adds arguments of its own.
+            # Inside loops and blocks Jinja adds its own arguments.
             own = {name: value for name, value in kwargs.items() if name not in ("_loop_vars", "_block_vars")}
             if name == "join" and args and not isinstance(args[0], (str, *sizes.CONTAINERS)):
                 args = (sizes.listed(args[0]), *args[1:])
@@ -136,7 +136,7 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
             if check is not None:
                 _apply(check, (owner, *args), own)
             if owner.__class__ is str and __obj.__class__ is BuiltinMethodType:
-                # What Jinja looks for in a callable, a method of `str` does not have.
+                # A method of `str` has none of the attributes that Jinja looks for in a callable.
                 result = __obj(*args, **own)
                 if result.__class__ is str:
                     sizes.require(len(result))
@@ -152,7 +152,7 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
         return result
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return an attribute or item of a value; the methods of texts, which are harmless, without many questions."""
+        """Return an attribute or item of a value; the methods of texts, which are harmless, without further checks."""
         if obj.__class__ is str and attribute in _TEXT_METHODS:
             return getattr(obj, attribute)
         return super().getattr(obj, attribute)
@@ -182,7 +182,7 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
 
 class _LimitedFormatter(SandboxedFormatter):
     def format_field(self, value: Any, format_spec: str) -> Any:
-        # By now a width that stood in a value stands in the specification.
+        # By now a width that came from a value is part of the specification.
         sizes.check_format_spec(format_spec)
         return super().format_field(value, format_spec)
 
@@ -275,7 +275,7 @@ def _apply(check: Callable[..., None], values: tuple[Any, ...], kwargs: Mapping[
     try:
         check(*values, **kwargs)
     except TypeError:
-        # Wrong arguments: the function itself says so better.
+        # Wrong arguments: the function's own error is better.
         return
 
 

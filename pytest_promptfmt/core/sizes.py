@@ -1,7 +1,7 @@
 """How large a value, or what an operator, method or filter would make of it, is: found out before it is made.
 
 Sizes are in characters and elements; what is contained more than once counts each time, as printing would show it.
-The functions that refuse raise LimitExceededError. Who calls them is the sandbox's business.
+The functions that refuse raise LimitExceededError. The sandbox decides when they are called.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_INTEGER_BITS: Final = 100_000
 _MAX_DIGITS: Final = 20
 _PIECES_AT_ONCE: Final = 1000
 CONTAINERS: Final = (list, tuple, dict, set, frozenset)
-"""What can contain itself over and over: `[x, x]` with such an `x`, and so on."""
+"""Types that can contain the same value many times over: `[x, x]` with such an `x`, and so on."""
 _TEXTS: Final = (str, bytes)
 
 
@@ -34,7 +34,7 @@ def require(size: int) -> None:
 
 
 def require_size(value: Any) -> None:
-    """Refuse a value whose text is too long: also one that is small in memory and contains itself over and over."""
+    """Refuse a value whose text is too long, also one that is small in memory and contains a value many times over."""
     if isinstance(value, CONTAINERS):
         require(size_of(value))
     elif isinstance(value, int):
@@ -47,7 +47,7 @@ def size_of(value: Any) -> int:
 
 
 def joined(pieces: Iterable[str]) -> str:
-    """Return the pieces as one text; of endless ones no more are taken than it may have."""
+    """Return the pieces as one text; an endless iterable is read only up to the limit."""
     if isinstance(pieces, (list, tuple)):
         require(sum(map(len, pieces)))
         return "".join(pieces)
@@ -197,7 +197,7 @@ METHODS: Final[Mapping[str, Callable[..., None]]] = {
 """What refuses the owner and arguments of a method of texts, bytes and numbers."""
 
 
-# -- filters: what is looked at has the name that Jinja gives it, which templates may write ---------------------------
+# -- filters: their parameters have Jinja's own names, which templates may write -------------------------------------
 
 
 def _check_indent(s: Any, width: Any = 4, *_: Any, **__: Any) -> None:

@@ -1,8 +1,8 @@
-"""What is asked: tasks, their few-shot settings and their docs, as frozen values that every source produces.
+"""What is asked: tasks, their few-shot settings and their docs, as frozen values that every system produces.
 
-A `Task` holds what the author wrote, typed and unrendered. How lm-eval, formats and profiles turn it into prompts
-is decided further right (`formats/`, `rendering/`); nothing here imports them except the two convenience methods
-at the end of `Task`, which load them when called.
+A `Task` holds what the author wrote, typed and unrendered. How systems, formats and profiles turn it into prompts is
+decided in `systems/` and `formats/`; nothing here imports them except the two convenience methods at the end of `Task`,
+which load them when called.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FunctionRef:
 
     @property
     def file(self) -> Path:
-        """Return the file that is looked for before installed modules."""
+        """Return the file that is tried before installed modules."""
         return (self.directory / f"{self.module.replace('.', '/')}.py").resolve()
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ def locate_nowhere(_keys: tuple[str | int, ...]) -> Position | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FewShot:
-    """`fewshot_config`: what differs for the demonstrations. UNSET means inherited from the task."""
+    """`fewshot_config`: what differs for the shots. UNSET means inherited from the task."""
 
     sampler: Any = "default"
     split: Any = UNSET
@@ -130,17 +130,16 @@ class Assembler(Protocol):
 
 
 class Assembly(Protocol):
-    """How the prompts of a task are put together where that is not lm-eval's way.
+    """How the prompts of a task are put together where lm-eval's way does not apply.
 
-    The source that read the task puts one on it, and everything to the right of `rendering/` works as for any other
-    task. It is a small frozen value; what makes prompts is loaded by `assembler`, so that collecting stays cheap. The
-    task's field mappings still say what its docs hold, for formats, made-up docs and checks; a format takes the
-    assembly off.
+    The system that read the task sets it, and everything else works as for any other task. It is a small frozen value;
+    `assembler` loads what makes prompts, so that collecting stays cheap. The task's field mappings still describe what
+    its docs hold, for formats, synthetic docs and rules; a format removes the assembly.
     """
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Return what the snapshot header says of it: stable, short, in order; such as a method that was inferred."""
+        """Return its facts for the snapshot header: stable, short, in order; such as a method that was inferred."""
         ...
 
     def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> Assembler:
@@ -153,17 +152,17 @@ class Assembly(Protocol):
 
 @runtime_checkable
 class CodeAssembly(Assembly, Protocol):
-    """An assembly that is the user's code, and has to be imported before it can make prompts."""
+    """An assembly that is the user's code, which has to be imported before it can make prompts."""
 
     @property
     def key_names(self) -> Mapping[str, str]:
-        """Return lm-eval's keys with the names of the functions that stand for them, for what rules say."""
+        """Return lm-eval's keys with the names of the functions that replace them, for the messages of rules."""
         ...
 
     def bound(self, task: Task, trusted: Callable[[Path], bool], time_limit: float) -> Task:
-        """Return the task with its code imported and what that code says of the task.
+        """Return the task with its code imported, completed with what that code defines.
 
-        `trusted` is asked about every file that would run, `time_limit` is seconds for an import. Raises
+        `trusted` decides about every file that would run, `time_limit` is seconds for an import. Raises
         CodeNotAllowedError, FunctionError, SourceError.
         """
         ...
@@ -174,12 +173,12 @@ class CodeAssembly(Assembly, Protocol):
 
 
 class GivenDocs(Protocol):
-    """Docs that a source has at hand together with the task: those of the file or object that holds both."""
+    """Docs that come with the task itself: those of the file or object that holds both."""
 
     def __call__(self, count: int | None, shots: int) -> TaskDocs | None:
-        """Return the first `count` docs to evaluate (None: the usual few), and the pool for so many demonstrations.
+        """Return the first `count` docs to evaluate (None: the default few), and the pool for so many shots.
 
-        None where it has none: then they are looked for as for other tasks. Raises DocsError.
+        None where there are none: then docs are found as for other tasks. Raises DocsError.
         """
         ...
 
@@ -210,7 +209,7 @@ class Dataset:
 class Task:
     """One task as its author wrote it; `name@format` once a format is chosen.
 
-    `config` is the whole merged mapping, in lm-eval's key order, for rules that look at what was written; the typed
+    `config` is the whole merged mapping, in lm-eval's key order, for rules that check what was written; the typed
     fields are what rendering uses. `locate` gives the position of any key, through includes. `assembly` is None for
     a task that is put together as lm-eval does it.
     """
@@ -254,11 +253,11 @@ class Task:
 
     @property
     def doc_source(self) -> Task:
-        """Return the task whose field mappings tell what its docs look like: itself, unless a format laid it out."""
+        """Return the task whose field mappings describe its docs: itself, unless a format laid it out."""
         return self
 
     def shots(self, requested: int | None = None) -> int:
-        """Return the number of demonstrations: `requested` wins over the task's own, unless the task says 0.
+        """Return the number of shots: `requested` wins over the task's own, unless that is 0.
 
         Source: lm-eval 0.4.13, where a task without a number has 0.
         """
@@ -280,7 +279,7 @@ class Task:
 
         Raises FormatError when the format is unknown or does not fit the task.
         """
-        from pytest_promptfmt.formats import apply_format  # the rooms to the right load only when asked for
+        from pytest_promptfmt.formats import apply_format  # loaded only when called
 
         return apply_format(self, name)
 
@@ -293,7 +292,7 @@ class Task:
     ) -> Iterator[Instance]:
         """Yield the rendered instance (doc, prompts, requests) of every doc, in order.
 
-        Without `docs` they are looked for as on the command line (metadata, sidecar, local files, synthetic).
+        Without `docs` they are found as on the command line (metadata, sidecar, local files, synthetic).
         Raises DocsError, RenderError or LimitExceededError at the first doc that fails.
         """
         from pytest_promptfmt.chat.profile_loading import load_profile
@@ -312,11 +311,11 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskDocs:
-    """The docs of one task after `process_docs`: those evaluated, and the pool demonstrations are drawn from.
+    """The docs of one task after `process_docs`: those evaluated, and the pool that shots are drawn from.
 
-    `columns` are the names that count as columns: those of the evaluated docs (lm-eval 0.4.13 judges
-    demonstrations by the same list). `origin` and `fewshot_origin` say in a few words where the docs came from
-    (`2 synthetic`, `3 from arc.docs.jsonl`), for the snapshot header alone: what they are is `kind` and `fewshot_kind`.
+    `columns` are the names that count as columns: those of the evaluated docs (lm-eval 0.4.13 uses the same list for
+    shots). `origin` and `fewshot_origin` describe where the docs came from (`2 synthetic`, `3 from arc.docs.jsonl`),
+    for the snapshot header alone: what they are is `kind` and `fewshot_kind`.
     """
 
     evaluated: tuple[Doc, ...]
@@ -329,7 +328,7 @@ class TaskDocs:
 
     @classmethod
     def in_memory(cls, docs: Iterable[Doc], fewshot: Iterable[Doc] | None = None) -> TaskDocs:
-        """Return docs given by the caller; demonstrations come from `fewshot`, else from the same docs."""
+        """Return docs given by the caller; shots come from `fewshot`, otherwise from the same docs."""
         evaluated = tuple(docs)
         pool = evaluated if fewshot is None else tuple(fewshot)
         columns = tuple(evaluated[0]) if evaluated else ()

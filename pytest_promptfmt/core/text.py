@@ -1,4 +1,4 @@
-"""Which characters a snapshot shows by name, and how such a name is read back.
+"""Characters that cannot be seen: which of them a snapshot shows by name, and how such a name is read back.
 
 The table is written out instead of asked of `unicodedata`: its categories differ between Python versions, and a
 snapshot must not.
@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from pytest_promptfmt.core.errors import PromptfmtError
 
 END = "⟨end⟩"
-"""Stands at the end of every text."""
+"""Marks the end of every text."""
 
 _NAMED: dict[str, str] = {"\t": "TAB", "\n": "LF", "\r": "CR", "\u00a0": "NBSP"}
 _BY_NAME = {name: character for character, name in _NAMED.items()} | {"SP": " ", "empty": ""}
 
 # First and last code point of everything that is invisible, looks like a plain space, changes how its neighbours
-# are drawn, has no agreed look (private use), or cannot stand in a UTF-8 file; and the bracket of our own escapes.
+# are drawn, has no agreed glyph (private use), or cannot be in a UTF-8 file; and the bracket of our own escapes.
 _RANGES: tuple[tuple[int, int], ...] = (
     (0x0000, 0x001F),
     (0x007F, 0x00A0),
@@ -68,29 +68,29 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class BadEscapeError(PromptfmtError):
-    """An escape that no snapshot contains; the reader adds the line."""
+    """An unknown escape in a snapshot; the reader adds the line."""
 
 
 def show(text: str) -> str:
-    """Return `text` as one line in which every character can be seen, and which does not end with a blank."""
+    """Return `text` as one line in which every character can be seen, and which does not end with a space."""
     text = show_inner(text)
     return text[:-1] + "⟨SP⟩" if text.endswith(" ") else text
 
 
 def show_inner(text: str) -> str:
-    """Return `text` like `show`, for places where something visible follows it: a last blank stays a blank."""
+    """Return `text` like `show`, for places where something visible follows it: a last space stays a space."""
     if text.isascii() and text.isprintable():  # of ASCII: the same in every Python version
         return text
     return (_HIDDEN if _BEYOND_BASIC.search(text) else _HIDDEN_BASIC).sub(_name, text)
 
 
 def needs_no_names(text: str) -> bool:
-    """Return whether every line of `text` is shown as it is; False may also mean that a closer look is needed."""
+    """Return whether every line of `text` is shown unchanged; False may also mean that it has to be checked."""
     return " \n" not in text and not _HIDDEN_BUT_LF.search(text) and not _BEYOND_BASIC.search(text)
 
 
 def unshow(shown: str) -> str:
-    """Return the text that `show` or `show_inner` was given; raises BadEscapeError for an escape of nobody's."""
+    """Return the text that `show` or `show_inner` was given; raises BadEscapeError for an unknown escape."""
     return _ESCAPE.sub(_character, shown) if "⟨" in shown else shown
 
 
@@ -111,4 +111,4 @@ def _character(match: re.Match[str]) -> str:
             return _BY_NAME[name]
         if re.fullmatch(r"U\+[0-9A-F]{4,6}", name) and int(name[2:], 16) <= 0x10FFFF:
             return chr(int(name[2:], 16))
-    raise BadEscapeError(f"{match[0]!r} is no escape", hint="a ⟨ of the text itself is written ⟨U+27E8⟩")
+    raise BadEscapeError(f"unknown escape {match[0]!r}", hint="write a literal ⟨ as ⟨U+27E8⟩")

@@ -1,4 +1,4 @@
-"""What PyYAML says about a broken file, in plain words with the place and what to do."""
+"""PyYAML's errors about a broken file in plain words, with the place and what to do."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def position_of(path: Path, mark: Any) -> Position:
 
 
 def no_mapping(path: Path, node: yaml.Node | None) -> SourceError:
-    """Return the error for a file whose top level is something else than a mapping."""
-    found = {yaml.SequenceNode: "a list", yaml.ScalarNode: "a single value"}.get(type(node), "nothing")
+    """Return the error for a file whose top level is not a mapping."""
+    found = {yaml.SequenceNode: "a list", yaml.ScalarNode: "a single value"}.get(type(node), "empty")
     return SourceError(
         f"the file must be a mapping of keys to values, but there is {found} at its top level",
         position=Position(path) if node is None else position_of(path, node.start_mark),
@@ -29,7 +29,7 @@ def no_mapping(path: Path, node: yaml.Node | None) -> SourceError:
 
 
 def unreadable(path: Path, data: bytes) -> SourceError:
-    """Return the error for bytes that are no UTF-8, or hold characters that YAML does not allow."""
+    """Return the error for bytes that are not UTF-8, or hold characters that YAML does not allow."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -44,7 +44,7 @@ def unreadable(path: Path, data: bytes) -> SourceError:
     if found is None:
         return SourceError("the file contains characters that YAML does not allow", position=Position(path))
     return SourceError(
-        f"the control character U+{ord(found.group()):04X} may not stand in YAML",
+        f"the control character U+{ord(found.group()):04X} is not allowed in YAML",
         position=_end_of(path, text[: found.start()]),
         hint=f'write it as "\\x{ord(found.group()):02x}" in double quotes' if ord(found.group()) < 256 else None,
     )
@@ -58,17 +58,17 @@ _TAG: Final = re.compile(r"could not determine a constructor for the tag '(?P<ta
 _PLAIN_WORDS: Final[Sequence[tuple[str, str, str | None]]] = (
     (
         "mapping values are not allowed",
-        "a ':' stands where no key can start",
+        "unexpected ':': no key can start here",
         "put text that contains ': ' in quotes",
     ),
     (
         "found unhashable key|found unacceptable key",
-        "a list or mapping stands where a key belongs",
+        "a list or mapping cannot be a key",
         "put text that starts with '{' or '[' in quotes",
     ),
     (
         r"cannot start any token.*|found character '\\t'.*|found a tab character.*",
-        "a character stands here that cannot start a value",
+        "this character cannot start a value",
         "indent with spaces, not tabs; put text that starts with a tab, '@', '`' or '%' in quotes",
     ),
     (
@@ -88,7 +88,7 @@ _PLAIN_WORDS: Final[Sequence[tuple[str, str, str | None]]] = (
     ),
     (
         "could not find expected ':'",
-        "this line is no 'key: value'",
+        "this line is not of the form 'key: value'",
         "a text over several lines needs '|' or quotes, and deeper indentation",
     ),
     (
@@ -114,12 +114,12 @@ def in_plain_words(path: Path, data: bytes, error: yaml.MarkedYAMLError) -> Sour
     problem = error.problem or str(error)
     mark = error.problem_mark or error.context_mark
     if error.problem and "end of stream" in problem and error.context_mark is not None:
-        mark = error.context_mark  # where the quote opens tells more than where the file ends
+        mark = error.context_mark  # where the quote opens is more useful than where the file ends
     position = position_of(path, mark)
     tag = _TAG.search(problem)
     if tag is not None:
         return SourceError(
-            f"the tag {tag['tag']} is not known; lm-eval 0.4.13 knows only !function",
+            f"unknown tag {tag['tag']}; lm-eval 0.4.13 knows only !function",
             position=position,
             hint=did_you_mean(tag["tag"], ["!function"]) or "put text that starts with '!' in quotes",
         )
@@ -132,7 +132,7 @@ def in_plain_words(path: Path, data: bytes, error: yaml.MarkedYAMLError) -> Sour
         if error.context:
             message = f"{problem} ({error.context})"
     if _unquoted_template(data, mark):
-        hint = "a Jinja template that starts with '{{' or '{%' must stand in quotes or after '|'"
+        hint = "put a Jinja template that starts with '{{' or '{%' in quotes or after '|'"
     return SourceError(f"not valid YAML: {message}", position=position, hint=hint)
 
 

@@ -1,7 +1,7 @@
 """One YAML file, without its includes: parsed as lm-eval 0.4.13 parses it, with the place of every key.
 
-Files are hostile until shown otherwise: size, nesting, aliases, merge keys and long numbers are bounded before any
-of them can cost time, memory or the C stack. `!function` tags become `FunctionRef`; nothing is imported or run.
+Files are not trusted: size, nesting, aliases, merge keys and long numbers are bounded before any of them can cost
+time, memory or the C stack. `!function` tags become `FunctionRef`; nothing is imported or run.
 """
 
 from __future__ import annotations
@@ -75,19 +75,19 @@ def parse_file(path: Path, status: stat_result, data: bytes | None = None) -> Pa
     """Return the file at the resolved `path`, parsed once per process for each mtime and size.
 
     `data` is the content where the caller has read it already. Raises SourceError with line and column when the file
-    is no YAML mapping or goes past a limit; OSError when it cannot be read.
+    is not a YAML mapping or exceeds a limit; OSError when it cannot be read.
     """
     stamp = (status.st_mtime_ns, status.st_size)
     known = _parsed.get(path)
     if known is not None and known.stamp == stamp:
         return known
     if not stat.S_ISREG(status.st_mode):
-        raise SourceError("this is no ordinary file", position=Position(path))
+        raise SourceError("not a regular file", position=Position(path))
     if status.st_size > MAX_BYTES:
         raise SourceError(
-            f"the file has {status.st_size / 2**20:.0f} MiB; a task file may have {MAX_BYTES // 2**20} MiB",
+            f"the file has {status.st_size / 2**20:.0f} MiB; a task file may have at most {MAX_BYTES // 2**20} MiB",
             position=Position(path),
-            hint="keep docs in a file of their own and name it under metadata.promptfmt.docs",
+            hint="keep docs in a separate file and name it under metadata.promptfmt.docs",
         )
     parsed = _parse(path, path.read_bytes() if data is None else data, stamp)
     _parsed[path] = parsed
@@ -95,7 +95,7 @@ def parse_file(path: Path, status: stat_result, data: bytes | None = None) -> Pa
 
 
 class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at run time
-    """The YAML 1.1 loader with `!function`, bounded merge keys and errors that know their place."""
+    """The YAML 1.1 loader with `!function`, bounded merge keys and errors with a position."""
 
     path: Path
     root: yaml.Node | None = None
@@ -107,7 +107,7 @@ class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at run time
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         if node is not self.root and id(node) not in self._flattened:
-            self._flattened.add(id(node))  # once flattened, keys that a merge brings in stand beside its own
+            self._flattened.add(id(node))  # once flattened, its keys include those that a merge brings in
             self._note_repeated(node)
         merged = 0
         for key, value in node.value:
@@ -144,7 +144,7 @@ def _construct_function(loader: _Loader, node: yaml.Node) -> FunctionRef:
 
 
 def _guarded(construct: Callable[[Any, Any], Any], what: str) -> Callable[[_Loader, yaml.Node], Any]:
-    # PyYAML lets ValueError and its relatives through, which say nothing about where.
+    # PyYAML lets ValueError and its relatives through, which carry no position.
     def guarded(loader: _Loader, node: yaml.Node) -> Any:
         text = node.value if isinstance(node.value, str) else ""
         # int() refuses as many digits, and 1:1:1:… (base 60) would take quadratic time.
@@ -153,7 +153,7 @@ def _guarded(construct: Callable[[Any, Any], Any], what: str) -> Callable[[_Load
             try:
                 return construct(loader, node)
             except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError):
-                problem = f"{_shortened(text)} looks like a {what}, but is none"
+                problem = f"{_shortened(text)} looks like a {what}, but is not a valid one"
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
     return guarded
@@ -203,7 +203,7 @@ def _as_utf8(data: bytes) -> bytes:
 
 def _check_size(path: Path, data: bytes) -> None:
     shallow = data.count(b"[") + data.count(b"{") <= MAX_DEPTH and not _DEEP_INDENT.search(data)
-    # Every value needs a line, a comma or a bracket of its own, and a key beside it.
+    # Every value needs its own line, comma or bracket, and a key.
     if shallow and 2 * (data.count(b"\n") + data.count(b"\r") + data.count(b",")) < MAX_NODES - 3 * MAX_DEPTH:
         return
     # libyaml keeps its own stack for events; only composing nodes from them recurses.
@@ -215,7 +215,7 @@ def _check_size(path: Path, data: bytes) -> None:
                 raise SourceError(
                     f"the file has more than {MAX_NODES:,} values",
                     position=position_of(path, event.start_mark),
-                    hint="keep docs in a file of their own and name it under metadata.promptfmt.docs",
+                    hint="keep docs in a separate file and name it under metadata.promptfmt.docs",
                 )
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
@@ -254,7 +254,7 @@ def _check_aliases(path: Path, root: yaml.Node) -> None:
                     raise _too_deep(position_of(path, node.start_mark))
                 if values > MAX_NODES:
                     raise SourceError(
-                        f"its aliases make this file stand for more than {MAX_NODES:,} values",
+                        f"its aliases expand to more than {MAX_NODES:,} values",
                         position=position_of(path, node.start_mark),
                     )
             open_nodes.discard(identity)

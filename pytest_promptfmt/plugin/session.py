@@ -129,7 +129,7 @@ class PromptfmtPlugin:
         if known is None:
             known = self._selections[id(settings)] = settings, Selection.of(settings, self._known_checks)
             self._profile_names.update(dict.fromkeys(settings.defined))
-            self.expected.know_profiles(self._profile_names)
+            self.expected.set_profiles(self._profile_names)
         return known[1]
 
     def root_of(self, node: pytest.Collector) -> Path:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pytest_promptfmt.snapshots.document import DocRecord, Document, section_lines
 from pytest_promptfmt.snapshots.hunks import Hunk, find_hunks, shared_start
 
-# Pairs of characters that most fonts draw alike, beyond those that NFKC already unites.
+# Pairs of characters that look the same in most fonts, beyond those that NFKC already unites.
 _LOOK_ALIKES = str.maketrans(
     "АВЕКМНОРСТХЅІЈаеорсухѕіјԁһΑΒΕΖΗΙΚΜΝΟΡΤΥΧον‐‑‒–—−‘’‚′“”„″·•",
     "ABEKMHOPCTXSIJaeopcyxsijdhABEZHIKMNOPTYXov------''''\"\"\"\"..",
@@ -41,9 +41,9 @@ class Change:
 class Place:
     """Where the new text of a prompt changed, by its index and offsets into it, all from 0.
 
-    The change begins at one of the offsets `first` to `last`: a line break more between two line breaks may be any of
-    the three. From there on `length` characters are new, none where text is only gone, and one for certain where it
-    was replaced.
+    The change begins at one of the offsets `first` to `last`: one more line break between two line breaks may be any of
+    the three. From there `length` characters are new: 0 where text was only removed, and at least 1 where it was
+    replaced.
     """
 
     prompt: int
@@ -62,7 +62,7 @@ class _Line(NamedTuple):
 
 
 def changes(old: Document, new: Document) -> tuple[Change, ...]:
-    """Return what changed in the docs, in order; the headers are not looked at."""
+    """Return what changed in the docs, in order; headers are not compared."""
     found: list[Change] = []
     for number, (before, after, hunks) in _differing_docs(old, new):
         found += [
@@ -84,7 +84,7 @@ def unified_diff(
     """Return the diff as lines: `@@ doc 1, prompt, line 2 @@`, then kept, removed and added lines.
 
     At most `max_lines` lines of at most about `max_width` characters, then a line that says that there is more.
-    Lines that look alike but differ are followed by the code points that differ.
+    Lines that differ but look the same are followed by the code points that differ.
     """
     lines = list(islice(_diff(old, new, context, max_width), max_lines + 1))
     if len(lines) > max_lines:
@@ -176,7 +176,7 @@ _Differing = tuple[Sequence[_Line], Sequence[_Line], Sequence[Hunk]]
 
 @lru_cache(maxsize=16)
 def _differing(one: DocRecord | None, other: DocRecord | None) -> _Differing:
-    """Return how a doc differs; cluster, failure text and page ask for the docs of one item one after the other."""
+    """Return how a doc differs; cluster, failure text and page use the docs of one item one after the other."""
     before, after = _lines(one), _lines(other)
     return before, after, find_hunks(_shown(before), _shown(after))
 
@@ -185,7 +185,7 @@ def _lines(doc: DocRecord | None) -> list[_Line]:
     lines: list[_Line] = []
     prompts = 0
     for section in doc.sections if doc else ():
-        # The title takes part, so that a section that came or went is seen, also where it has no lines.
+        # The title is compared too, so that an added or removed section is seen even where it has no lines.
         lines.append(_Line(section.title, section.title, 0))
         raws: list[str] = [] if section.text is None else section.text.split("\n")
         is_prompt = section.text is not None and (section.title == "prompt" or section.title.startswith("prompt "))
@@ -208,7 +208,7 @@ def _first(hunk: Hunk, before: Sequence[_Line], after: Sequence[_Line]) -> _Line
 
 
 def _place_in_prompt(hunk: Hunk, before: Sequence[_Line], after: Sequence[_Line]) -> Place | None:
-    """Return where a change is in a prompt that still is; None for what is in none."""
+    """Return where a change is in a prompt that still exists; None for changes outside of prompts."""
     if hunk.new_start == hunk.new_end:
         return _place_of_lines(before, hunk.old_start, hunk.old_end, after, hunk.new_start, is_new=False)
     if hunk.old_start == hunk.old_end:
@@ -228,7 +228,7 @@ def _place_in_prompt(hunk: Hunk, before: Sequence[_Line], after: Sequence[_Line]
 def _place_of_lines(
     lines: Sequence[_Line], start: int, end: int, after: Sequence[_Line], at: int, *, is_new: bool
 ) -> Place | None:
-    """Return the place of whole lines that are new or gone: with the line break before them or the one behind."""
+    """Return the place of whole lines that were added or removed, with the line break before or after them."""
     prompt = lines[start].prompt
     if prompt is None:
         return None
@@ -247,8 +247,8 @@ def _place_of_lines(
 def _first_change(old: str, new: str) -> tuple[int, int, int]:
     """Return where in `new` the first change begins, at the earliest and at the latest, and how long it is.
 
-    A blank more between two blanks may be any of the three. Taken as the last it would be said to come from the piece
-    behind, which is another one in every profile.
+    One more space between two spaces may be any of the three. As the last it would be attributed to the piece after
+    it, which differs between profiles.
     """
     start = first = shared_start(old, new)
     longer = len(new) - len(old)

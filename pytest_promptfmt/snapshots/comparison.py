@@ -1,4 +1,4 @@
-"""A rendered document against the stored file: equal, only the header, changed, damaged or missing."""
+"""A rendered document against the stored file: equal, only the header differs, changed, damaged or missing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ State = Literal["equal", "header-only", "changed", "damaged", "missing"]
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What became of comparing.
+    """The result of comparing.
 
     `text` is what the file should hold; `stored` what it holds, as far as it can be decoded; `old` and `new` are the
-    documents where both could be read and differ; `error` tells what is damaged.
+    documents where both could be read and differ; `error` is what is damaged.
     """
 
     state: State
@@ -81,6 +81,6 @@ def _decode(stored: bytes, path: Path) -> str:
         raise SnapshotError(
             f"byte {stored[error.start]:#04x} is not UTF-8",
             position=Position(path, line),
-            hint="something changed the file's encoding; look at what git says about it, then rewrite it with "
+            hint="something changed the file's encoding; see `git log` and `git diff` for it, then rewrite it with "
             "--snapshot-update",
         ) from None

@@ -1,4 +1,4 @@
-"""What a snapshot shows of rendered instances: prompts, then what would be asked of the model, then the target."""
+"""Rendered instances in a snapshot: prompts, then the requests, then the target."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def header_facts(
     fewshot_docs: str = "",
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Return the stable facts of a snapshot's header, in their order; what there is none of is left out.
+    """Return the stable facts of a snapshot's header, in their order, without the empty ones.
 
-    `template_args` are those that the profile gives its chat template: a name like `qwen3` does not tell them. `more`
-    is what the task's assembly has to say.
+    `template_args` are those that the profile gives its chat template: a name like `qwen3` does not show them. `more`
+    are the facts of the task's assembly.
     """
     facts = {"task": task, "profile": profile}
     if template_args:
@@ -53,7 +53,7 @@ def make_document(
 ) -> Document:
     """Return the document of rendered docs; `more` gives further sections of a doc (tokens), put at its end.
 
-    Without `shows_text` these are all: the text stands in another snapshot.
+    Without `shows_text` there are no others: the text is in another snapshot.
     """
     return Document(
         dict(header),
@@ -65,7 +65,7 @@ def make_document(
 
 
 def to_json(value: Any) -> str:
-    """Return `value` as JSON in one line; what JSON does not know is shown by its type, sets in sorted order."""
+    """Return `value` as JSON in one line; other types are shown by their name, sets in sorted order."""
     return json.dumps(_plain(value, _MAX_DEPTH), ensure_ascii=False)
 
 
@@ -100,7 +100,7 @@ def _request_sections(requests: Sequence[Request], suffix: str = "") -> Iterator
 
 
 def _shortened(argument: str) -> str:
-    """Return an argument as a header line can hold it; of a long one (tools) a digest tells when it changes."""
+    """Return an argument shortened for a header line; the digest of a long one (tools) shows when it changes."""
     if len(argument) <= _LONGEST_ARGUMENT:
         return argument
     digest = sha256(argument.encode("utf-8", "surrogatepass")).hexdigest()[:12]
@@ -121,7 +121,7 @@ def _settings(generation_kwargs: Mapping[str, Any]) -> tuple[Entry, ...]:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    # Values come from YAML tags and user functions: anything may be in them, and nothing of it may stop a snapshot.
+    # Values come from YAML tags and user functions: they can be anything, and nothing may stop a snapshot.
     if value is None or isinstance(value, (str, bool)):
         return value
     try:

@@ -14,9 +14,9 @@
 
     end: 1 doc, digest 0123456789abcdef
 
-Every line of a text stands behind a bar, `⟨end⟩` shows where it ends, and what cannot be seen has a name
-(core/text.py). No line ends with a blank and there is no tab, so tools that tidy files find nothing to do. How
-prompts become a document is in content.py.
+Every line of a text is behind a bar, `⟨end⟩` shows where it ends, and invisible characters have names (core/text.py).
+No line ends with a space and there are no tabs, so tools that tidy files have nothing to change. How prompts become a
+document is in content.py.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _TITLE = re.compile(r"[a-z0-9](?:[ -~]*[!-~])?")
 _DOC = re.compile(r"doc ([1-9][0-9]{0,17})")
 _END = re.compile(r"end: (\d{1,18}) docs?, digest ([0-9a-f]{16})")
 _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?: .*)?$", re.MULTILINE)
-_REWRITE = "look at what git says about this file, then rewrite it with --snapshot-update"
+_REWRITE = "see `git log` and `git diff` for this file, then rewrite it with --snapshot-update"
 
 
 class UnknownVersionError(SnapshotError):
-    """A snapshot of another version of the format: not damaged, and not ours to rewrite."""
+    """A snapshot of another version of the format: not damaged, but not to be rewritten by this version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Document:
 
 
 def write_document(document: Document) -> str:
-    """Return the text of the snapshot: LF line ends, one at the end, no trailing blanks, encodable as UTF-8."""
+    """Return the text of the snapshot: LF line ends, one at the end, no trailing spaces, encodable as UTF-8."""
     head = [_FIRST_LINE, *(_header_line(key, value) for key, value in document.header.items())]
     body = body_lines(document.docs)
     end = _end_line(len(document.docs), _digest(body))
@@ -91,7 +91,7 @@ def write_document(document: Document) -> str:
 
 
 def body_lines(docs: Iterable[DocRecord]) -> list[str]:
-    """Return the lines of the docs as they stand in the file, each doc after an empty line."""
+    """Return the lines of the docs as in the file, each doc after an empty line."""
     lines: list[str] = []
     for doc in docs:
         lines += ("", f"doc {doc.number}")
@@ -112,7 +112,7 @@ def section_lines(section: Section) -> list[str]:
 
 def _text_lines(text: str) -> list[str]:
     if needs_no_names(text):
-        # No blank stands before a line end but that of the bar before an empty line.
+        # The only space before a line end is that of the bar before an empty line.
         shown = ("  | " + text.replace("\n", "\n  | ")).replace(" \n", "\n") + END
         return shown.split("\n")
     *inner, last = text.split("\n")
@@ -121,8 +121,8 @@ def _text_lines(text: str) -> list[str]:
 
 def body_of(text: str) -> str | None:
     """Return the part of a written snapshot that its digest covers, digest included; None where there is none."""
-    blank = text.find("\n\n")
-    return None if blank < 0 else text[blank:]
+    start = text.find("\n\n")
+    return None if start < 0 else text[start:]
 
 
 def read_document(text: str, path: Path) -> Document:
@@ -156,7 +156,7 @@ class _Reader:
         self.number = 1
 
     def document(self) -> Document:
-        self._refuse_foreign_hands()
+        self._check_integrity()
         header = self._header()
         body_start = self.number - 1
         docs: list[DocRecord] = []
@@ -167,9 +167,9 @@ class _Reader:
                 self._check_end(line, self.lines[body_start : self.number - 2], len(docs))
                 return Document(header, tuple(docs))
             docs.append(self._doc(docs[-1].number if docs else 0))
-        raise self._error("an empty line has to stand here")
+        raise self._error("expected an empty line")
 
-    def _refuse_foreign_hands(self) -> None:
+    def _check_integrity(self) -> None:
         if self.text.startswith("\ufeff"):
             raise self._error("the file begins with a byte order mark", hint="an editor put it there; " + _REWRITE)
         if "\r" in self.text:
@@ -188,11 +188,11 @@ class _Reader:
         if self.lines[0] != _FIRST_LINE:
             if re.fullmatch(re.escape(MAGIC) + r"\d+", self.lines[0]):
                 raise UnknownVersionError(
-                    f"the snapshot has format version {self.lines[0].removeprefix(MAGIC)}, this plugin knows {VERSION}",
+                    f"the snapshot has format version {self.lines[0].removeprefix(MAGIC)}, this plugin reads {VERSION}",
                     position=Position(self.path, 1),
                     hint="install the version of pytest-promptfmt that wrote it",
                 )
-            raise self._error(f"a snapshot begins with the line {_FIRST_LINE!r}")
+            raise self._error(f"not a snapshot: expected the first line {_FIRST_LINE!r}")
 
     def _header(self) -> dict[str, str]:
         header: dict[str, str] = {}
@@ -200,7 +200,7 @@ class _Reader:
         while line := self._line():
             key, colon, value = line.partition(":")
             if not colon or not _KEY.fullmatch(key) or key in header or (value and not value.startswith(" ")):
-                raise self._error("this is no header fact ('key: value', each once)")
+                raise self._error("not a header fact (each is 'key: value', once)")
             header[key] = self._unshow(value[1:])
             self.number += 1
         return header
@@ -208,10 +208,10 @@ class _Reader:
     def _doc(self, previous: int) -> DocRecord:
         match = _DOC.fullmatch(self._line())
         if match is None:
-            raise self._error("'doc' and its number, or the 'end:' line, has to stand here")
+            raise self._error("expected 'doc' and its number, or the 'end:' line")
         doc_number = int(match[1])
         if doc_number <= previous:
-            raise self._error(f"doc {doc_number} stands after doc {previous}")
+            raise self._error(f"doc {doc_number} follows doc {previous}")
         self.number += 1
         sections: list[Section] = []
         while self._line():
@@ -221,7 +221,7 @@ class _Reader:
     def _section(self) -> Section:
         line = self._line()
         if not line.startswith("  ") or not _TITLE.fullmatch(line[2:]):
-            raise self._error("the title of a section has to stand here")
+            raise self._error("expected the title of a section")
         self.number += 1
         text = self._text() if self._line().startswith("  |") else None
         entries: list[Entry] = []
@@ -243,18 +243,18 @@ class _Reader:
     def _check_end(self, line: str, body: Sequence[str], count: int) -> None:
         match = _END.fullmatch(line)
         if match is None:
-            raise self._error("the end line is not whole")
+            raise self._error("the end line is incomplete")
         if self.lines[self.number :] != [""]:
-            raise self._error("one line end, and nothing else, has to follow the end line")
+            raise self._error("expected a line end and nothing else after the end line")
         if line != _end_line(count, match[2]):
             raise self._error(f"the end line counts {match[1]} docs, the file has {count}")
         if match[2] != _digest(body):
-            raise self._error("the digest does not fit: the file was edited by hand, merged or damaged")
+            raise self._error("the digest does not match: the file was edited by hand, merged or damaged")
 
     def _line(self) -> str:
         if self.number > len(self.lines) or (self.number == len(self.lines) and not self.lines[-1]):
             self.number = max(1, len(self.lines) - 1)
-            raise self._error("the file is cut off: its 'end:' line is missing")
+            raise self._error("the file is truncated: its 'end:' line is missing")
         return self.lines[self.number - 1]
 
     def _unshow(self, shown: str, number: int | None = None) -> str:

@@ -1,6 +1,6 @@
 """Which snapshot files this run's task files define, and hence which files no task needs any more.
 
-Obsolete means: known to be nobody's. A file that this run merely did not reach (deselected, ignored, broken YAML,
+Obsolete means that no task file defines it. A file that this run did not reach (deselected, ignored, broken YAML,
 interrupted, another profile) is never obsolete.
 """
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from pytest_promptfmt.snapshots.document import DocRecord, Document
 
 _TASK_SUFFIXES = (".yaml", ".yml")
-# Tasks of other systems may live in these; a folder is only an orphan when none of them could own it.
+# Files that can define tasks of other systems; a folder is an orphan only when none of them could own it.
 _OWNER_SUFFIXES = (*_TASK_SUFFIXES, ".json", ".json5", ".py")
 _SHOTS = re.compile(r"-\d+shot")
 
 
 class Defined(Protocol):
-    """What the registry needs of a task."""
+    """The part of a task that `ExpectedSnapshots` needs."""
 
     @property
     def name(self) -> str:
@@ -51,20 +51,20 @@ class Defined(Protocol):
 
 
 class ExpectedSnapshots:
-    """What one run knows of the snapshots that should exist; filled while collecting."""
+    """The snapshots that should exist according to one run; filled while collecting."""
 
     def __init__(self) -> None:
         self._claims = Claims()
         self._ids: dict[Path, set[str]] = {}
         self._open_names: dict[Path, set[str]] = {}
         self._visited: set[Path] = set()
-        self._is_ours_to_judge: Callable[[Path], bool] = lambda _file: True
+        self._is_in_run: Callable[[Path], bool] = lambda _file: True
         self._profiles: frozenset[str] | None = None
         self._obsolete: tuple[Path, ...] | None = None
         self._obsolete_by_docs: dict[tuple[DocRecord, ...], list[Path]] | None = None
 
-    def know_profiles(self, names: Iterable[str]) -> None:
-        """Say which profiles exist at all; without this, no file is obsolete for its profile alone."""
+    def set_profiles(self, names: Iterable[str]) -> None:
+        """Set which profiles exist; without this, no file is obsolete for its profile alone."""
         self._profiles = frozenset(names)
         self._obsolete = self._obsolete_by_docs = None
 
@@ -75,7 +75,7 @@ class ExpectedSnapshots:
         return Place(str(path), f"{task_id}/{profile}")
 
     def define(self, task_file: Path, tasks: Iterable[Defined]) -> None:
-        """Say that `task_file` was read to its end and defines exactly these tasks, whatever this run selects.
+        """Record that `task_file` was read completely and defines exactly these tasks, whatever this run selects.
 
         Tasks are given in the formats that the file itself declares; a task without format also keeps the
         snapshots of formats that were tried on it from the command line.
@@ -89,12 +89,12 @@ class ExpectedSnapshots:
         self._obsolete = self._obsolete_by_docs = None
 
     def limit_to(self, holds: Callable[[Path], bool]) -> None:
-        """Say which task files this run is about: folders of others that are gone are not called orphans."""
-        self._is_ours_to_judge = holds
+        """Limit the run to these task files: snapshot folders of other, missing files are not orphans."""
+        self._is_in_run = holds
         self._obsolete = self._obsolete_by_docs = None
 
     def visit(self, directory: Path) -> None:
-        """Say that this run came by a `__prompts__` folder, so that orphans in it count."""
+        """Record that this run visited a `__prompts__` folder, so that orphans in it count."""
         self._visited.add(directory)
         self._obsolete = self._obsolete_by_docs = None
 
@@ -105,7 +105,7 @@ class ExpectedSnapshots:
         return self._obsolete
 
     def obsolete_like(self, document: Document) -> Path | None:
-        """Return the obsolete file that shows the same docs, whatever its header; None when not exactly one does."""
+        """Return the obsolete file with the same docs, whatever its header; None unless exactly one has them."""
         if self._obsolete_by_docs is None:
             self._obsolete_by_docs = {}
             for path in self.obsolete():
@@ -114,8 +114,8 @@ class ExpectedSnapshots:
                 except (OSError, UnicodeDecodeError, SnapshotError):
                     continue
                 self._obsolete_by_docs.setdefault(docs, []).append(path)
-        alike = self._obsolete_by_docs.get(document.docs, [])
-        return alike[0] if len(alike) == 1 else None
+        same = self._obsolete_by_docs.get(document.docs, [])
+        return same[0] if len(same) == 1 else None
 
     def _undefined(self) -> Iterator[Path]:
         """Yield files of fully read task files whose task or profile does not exist."""
@@ -143,7 +143,7 @@ class ExpectedSnapshots:
         for directory in self._visited:
             for folder in _folders(directory):
                 owners = (directory.parent / f"{folder.name}{suffix}" for suffix in _OWNER_SUFFIXES)
-                is_others = not self._is_ours_to_judge(directory.parent / f"{folder.name}.yaml")
+                is_others = not self._is_in_run(directory.parent / f"{folder.name}.yaml")
                 if folder in defined or is_others or any(owner.exists() for owner in owners):
                     continue
                 yield from (path for path in _snapshot_files(folder) if _is_ours(path))
@@ -151,13 +151,13 @@ class ExpectedSnapshots:
     def _knows_profile(self, profile: str) -> bool:
         if self._profiles is None or profile in self._profiles:
             return True
-        # Arguments of the command line stand behind the name, or are all of it.
+        # Arguments of the command line follow the name, or are all of it.
         name = _SHOTS.sub("", profile)
         return is_given_name(name) or name.partition(",")[0] in self._profiles
 
 
 def _names_before_format(task_id: str) -> Iterator[str]:
-    """Yield what may be the name in `name@format`; names may have an @ of their own."""
+    """Yield what may be the name in `name@format`; names themselves may contain an @."""
     return (task_id[: match.start()] for match in re.finditer("@", task_id))
 
 

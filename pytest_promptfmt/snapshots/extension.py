@@ -1,7 +1,7 @@
-"""All contact with syrupy 7: its assertion compares, writes, counts and merges; our files are found and named by us.
+"""All contact with syrupy 7: its assertion compares, writes, counts and merges; the files are named and found here.
 
-syrupy asks an extension through class methods, also about the tests of others, so each of them answers "nothing
-here" for a location that is not a `PromptLocation`.
+syrupy calls an extension's class methods for other tests too, so each of them returns nothing for a location that is
+not a `PromptLocation`.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What became of one snapshot.
+    """The result of one snapshot test.
 
-    `written` says that the file was made or rewritten. `comparison` holds both texts and documents; it is None once
-    the snapshot passed, to keep large runs small. `renamed_from` is an obsolete file that shows the same as a missing
-    one. `would_write` is the text that --snapshot-update would put into the file, None where it would leave it alone.
+    `written` is whether the file was created or rewritten. `comparison` holds both texts and documents; it is None once
+    the snapshot passed, to keep large runs small. `renamed_from` is an obsolete file with the same content as a missing
+    one. `would_write` is the text that --snapshot-update would write, None where it would not change the file.
     """
 
     state: State
@@ -81,8 +81,8 @@ def check(
 ) -> Verdict:
     """Compare a rendered document with its stored snapshot, and write it when syrupy's options say so.
 
-    A difference in the header alone passes. A damaged file is rewritten by `--snapshot-update`, unless docs would be
-    lost by it (`narrowed_run`) or a newer version of the format wrote it.
+    A difference in the header alone passes. `--snapshot-update` rewrites a damaged file, unless docs would be lost
+    (`narrowed_run`) or a newer version of the format wrote it.
     """
     path = Path(place.path)
     try:
@@ -187,7 +187,7 @@ class PromptExtension(AbstractSyrupyExtension):
     write_immediately = True
 
     def serialize(self, data: Any, **_filters: Any) -> str:
-        """Return the text, which is written already."""
+        """Return the text, which is serialized already."""
         return str(data)
 
     @classmethod
@@ -197,12 +197,12 @@ class PromptExtension(AbstractSyrupyExtension):
 
     @classmethod
     def get_location(cls, *, test_location: PyTestLocation, **_index: Any) -> str:
-        """Return the file of our item, and nothing for the tests of others."""
+        """Return the file of our item, and nothing for other tests."""
         return test_location.place.path if isinstance(test_location, PromptLocation) else ""
 
     @classmethod
     def dirname(cls, *, test_location: PyTestLocation) -> str:
-        """Return one word for all our items, so that syrupy looks for obsolete files once in a run."""
+        """Return the same name for all our items, so that syrupy looks for obsolete files once in a run."""
         return DIRECTORY if isinstance(test_location, PromptLocation) else ""
 
     @classmethod
@@ -230,7 +230,7 @@ class PromptExtension(AbstractSyrupyExtension):
         return collection
 
     def read_snapshot_data_from_location(self, *, snapshot_location: str, **_names: Any) -> str | None:
-        """Return the file's text; raises TaintedSnapshotError, which counts as different, when it is no UTF-8."""
+        """Return the file's text; raises TaintedSnapshotError, which counts as different, when it is not UTF-8."""
         stored = read_snapshot(snapshot_location)
         if stored is None:
             return None

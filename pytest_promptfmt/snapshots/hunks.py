@@ -1,4 +1,4 @@
-"""Which lines differ between two lists of lines, and which words of two lines, in time that stays small."""
+"""Which lines differ between two lists of lines, and which words of two lines, in bounded time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-# SequenceMatcher is cubic at worst; beyond this many pairs of lines it is not asked.
+# SequenceMatcher is cubic at worst; beyond this many pairs of lines it is not used.
 _SMALL = 10_000
 
 
@@ -123,9 +123,9 @@ _MOST_CHARACTERS: Final = 2000
 
 @lru_cache(maxsize=1000)
 def changed_words(old: str, new: str) -> tuple[Pieces, Pieces]:
-    """Return both lines in pieces that are shared and pieces that are not.
+    """Return both lines in pieces that are shared and pieces that are not; a run of whitespace is one word.
 
-    One edit changes the same lines in many prompts, so the last ones are kept.
+    One edit changes the same lines in many prompts, so the last results are kept.
     """
     if max(len(old), len(new)) <= _MOST_CHARACTERS:
         return _matched(_WORD.findall(old), _WORD.findall(new))

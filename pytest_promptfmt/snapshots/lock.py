@@ -34,14 +34,14 @@ class LockEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """What the lock says of tokens that differ; `is_change` where the tokenizer is another one than it was."""
+    """What the lock shows about tokens that differ; `is_change` where the tokenizer itself has changed."""
 
     text: str
     is_change: bool = False
 
 
 def read_lock(path: Path) -> dict[str, LockEntry]:
-    """Return the entries by the name of the tokenizer; none when there is no file.
+    """Return the entries by the name of the tokenizer; empty when there is no file.
 
     Raises SnapshotError with the line for a file that is none of ours: edited, cut off, with conflict markers.
     """
@@ -55,12 +55,12 @@ def read_lock(path: Path) -> dict[str, LockEntry]:
         raise SnapshotError(error.message, position=error.position or Position(path), hint=_RENEW) from error
     written = parsed.values.get(_TOP)
     if not isinstance(written, Mapping) or set(parsed.values) != {_TOP}:
-        raise SnapshotError("this is no lock file of the plugin", position=Position(path, 1), hint=_RENEW)
+        raise SnapshotError("not a lock file of pytest-promptfmt", position=Position(path, 1), hint=_RENEW)
     entries = {}
     for name, entry in written.items():
         if not isinstance(name, str) or not _is_entry(entry):
             position = parsed.locate((_TOP, name)) or Position(path, 1)
-            raise SnapshotError(f"the entry {name!r} is none of the plugin's", position=position, hint=_RENEW)
+            raise SnapshotError(f"invalid entry {name!r}", position=position, hint=_RENEW)
         entries[name] = LockEntry(entry["loader"], entry["content"])
     return entries
 
@@ -73,7 +73,7 @@ def _is_entry(entry: object) -> bool:
     )
 
 
-_RENEW: Final = "look at what git says about this file, then write it again with --snapshot-update"
+_RENEW: Final = "see `git log` and `git diff` for this file, then write it again with --snapshot-update"
 
 
 def lock_text(entries: Mapping[str, LockEntry]) -> str:
@@ -106,7 +106,7 @@ def what_changed(before: LockEntry | None, now: LockEntry) -> str:
 
 
 class Lock:
-    """The lock of a run: read when somebody asks, written at the end."""
+    """The lock of a run: read on first use, written at the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -114,7 +114,7 @@ class Lock:
 
     @cached_property
     def known(self) -> Mapping[str, LockEntry]:
-        """Return what the file says; nothing when it is none of ours."""
+        """Return the entries of the file; none when it is not a valid lock file."""
         try:
             return read_lock(self._path)
         except SnapshotError as error:
@@ -122,19 +122,19 @@ class Lock:
             return {}
 
     def note(self, name: str, now: LockEntry) -> Note:
-        """Return why tokens of a tokenizer may differ from those in a snapshot."""
+        """Return why a tokenizer's tokens may differ from those in a snapshot."""
         change = what_changed(self.known.get(name), now)
         if change:
             return Note(is_change=True, text=f"{name}: {change}")
         if name in self.known:
             return Note(text=f"{name} is the same as in {FILE_NAME}, {now.loader}")
-        why = self._error.message if self._error is not None else f"{FILE_NAME} does not tell what made them before"
+        why = self._error.message if self._error is not None else f"{FILE_NAME} has no entry for it"
         return Note(text=f"{name}: {why}; now it is {now.loader}")
 
     def out_of_date(self, seen: Mapping[str, LockEntry]) -> Iterator[str]:
-        """Yield a line for each way in which tokenizers of a run differ from what the file knows of them."""
+        """Yield a line for each way in which tokenizers of a run differ from their entries."""
         for change, names in self._changes(seen).items():
-            yield f"{FILE_NAME} is out of date, {', '.join(names)}: {change}; --snapshot-update renews it"
+            yield f"{FILE_NAME} is out of date, {', '.join(names)}: {change}; --snapshot-update updates it"
 
     def _changes(self, seen: Mapping[str, LockEntry]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
@@ -151,13 +151,13 @@ class Lock:
         return self._path, lock_text(merged)
 
     def renew(self, seen: Mapping[str, LockEntry], *, only_new: bool = False) -> Iterator[str]:
-        """Write what a run has seen into the file, and yield lines that say what changed.
+        """Write the tokenizers that a run has seen into the file, and yield a line for each change.
 
         Entries of tokenizers that the run did not use are kept. `only_new` changes no entry that is there.
         """
         merged = {**seen, **self.known} if only_new else {**self.known, **seen}
         if self._error is not None and seen:
-            yield f"{FILE_NAME} is written anew: {self._error.message}"
+            yield f"{FILE_NAME} was replaced: {self._error.message}"
         elif merged == self.known:
             return
         try:
@@ -166,4 +166,4 @@ class Lock:
             yield f"{FILE_NAME} cannot be written: {error.strerror or error}"
             return
         for change, names in self._changes(merged).items():
-            yield f"{FILE_NAME} is renewed, {', '.join(names)}: {change}"
+            yield f"{FILE_NAME} was updated, {', '.join(names)}: {change}"

@@ -1,4 +1,4 @@
-"""Where a snapshot lies, one file for each task@format and profile, safe on Linux, macOS and Windows; and that file."""
+"""Where a snapshot is, one file for each task@format and profile, safe on Linux, macOS and Windows; and that file."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _RESERVED = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGN
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one snapshot lies. `name` is what syrupy calls it: `arc@mcqa/plain`."""
+    """Where one snapshot is. `name` is what syrupy calls it: `arc@mcqa/plain`."""
 
     path: str
     name: str
 
 
 def snapshot_path(task_file: Path, task_id: str, profile: str) -> Path:
-    """Return where the snapshot of a task lies: `__prompts__/<file stem>/<task@format>/<profile>.txt`."""
+    """Return where the snapshot of a task is: `__prompts__/<file stem>/<task@format>/<profile>.txt`."""
     return snapshot_folder(task_file) / encode_name(task_id) / f"{encode_name(profile)}{SUFFIX}"
 
 
@@ -42,7 +42,7 @@ def encode_name(name: str) -> str:
     """Return `name` as a file name, different for different names.
 
     What is unsafe on one of the systems is percent-encoded: all but ASCII letters, digits and `_.@+=,-`, a dot at
-    either end, the first letter of a device name of Windows. The empty name is `%`.
+    either end, the first letter of a Windows device name. The empty name is `%`.
     """
     encoded = _UNSAFE.sub(lambda match: b"%%%02X" % match[0][0], name.encode("utf-8", "surrogatepass")).decode("ascii")
     if not encoded:
@@ -55,12 +55,12 @@ def encode_name(name: str) -> str:
 
 
 def decode_name(encoded: str) -> str:
-    """Return the name that `encode_name` was given; something else for a file name it did not make."""
+    """Return the name that `encode_name` was given; undefined for other file names."""
     return "" if encoded == "%" else unquote_to_bytes(encoded).decode("utf-8", "surrogateescape")
 
 
 class Claims:
-    """Who writes which file: no two, also where letter case and Unicode form of a name do not count."""
+    """Which test writes which file: each file has one, also where letter case and Unicode form do not count."""
 
     def __init__(self) -> None:
         self._claimants: dict[str, str] = {}
@@ -87,7 +87,7 @@ class Claims:
             )
 
     def hold(self, path: Path) -> bool:
-        """Return whether somebody has reserved `path`."""
+        """Return whether `path` is reserved."""
         return _folded(path) in self._claimants
 
 
@@ -108,7 +108,7 @@ def read_snapshot(path: str) -> bytes | None:
 
 
 def write_snapshot(path: str, content: bytes) -> None:
-    """Write the content in one step; raises OSError, and then leaves nothing behind."""
+    """Write the content atomically; raises OSError, and then leaves nothing behind."""
     # The name does not contain that of the snapshot, which may be as long as a file name can be.
     temporary = os.path.join(os.path.dirname(path), f".promptfmt-{os.getpid()}-{next(_temporary)}.tmp")
     try:
@@ -121,7 +121,7 @@ def write_snapshot(path: str, content: bytes) -> None:
 
 
 def delete_snapshot(path: Path) -> None:
-    """Delete a file, and up to three folders above it that are empty then."""
+    """Delete a file, and up to three folders above it that are then empty."""
     path.unlink(missing_ok=True)
     for folder in list(path.parents)[:3]:
         try:

@@ -1,11 +1,11 @@
-"""What a snapshot shows of tokens: those around the seam and of each continuation, counts, digests of all ids.
+"""Tokens in a snapshot: those at the end of the prompt and of each continuation, counts, digests of all ids.
 
       tokens
         context 57 (1 control), digest 0123456789ab: ⟦<s>⟧ [ INST … ⏎ Answer :
         1: ␣A
       * 1: ␣B
 
-Tokens stand apart by a blank, blanks of the text are signs, control tokens stand in ⟦ ⟧.
+Tokens are separated by a space, whitespace in the text is shown as symbols, control tokens are in ⟦ ⟧.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pytest_promptfmt.tokens.encoding import EncodedPair, PairEncoder
 
 FIRST_TOKENS: Final = 3
-"""Tokens shown of the beginning of a long text: BOS, and what stands in its place."""
-SEAM_TOKENS: Final = 8
+"""Tokens shown of the beginning of a long text: BOS and its neighbours."""
+LAST_TOKENS: Final = 8
 """Tokens shown of the end of a context."""
 WHOLE_TOKENS: Final = 24
 """The longest continuation that is shown whole."""
@@ -45,13 +45,13 @@ Encoded = Mapping[tuple[int, int], "EncodedPair | tuple[int, ...]"]
 
 
 TITLE: Final = "tokens"
-"""What the titles of these sections begin with."""
+"""The prefix of these sections' titles."""
 
 
 def token_sections(
     tokenizer: Tokenizer, profile: Profile, instances: Sequence[Instance], pairs: PairEncoder
 ) -> Callable[[Instance], Iterable[Section]]:
-    """Return what gives the token sections of a doc; all docs are encoded here, contexts and continuations by `pairs`.
+    """Return a function from a doc to its token sections; all docs are encoded here, pairs by `pairs`.
 
     Raises TokenizerError, naming the doc, for text that no tokenizer can encode.
     """
@@ -70,7 +70,7 @@ def token_sections(
 
 
 def profile_facts(profile: Profile, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the stable facts of a header about a profile's tokenizer; versions stand in `promptfmt.lock`."""
+    """Return the stable facts of a header about a profile's tokenizer; versions are in `promptfmt.lock`."""
     facts = {"tokenizer": profile.tokenizer_name, "loader": loader_kind(tokenizer.loader)}
     if profile.mode == "generate":
         facts["mode"] = "generate"
@@ -102,7 +102,7 @@ def _encode(
     pairs: dict[tuple[int, int], tuple[str, str]] = {}
     prompts: dict[tuple[int, int], str] = {}
     rolling: dict[tuple[int, int], str] = {}
-    for key, request in _looked_at(instances):
+    for key, request in _encodable(instances):
         context, continuation = request.context, request.continuation
         if _asks_for_text(request, profile):
             prompts[key] = context or ""
@@ -119,8 +119,8 @@ def _encode(
     return found
 
 
-def _looked_at(instances: Iterable[Instance]) -> Iterator[tuple[tuple[int, int], Request]]:
-    """Yield the requests that are encoded: targets may be anything, and texts of any length."""
+def _encodable(instances: Iterable[Instance]) -> Iterator[tuple[tuple[int, int], Request]]:
+    """Yield the requests that are encoded: not those with other types as text, or with too long texts."""
     for instance in instances:
         for number, request in enumerate(instance.requests):
             texts = [text for text in (request.context, request.continuation) if text is not None]
@@ -151,11 +151,11 @@ def _entries(
     tokenizer: Tokenizer, requests: Sequence[tuple[Request, EncodedPair | tuple[int, ...] | None]]
 ) -> Iterator[Entry]:
     shown: tuple[int, ...] | None = None
-    is_told_long = False
+    has_long_entry = False
     for request, found in requests:
         if found is None:
-            if not is_told_long and _length(request) > LONGEST_LOOKED_AT:
-                is_told_long = True
+            if not has_long_entry and _length(request) > LONGEST_LOOKED_AT:
+                has_long_entry = True
                 yield Entry(f"{_length(request):,} characters, too long to be shown in tokens")
             continue
         is_pair = not isinstance(found, tuple)
@@ -164,16 +164,16 @@ def _entries(
             what = "text" if request.kind == "loglikelihood_rolling" else "context" if is_pair else "prompt"
             control = sum(map(_control_ids(tokenizer).__contains__, ids))
             size = f"{len(ids)} ({control} control)" if control else f"{len(ids)}"
-            yield Entry(f"{what} {size}, digest {_digest(ids)}:{_around_seam(tokenizer, ids)}")
+            yield Entry(f"{what} {size}, digest {_digest(ids)}:{_first_and_last(tokenizer, ids)}")
             shown = ids
         if not isinstance(found, tuple):
             yield Entry(_continuation(tokenizer, found), request.gold)
 
 
-def _around_seam(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    if len(ids) <= FIRST_TOKENS + SEAM_TOKENS + 1:
+def _first_and_last(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    if len(ids) <= FIRST_TOKENS + LAST_TOKENS + 1:
         return _shown(tokenizer, ids)
-    return f"{_shown(tokenizer, ids[:FIRST_TOKENS])} …{_shown(tokenizer, ids[-SEAM_TOKENS:])}"
+    return f"{_shown(tokenizer, ids[:FIRST_TOKENS])} …{_shown(tokenizer, ids[-LAST_TOKENS:])}"
 
 
 def _continuation(tokenizer: Tokenizer, pair: EncodedPair) -> str:
@@ -192,7 +192,7 @@ def _shown(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
 
 @lru_cache(maxsize=100_000)
 def _token(tokenizer: Tokenizer, token: int) -> str:
-    """Return a token as it stands in a snapshot; few different ones are asked for, and these over and over."""
+    """Return a token as it is shown in a snapshot; few different ones occur, each many times."""
     visible = tokenizer.visible(token).translate(_ANGLES)
     return f"⟦{visible}⟧" if token in _control_ids(tokenizer) else visible
 

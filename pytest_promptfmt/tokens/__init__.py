@@ -1,6 +1,6 @@
 """Text to tokens as AutoTokenizer does it: where a tokenizer comes from, how it is loaded, what it does to a pair.
 
-Importing this room imports neither `tokenizers` nor `transformers`; loading a tokenizer does what it needs.
+Importing this package imports neither `tokenizers` nor `transformers`; loading a tokenizer imports what it needs.
 """
 
 from __future__ import annotations

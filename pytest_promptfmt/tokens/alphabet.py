@@ -11,21 +11,21 @@ from typing import Any, Final, Literal
 Spelling = Literal["byte-level", "sentencepiece", "wordpiece", "plain"]
 
 _BYTE_FALLBACK: Final = re.compile("<0x([0-9A-F]{2})>")
-_BLANKS: Final = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"}
+_WHITESPACE: Final = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"}
 _SENTENCEPIECE_SPACE: Final = "▁"
 
 
 @dataclass(frozen=True, slots=True)
 class Alphabet:
-    """How pieces spell text: `spelling`, and whether bytes stand in for characters that the vocabulary lacks."""
+    """How pieces spell text: `spelling`, and whether bytes replace characters that the vocabulary lacks."""
 
     spelling: Spelling
     byte_fallback: bool
 
     def bytes_of(self, piece: str) -> bytes:
-        """Return the bytes that a piece stands for, as far as it says by itself.
+        """Return the bytes of a piece, as far as they do not depend on its neighbours.
 
-        WordPiece keeps its `##`, since whether a blank stands before a piece depends on its neighbours.
+        WordPiece keeps its `##`, since whether there is a space before a piece depends on its neighbours.
         """
         if self.spelling == "byte-level":
             table = _bytes_by_character()
@@ -41,7 +41,7 @@ class Alphabet:
         return self.byte_fallback and _BYTE_FALLBACK.fullmatch(piece) is not None
 
     def is_part_of_character(self, piece: str) -> bool:
-        """Return whether the bytes of a piece are no whole characters: a letter is spread over several tokens."""
+        """Return whether the bytes of a piece are not whole characters: a letter is split over several tokens."""
         try:
             self.bytes_of(piece).decode("utf-8")
         except UnicodeDecodeError:
@@ -49,7 +49,7 @@ class Alphabet:
         return False
 
     def shown(self, piece: str) -> str:
-        """Return a piece for a reader: blanks as signs, bytes that are no whole character as `⟨F0⟩`."""
+        """Return a piece for a reader: whitespace as symbols, bytes that are not a whole character as `⟨F0⟩`."""
         if self.is_byte_fallback(piece):
             return piece
         shown = []
@@ -65,8 +65,8 @@ class Alphabet:
         return "".join(shown)
 
     def shown_text(self, text: str) -> str:
-        """Return text for a reader: blanks as signs, what cannot be seen as `⟨U+200B⟩`."""
-        return "".join(_BLANKS.get(character) or _shown_character(character) for character in text)
+        """Return text for a reader: whitespace as symbols, invisible characters as `⟨U+200B⟩`."""
+        return "".join(_WHITESPACE.get(character) or _shown_character(character) for character in text)
 
 
 def _shown_character(character: str) -> str:
@@ -97,7 +97,7 @@ def _kinds(state: Any) -> list[str]:
 
 @cache
 def _bytes_by_character() -> dict[str, int]:
-    """Return GPT-2's alphabet: bytes that print stand for themselves, the others for characters from U+0100 on."""
+    """Return GPT-2's alphabet: printable bytes are themselves, the others are characters from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}

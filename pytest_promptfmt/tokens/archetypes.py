@@ -1,6 +1,6 @@
-"""The names of the small tokenizers that come with the package, and where they lie.
+"""The names of the small tokenizers that come with the package, and where they are.
 
-Each stands for a family of real ones: trained by `scripts/make_archetypes.py` on text written for this project, with
+Each approximates a family of real ones: trained by `scripts/make_archetypes.py` on text written for this project, with
 the same pipeline and the same traps as the family, and a vocabulary a hundred times smaller.
 """
 
@@ -18,22 +18,22 @@ PREFIX: Final = "archetype:"
 FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "bytelevel-gpt2": "GPT-2, GPT-NeoX, Falcon, Phi-2: byte-level BPE, no BOS",
-        "bytelevel-llama3": "Llama 3, OLMo 2: byte-level BPE whose words swallow the mark before them, BOS",
+        "bytelevel-llama3": "Llama 3, OLMo 2: byte-level BPE whose words include the punctuation before them, BOS",
         "bytelevel-qwen": "Qwen, SmolLM: the same with single digits, NFC and ChatML marks, no BOS",
-        "sentencepiece-gemma": "Gemma: SentencePiece BPE with byte fallback, no space of its own, BOS",
+        "sentencepiece-gemma": "Gemma: SentencePiece BPE with byte fallback, adds no space, BOS",
         "sentencepiece-llama2": "Llama 2, Mistral 7B: SentencePiece BPE as loaded today, a space before the text, BOS",
         "sentencepiece-llama2-legacy": "Llama 2 and Phi-3 by their own files: a space before every stretch of text",
-        "unigram-t5": "T5, ALBERT, XLNet: SentencePiece Unigram, blanks folded, no byte fallback, EOS",
+        "unigram-t5": "T5, ALBERT, XLNet: SentencePiece Unigram, runs of spaces folded, no byte fallback, EOS",
         "wordpiece-bert": "BERT: WordPiece, lower case, accents dropped, wrapped in [CLS] and [SEP]",
     }
 )
-"""Each archetype and the real tokenizers it stands for."""
+"""Each archetype and the real tokenizers that it approximates."""
 
 ARCHETYPES: Final[tuple[str, ...]] = tuple(FAMILIES)
 
 _DATA: Final = Path(__file__).parent.parent / "data"
 
-# A family's marks are special tokens of its archetype, so the two belong together. GPT-2, T5 and BERT do not chat.
+# A family's markers are special tokens of its archetype, so the two belong together. GPT-2, T5 and BERT do not chat.
 _CHAT_TEMPLATES: Final[Mapping[str, str]] = {
     "bytelevel-llama3": "llama3",
     "bytelevel-qwen": "chatml",
@@ -46,7 +46,7 @@ def archetype_folder(name: str) -> Path:
     """Return the folder of the archetype of that name; raises TokenizerError with a did-you-mean for another name."""
     if name not in ARCHETYPES:
         raise TokenizerError(
-            f"there is no tokenizer archetype {name!r}; there are {', '.join(ARCHETYPES)}",
+            f"unknown tokenizer archetype {name!r}; known: {', '.join(ARCHETYPES)}",
             hint=did_you_mean(name, ARCHETYPES),
         )
     return _DATA / "tokenizers" / name

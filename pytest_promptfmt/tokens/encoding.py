@@ -20,9 +20,9 @@ from pytest_promptfmt.tokens.tokenizer import Tokenizer
 class EncodedPair:
     """The ids of a context and of the continuation that is scored after it.
 
-    `moved` are the trailing blanks of the context, which go over to the continuation. `merged` is whether the ids of
-    the context alone are not the first ids of the whole: a token reaches over the seam, and what is scored is not
-    what was meant. It is always False for `pairwise`.
+    `moved` is the trailing whitespace of the context, which moves to the continuation. `merged` is whether the ids of
+    the context alone are not the first ids of the whole: a token spans the boundary, and what is scored is not what
+    was meant. It is always False for `pairwise`.
     """
 
     context_ids: tuple[int, ...]
@@ -47,9 +47,7 @@ def encode_pairs(
     prefix token, and for text that no tokenizer can encode.
     """
     if split not in SPLITS:
-        raise TokenizerError(
-            f"there is no split {split!r}; there are {', '.join(SPLITS)}", hint=did_you_mean(split, SPLITS)
-        )
+        raise TokenizerError(f"unknown split {split!r}; known: {', '.join(SPLITS)}", hint=did_you_mean(split, SPLITS))
     encoder = _Encoder(tokenizer, add_bos_token, prefix_token_id)
     encode = encoder.jointly if split == "lm-eval" else encoder.pairwise
     return [
@@ -58,7 +56,7 @@ def encode_pairs(
 
 
 class PairEncoder:
-    """`encode_pairs` for all who look at one task as one profile sees it: each pair is encoded once."""
+    """`encode_pairs` shared by all users of one task in one profile: each pair is encoded once."""
 
     def __init__(self, tokenizer: Tokenizer, split: Split = "lm-eval") -> None:
         self._tokenizer = tokenizer
@@ -74,7 +72,7 @@ class PairEncoder:
 
 
 class _Encoder:
-    """One call of `encode_pairs`: contexts repeat (one for every choice), so their ids are kept."""
+    """One call of `encode_pairs`: contexts repeat (once for every choice), so their ids are kept."""
 
     def __init__(self, tokenizer: Tokenizer, add_bos_token: bool | None, prefix_token_id: int | None) -> None:
         self._tokenizer = tokenizer
@@ -101,7 +99,7 @@ class _Encoder:
         ids = self._tokenizer.ids(continuation, add_special_tokens=False)
         if self._prefix_id is None:
             raise TokenizerError(
-                f"{self._tokenizer.name} has neither BOS nor EOS to stand for an empty context",
+                f"{self._tokenizer.name} has neither BOS nor EOS to replace an empty context",
                 hint="give the profile a prefix token",
             )
         if ids and ids[0] == self._prefix_id:
@@ -120,14 +118,14 @@ class _Encoder:
             return self._tokenizer.ids(text, add_special_tokens=False)
         if self._add_bos_token is None:
             return self._tokenizer.ids(text)
-        # HFLM also hands the argument to AutoTokenizer, which then puts BOS before a text, and nothing else around it.
+        # HFLM also passes the argument to AutoTokenizer, which then adds BOS before a text, and nothing else.
         ids = self._tokenizer.ids(text, add_special_tokens=False)
         bos = self._tokenizer.bos_token_id
         return ids if bos is None or not self._add_bos_token else (bos, *ids)
 
 
 def prefix_token(tokenizer: Tokenizer) -> int | None:
-    """Return the id that lm-eval puts in place of an empty context: BOS, else EOS, else None."""
+    """Return the id that lm-eval uses for an empty context: BOS, else EOS, else None."""
     return tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
 
 
@@ -137,14 +135,14 @@ def digest_of_ids(ids: Sequence[int]) -> str:
 
 
 LONGEST_LOOKED_AT: Final = 1_000_000
-"""Characters of the longest text that reports and rules look at in tokens: several seconds of work beyond it."""
+"""Characters of the longest text that reports and rules tokenize: beyond it that takes several seconds."""
 
 
 def encode_prompts(tokenizer: Tokenizer, texts: Iterable[str]) -> list[tuple[int, ...]]:
     """Return the ids of prompts that a model is to continue.
 
-    Special tokens are added unless the text begins with BOS (lm-eval 0.4.13, HFLM.tok_batch_encode, which looks at the
-    first text of a batch alone). Raises TokenizerError for text that no tokenizer can encode.
+    Special tokens are added unless the text begins with BOS (lm-eval 0.4.13, HFLM.tok_batch_encode, which checks only
+    the first text of a batch). Raises TokenizerError for text that no tokenizer can encode.
     """
     return [_ids(tokenizer, text, tokenizer.bos_token) for text in texts]
 
@@ -152,7 +150,7 @@ def encode_prompts(tokenizer: Tokenizer, texts: Iterable[str]) -> list[tuple[int
 def encode_rolling(tokenizer: Tokenizer, texts: Iterable[str]) -> list[tuple[int, ...]]:
     """Return the ids of texts that are scored as a whole.
 
-    Special tokens are added unless the text begins with BOS or what stands in for it (lm-eval 0.4.13,
+    Special tokens are added unless the text begins with the prefix token, BOS or else EOS (lm-eval 0.4.13,
     HFLM.tok_encode). Raises TokenizerError for text that no tokenizer can encode.
     """
     prefix = prefix_token(tokenizer)

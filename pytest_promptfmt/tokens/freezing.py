@@ -80,14 +80,14 @@ def freeze(source: Source, made: Path, digest: str) -> None:
 
 
 def arguments(source: Source, scratch: Path) -> dict[str, Any]:
-    """Return the keywords for `from_transformers`; a lone file is put into the folder `scratch` of its own."""
+    """Return the keywords for `from_transformers`; a single file is put into the folder `scratch`."""
     file = source.files[0]
-    # Offline transformers insists on the config.json of an id, where online it would learn that there is none.
+    # Offline, transformers insists on the config.json of an id; online it would learn that there is none.
     if source.hub_id is not None and "config.json" in source.has:
         return {"location": source.hub_id, "revision": source.revision}
     if source.layout == "folder":
         return {"location": str(source.folder)}
-    if source.layout == "gguf":  # gigabytes of weights, so no copy; what lies beside it is another tokenizer's
+    if source.layout == "gguf":  # gigabytes of weights, so no copy; the files beside it are another tokenizer's
         (scratch / file.name).symlink_to(file)
         return {"location": str(scratch), "gguf_file": file.name}
     shutil.copyfile(file, scratch / (file.name if source.layout == "mistral" else _expected_name(file)))
@@ -95,7 +95,7 @@ def arguments(source: Source, scratch: Path) -> dict[str, Any]:
 
 
 def _raw_file(source: Source) -> Path | None:
-    """Return the `tokenizer.json` of a source, which other engines read by itself; None for sources without."""
+    """Return the `tokenizer.json` of a source, which other engines read alone; None for sources without."""
     if source.layout == "folder" and "tokenizer.json" in source.has:
         return source.folder / "tokenizer.json"
     file = source.files[0]
@@ -125,12 +125,12 @@ def _quiet_and_offline() -> dict[str, str]:
 def explained(source: Source, kind: str, message: str, lacks: str = "") -> TokenizerError:
     """Return the error for what transformers raised, with what to do about it where that is known.
 
-    `lacks` names the files that the class of the tokenizer reads, and that are not there.
+    `lacks` names the missing files that the class of the tokenizer reads.
     """
     if "trust_remote_code" in message:
         return _error(
             source,
-            "it needs Python code that comes with the model, and such code is never run",
+            "it needs Python code that comes with the model, which is never run",
             hint="save it as a tokenizer.json where you trust the code, or use an archetype",
         )
     for package, extra in _EXTRAS.items():
@@ -140,23 +140,23 @@ def explained(source: Source, kind: str, message: str, lacks: str = "") -> Token
                 f"loading it needs the package {package}, which is not installed",
                 hint=f"pip install 'pytest-promptfmt[{extra}]'",
             )
-    hint = f"files that are not there: {lacks}" if lacks else None
+    hint = f"missing files: {lacks}" if lacks else None
     if message.startswith("Couldn't instantiate the backend tokenizer"):  # a list of three ways would follow
-        return _error(source, "there is no vocabulary here that transformers can read", hint)
+        return _error(source, "it has no vocabulary that transformers can read", hint)
     if {"tokenizer.json", "tokenizer_config.json"} <= source.has:
-        alone = "its tokenizer.json may be read alone, from a folder without tokenizer_config.json"
+        alone = "its tokenizer.json can be read alone, from a folder without tokenizer_config.json"
         hint = f"{hint}; {alone}" if hint else alone
     return _error(source, f"transformers cannot load it: {kind}: {message}", hint)
 
 
 def _is_asked_for(package: str, source: Source, message: str) -> bool:
-    if package in ("torch", "gguf"):  # what transformers says depends on which of the two is missing, and on the rest
+    if package in ("torch", "gguf"):  # the message depends on which of the two is missing, and on other packages
         return source.layout == "gguf"
     if package in message.lower().replace("_", "-"):
         return True
     if package == "mistral-common" and source.layout == "mistral":  # transformers fails on a name it did not import
         return True
-    # Without SentencePiece, transformers takes its model for a tiktoken file and speaks of that.
+    # Without SentencePiece, transformers takes its model for a tiktoken file, and its error is about that.
     return package in ("sentencepiece", "protobuf") and any(file.suffix == ".model" for file in source.files)
 
 
@@ -189,7 +189,7 @@ def from_transformers(
 
 @contextmanager
 def _without_advice() -> Iterator[None]:
-    """Keep transformers from saying, when it is imported, that there is no torch."""
+    """Keep transformers from warning on import that torch is missing."""
     name = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
     before = os.environ.get(name)
     os.environ[name] = "1"
@@ -239,14 +239,14 @@ def _encodes_alike(loaded: Any, copy: Tokenizer) -> bool:
 
 
 def _raw_ids(loaded: Any, file: str | None) -> dict[str, list[int]]:
-    """Return the texts that a `tokenizer.json` encodes otherwise when it is read by itself, with the ids it gives."""
+    """Return the texts that a `tokenizer.json` encodes differently when it is read alone, with the ids it gives."""
     if file is None:
         return {}
     from tokenizers import Tokenizer as RawTokenizer
 
     try:
         raw = RawTokenizer.from_file(file)
-    except BaseException:  # a panic in Rust is no Exception; other engines cannot read the file either
+    except BaseException:  # a panic in Rust is not an Exception; other engines cannot read the file either
         return {}
     raw.no_padding()
     raw.no_truncation()
@@ -255,10 +255,10 @@ def _raw_ids(loaded: Any, file: str | None) -> dict[str, list[int]]:
 
 
 def _freeze_here(made: Path, digest: str, raw: str | None, **where: Any) -> None:
-    """Write the frozen form into a folder; in the process that was started for it."""
+    """Write the frozen form into a folder; runs in the subprocess."""
     loaded = from_transformers(**where)
     if not loaded("Answer: A", add_special_tokens=False)["input_ids"]:
-        raise ValueError("the vocabulary is empty")  # some classes do without their files
+        raise ValueError("the vocabulary is empty")  # some classes load without their files
     backend = getattr(loaded, "backend_tokenizer", None)
     in_python = backend is None
     raw_ids = _raw_ids(loaded, raw)
@@ -340,12 +340,12 @@ def load_in_python(source: Source) -> PythonBackend:
 
 
 def main() -> None:
-    """Freeze what the first argument asks for; a problem is written to a file, for the parent to tell."""
+    """Freeze what the first argument asks for; an error is written to a file, for the parent to report."""
     request = json.loads(sys.argv[1])
     made = Path(request.pop("made"))
     try:
         _freeze_here(made, **request)
-    except BaseException as error:  # a panic in Rust is no Exception
+    except BaseException as error:  # a panic in Rust is not an Exception
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         message = " ".join(lines) if "trust_remote_code" in str(error) else " ".join(lines[:3])
         problem = {"kind": type(error).__name__, "message": message, "lacks": _files_lacking(request["location"])}

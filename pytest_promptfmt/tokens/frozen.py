@@ -23,9 +23,9 @@ from pytest_promptfmt.tokens.sources import Source
 from pytest_promptfmt.tokens.tokenizer import Facts
 
 FORMAT: Final = 2
-"""Counts up when frozen folders of an earlier version of this package must not be read any more."""
+"""Incremented when frozen folders of an earlier version of this package must not be read any more."""
 
-# Whether they are installed, and in which version, changes what AutoTokenizer builds.
+# What AutoTokenizer builds depends on whether they are installed, and in which version.
 _PACKAGES: Final = ("transformers", "tokenizers", "sentencepiece", "protobuf", "tiktoken", "mistral-common", "gguf")
 
 
@@ -38,7 +38,7 @@ def installed(package: str) -> str | None:
 
 
 def frozen_folder(source: Source, digest: str, cache: Path | None) -> Path | None:
-    """Return where the frozen form of a source lies, or would lie, for the versions that are installed.
+    """Return where the frozen form of a source is, or would be, for the installed versions.
 
     None where nothing can be kept (see `cache_directory`).
     """
@@ -52,7 +52,7 @@ def frozen_folder(source: Source, digest: str, cache: Path | None) -> Path | Non
 
 
 def read_facts(folder: Path) -> tuple[Facts, bool] | None:
-    """Return the facts of a frozen tokenizer and whether it is written in Python; None when there is none to trust."""
+    """Return the facts of a frozen tokenizer and whether it is written in Python; None when there is no usable one."""
     try:
         stored = json.loads((folder / "facts.json").read_text("utf-8"))
         in_python = stored.pop("in_python")
@@ -73,7 +73,7 @@ def facts_as_json(facts: Facts, *, in_python: bool) -> str:
 def turn(folder: Path, patience: float) -> Iterator[None]:
     """Wait while another process makes the same frozen tokenizer, so that the workers of one run make it once.
 
-    Ends waiting when the tokenizer is there, the other is done, or its mark is older than `patience` seconds.
+    Waiting ends when the tokenizer exists, the other process is done, or its marker is older than `patience` seconds.
     """
     mark = folder.with_suffix(".making")
     has_marked = False
@@ -96,7 +96,7 @@ def turn(folder: Path, patience: float) -> Iterator[None]:
 
 
 def keep(made: Path, folder: Path) -> None:
-    """Copy a complete folder to its place at once, if it can be written and nobody was faster."""
+    """Copy a complete folder to its place atomically, if it can be written and no other process was faster."""
     with suppress(OSError):
         staged = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
         try:

@@ -1,9 +1,9 @@
-"""From what the user wrote to a tokenizer that does what AutoTokenizer does, without transformers where possible.
+"""From a user's source to a tokenizer that does what AutoTokenizer does, without transformers where possible.
 
-1. Archetypes of ours are built to be read as they are.
+1. The built-in archetypes are made to be read as they are.
 2. A frozen copy for these files and versions is read with `tokenizers` alone.
-3. Otherwise, if the `tokenizer.json` provably is what AutoTokenizer would use (tokenizer_json.py), it is read as it is.
-4. Otherwise transformers loads it once, in a process of its own, and what it built is frozen.
+3. Otherwise, if AutoTokenizer would provably use the `tokenizer.json` as it is (tokenizer_json.py), that is read.
+4. Otherwise transformers loads it once, in a separate process, and what it built is frozen.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 _DIGEST_DIGITS: Final = 16
 _PATIENCE_SECONDS: Final = 200
-"""How long another process is given to make the same tokenizer: more than it may take."""
+"""How long to wait for another process that makes the same tokenizer: more than its own time limit."""
 
 _loaded: dict[tuple[object, ...], Tokenizer] = {}
-"""Tokenizers of this process, by where they lie, sizes and times of their files, and the cache folder."""
+"""Tokenizers of this process, by location, sizes and times of their files, and the cache folder."""
 
 
 def load_tokenizer(source: str | Path, *, download: bool = False, cache_dir: Path | None = None) -> Tokenizer:
@@ -72,7 +72,7 @@ def _kept(source: Source, folder: Path) -> Tokenizer | None:
         return None
     try:
         return _of_folder(source, folder, *known)
-    except TokenizerError:  # a damaged copy is made anew
+    except TokenizerError:  # a damaged copy is made again
         shutil.rmtree(folder, ignore_errors=True)
         return None
 
@@ -85,7 +85,7 @@ def _made(source: Source, digest: str, folder: Path | None) -> Tokenizer:
         assert known is not None, f"nothing was made of {source.written}"
         try:
             tokenizer = _of_folder(source, made, *known)
-        except TokenizerError as error:  # the place of what was made is gone when the message is read
+        except TokenizerError as error:  # the temporary folder is gone when the message is read
             raise TokenizerError(error.message, position=Position(source.place), hint=error.hint) from error
         if folder is not None:
             frozen.keep(made, folder)
@@ -93,7 +93,7 @@ def _made(source: Source, digest: str, folder: Path | None) -> Tokenizer:
 
 
 def _make(source: Source, made: Path, digest: str) -> None:
-    """Write what is frozen for a source: the file as it is where that is proven, else what transformers builds."""
+    """Write the frozen form of a source: the file as it is where that is proven, else what transformers builds."""
     facts = _facts_if_verbatim(source)
     if facts is None:
         from pytest_promptfmt.tokens.freezing import freeze
@@ -161,7 +161,7 @@ def _read_tokenizer_json(file: Path) -> dict[str, Any]:
     content = read_json(file)
     if not isinstance(content.get("model"), dict) or not isinstance(content.get("added_tokens"), list):
         raise TokenizerError(
-            "this is no tokenizer of the library tokenizers: it has no 'model' with 'added_tokens'",
+            "not a tokenizer of the library tokenizers: it has no 'model' with 'added_tokens'",
             position=Position(file),
         )
     refuse_unbounded(content, file)
@@ -185,7 +185,7 @@ def read_json(file: Path) -> dict[str, Any]:
             position=Position(file, error.lineno, error.colno),
             hint="the file ends too early: copy or download it again" if ended else None,
         ) from error
-    except (ValueError, RecursionError) as error:  # no UTF-8, a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # not UTF-8, or a number of thousands of digits
         raise TokenizerError(f"not JSON: {error}", position=Position(file)) from error
     except OSError as error:
         raise TokenizerError(f"cannot be read: {error.strerror}", position=Position(file)) from error
@@ -199,7 +199,7 @@ def _read_backend(file: Path) -> tokenizers.Tokenizer:
 
     try:
         backend = Backend.from_file(str(file))
-    except BaseException as error:  # a panic in Rust is no Exception
+    except BaseException as error:  # a panic in Rust is not an Exception
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         raise TokenizerError(f"tokenizers cannot load this: {error}", position=Position(file)) from error

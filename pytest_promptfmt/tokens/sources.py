@@ -1,7 +1,7 @@
-"""Where a tokenizer lies: from what the user wrote to the files that decide what it does.
+"""Where a tokenizer is: from what the user wrote to the files that decide what it does.
 
-An archetype of ours, a folder, a single file, or a Hugging Face id whose files are in the local cache. Nothing here
-loads anything.
+A built-in archetype, a folder, a single file, or a Hugging Face id whose files are in the local cache. Nothing is
+loaded here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_promptfmt.tokens.archetypes import ARCHETYPES, PREFIX, archetype_fol
 MISTRAL_PREFIX: Final = "mistral:"
 
 MAX_FILE_BYTES: Final = 100 * 1024 * 1024
-"""The largest tokenizer file that is read. The largest real ones have some 40 MB."""
+"""The largest tokenizer file that is read. The largest real ones have about 40 MB."""
 
 Layout = Literal["folder", "file", "gguf", "mistral"]
 
@@ -38,7 +38,7 @@ _FILE_NAMES: Final = frozenset(
 _SUFFIXES: Final = frozenset({".json", ".model", ".txt", ".jinja", ".spm", ".tiktoken", ".codes", ".v1", ".v2", ".v3"})
 _NAMED_TEMPLATES: Final = "additional_chat_templates"
 _OTHER_FILE_BYTES: Final = 32 * 1024 * 1024
-"""Files that AutoTokenizer hardly looks at count only below this size: data sets lie in such folders, too."""
+"""Files that AutoTokenizer rarely uses count only below this size: such folders contain data sets too."""
 
 _HUB_ID: Final = re.compile(r"(?P<id>[\w.-]+(?:/[\w.-]+)?)(?:@(?P<revision>[\w./-]+))?")
 
@@ -67,7 +67,7 @@ class Source:
 
     @property
     def place(self) -> Path:
-        """Where a message about it points: its file, or its folder where several files decide."""
+        """The path for messages about it: its file, or its folder where several files decide."""
         return self.folder if self.layout == "folder" else self.files[0]
 
     def digest(self) -> str:
@@ -79,25 +79,25 @@ class Source:
         return total.hexdigest()
 
     def signature(self) -> tuple[object, ...]:
-        """Return what tells cheaply whether the files changed since they were last looked at."""
+        """Return sizes and times of the files: a cheap way to see whether they changed."""
         stats = ((file, file.stat()) for file in self.files)
         return (self.layout, self.folder, *((file, at.st_size, at.st_mtime_ns) for file, at in stats))
 
 
 def find_source(written: str | Path, *, download: bool = False) -> Source:
-    """Return where the tokenizer lies that the user wrote: `archetype:NAME`, a path, or a Hugging Face id.
+    """Return the source of a tokenizer: `archetype:NAME`, a path, or a Hugging Face id.
 
-    `mistral:PATH` stands for a folder or file of mistral-common. Ids are looked up in the local cache; the network
-    is asked with `download` only. Raises TokenizerError with a did-you-mean.
+    `mistral:PATH` means a folder or file of mistral-common. Ids are looked up in the local cache; the network is used
+    with `download` only. Raises TokenizerError with a did-you-mean.
     """
     text = os.fspath(written)
     if not text.strip():
-        raise TokenizerError("no tokenizer is named", hint="name a folder, a file, archetype:NAME or a Hugging Face id")
+        raise TokenizerError("empty tokenizer name", hint="give a folder, a file, archetype:NAME or a Hugging Face id")
     try:
         return _find(text, isinstance(written, Path), download)
     except (OSError, RuntimeError, ValueError) as error:  # no permission, a name too long, an unknown ~user
         reason = getattr(error, "strerror", None) or str(error)
-        raise TokenizerError(f"the tokenizer {text[:200]!r} cannot be looked for: {reason}") from error
+        raise TokenizerError(f"cannot look up the tokenizer {text[:200]!r}: {reason}") from error
 
 
 def _find(text: str, is_path: bool, download: bool) -> Source:
@@ -132,7 +132,7 @@ def _of_file(written: str, file: Path) -> Source:
     if file.suffix == ".gguf":
         return Source(written=written, name=file.stem, layout="gguf", folder=file.parent, files=(file,))
     if file.name in _FILE_NAMES and (file.parent / "tokenizer_config.json").is_file():
-        # The neighbours decide what AutoTokenizer makes of the file, so the folder is meant.
+        # The files beside it decide what AutoTokenizer makes of this one, so the folder is meant.
         return _of_folder(written, file.parent.name, file.parent)
     name = file.parent.name if file.name in _FILE_NAMES else file.name
     return Source(written=written, name=name, layout="file", folder=file.parent, files=(file,))
@@ -236,10 +236,11 @@ def _check_file(file: Path) -> None:
     except OSError as error:
         raise TokenizerError(f"{error.strerror}", position=Position(file)) from error
     if not stat.S_ISREG(at.st_mode):
-        raise TokenizerError("this is not a regular file", position=Position(file))
+        raise TokenizerError("not a regular file", position=Position(file))
     if at.st_size > MAX_FILE_BYTES and file.suffix != ".gguf":
         raise TokenizerError(
-            f"a file of {at.st_size / 1e6:,.0f} MB is no tokenizer; {MAX_FILE_BYTES / 1e6:,.0f} MB is most",
+            f"a file of {at.st_size / 1e6:,.0f} MB is too large for a tokenizer; the limit is "
+            f"{MAX_FILE_BYTES / 1e6:,.0f} MB",
             position=Position(file),
         )
     if at.st_size == 0:

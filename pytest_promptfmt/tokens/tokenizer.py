@@ -1,7 +1,6 @@
-"""The tokenizer that the other rooms see, and what it returns.
+"""The tokenizer that the other packages use, and what it returns.
 
-Behind it stands a `tokenizers` backend that does what AutoTokenizer of transformers 5.23 does; how it is come by is
-the loader's business.
+It wraps a `tokenizers` backend that does what AutoTokenizer of transformers 5.23 does; loader.py finds that backend.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ MAX_CHARACTERS: Final = 6_000_000
 class Encoding:
     """One text in tokens: ids, raw pieces of the vocabulary, and the characters of the text behind each.
 
-    Offsets are pairs of start and end, in characters of the text that was given. Tokens that the tokenizer adds of
-    itself have (0, 0). Tokens that share a character (the bytes of one letter) share its offsets.
+    Offsets are pairs of start and end, in characters of the given text. Tokens that the tokenizer adds have (0, 0).
+    Tokens that share a character (the bytes of one letter) share its offsets.
     """
 
     ids: tuple[int, ...]
@@ -56,8 +55,8 @@ class Facts:
     """What AutoTokenizer knows beyond the backend; stored beside a frozen one.
 
     `class_name` is the class that AutoTokenizer chose. `special_tokens` holds the template variables. `cleans_up`:
-    decoding removes the blanks before punctuation. `raw_ids`: texts that the file `tokenizer.json` encodes otherwise
-    when it is read by itself, with the ids that it gives, special tokens added.
+    decoding removes the spaces before punctuation. `raw_ids`: texts that the file `tokenizer.json` encodes differently
+    when it is read alone, with the ids that it gives, special tokens added.
     """
 
     class_name: str
@@ -94,7 +93,7 @@ class Tokenizer:
 
     `source` is what the user wrote, `name` its short form, `loader` how it was loaded (part of what a snapshot's
     ids depend on), `class_name` the class of transformers, `digest` the first 16 hexadecimal digits of the SHA-256 of
-    the source's content, `raw_ids` what engines see that read its `tokenizer.json` by themselves (see `Facts`).
+    the source's content, `raw_ids` what engines see that read its `tokenizer.json` alone (see `Facts`).
     """
 
     def __init__(self, backend: Backend, facts: Facts, *, source: str, name: str, is_archetype: bool = False) -> None:
@@ -156,7 +155,7 @@ class Tokenizer:
         return self.decode(self.ids(text, add_special_tokens=False))
 
     def visible(self, token_id: int) -> str:
-        """Return one token as a reader sees it: its text, blanks shown, bytes that are no whole character as `⟨F0⟩`."""
+        """Return one token for a reader: its text with whitespace visible, partial characters as bytes (`⟨F0⟩`)."""
         added = self.added_tokens.get(token_id)
         if added is not None:
             return self.alphabet.shown_text(added.content)
@@ -246,7 +245,7 @@ class Tokenizer:
     def _encoded(self, text: str, add_special_tokens: bool) -> Any:
         if len(text) > MAX_CHARACTERS:
             raise TokenizerError(
-                f"a text of {len(text):,} characters is too long to encode; {MAX_CHARACTERS:,} is most"
+                f"a text of {len(text):,} characters is too long to encode; the limit is {MAX_CHARACTERS:,}"
             )
         try:
             return self._backend.encode(text, add_special_tokens=add_special_tokens)
@@ -257,7 +256,7 @@ class Tokenizer:
             raise TokenizerError(
                 f"the text has a lone surrogate U+{ord(text[at]):04X} at character {at + 1}, which no tokenizer can "
                 f"encode: {_around(text, at)}",
-                hint="half of a broken UTF-16 pair, often from an escape like \\ud83d in JSON; mend the data",
+                hint="half of a broken UTF-16 pair, often from an escape like \\ud83d in JSON; fix the data",
             ) from error
         except BaseException as error:
             raise_panic(error, f"{self.name} cannot encode {_around(text, 0)}")
@@ -265,10 +264,10 @@ class Tokenizer:
 
 
 def raise_panic(error: BaseException, what: str) -> None:
-    """Raise TokenizerError where `tokenizers` gave up inside, which is no Exception; return for all other errors."""
+    """Raise TokenizerError for a panic inside `tokenizers`, which is not an Exception; return for all other errors."""
     if type(error).__name__ == "PanicException":
         raise TokenizerError(
-            f"the tokenizer {what}: {error}", hint="its files ask for what the library tokenizers does not survive"
+            f"the tokenizer {what}: {error}", hint="its files make the library tokenizers crash"
         ) from error
 
 

@@ -22,9 +22,9 @@ from pytest_promptfmt.core.errors import Position, TokenizerError
 from pytest_promptfmt.tokens.tokenizer import Facts
 
 _LARGEST_ID: Final = 2**24
-"""The library makes tables as long as the largest id; the largest vocabularies have some 300,000 tokens."""
+"""The library makes tables as long as the largest id; the largest vocabularies have about 300,000 tokens."""
 _MOST_GROWTH: Final = 100
-"""How many times as long a text may become before it is cut into tokens, or when it is put together from them."""
+"""How many times longer a text may become before it is cut into tokens, or when it is decoded from them."""
 _MOST_ADDED: Final = 1_000
 """Characters put before a text, and special tokens put around one."""
 _LONGEST_PIECE: Final = 1_000
@@ -34,9 +34,9 @@ _LONGEST_WORD: Final = 10_000
 
 
 def refuse_unbounded(content: Mapping[str, Any], file: Path) -> None:
-    """Raise TokenizerError for a `tokenizer.json` (its content, and where it lies) that asks for more than that."""
+    """Raise TokenizerError for a `tokenizer.json` (its content and path) that exceeds these limits."""
     for complaint in _complaints(content):
-        raise TokenizerError(complaint, position=Position(file), hint="this is no tokenizer of a model")
+        raise TokenizerError(complaint, position=Position(file), hint="this is not the tokenizer of a model")
 
 
 def _complaints(content: Mapping[str, Any]) -> Iterator[str]:
@@ -61,7 +61,7 @@ def _about_model(model: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(vocabulary, Mapping):
         largest = max((number for number in vocabulary.values() if isinstance(number, int)), default=0)
         if largest >= _LARGEST_ID:
-            yield f"it has the id {largest:,}; {_LARGEST_ID:,} is most"
+            yield f"it has the id {largest:,}; the limit is {_LARGEST_ID:,}"
         yield from _about_equal_ids(vocabulary)
     elif isinstance(vocabulary, list):
         pieces = (entry[0] for entry in vocabulary if isinstance(entry, list) and entry and isinstance(entry[0], str))
@@ -69,7 +69,7 @@ def _about_model(model: Mapping[str, Any]) -> Iterator[str]:
             yield f"it has a piece of more than {_LONGEST_PIECE:,} characters"
     longest = model.get("max_input_chars_per_word")
     if isinstance(longest, int) and longest > _LONGEST_WORD:
-        yield f"it takes words of {longest:,} characters; {_LONGEST_WORD:,} is most"
+        yield f"it takes words of {longest:,} characters; the limit is {_LONGEST_WORD:,}"
     if model.get("dropout"):
         yield f"it leaves out merges at random (dropout {model['dropout']}), so that its ids change from run to run"
 
@@ -110,10 +110,10 @@ def _growth(part: Mapping[str, Any]) -> float:
 
 
 def _matches_nothing(expression: Any) -> bool:
-    """Return whether an expression matches where there is no character, or is none that Python can read."""
+    """Return whether an expression matches the empty text, or is not one that Python can read."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it is written for another engine
+            warnings.simplefilter("ignore")  # it was written for another engine
             return not isinstance(expression, str) or re.match(expression, "") is not None
     except (re.error, RecursionError, OverflowError):
         return True
@@ -122,12 +122,12 @@ def _matches_nothing(expression: Any) -> bool:
 def _longest_replacement(charsmap: str) -> int:
     """Return the bytes of the longest text that a SentencePiece normalizer puts in place of another one.
 
-    The map is a trie of the length that its first four bytes say, then the replacements, each ended by a zero byte.
+    The map is a trie whose length is in its first four bytes, then the replacements, each ended by a zero byte.
     """
     try:
         data = base64.b64decode(charsmap, validate=True)
     except (binascii.Error, ValueError):
-        return 1  # tokenizers will say so
+        return 1  # tokenizers itself will refuse it
     start = 4 + int.from_bytes(data[:4], "little")
     return max(map(len, data[start:].split(b"\0")), default=1)
 
@@ -166,7 +166,7 @@ _FLAGS: Final = ("content", "lstrip", "normalized", "rstrip", "single_word", "sp
 def facts_if_verbatim(
     files: frozenset[str], tokenizer: Mapping[str, Any], config: Mapping[str, Any], template: str | None
 ) -> Facts | None:
-    """Return what AutoTokenizer would know, if it provably uses the `tokenizer.json` as it stands, else None.
+    """Return what AutoTokenizer would know, if it provably uses the `tokenizer.json` as it is, else None.
 
     `files` are the names in the folder that decide, `tokenizer` and `config` the contents of `tokenizer.json` and
     `tokenizer_config.json`, `template` that of `chat_template.jinja`. Loader and digest are left empty. The rule
@@ -209,7 +209,7 @@ def facts_if_verbatim(
 def _vocabulary_size(tokenizer: Mapping[str, Any]) -> int:
     model = tokenizer.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("type"), str):
-        return _MISTRAL_REGEX_FROM + 1  # an older format: let transformers see to it
+        return _MISTRAL_REGEX_FROM + 1  # an older format: left to transformers
     return len(model.get("vocab") or ())
 
 

@@ -17,7 +17,7 @@ from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.phrasings import contract_sentences, degenerate_phrasings
 from pytest_promptfmt.answers.told import Told, expected_failures, judge_expected, told_completions
 from pytest_promptfmt.answers.verdicts import Matrix, Row
-from pytest_promptfmt.core.errors import LimitExceededError, MetricWithheldError, ScoringError, TooSlowError
+from pytest_promptfmt.core.errors import LimitExceededError, MetricUnavailableError, ScoringError, TooSlowError
 from pytest_promptfmt.core.task import FewShot, Task, TaskDocs
 from pytest_promptfmt.formats import known_formats
 from pytest_promptfmt.systems.lm_eval.scoring.languages import ANSWER_WORDS
@@ -249,7 +249,7 @@ def test_near_the_budget_the_accepted_verdict_stands() -> None:
     assert row(matrix(known={"spaces": ["SLOW"]}), "spaces").verdicts == ("OK",)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("rouge9", MetricWithheldError), ("exact_mach", ScoringError)])
+@pytest.mark.parametrize(("name", "kind"), [("rouge9", MetricUnavailableError), ("exact_mach", ScoringError)])
 def test_a_metric_that_cannot_be_had_is_told(
     monkeypatch: pytest.MonkeyPatch, name: str, kind: type[ScoringError]
 ) -> None:

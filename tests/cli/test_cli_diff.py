@@ -97,7 +97,7 @@ def test_new_findings_count_when_they_are_asked_for(repository: Path) -> None:
         (["main", "--path", "../elsewhere"], "../elsewhere lies outside the repository"),
         (["main", "--path", "/"], "/ lies outside the repository"),
         (["main", "--task", "neww"], "'neww' chooses nothing: none of the 6 tasks here matches; did you mean 'new'?"),
-        (["main", "--profile", "plane"], "there is no profile 'plane'"),
+        (["main", "--profile", "plane"], "unknown profile 'plane'"),
         (["main", "--markdown", "no/folder/comment.md"], "there is no folder for --markdown no/folder/comment.md"),
     ],
 )

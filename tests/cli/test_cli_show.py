@@ -79,7 +79,7 @@ def test_tokens_are_shown_where_the_profile_has_a_tokenizer(folder: Path) -> Non
     ("args", "told"),
     [
         (["nosuch"], "there is no task 'nosuch' here"),
-        (["arc", "--profile", "plane"], "there is no profile 'plane'"),
+        (["arc", "--profile", "plane"], "unknown profile 'plane'"),
         (["arc", "--doc", "9"], "there is no doc 9"),
         (["broken"], "tasks/broken.yaml:2:1: 'test_splitt' is no key of a task"),
     ],

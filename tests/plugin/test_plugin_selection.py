@@ -84,7 +84,7 @@ def test_profiles_are_chosen_by_name_and_chat_means_all_of_them(suite: Project) 
     result = suite.run("tasks", "--promptfmt-profile", "chat-lama3")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     message = result.stderr.str()
-    assert "there is no profile 'chat-lama3'" in message
+    assert "unknown profile 'chat-lama3'" in message
     assert "did you mean 'chat-llama3'?" in message
 
 

@@ -57,7 +57,7 @@ def test_snapshots_of_profiles_that_a_file_or_the_command_line_made_are_not_obso
 def test_file_in_the_rootdir_that_makes_no_sense_stops_the_run_with_its_line(project: Project) -> None:
     project.task("a.yaml")
     for text, says in (
-        ("default_profiles: [plian]\n", "promptfmt.yaml:1:1: there is no profile 'plian'"),
+        ("default_profiles: [plian]\n", "promptfmt.yaml:1:1: unknown profile 'plian'"),
         ("lint: true\nselect: [XX1]\n", "promptfmt.yaml:2:1: *no rule has the code or prefix 'XX1'"),
     ):
         project.write("promptfmt.yaml", text)

@@ -64,7 +64,7 @@ def test_unknown_profiles_are_obsolete_once_the_known_ones_are_told(folder: Path
     expected = ExpectedSnapshots()
     expected.define(folder / "arc.yaml", [Task("arc", "mcqa"), Task("arc", "cloze"), Task("old")])
     assert obsolete(expected, folder) == []
-    expected.know_profiles(["chat"])
+    expected.set_profiles(["chat"])
     assert obsolete(expected, folder) == ["arc/arc@cloze/plain.txt", "arc/arc@mcqa/plain.txt", "arc/old/plain.txt"]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pytest
 
-from pytest_promptfmt.core.errors import Position, PromptfmtError, WithheldError, display_path
+from pytest_promptfmt.core.errors import Position, PromptfmtError, UnavailableError, display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.plugin.selection import Selectable
@@ -74,7 +74,7 @@ class PromptItem(pytest.Item):
         """Make what stops the block the item's outcome: skip where something is withheld, else fail with the error."""
         try:
             yield
-        except WithheldError as error:
+        except UnavailableError as error:
             self.outcome = outcome.skipped(error.reason)
             pytest.skip(str(error))
         except PromptfmtError as error:

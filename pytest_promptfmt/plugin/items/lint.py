@@ -10,7 +10,7 @@ import pytest
 
 from pytest_promptfmt.checks.running import Checked, check_view
 from pytest_promptfmt.checks.views import FileView
-from pytest_promptfmt.core.errors import PromptfmtError, WithheldError
+from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.plugin.items.base import PLUGIN, ItemFailedError, PromptItem, TaskItem
@@ -54,10 +54,10 @@ class LintItem(TaskItem):
         if checked.failure is None:
             item = replace(item, rendered=True, linted=("", profile_id) if self.is_first else (profile_id,))
         self.outcome = outcome = _with_findings(plugin, item, checked)
-        if isinstance(checked.failure, WithheldError) and not self.is_first:
+        if isinstance(checked.failure, UnavailableError) and not self.is_first:
             self.outcome = item.skipped(checked.failure.reason)
             pytest.skip(str(checked.failure))
-        if checked.failure is not None and not isinstance(checked.failure, WithheldError):
+        if checked.failure is not None and not isinstance(checked.failure, UnavailableError):
             self.fail_with(checked.failure, outcome)
         _raise_errors(plugin, outcome)
 

@@ -23,7 +23,7 @@ from pytest_promptfmt.core.errors import (
     SourceError,
     did_you_mean,
 )
-from pytest_promptfmt.core.limits import exits_raise, goes_on, time_limit
+from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
 from pytest_promptfmt.core.task import OutputType
 
 SEED: Final = 42
@@ -212,7 +212,7 @@ class TaskClass:
         except PromptfmtError:
             raise
         except BaseException as error:
-            if goes_on(error):
+            if must_propagate(error):
                 raise
             shown = " ".join(str(error).split())[:300]
             ends = "ends the program with" if isinstance(error, SystemExit) else "raised"

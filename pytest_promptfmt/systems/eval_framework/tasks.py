@@ -19,7 +19,7 @@ from pytest_promptfmt.core.errors import (
     Position,
     PromptfmtError,
     SourceError,
-    WithheldError,
+    UnavailableError,
     did_you_mean,
 )
 from pytest_promptfmt.core.task import Dataset, FunctionRef, Locate, Task, TaskDocs
@@ -48,7 +48,7 @@ _HOOK_OF_KEY: Final[Mapping[str, str]] = {
 """lm-eval's keys, which rules use, and the hooks of a class that give the same."""
 
 
-class LmEvalClassError(WithheldError):
+class LmEvalClassError(UnavailableError):
     """A class of lm-eval's own Python interface, whose prompts only lm-eval can make."""
 
     reason = "Python task classes make their own prompts"

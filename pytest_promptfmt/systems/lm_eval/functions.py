@@ -24,7 +24,7 @@ from pytest_promptfmt.core.errors import (
     did_you_mean,
     display_path,
 )
-from pytest_promptfmt.core.limits import exits_raise, goes_on, time_limit
+from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
 from pytest_promptfmt.core.task import CodeAssembly, FunctionRef, Task
 from pytest_promptfmt.systems.lm_eval.scoring.registered import with_registered
 
@@ -321,7 +321,7 @@ def _imported(
         with time_limit(seconds, "the import"), exits_raise():
             return load()
     except BaseException as error:  # a module that calls sys.exit must not end the test run
-        if goes_on(error):
+        if must_propagate(error):
             raise
         failure = _explained(error, file)
         _failures[key] = failure

@@ -137,7 +137,7 @@ def _collect(
             try:
                 status = target.stat()
                 if not stat.S_ISREG(status.st_mode):
-                    raise SourceError(f"include {entry!r} is no ordinary file", position=parsed.locate(keys))
+                    raise SourceError(f"include {entry!r} is not a regular file", position=parsed.locate(keys))
                 included = parse_file(target, status)
             except (OSError, ValueError) as error:
                 raise _bad_include(entry, parsed.locate(keys), target, error) from error
