@@ -31,7 +31,7 @@ def render_task(
 class TaskRenderer:
     """Renders the docs of one task for any number of profiles; what profiles share is made once.
 
-    The demonstrations are drawn once, in the order of the docs, and are the same for every profile. With
+    The shots are drawn once, in the order of the docs, and are the same for every profile. With
     `keep=False` nothing is remembered, and only one profile can be rendered.
     """
 
@@ -92,7 +92,7 @@ class TaskRenderer:
             self._layouts.append(error)
             raise
         except BaseException:
-            # Interrupted half-way: what was drawn cannot be undrawn, so the next profile starts from the beginning.
+            # Interrupted half-way: draws cannot be undone, so the next profile starts from the beginning.
             self._start_over()
             raise
         if self._keep:
@@ -101,7 +101,7 @@ class TaskRenderer:
 
 
 class _OwnRandomness:
-    """Python's and numpy's global random state, as a task's functions see it: seeded, and nobody else's."""
+    """Python's and numpy's global random state as a task's functions see it: seeded, and separate from all others."""
 
     _PYTHON_SEED: Final = 0
     _NUMPY_SEED: Final = 1234

@@ -56,10 +56,10 @@ def test_what_is_to_be_redacted_is_in_neither_file(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["--rows", "8"], "there is no row 8: the split has 8"),
+        (["--rows", "8"], "no row 8: the split has 8 rows"),
         (["--rows", "a"], "--rows is 'a'"),
         (["--redact", "questoin=x"], "no doc has the column 'questoin'\n  hint: did you mean 'question'?"),
-        (["--redact", "x"], "--redact 'x' is no rule"),
+        (["--redact", "x"], "invalid --redact 'x'"),
         (["--redact", "question~(=x"], "--redact 'question~(=x'"),
     ],
 )

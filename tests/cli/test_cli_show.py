@@ -81,7 +81,7 @@ def test_tokens_are_shown_where_the_profile_has_a_tokenizer(folder: Path) -> Non
         (["nosuch"], "there is no task 'nosuch' here"),
         (["arc", "--profile", "plane"], "unknown profile 'plane'"),
         (["arc", "--doc", "9"], "there is no doc 9"),
-        (["broken"], "tasks/broken.yaml:2:1: 'test_splitt' is no key of a task"),
+        (["broken"], "tasks/broken.yaml:2:1: unknown task key 'test_splitt'"),
     ],
 )
 def test_what_cannot_be_shown_is_one_message_and_an_exit_code(folder: Path, args: list[str], told: str) -> None:

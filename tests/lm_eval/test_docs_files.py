@@ -69,16 +69,16 @@ def test_json_values_come_back_as_they_were_written(tmp_path: Path, docs: Any) -
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"a": }', "no valid JSON: Expecting value"),
-        ('{"a": NaN}', "NaN is no JSON number"),
-        ('{"a": -Infinity}', "-Infinity is no JSON number"),
+        ('{"a": }', "invalid JSON: Expecting value"),
+        ('{"a": NaN}', "NaN is not a JSON number"),
+        ('{"a": -Infinity}', "-Infinity is not a JSON number"),
         ('{"a": 1e999}', "too large"),
-        ('{"a": ' + "9" * 5000 + "}", "no valid JSON"),
+        ('{"a": ' + "9" * 5000 + "}", "invalid JSON"),
         ("[" * 100_000, "nested too deeply"),
         ('{"a":' * 100_000, "nested too deeply"),
         ('{"a": "' + SURROGATE + '"}', "surrogate"),
         ('{"' + SURROGATE.upper().replace("U", "u") + '": 1}', "surrogate"),
-        ('{"a": "x\0y"}', "no valid JSON"),
+        ('{"a": "x\0y"}', "invalid JSON"),
         (b'{"a": "\xff"}', "no UTF-8"),
         ("3", "a doc is a number, not a mapping"),
         ("null", "a doc is null, not a mapping"),
@@ -243,7 +243,7 @@ def test_parquet_docs_are_those_that_datasets_reads(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" + b"\0" * 100 + b"PAR1"])
 def test_damaged_parquet_is_told(tmp_path: Path, data: Any) -> None:
     pytest.importorskip("pyarrow")
-    with pytest.raises(DocsError, match="no readable Parquet"):
+    with pytest.raises(DocsError, match="not a readable Parquet"):
         read(written(tmp_path, "x.parquet", data))
 
 

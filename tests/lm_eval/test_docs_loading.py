@@ -454,7 +454,7 @@ def test_hostile_dataset_paths_are_refused(tmp_path: Path, path: Any) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
-    with pytest.raises(DocsError, match="not an ordinary file"):
+    with pytest.raises(DocsError, match="not a regular file"):
         load_docs(make_task(tmp_path, {"docs": "pipe.jsonl"}))
 
 

@@ -1,7 +1,7 @@
-"""`!function` references: looked up, imported and called for as lm-eval 0.4.13 does, but only where code may run.
+"""`!function` references: found and imported as lm-eval 0.4.13 does, but only where code may run.
 
-Importing a task's module runs it, so every file is asked about before it runs. What fails once is remembered: two
-hundred tasks do not each pay for the same failing import.
+Importing a task's module runs it, so every file is checked before it runs. A failed import is remembered, so that two
+hundred tasks do not each pay for it.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def functions_of(task: Task) -> tuple[FunctionRef, ...]:
 
 
 def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS) -> Task:
-    """Return the task with the functions that rendering needs imported and put in place of their references.
+    """Return the task with the references to functions that rendering needs replaced by the imported functions.
 
-    `trusted` is asked about every Python file that would run; `time_limit` is seconds for one import. Functions that
+    `trusted` decides about every Python file that would run; `time_limit` is seconds for one import. Functions that
     make docs are imported when they are first called: synthetic docs need none of them. References in metric_list,
     filter_list and process_results stay as they are. An assembly that is code is bound too. Raises
-    CodeNotAllowedError for a file that may not run, FunctionError for a function that cannot be had.
+    CodeNotAllowedError for a file that may not run, FunctionError for a function that cannot be loaded.
     """
     if isinstance(task.assembly, CodeAssembly):
         return task.assembly.bound(task, trusted, time_limit)
@@ -98,7 +98,7 @@ def load_object(
     trusted: Callable[[Path], bool],
     time_limit: float = IMPORT_SECONDS,
 ) -> Any:
-    """Return what a name in a module stands for; `what` is how messages call it. Raises as `bind_functions`."""
+    """Return the object of that name in a module; `what` is its name in messages. Raises as `bind_functions`."""
     file = ref.file
     try:
         module = (
@@ -135,7 +135,7 @@ def load_module(file: Path, *, trusted: Callable[[Path], bool], time_limit: floa
 
 
 def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS) -> Task:
-    """Return the task with the functions of `filter_list`, `metric_list` and `process_results` put in place.
+    """Return the task with the references in `filter_list`, `metric_list` and `process_results` replaced by functions.
 
     So are filters and metrics that packages or the installed lm-eval register and lm-eval 0.4.13 does not have. A task
     that is code gets the metrics and filters of its code. The rest of the task stays as it is. Arguments and errors
@@ -155,7 +155,7 @@ def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: flo
         return value
 
     def load(module: str, file: Path, what: str, position: Position | None) -> ModuleType:
-        _ask(file, what, position, trusted)
+        _require_trusted(file, what, position, trusted)
         try:
             return _installed_module(module, file, what, position, trusted, time_limit)
         except _ImportFailedError as failure:
@@ -193,7 +193,7 @@ def _function(
         file = ref.file
         where = display_path(file) if file.is_file() else f"module {ref.module}"
         raise FunctionError(
-            f"{key}: {ref.name!r} in {where} is no function, but {type(found).__name__}", position=position
+            f"{key}: {ref.name!r} in {where} is not a function, but {type(found).__name__}", position=position
         )
     function: Callable[..., Any] = found
     return function
@@ -221,7 +221,7 @@ def _module_beside(
     file: Path, ref: FunctionRef, position: Position | None, trusted: Callable[[Path], bool], seconds: float
 ) -> ModuleType:
     """Return the module of the file beside the YAML, loaded again when the file has changed."""
-    _ask(file, f"!function {ref}", position, trusted)
+    _require_trusted(file, f"!function {ref}", position, trusted)
     name = _module_name(file)
     mtime = file.stat().st_mtime_ns
     loaded = sys.modules.get(name)
@@ -252,7 +252,7 @@ def _module_name(file: Path) -> str:
 def _installed_module(
     module: str, beside: Path, what: str, position: Position | None, trusted: Callable[[Path], bool], seconds: float
 ) -> ModuleType:
-    """Return a module found by a normal import, asking about every file that the import would run."""
+    """Return a module found by a normal import, after checking every file that the import would run."""
     for spec in _specs(module):
         if spec is None:
             raise _ImportFailedError(
@@ -261,7 +261,7 @@ def _installed_module(
             )
         origin = _origin(spec)
         if origin is not None:
-            _ask(origin, what, position, trusted)
+            _require_trusted(origin, what, position, trusted)
     return _imported((module, None), lambda: importlib.import_module(module), None, seconds)
 
 
@@ -278,7 +278,7 @@ def _specs(module: str) -> Iterator[ModuleSpec | None]:
             if spec is None and path is None:
                 spec = importlib.util.find_spec(name)  # what an editable install or a built-in provides
         except KeyError:
-            # A folder without __init__.py below a package that is not imported yet: no code of its own.
+            # A folder without __init__.py below a package that is not imported yet: it has no code.
             path = [f"{folder}/{part}" for folder in path or () if Path(folder, part).is_dir()]
             continue
         except (ImportError, ValueError, AttributeError):
@@ -290,7 +290,7 @@ def _specs(module: str) -> Iterator[ModuleSpec | None]:
 
 
 def _origin(spec: ModuleSpec) -> Path | None:
-    """Return the file a module runs from; a made-up path for what is built into Python; None for a bare folder."""
+    """Return the file a module runs from; Python's own path for built-in modules; None for a plain folder."""
     if spec.has_location and spec.origin:
         return Path(spec.origin)
     if spec.origin in ("built-in", "frozen"):
@@ -305,10 +305,10 @@ def _missing_module_hint(module: str, beside: Path) -> str:
     return close or f"write the function into {display_path(beside)}, or install the package that has {module}"
 
 
-def _ask(file: Path, what: str, position: Position | None, trusted: Callable[[Path], bool]) -> None:
+def _require_trusted(file: Path, what: str, position: Position | None, trusted: Callable[[Path], bool]) -> None:
     if not trusted(file):
         raise CodeNotAllowedError(
-            f"{what} would run {display_path(file)}, and its code is not allowed to run", position=position
+            f"{what} would run {display_path(file)}, whose code is not allowed to run", position=position
         )
 
 
@@ -329,7 +329,7 @@ def _imported(
 
 
 def _explained(error: BaseException, file: Path | None) -> tuple[str, str | None, bool]:
-    """Return the message and the hint, and whether the module may be fine on another machine."""
+    """Return the message, the hint, and whether the module may work on another machine."""
     if isinstance(error, LimitExceededError):
         return error.message, "look for work at the top level of the module, such as a download or a loop", False
     if isinstance(error, SystemExit):

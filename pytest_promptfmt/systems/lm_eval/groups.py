@@ -3,7 +3,7 @@
 Follows lm-eval 0.4.13 in what overrides what: a member's own YAML, then the extra keys of the group that lists it,
 then what comes from outer groups, then the keys of the member's entry. Where lm-eval's loader fails on a group that is
 plainly meant (loaded by path, an inline member with `include` or `tag`, overrides for a whole group or tag), the
-group works here, and a note says that lm-eval itself fails.
+group works here, with a note that lm-eval itself fails.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class GroupTasks:
     """What a group file adds to the tasks that exist without it.
 
     `tasks` are its inline tasks and the members whose config it changes, named `group.member`. `unresolved` are the
-    names of members that the index does not know. `notes` say where lm-eval 0.4.13 itself fails or does nothing.
+    names of members that the index does not know. `notes` are places where lm-eval 0.4.13 itself fails or does nothing.
     """
 
     tasks: tuple[Task, ...] = ()
@@ -167,7 +167,7 @@ class _Builder:
     ) -> None:
         entry = self.index.find(member)
         outer_suffix = self.suffix
-        if entry is None and "@" in member:  # the whole name comes first: a task may have an @ of its own
+        if entry is None and "@" in member:  # the whole name comes first: a task's own name may contain an @
             known, _, format_name = member.rpartition("@")
             entry = self.index.find(known)
             if entry is not None:
@@ -350,7 +350,7 @@ def _check_aggregation(config: Mapping[Any, Any], origins: _Origins) -> None:
         for key in entry:
             if key not in _AGGREGATE_KEYS:
                 raise SourceError(
-                    f"{key!r} is no key of aggregate_metric_list",
+                    f"unknown key {key!r} in aggregate_metric_list",
                     position=origins.at("aggregate_metric_list", *keys, key),
                     hint=did_you_mean(str(key), _AGGREGATE_KEYS),
                 )

@@ -1,7 +1,7 @@
-"""Which names there are: tasks, groups and tags found below folders, as lm-eval 0.4.13's index finds them.
+"""The names of tasks, groups and tags below folders, as lm-eval 0.4.13's index finds them.
 
-The index only answers lookups. A file that cannot be read is left out of it, with its error kept: whoever collects
-that file reports it.
+The index only answers lookups. A file that cannot be read is left out, and its error kept: collecting that file
+reports it.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class TaskIndex:
         except SourceError as error:
             self._errors[path] = error
         except OSError:
-            pass  # unreadable files are no concern of a lookup
+            pass  # a lookup ignores unreadable files
         return None
 
 

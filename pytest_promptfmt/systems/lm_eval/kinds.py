@@ -1,4 +1,4 @@
-"""Whether a YAML file concerns us at all, and what it defines: a Python task class, a group or a task."""
+"""Whether a YAML file is a task file at all, and what it defines: a Python task class, a group or a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_promptfmt.systems.lm_eval.yaml import YamlFile, read_yaml
 Kind = Literal["class", "group", "task"]
 
 _HEAD_BYTES: Final = 65_536
-"""How much of a file too large to be a task is looked at, to say so only where it reads like one."""
+"""How much of a file too large to be a task is read, to report it only where it looks like one."""
 _MAX_INDENT: Final = 100
 _DEFINES: Final = frozenset({"class", "group", "task"})
 _SIGN: Final = re.compile(
@@ -26,7 +26,7 @@ _PREAMBLE: Final = re.compile(rb"(?:[ \t]*+(?:[#%][^\n]*+|---[ \t]*+(?:#[^\n]*+)
 _NAMED_CLASS: Final = re.compile(
     rb"""(?m)^class[ \t]*:[ \t]*["']?[A-Za-z_][\w.]*:[A-Za-z_]\w*["']?[ \t]*(?:#[^\n]*)?$"""
 )
-"""A class as `package.module:Name`, which nothing else is written like."""
+"""A class as `package.module:Name`, a form that nothing else has."""
 _FLOW_KEY: Final = re.compile(rb"""[{,]\s*["']?([A-Za-z_]\w*)["']?\s*:""")
 
 
@@ -39,11 +39,11 @@ def kind_of(config: Mapping[Any, Any]) -> Kind | None:
 
 
 def looks_like_task(data: bytes) -> bool:
-    """Return whether the bytes of a YAML file, well-formed or broken, read like a task or group of lm-eval.
+    """Return whether the bytes of a YAML file, well-formed or broken, look like a task or group of lm-eval.
 
     Only the names of top-level keys count: one of `task`, `group` and `class`, and with it a key that only
-    evaluation tasks have; and a class named by its module. So workflows, compose files and settings are passed over
-    without being parsed, and a task whose YAML is broken is still taken for one.
+    evaluation tasks have; and a class named by its module. So workflows, compose files and settings are skipped
+    without being parsed, and a task whose YAML is broken is still recognized.
     """
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         data = data.decode("utf-16", "replace").encode()
@@ -61,7 +61,7 @@ def looks_like_task(data: bytes) -> bool:
         names = _FLOW_KEY.findall(data, start)
     else:
         names = _block_key(indent).findall(data, start)
-    return concerns_us({name.decode() for name in names}) or _NAMED_CLASS.search(data) is not None
+    return is_task_config({name.decode() for name in names}) or _NAMED_CLASS.search(data) is not None
 
 
 def read_if_task(path: Path) -> YamlFile | None:
@@ -75,11 +75,11 @@ def read_if_task(path: Path) -> YamlFile | None:
     if not looks_like_task(data):
         return None
     file = read_yaml(path, data if whole else None)
-    is_ours = concerns_us(file.config) or _NAMED_CLASS.search(data) is not None
+    is_ours = is_task_config(file.config) or _NAMED_CLASS.search(data) is not None
     return file if is_ours and kind_of(file.config) is not None else None
 
 
-def concerns_us(keys: Collection[Any]) -> bool:
+def is_task_config(keys: Collection[Any]) -> bool:
     """Return whether these top-level keys are those of a task or group, not of some other YAML with a `task` key."""
     defines = _DEFINES.intersection(keys)
     if len(defines) > 1 or ("class" in defines and "docs" in keys):

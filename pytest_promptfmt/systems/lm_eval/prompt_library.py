@@ -25,16 +25,16 @@ BUILTIN_PROMPTS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 def prompt_fields(
     use_prompt: str, *, has_choices: bool, folder: Path | None, position: Position | None
 ) -> dict[str, str]:
-    """Return the fields that `use_prompt` replaces, for the task and for its demonstrations alike.
+    """Return the fields that `use_prompt` replaces, both for the task and for its shots.
 
     A built-in prompt replaces doc_to_text, doc_to_target and (where the task has choices) doc_to_choice, all three by
     the same template: that is what lm-eval does. `file.yaml:name` replaces doc_to_text and doc_to_target; the file is
-    looked for in the working directory, as lm-eval does, then in `folder`. Raises SourceError.
+    searched in the working directory, as lm-eval does, then in `folder`. Raises SourceError.
     """
     category, separator, name = use_prompt.partition(":")
     if not separator or ":" in name:
         raise SourceError(
-            f"use_prompt is written category:name, not {use_prompt!r}",
+            f"use_prompt must be category:name, not {use_prompt!r}",
             position=position,
             hint="for example qa-basic:q-newline-a, or prompts.yaml:my_prompt",
         )
@@ -48,14 +48,14 @@ def prompt_fields(
         return _from_file(category, name, has_choices, folder, position)
     if category not in BUILTIN_PROMPTS:
         raise SourceError(
-            f"use_prompt names the category {category!r}; built in is {', '.join(BUILTIN_PROMPTS)}",
+            f"unknown category {category!r} in use_prompt; built in: {', '.join(BUILTIN_PROMPTS)}",
             position=position,
             hint=did_you_mean(category, BUILTIN_PROMPTS),
         )
     prompts = BUILTIN_PROMPTS[category]
     if name not in prompts:
         raise SourceError(
-            f"there is no prompt {name!r} in {category}; there are {', '.join(prompts)}",
+            f"{category} has no prompt {name!r}; known: {', '.join(prompts)}",
             position=position,
             hint=did_you_mean(name, prompts),
         )
@@ -80,7 +80,7 @@ def _from_file(
     prompt = prompts.get(name)
     if not isinstance(prompt, Mapping):
         raise SourceError(
-            f"there is no prompt {name!r} in {file}",
+            f"{file} has no prompt {name!r}",
             position=position,
             hint=did_you_mean(name, [key for key in prompts if isinstance(key, str)]),
         )

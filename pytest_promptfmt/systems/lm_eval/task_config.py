@@ -1,4 +1,4 @@
-"""From a task's merged mapping to a typed `Task`: every key checked as lm-eval 0.4.13 would take or refuse it."""
+"""From a task's merged mapping to a typed `Task`: every key checked as lm-eval 0.4.13 accepts or refuses it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _KINDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "a mapping": lambda value: isinstance(value, Mapping),
     "a !function": lambda value: isinstance(value, FunctionRef) or callable(value),
     "null": lambda value: value is None,
-    # lm-eval looks at descriptions and prefixes only when they are true.
+    # lm-eval checks descriptions and prefixes only when they are truthy.
     "empty": lambda value: not value,
 }
 
@@ -97,7 +97,7 @@ _FEWSHOT_TYPES: Final[Mapping[str, frozenset[str]]] = {
 
 
 def value_kinds(*, fewshot: bool = False) -> Mapping[str, frozenset[str]]:
-    """Return which kinds of values each key of a task, or of its fewshot_config, takes; any where none is named."""
+    """Return which kinds of values each key of a task, or of its fewshot_config, takes; an empty set means any."""
     return _FEWSHOT_TYPES if fewshot else _TASK_KEYS
 
 
@@ -131,10 +131,9 @@ def task_from_config(
     """Return the task that a merged mapping describes.
 
     `name` overrides the key `task`, `group` is the group that defines it. Keys that are absent from `fewshot_config`
-    become UNSET (inherited). An explicit null stays None; lm-eval 0.4.13 then renders demonstrations with the task's
-    doc_to_text and doc_to_target, but without choices, gen prefix, process_docs or split. `use_prompt` has replaced
-    the mappings it replaces. Raises SourceError for every key or value that lm-eval refuses when it builds or first
-    renders the task.
+    become UNSET (inherited). An explicit null stays None; lm-eval 0.4.13 then renders shots with the task's doc_to_text
+    and doc_to_target, but without choices, gen prefix, process_docs or split. `use_prompt` is applied. Raises
+    SourceError for every key or value that lm-eval refuses when it builds or first renders the task.
     """
     where = _Where(path, locate)
     _check_keys(config, where)
@@ -175,7 +174,7 @@ def task_from_config(
 
 
 class _Where:
-    """From a key path to the nearest place that is written, else the file."""
+    """From a key path to where it or its nearest parent is written, else the file."""
 
     def __init__(self, path: Path | None, locate: Locate) -> None:
         self._path, self._locate = path, locate
@@ -190,7 +189,7 @@ class _Where:
 
 
 def check_name(name: str, position: Position | None) -> None:
-    """Raise SourceError for a name that cannot stand in a line of a report: empty, or with control characters."""
+    """Raise SourceError for a name that a report cannot show: empty, or with control characters."""
     if not name:
         raise SourceError("a task needs a name: the key `task` is empty", position=position)
     if not name.isprintable():
@@ -205,7 +204,7 @@ def _check_keys(config: Mapping[Any, Any], where: _Where) -> None:
         if key in _TASK_KEYS:
             _check_value(key, value, _TASK_KEYS[key], where(key))
         elif key not in OWN_KEYS and key not in STRUCTURAL_KEYS:
-            raise SourceError(f"{key!r} is no key of a task", position=where(key), hint=_unknown_key_hint(key, known))
+            raise SourceError(f"unknown task key {key!r}", position=where(key), hint=_unknown_key_hint(key, known))
     _check_output_type(config, where)
     _check_tags(config.get("tag"), where)
     _check_generation(config.get("generation_kwargs"), where)
@@ -269,7 +268,7 @@ def _check_output_type(config: Mapping[Any, Any], where: _Where) -> None:
     written = config.get("output_type", OUTPUT_TYPES[0])
     if written not in OUTPUT_TYPES:
         raise SourceError(
-            f"there is no output_type {written!r}; there are {', '.join(OUTPUT_TYPES)}",
+            f"unknown output_type {written!r}; known: {', '.join(OUTPUT_TYPES)}",
             position=where("output_type"),
             hint=did_you_mean(written, OUTPUT_TYPES),
         )
@@ -321,8 +320,10 @@ def _fewshot(config: Mapping[Any, Any], where: _Where) -> dict[str, Any]:
         if key not in FEWSHOT_KEYS:
             hint = did_you_mean(str(key), FEWSHOT_KEYS)
             if key in _TASK_KEYS:
-                hint = f"{key} stands at the top level of the task, not under fewshot_config"
-            raise SourceError(f"{key!r} is no key of fewshot_config", position=where("fewshot_config", key), hint=hint)
+                hint = f"{key} belongs at the top level of the task, not under fewshot_config"
+            raise SourceError(
+                f"unknown key {key!r} in fewshot_config", position=where("fewshot_config", key), hint=hint
+            )
         if key in _FEWSHOT_TYPES:
             _check_value(f"fewshot_config.{key}", value, _FEWSHOT_TYPES[key], where("fewshot_config", key))
         if key != "fewshot_indices":  # accepted and ignored by lm-eval 0.4.13
@@ -342,7 +343,7 @@ def _check_sampler(sampler: Any, where: _Where) -> None:
     if sampler in SAMPLERS if isinstance(sampler, str) else _KINDS["a !function"](sampler):
         return
     raise SourceError(
-        f"there is no sampler {_what(sampler)}; there are {', '.join(SAMPLERS)}",
+        f"unknown sampler {_what(sampler)}; known: {', '.join(SAMPLERS)}",
         position=where("fewshot_config", "sampler"),
         hint=did_you_mean(sampler, SAMPLERS) if isinstance(sampler, str) else "or a !function with a sampler class",
     )

@@ -1,7 +1,7 @@
 """YAML files with their includes, merged as lm-eval 0.4.13 merges them.
 
-What the keys mean is decided elsewhere. Unlike lm-eval, which drops a file it cannot read without a word, every
-problem here is a SourceError that names the line.
+What the keys mean is decided elsewhere. Unlike lm-eval, which silently drops a file it cannot read, every problem here
+is a SourceError that names the line.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ def read_yaml(path: Path, data: bytes | None = None) -> YamlFile:
     """Return the file at `path` with its includes merged, functions unresolved.
 
     `data` is the content of the file itself where the caller has read it already. Raises SourceError with file, line
-    and column for everything that lm-eval 0.4.13 cannot read, and for what goes past the limits of
-    `sources.yaml_parser`.
+    and column for everything that lm-eval 0.4.13 cannot read, and for what exceeds the limits of core/yaml_parser.py.
     """
     real = resolved(path)
     routes: dict[Path, tuple[Path, ...]] = {}
@@ -65,7 +64,7 @@ def read_yaml(path: Path, data: bytes | None = None) -> YamlFile:
     merged: dict[Any, Any] = {}
     for part in parts[:-1]:
         merged.update(part.values)
-        # An included task_list is dropped at every step, so that a later one of the same name stands last.
+        # An included task_list is dropped at every step, so that a later one of the same name comes last.
         merged.pop("task_list", None)
     merged.update(parts[-1].values)
     merged.pop("include", None)
@@ -75,7 +74,7 @@ def read_yaml(path: Path, data: bytes | None = None) -> YamlFile:
 def read_include(written: Any, keys: tuple[str | int, ...], locate: Locate, path: Path | None) -> YamlFile:
     """Return what the `include` of a mapping inside the file at `path` brings in, `task_list` left out.
 
-    `keys` is where the include stands in that file. Raises SourceError as `read_yaml` does.
+    `keys` is where the include is in that file. Raises SourceError as `read_yaml` does.
     """
     folder = path.parent if path is not None else Path.cwd()
     merged: dict[Any, Any] = {}
@@ -158,9 +157,9 @@ def _include_target(folder: Path, entry: Any, position: Position | None) -> Path
         raise SourceError(
             f"include takes a path or a list of paths, not {what}",
             position=position,
-            hint="remove the key, or name the file to include; lm-eval 0.4.13 drops the whole file without a word",
+            hint="remove the key, or name the file to include; lm-eval 0.4.13 silently drops the whole file",
         )
-    # lm-eval expands `~` after joining, that is never: the path is relative to the including file.
+    # lm-eval expands `~` only after joining, which never applies: the path is relative to the including file.
     return Path(_real(os.path.join(folder, entry)))
 
 
@@ -185,13 +184,13 @@ def _second_visit(
 ) -> SourceError:
     routes = [" -> ".join(display_path(step) for step in route) for route in (first, second)]
     if second[-1] in second[:-1]:
-        message = f"the include goes round in a circle: {routes[1]}"
+        message = f"circular include: {routes[1]}"
     else:
         message = f"{display_path(second[-1])} is included twice: {routes[0]} and {routes[1]}"
     return SourceError(
         message,
         position=parsed.locate(keys),
-        hint="lm-eval 0.4.13 refuses to read any file twice for one task, and drops this file without a word; "
+        hint="lm-eval 0.4.13 refuses to read any file twice for one task, and silently drops this file; "
         "include the shared file in one place only",
     )
 

@@ -1,7 +1,7 @@
 """Docs out of local data files: JSON, JSON lines, CSV and Parquet, read no further than needed.
 
-Values are as they stand in the file. CSV columns get the types that Hugging Face datasets 5.2 (pandas underneath)
-gives them, because a CSV file itself has none. Every file is hostile until shown otherwise.
+Values are as in the file. CSV columns get the types that Hugging Face datasets 5.2 (which uses pandas) gives them,
+because a CSV file itself has none. No file is trusted.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def read_data_file(
     kind = kind or kind_of(path)
     if kind is None:
         raise DocsError(
-            f"{display_path(path)} is no data file that can be read",
+            f"unknown kind of data file: {display_path(path)}",
             position=position,
-            hint=f"give one of {', '.join(SUFFIXES)}",
+            hint=f"use one of {', '.join(SUFFIXES)}",
         )
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise DocsError(f"{display_path(path)} is not an ordinary file", position=position)
+            raise DocsError(f"{display_path(path)} is not a regular file", position=position)
         yield from _READERS[kind](path, options or {})
     except FileNotFoundError:
         raise missing_file(path, position) from None
@@ -118,7 +118,7 @@ def _json_array(file: BinaryIO, path: Path, field: Any) -> Iterator[Doc]:
     docs = _parsed(data.removeprefix(_BYTE_ORDER_MARK), where)
     if field is not None:
         if not isinstance(docs, Mapping) or field not in docs:
-            raise DocsError(f"there is no field {field!r} at the top of the file", position=where)
+            raise DocsError(f"the file has no field {field!r} at its top level", position=where)
         docs = docs[field]
     if not isinstance(docs, list):
         raise DocsError(f"expected a list of docs, not {_kind_name(docs)}", position=where)
@@ -145,20 +145,20 @@ def _parsed(data: bytes, where: Position) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         line = (where.line or 1) + error.lineno - 1
-        raise DocsError(f"no valid JSON: {error.msg}", position=Position(where.path, line, error.colno)) from None
+        raise DocsError(f"invalid JSON: {error.msg}", position=Position(where.path, line, error.colno)) from None
     except UnicodeDecodeError as error:
-        raise DocsError(f"no UTF-8 text (byte {error.start + 1})", position=where) from None
+        raise DocsError(f"not UTF-8 (byte {error.start + 1})", position=where) from None
     except UnicodeEncodeError:
         raise DocsError("a text has half of a surrogate pair, which no tokenizer can read", position=where) from None
     except RecursionError:
         raise DocsError("the JSON is nested too deeply", position=where) from None
     except ValueError as error:
-        raise DocsError(f"no valid JSON: {error}", position=where) from None
+        raise DocsError(f"invalid JSON: {error}", position=where) from None
     return value
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(digits: str) -> float:
@@ -170,7 +170,7 @@ def _finite(digits: str) -> float:
 
 # -- CSV -------------------------------------------------------------------------------------------------------------
 
-# What pandas 2 and 3 take for a missing value.
+# What pandas 2 and 3 read as a missing value.
 # fmt: off
 _MISSING: Final = frozenset({
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
@@ -190,7 +190,7 @@ def _read_csv(path: Path, options: Mapping[str, Any]) -> Iterator[Doc]:
     if unknown:
         raise DocsError(
             f"cannot read {display_path(path)} with the option {unknown[0]!r}",
-            hint=f"known are {', '.join(sorted(_CSV_OPTIONS))}; or write the docs as .jsonl",
+            hint=f"known: {', '.join(sorted(_CSV_OPTIONS))}; or write the docs as .jsonl",
         )
     delimiter = options.get("sep") or options.get("delimiter") or ("\t" if path.suffix.lower() == ".tsv" else ",")
     limit = csv.field_size_limit(MAX_LINE_BYTES)
@@ -201,9 +201,9 @@ def _read_csv(path: Path, options: Mapping[str, Any]) -> Iterator[Doc]:
             names = _unique_names([str(name) for name in header])
             cells = list(_cells(path, rows, len(names)))
     except UnicodeDecodeError as error:
-        raise DocsError(f"no UTF-8 text (byte {error.start + 1})", position=Position(path)) from None
+        raise DocsError(f"not UTF-8 (byte {error.start + 1})", position=Position(path)) from None
     except (csv.Error, TypeError) as error:
-        raise DocsError(f"no valid CSV: {error}", position=Position(path)) from None
+        raise DocsError(f"invalid CSV: {error}", position=Position(path)) from None
     finally:
         csv.field_size_limit(limit)
     columns = [typed_column(column) for column in zip(*cells, strict=True)]
@@ -270,7 +270,7 @@ def _read_parquet(path: Path, _: Mapping[str, Any]) -> Iterator[Doc]:
             for batch in file.iter_batches(batch_size=64):
                 yield from batch.to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
-        raise DocsError(f"no readable Parquet file: {error}", position=Position(path)) from error
+        raise DocsError(f"not a readable Parquet file: {error}", position=Position(path)) from error
 
 
 def needs_datasets(what: str, position: Position | None) -> DocsError:

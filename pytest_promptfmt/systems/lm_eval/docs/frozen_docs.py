@@ -1,6 +1,7 @@
-"""Real docs of a dataset, chosen by row number and kept beside the task: so that tests need no network and no dataset.
+"""Real docs of a dataset, chosen by row number and kept beside the task, so that tests need no network and no dataset.
 
-Only `promptfmt freeze` comes here. It uses the network for a dataset of the hub alone, through Hugging Face datasets.
+Only `promptfmt freeze` uses this module. Only for a dataset of the hub does it use the network, through Hugging Face
+datasets.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pytest_promptfmt.systems.lm_eval.docs.data_files import MAX_DOCS, read_data
 from pytest_promptfmt.systems.lm_eval.docs.local_data import local_files
 
 ORIGIN: Final = ".docs.origin.json"
-"""The end of the file that says where frozen docs are from; no reader of docs takes it for docs."""
+"""The suffix of the file that names the source of frozen docs; it is never read as docs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,10 +34,10 @@ class Rows:
     seed: int | None = None
 
     def of(self, total: int) -> list[int]:
-        """Return the row numbers, ascending. Raises SettingsError for one that is not there."""
+        """Return the row numbers, ascending. Raises SettingsError for one out of range."""
         for number in self.numbers:
             if not 0 <= number < total:
-                raise SettingsError(f"there is no row {number}: the split has {total:,}", hint="rows count from 0")
+                raise SettingsError(f"no row {number}: the split has {total:,} rows", hint="rows count from 0")
         if self.numbers:
             return sorted(set(self.numbers))
         if self.seed is None:
@@ -46,7 +47,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frozen:
-    """The docs, as they stand in the split before process_docs, and what is known of where they are from."""
+    """The docs as in the split, before process_docs, and what is known about their source."""
 
     docs: tuple[Doc, ...]
     origin: Mapping[str, Any]
@@ -57,8 +58,8 @@ def freeze(
 ) -> Frozen:
     """Return docs of a split: of a local file, of the task's own local files, else of its dataset on the hub.
 
-    Without `split` it is the one that is evaluated. Raises DocsError for data that cannot be had, SettingsError for
-    rows that are not there.
+    Without `split` it is the one that is evaluated. Raises DocsError for unavailable data, SettingsError for rows out
+    of range.
     """
     split = split or task.dataset.evaluation_split
     if file is not None:
@@ -85,7 +86,7 @@ def _from_hub(task: Task, split: str | None, rows: Rows, revision: str | None) -
     if data.path is None:
         raise DocsError("the task names no dataset", position=task.position("dataset_path"), hint="give --from FILE")
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-        os.environ.pop(name, None)  # whoever freezes asks for the network
+        os.environ.pop(name, None)  # freezing is a request to use the network
     try:
         import datasets
     except ImportError:
@@ -115,13 +116,13 @@ def _from_hub(task: Task, split: str | None, rows: Rows, revision: str | None) -
 
 
 def _about(path: str, revision: str | None) -> Any:
-    """Return what the hub says of a dataset at a revision, None where it says nothing."""
+    """Return the hub's information about a dataset at a revision, None where there is none."""
     from huggingface_hub import HfApi
 
     try:
         return HfApi().dataset_info(path, revision=revision)
     except Exception:
-        return None  # loading tells
+        return None  # loading the dataset reports the error
 
 
 def _license(about: Any) -> str | None:
@@ -131,40 +132,40 @@ def _license(about: Any) -> str | None:
 
 
 def _loaded_commit(files: Iterable[str] | None) -> str | None:
-    """Return the commit in the names of the loaded files: without the hub, all that is known of the local cache's."""
+    """Return the commit in the names of the loaded files: without the hub, the only source for the local cache."""
     commits = {match[1] for name in files or () if (match := re.search(r"@([0-9a-f]{40})/", name))}
     return commits.pop() if len(commits) == 1 else None
 
 
 def _refusal(task: Task, error: Exception) -> DocsError:
-    """Return what datasets had to say, with what to do about it."""
-    said = str(error).partition("\n")[0][:300]
+    """Return the error of Hugging Face datasets, with what to do about it."""
+    reason = str(error).partition("\n")[0][:300]
     path = task.dataset.path or ""
     wrong = "dataset_path"
-    quoted = re.findall(r"['\"]([^'\"]+)['\"]", said)
+    quoted = re.findall(r"['\"]([^'\"]+)['\"]", reason)
     hint: str | None = None
-    if "Unknown split" in said and quoted:
+    if "Unknown split" in reason and quoted:
         hint = did_you_mean(quoted[0], quoted[1:])
         named = [key for key in ("test_split", "validation_split") if getattr(task.dataset, key) == quoted[0]]
         wrong = next(iter(named), wrong)
-    elif "BuilderConfig" in said and "not found" in said and quoted:
+    elif "BuilderConfig" in reason and "not found" in reason and quoted:
         hint = did_you_mean(quoted[0], quoted[1:])
         wrong = "dataset_name"
-    elif "gated" in said or "authenticated" in said:
+    elif "gated" in reason or "authenticated" in reason:
         hint = "accept its terms on its page, and log in with `hf auth login` or HF_TOKEN"
-    elif "Revision" in said:
+    elif "Revision" in reason:
         hint = "--revision takes a branch, a tag or a commit"
-    elif "doesn't exist" in said:
+    elif "doesn't exist" in reason:
         hint = did_you_mean(path, _neighbours(path))
     return DocsError(
-        f"the dataset {path!r} cannot be loaded: {said or type(error).__name__}",
+        f"the dataset {path!r} cannot be loaded: {reason or type(error).__name__}",
         position=task.position(wrong),
         hint=hint or "--from FILE takes a local file instead",
     )
 
 
 def _neighbours(path: str) -> list[str]:
-    """Return the datasets of the same owner, none where the hub cannot be asked."""
+    """Return the datasets of the same owner, none where the hub cannot be reached."""
     from huggingface_hub import HfApi
 
     owner, slash, _ = path.partition("/")
@@ -176,9 +177,7 @@ def _neighbours(path: str) -> list[str]:
 
 def _no_split(split: str | None, known: Iterable[str]) -> SettingsError:
     names = list(known)
-    return SettingsError(
-        f"there is no split {split!r}; there are {', '.join(names)}", hint=did_you_mean(str(split), names)
-    )
+    return SettingsError(f"unknown split {split!r}; known: {', '.join(names)}", hint=did_you_mean(str(split), names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +190,10 @@ class Redaction:
 
     @classmethod
     def parse(cls, rule: str) -> Redaction:
-        """Return the rule that a text writes; raises SettingsError for one that is none."""
+        """Return the parsed rule; raises SettingsError for an invalid one."""
         match = re.fullmatch(r"([^=~]+)(?:~(.+?))?=(.*)", rule, re.DOTALL)
         if match is None:
-            raise SettingsError(f"--redact {rule!r} is no rule", hint="column=TEXT, or column~PATTERN=TEXT")
+            raise SettingsError(f"invalid --redact {rule!r}", hint="use column=TEXT, or column~PATTERN=TEXT")
         try:
             pattern = None if match[2] is None else re.compile(match[2])
         except re.error as error:
@@ -202,7 +201,7 @@ class Redaction:
         return cls(match[1], pattern, match[3])
 
     def apply(self, value: Any) -> Any:
-        """Return a value with its texts redacted; lists and mappings are gone through."""
+        """Return a value with its texts redacted, also inside lists and mappings."""
         if isinstance(value, str):
             return self.replacement if self.pattern is None else self.pattern.sub(self.replacement, value)
         if isinstance(value, list | tuple):

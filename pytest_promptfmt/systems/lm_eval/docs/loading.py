@@ -30,9 +30,9 @@ _CUSTOM: Final = "custom_dataset"
 
 
 def load_docs(task: Task, *, count: int | None = None, num_fewshot: int | None = None) -> TaskDocs:
-    """Return the docs of a task: those to evaluate, and the pool of its demonstrations.
+    """Return the docs of a task: those to evaluate, and the pool of its shots.
 
-    `count` is how many docs are evaluated, by default 3, of synthetic ones 2; fewer where there are no more.
+    `count` is how many docs are evaluated, by default 3, of synthetic ones 2, or fewer if there are fewer.
     `num_fewshot` replaces the task's own number, unless that is 0. The pool follows lm-eval 0.4.13: the few-shot
     split, else training, validation or test split; at most 10,000 docs of it are read, none for 0 shots.
 
@@ -79,14 +79,14 @@ def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str, DocsKind]:
         return _written_samples(task)
     if split is None:
         split = _fallback_split(task)
-    source = search.demonstrations(split)
+    source = search.shots(split)
     # One more than the shots, because the evaluated doc may be drawn and dropped.
     needed = shots + 1
     if source is None:
         return synthetic_docs(task, count=needed, split=SHOT_SPLIT), f"{needed} synthetic", "synthetic"
     pool = search.read(source, process_docs, MAX_DOCS, key)
     origin = f"{len(pool)} from {source.label}"
-    same = split == task.dataset.evaluation_split and not source.only_demonstrations
+    same = split == task.dataset.evaluation_split and not source.only_shots
     if not pool and not same:
         raise DocsError(f"no docs: {source.label} has none", position=source.position)
     if same and len(pool) < needed:
@@ -96,7 +96,7 @@ def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str, DocsKind]:
 
 
 def _written_samples(task: Task) -> tuple[tuple[Doc, ...], str, DocsKind]:
-    """Return the demonstrations written into the task itself; lm-eval 0.4.13 does not process them."""
+    """Return the shots written into the task itself; lm-eval 0.4.13 does not process them."""
     samples, keys = task.fewshot.samples, ("fewshot_config", "samples")
     position = task.position(*keys)
     if isinstance(samples, FunctionRef):
@@ -132,12 +132,12 @@ def _fallback_split(task: Task) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """A place that holds docs: how to read them, and how to call it."""
+    """A place that holds docs: how to read them, and its label."""
 
     label: str
     position: Position | None
     docs: Callable[[], Iterable[Any]]
-    only_demonstrations: bool = False
+    only_shots: bool = False
 
     def checked(self) -> Iterator[Doc]:
         """Yield the docs, each a mapping of column names."""
@@ -150,7 +150,7 @@ class _Source:
             odd = next((name for name in doc if not isinstance(name, str)), None)
             if odd is not None:
                 raise DocsError(
-                    f"doc {index + 1} of {self.label} has the column name {odd!r}, which is no text",
+                    f"doc {index + 1} of {self.label} has the column name {odd!r}, which is not text",
                     position=self.position,
                     hint="put quotes around it",
                 )
@@ -158,7 +158,7 @@ class _Source:
 
 
 class _Search:
-    """Looks for the docs of one task; every place is looked at once."""
+    """Finds the docs of one task; every place is tried once."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -168,11 +168,11 @@ class _Search:
         split = self.task.dataset.evaluation_split
         return self._written(split, main=True) or self._sidecar(*_suffixes(split, main=True)) or self._data(split)
 
-    def demonstrations(self, split: str | None) -> _Source | None:
+    def shots(self, split: str | None) -> _Source | None:
         """Return where the docs of the few-shot split are, None when nothing is given for them."""
         given = self._written(_FEWSHOT) or self._sidecar(f".docs.{_FEWSHOT}.jsonl")
         if given is not None:
-            return _Source(label=given.label, position=given.position, docs=given.docs, only_demonstrations=True)
+            return _Source(label=given.label, position=given.position, docs=given.docs, only_shots=True)
         if split == self.task.dataset.evaluation_split:
             return self.evaluated()
         return self._written(split) or self._sidecar(*_suffixes(split)) or self._data(split)
@@ -224,9 +224,9 @@ class _Search:
     # -- sidecars ----------------------------------------------------------------------------------------------
 
     def _sidecar(self, *suffixes: str) -> _Source | None:
-        """Return the first file beside the task that is called like the task or its file, with one of the ends.
+        """Return the first file beside the task that has the name of the task or its file, with one of the suffixes.
 
-        Whatever has the name is meant: a folder or a link to nothing is told, not passed over.
+        Anything with that name counts: a folder or a broken link is reported, not skipped.
         """
         task_path = self.task.path
         if task_path is None:
@@ -302,7 +302,7 @@ class _Search:
             return tuple(islice(source.checked(), count))
         if isinstance(process_docs, FunctionRef):
             raise _not_allowed(process_docs, task, keys)
-        # Both look at a whole split: one float makes a column of integers floats, and functions filter.
+        # Both need the whole split: one float makes a column of integers floats, and functions filter.
         docs: Iterable[Doc] = list(islice(source.checked(), MAX_DOCS))
         if normalize == "arrow":
             docs = _as_arrow(list(docs), source)
@@ -344,14 +344,14 @@ def _processed(process_docs: Callable[..., Any], docs: list[Doc], task: Task, ke
 
 def _not_allowed(function: FunctionRef, task: Task, keys: tuple[str, ...]) -> CodeNotAllowedError:
     return CodeNotAllowedError(
-        f"{'.'.join(keys)} is the Python function {function}, which has not been allowed to run",
+        f"{'.'.join(keys)} is the Python function {function}, which is not allowed to run",
         position=task.position(*keys),
-        hint="allow the task's code, if you trust it",
+        hint="allow the task's code if you trust it",
     )
 
 
 def _run(function: Callable[[], Any], task: Task, keys: tuple[str, ...]) -> Any:
-    """Return what the user's function gives, within its time; raises DocsError for whatever it raises."""
+    """Return what the user's function gives, within its time limit; raises DocsError for whatever it raises."""
     position = task.position(*keys)
     try:
         with time_limit(FUNCTION_SECONDS, f"{'.'.join(keys)} of {task.name}", position):
@@ -399,7 +399,7 @@ def _datasets(what: str, position: Position | None) -> Any:
 
 
 class _QuietDatasets:
-    """No progress bars while inside; afterwards as the user had it."""
+    """Disables progress bars inside the block, and restores the user's setting after it."""
 
     def __init__(self, datasets: Any) -> None:
         self._datasets = datasets

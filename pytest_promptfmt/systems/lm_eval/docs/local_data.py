@@ -1,6 +1,6 @@
 """The local data files that a task names with `dataset_path` and `data_files`, by split.
 
-A name of the hub (`cais/mmlu`) or an address is nothing local: the answer is None, and nothing is ever fetched.
+For a name of the hub (`cais/mmlu`) or a URL the result is None, and nothing is ever downloaded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SPLIT_WORDS: Final[Mapping[str, frozenset[str]]] = {
 class LocalFiles:
     """The files of each split; `kind` is set where the task names it (`json`, `csv`, `parquet`).
 
-    `folder` is that of the task: names are told from there, so that they do not change with the working directory.
+    `folder` is that of the task: names are relative to it, so that they do not change with the working directory.
     """
 
     splits: Mapping[str, tuple[Path, ...]]
@@ -51,7 +51,7 @@ class LocalFiles:
             shown = Path(os.path.relpath(file, self.folder)).as_posix()
         except ValueError:  # another drive
             return file.name
-        # Far away: the folders on the way are those of somebody's machine.
+        # Far away: the folders in between are those of one machine.
         return file.name if shown.startswith("../../../") else shown
 
 
@@ -109,7 +109,7 @@ def _is_safely(test: Any) -> bool:
 def _one(task: Task, split: str, file: Path, options: Mapping[str, Any]) -> LocalFiles:
     if kind_of(file) is None:
         raise DocsError(
-            f"dataset_path names the file {file.name}, which is no data file",
+            f"dataset_path names the file {file.name}, which is not a data file",
             position=task.position("dataset_path"),
             hint="give a .jsonl, .json, .csv or .parquet file",
         )
@@ -177,7 +177,7 @@ def _matches(folder: Path, name: str) -> list[Path]:
 
 
 def _folder_files(task: Task, folder: Path, options: Mapping[str, Any], kind: str | None = None) -> LocalFiles | None:
-    """Return the data files in a folder, their splits told by `data_files` or by the words in their names."""
+    """Return the data files in a folder, split by `data_files` or by the words in their names."""
     position = task.position("dataset_kwargs", "data_files")
     splits = {
         split: tuple(file for name in names for file in _found([folder], name, position))

@@ -36,7 +36,7 @@ class LmEvalAssembler:
         return self._context.is_repeatable
 
     def layout(self, number: int, doc: Doc) -> Layout:
-        """Return description, demonstrations and question of a doc."""
+        """Return description, shots and question of a doc."""
         return self._context.layout(number, doc)
 
     def instance(self, layout: Layout, number: int, doc: Doc, profile: Profile) -> Instance:
@@ -112,7 +112,7 @@ def generation_arguments(task: Task) -> Mapping[str, Any]:
 
 
 def _chat_delimiter(task: Task) -> str:
-    # lm-eval looks at the gen prefix as written, not as rendered.
+    # lm-eval checks the gen prefix as written, not as rendered.
     written = task.gen_prefix
     keeps = isinstance(written, str) and written != "" and not written[-1].isspace()
     return task.target_delimiter if keeps else ""
@@ -169,7 +169,7 @@ def _choice_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...
 
 
 def gold_indices(target: Any, choices: Any) -> tuple[int, ...]:
-    """Return the indices of the right choices: the target's own, or where its text stands; none that is outside."""
+    """Return the indices of the right choices: the target itself, or the position of its text; none outside."""
     golds = target if isinstance(target, list) else [target]
     found = []
     for gold in golds:

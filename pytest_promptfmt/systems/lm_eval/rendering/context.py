@@ -1,6 +1,6 @@
-"""From one doc to the messages of its prompt: description, demonstrations, question, gen prefix.
+"""From one doc to the messages of its prompt: description, shots, question, gen prefix.
 
-Nothing here knows of profiles; what a chat template or a system instruction adds comes later.
+Profiles play no role here; what a chat template or a system instruction adds comes later.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CACHED_TURNS: Final = 4096
 
 @dataclass(slots=True)
 class Layout:
-    """What a doc gives for every profile alike.
+    """What all profiles share of a doc.
 
     `questions` are the final turns, one for each prompt; `text` is doc_to_text's value (the gold index where the
     choices are inputs); `choices` is None for a task without choices.
@@ -55,7 +55,7 @@ class Layout:
 
 
 class ContextBuilder:
-    """Lays out the docs of one task, in order; the demonstrations of a doc depend on the docs before it.
+    """Lays out the docs of one task, in order; the shots of a doc depend on the docs before it.
 
     Raises RenderError on construction for a task whose first doc lm-eval 0.4.13 would refuse. `own_randomness` is
     entered around that first look where the task is not repeatable.
@@ -105,7 +105,7 @@ class ContextBuilder:
         )
 
     def choices_of(self, layout: Layout, number: int) -> Any:
-        """Return the choices as the requests see them: read again, for functions may answer differently."""
+        """Return the choices for the requests: read again, since functions may return something else."""
         if self.is_repeatable and layout.choices is not None:
             return layout.choices
         if self._fields.choice is None:
@@ -114,7 +114,7 @@ class ContextBuilder:
         return self._fields.choice(layout.doc, Place(self.task.id, number)).value
 
     def target_of(self, layout: Layout, number: int) -> Any:
-        """Return the target as the requests see it."""
+        """Return the target for the requests."""
         if self.is_repeatable:
             return layout.target
         return self._fields.target(layout.doc, Place(self.task.id, number)).value
@@ -204,7 +204,7 @@ class ContextBuilder:
             except IndexError as error:
                 raise self._refusal("doc_to_target", f"{place} is an empty list", error) from error
         if not isinstance(answer.value, str):
-            message = f"{place}: the answer of a demonstration must be a text, not {value!r}"
+            message = f"{place}: the answer of a shot must be a text, not {value!r}"
             raise self._refusal("doc_to_target", message, AssertionError(message))
         return answer.spans
 
@@ -240,7 +240,7 @@ class ContextBuilder:
 
 @dataclass(slots=True)
 class _Fields:
-    """The field mappings of a task, for the evaluated doc and for demonstrations."""
+    """The field mappings of a task, for the evaluated doc and for shots."""
 
     task: Task
     columns: Sequence[str]
@@ -285,7 +285,7 @@ class _Fields:
         self.shot_gen_prefix = plain_field(task, spec, "gen prefix", key, None) if spec else None
 
     def are_repeatable(self, num_shots: int) -> bool:
-        """Tell whether no function runs and nothing is drawn at random while docs are laid out."""
+        """Return whether no function runs and nothing is drawn at random while docs are laid out."""
         used = [self.text, self.target, self.choice, self.description, self.gen_prefix]
         if num_shots > 0:
             used += [self.shot_text, self.shot_target, self.shot_choice, self.shot_gen_prefix]
@@ -296,11 +296,11 @@ class _Fields:
         return Origin(part, key, self._position(key), shot)
 
     def shot_target_delimiter(self, shot: int | None) -> Spans:
-        """Return what stands between the question and the answer of a demonstration."""
+        """Return the text between the question and the answer of a shot."""
         return self._delimiter("target delimiter", "target_delimiter", shot)
 
     def shot_delimiter(self, shot: int | None) -> Spans:
-        """Return what stands after a demonstration."""
+        """Return the text after a shot."""
         return self._delimiter("fewshot delimiter", "fewshot_delimiter", shot)
 
     def _delimiter(self, part: Part, key: str, shot: int | None) -> Spans:

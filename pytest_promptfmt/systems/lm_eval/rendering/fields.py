@@ -36,14 +36,14 @@ class Value(NamedTuple):
 
 
 Convert = Callable[[str], Any]
-"""What becomes of a rendered template: the text itself, or the value it stands for."""
+"""What a rendered template becomes: the text itself, or the value it represents."""
 
 
 class Field:
     """One field mapping of a task, ready to be applied to docs.
 
-    `columns` are the names that count as columns; with None the doc at hand decides (description, and the gen
-    prefix of demonstrations). A string that is no column is a template: a mistyped name renders as itself.
+    `columns` are the names that count as columns; with None they are those of each doc (description, and the gen
+    prefix of shots). A string that is not a column is a template: a mistyped name renders as itself.
     """
 
     __slots__ = ("_columns", "_convert", "_literals", "_origins", "_template", "key", "part", "position", "spec")
@@ -71,12 +71,12 @@ class Field:
 
     @property
     def is_function(self) -> bool:
-        """Tell whether applying the field runs Python code of the user."""
+        """Return whether applying the field runs the user's Python code."""
         return isinstance(self.spec, FunctionRef) or callable(self.spec)
 
     @property
     def is_repeatable(self) -> bool:
-        """Tell whether the field gives the same value each time, and leaves the doc alone."""
+        """Return whether the field gives the same value each time, and does not change the doc."""
         if not isinstance(self.spec, str):
             return not self.is_function
         try:
@@ -149,8 +149,8 @@ class Field:
             value = self._convert(text)
         except Exception as error:
             # ast's other errors name only the node, by its address in memory.
-            told = f" ({error.msg})" if isinstance(error, SyntaxError) else ""
-            message = f"{self.key} {place} renders to {_shortened(text)}, which is no Python literal{told}"
+            what = f" ({error.msg})" if isinstance(error, SyntaxError) else ""
+            message = f"{self.key} {place} renders to {_shortened(text)}, which is not a Python literal{what}"
             raise RenderError(message, position=self.position) from error
         return self._text(pieces, place.shot) if value is text else Value(value)
 
@@ -176,7 +176,7 @@ def call_function(spec: Spec, *arguments: Any, key: str, where: str, position: P
     """
     if isinstance(spec, FunctionRef):
         raise CodeNotAllowedError(
-            f"{key} {where} is the Python function {spec}, which may not run here",
+            f"{key} {where} is the Python function {spec}, which is not allowed to run",
             position=spec.position,
             hint="allow the task's Python code if you trust it",
         )
@@ -188,7 +188,7 @@ def call_function(spec: Spec, *arguments: Any, key: str, where: str, position: P
     except BaseException as error:
         name = getattr(spec, "__name__", repr(spec))
         message = f"{key} {where}: the function {name} failed with {type(error).__name__}: {error}"
-        # Not part of the message: a baseline holds on to that, and lines move.
+        # Not part of the message: a baseline stores messages, and lines move.
         place = place_in_user_code(error)
         raise RenderError(message, position=position, hint=f"it failed at {place}" if place else None) from error
 
@@ -257,12 +257,12 @@ def _shortened(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "…")
 
 
-_ALIKE: Final = 0.75
-"""How alike (difflib) a text and a column name must be: `qestion` is, a constant such as `True or False?` is not."""
+_SIMILAR: Final = 0.75
+"""How similar (difflib) a text is to a column name that it misspells: `qestion` is, `True or False?` is not."""
 
 
 def refuse_mistyped_columns(task: Task, docs: TaskDocs) -> None:
-    """Raise RenderError for a field that is no column, no template, and nearly the name of a column.
+    """Raise RenderError for a field that is neither a column nor a template, but nearly the name of a column.
 
     lm-eval 0.4.13 renders any string that is not exactly a column as a template, so that `qestion` becomes the prompt
     of every doc. Rendering imitates that; a test must not pass it.
@@ -270,12 +270,12 @@ def refuse_mistyped_columns(task: Task, docs: TaskDocs) -> None:
     for keys, spec in _fields(task):
         if not isinstance(spec, str) or isinstance(spec, TextTemplate) or "{" in spec or spec in docs.columns:
             continue
-        close = difflib.get_close_matches(spec.casefold(), [name.casefold() for name in docs.columns], 1, _ALIKE)
+        close = difflib.get_close_matches(spec.casefold(), [name.casefold() for name in docs.columns], 1, _SIMILAR)
         if close:
             column = next(name for name in docs.columns if name.casefold() == close[0])
             raise RenderError(
                 f"{'.'.join(keys)} of {task.name!r} is {spec!r}, which no doc has as a column: "
-                "lm-eval would take it for text, the same for every doc",
+                "lm-eval would use it as text, the same for every doc",
                 position=task.position(*keys),
                 hint=f"did you mean {column!r}?",
             )

@@ -1,6 +1,6 @@
 """Task templates: Jinja as lm-eval sets it up, in a sandbox, compiled once, and rendered piece by piece.
 
-A piece knows which column of the doc it prints. Chat templates speak another dialect; see `chat.py`.
+A piece knows which column of the doc it prints. Chat templates have another dialect: chat/dialect.py.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _PieceGenerator(LimitedGenerator):
         super().visit_Assign(node, frame)
 
     def visit_Macro(self, node: nodes.Macro, frame: Frame) -> None:  # noqa: N802
-        """Write a macro, remembering that its name is no column."""
+        """Write a macro, remembering that its name is not a column."""
         self._sources[node.name] = None
         super().visit_Macro(node, frame)
 
@@ -133,7 +133,7 @@ _DRAWS_AT_RANDOM: Final = re.compile(r"\blipsum\b|\brandom\b")
 class Template:
     """One compiled task template.
 
-    `is_random` tells whether two renderings of the same doc may differ.
+    `is_random` is whether two renderings of the same doc may differ.
     """
 
     __slots__ = ("_compiled", "_constant", "_globals", "_root", "is_random", "source")
@@ -192,7 +192,7 @@ def _compiled(source: str) -> JinjaTemplate:
     try:
         return _ENVIRONMENT.from_string(source)
     except (RecursionError, MemoryError, SyntaxError) as error:
-        # Jinja and Python read nested code by recursion, each to a depth of its own.
+        # Jinja and Python parse nested code recursively, each to a different depth.
         raise TemplateSyntaxError("it is nested too deeply, or has too long an expression", 1) from error
 
 
@@ -214,7 +214,7 @@ def explain(
     columns: Sequence[str] = (),
     position: Position | None = None,
 ) -> RenderError:
-    """Return the RenderError that tells a user why a template failed; the caller raises it from `error`.
+    """Return the RenderError for a failed template; the caller raises it from `error`.
 
     `where` names task and doc, `key` the configuration key that holds the template.
     """
@@ -238,12 +238,12 @@ def explain(
         return RenderError(
             f"{key} {where}{at}: the sandbox refuses what lm-eval would allow: {error.message}",
             position=position,
-            hint="templates may not change the doc or reach into Python's insides",
+            hint="templates cannot change the doc or access Python's internals",
         )
     if type(error) is TemplateRuntimeError:
         return RenderError(f"{key} {where}: {shortened(error.message or '')}", position=position)
-    told = shortened(f"{type(error).__name__}: {error}")
-    return RenderError(f"{key} {where}{at} failed with {told}", position=position)
+    what = shortened(f"{type(error).__name__}: {error}")
+    return RenderError(f"{key} {where}{at} failed with {what}", position=position)
 
 
 def _line_of(source: str, error: BaseException) -> int | None:

@@ -1,4 +1,4 @@
-"""Demonstrations: how many, which docs, in which order. All rules and seeds are those of lm-eval 0.4.13."""
+"""Shots: how many, which docs, in which order. All rules and seeds are those of lm-eval 0.4.13."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FEWSHOT_SEED: Final = 1234
 """The fourth of lm-eval's default seeds; set once per rendered task."""
 
 Shot = tuple[int | None, Doc]
-"""A demonstration: its index in the pool (None where a user's sampler made it), and the doc."""
+"""A shot: its index in the pool (None where a user's sampler made it), and the doc."""
 
 Draw = Callable[[int, Doc | None], Sequence[Shot]]
-"""From how many, and the doc to leave out, to the demonstrations."""
+"""From how many, and the doc to leave out, to the shots."""
 
 
 def leaves_evaluated_doc_out(task: Task) -> bool:
-    """Tell whether the evaluated doc is kept out of its own demonstrations.
+    """Return whether the evaluated doc is kept out of its own shots.
 
     lm-eval 0.4.13 compares the names of the splits, so it does when both are missing, and does not when the pool
     is the test split only because nothing else is there.
@@ -41,7 +41,7 @@ def make_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
     if isinstance(sampler, str):
         if sampler not in _SAMPLERS:
             raise RenderError(
-                f"the sampler of {task.name!r} is {sampler!r}; known are {', '.join(_SAMPLERS)}",
+                f"the sampler of {task.name!r} is {sampler!r}; known: {', '.join(_SAMPLERS)}",
                 position=task.position("fewshot_config", "sampler"),
                 hint=did_you_mean(sampler, _SAMPLERS),
             ) from KeyError(sampler)
@@ -51,11 +51,11 @@ def make_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
     raise RenderError(
         f"the sampler of {task.name!r} must be a name or a sampler class, not {sampler!r}",
         position=task.position("fewshot_config", "sampler"),
-    ) from TypeError(f"{type(sampler).__name__} is no sampler")
+    ) from TypeError(f"{type(sampler).__name__} is not a sampler")
 
 
 def draw_shots(task: Task, draw: Draw, count: int, doc: Doc, number: int, pool: Sequence[Doc]) -> Sequence[Shot]:
-    """Return the demonstrations for one doc; raises RenderError when the pool has too few."""
+    """Return the shots for one doc; raises RenderError when the pool has too few docs."""
     left_out = doc if leaves_evaluated_doc_out(task) else None
     try:
         return draw(count, left_out)
@@ -64,7 +64,7 @@ def draw_shots(task: Task, draw: Draw, count: int, doc: Doc, number: int, pool: 
     except Exception as error:
         more = ", and one more to leave the doc itself out" if left_out else ""
         raise RenderError(
-            f"{Place(task.id, number)}: {count} demonstrations are asked for{more}; there are {len(pool)} to draw from",
+            f"{Place(task.id, number)}: {count} shots are requested{more}; there are {len(pool)} docs to draw from",
             position=task.position("num_fewshot"),
             hint="lower num_fewshot or add docs to the few-shot split or samples",
         ) from error
@@ -79,7 +79,7 @@ def _random_sampler(pool: Sequence[Doc]) -> Draw:
             raise AssertionError("the pool is empty")
         if not left_out:
             return [(index, pool[index]) for index in random.sample(indices, count)]
-        # One more is drawn, so that the random state moves on alike whether or not the doc is among them.
+        # One more is drawn, so that the random state advances equally whether or not the doc is among them.
         drawn = [index for index in random.sample(indices, count + 1) if pool[index] != left_out][:count]
         if len(drawn) < count:
             drawn = random.sample([index for index in indices if pool[index] != left_out], count)
@@ -107,7 +107,7 @@ _SAMPLERS: Final[dict[str, Callable[[Sequence[Doc]], Draw]]] = {"default": _rand
 
 
 def _own_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
-    """Return the sampler class of a user, driven as lm-eval drives it."""
+    """Return a user's sampler class, called as lm-eval calls it."""
     position = task.position("fewshot_config", "sampler")
     where = f"of {task.id!r}"
 

@@ -1,7 +1,7 @@
 """Users' filters and metrics under a time limit, always with Python's own `re`.
 
-In the main thread a timer signal interrupts a match: `re` looks for signals while it backtracks. Elsewhere the match
-itself cannot be interrupted, so the call runs in one long-lived worker process, which is ended when it is too slow.
+In the main thread a timer signal interrupts a match: `re` checks for signals while it backtracks. Elsewhere the match
+itself cannot be interrupted, so the call runs in one long-lived worker process, which is killed when it is too slow.
 Budgets are processor time, so that a busy machine does not change a verdict.
 """
 
@@ -24,10 +24,10 @@ BUDGET_SECONDS: Final = 0.5
 """The processor time that one filter pipeline has for one completion."""
 
 _PATIENCE: Final = 20
-"""Seconds on the wall for each second of the budget, until code that waits or shares the processor is ended."""
+"""Wall-clock seconds for each second of the budget, until code that waits or shares the processor is killed."""
 
 _PATIENCE_WITHOUT_SIGNALS: Final = 4
-"""The same where nothing can interrupt a match, so that each that never ends costs this much."""
+"""The same where a match cannot be interrupted, so that each endless one costs this much."""
 
 
 def within_budget(call: Callable[..., Any], *arguments: Any, what: str, seconds: float = BUDGET_SECONDS) -> Any:
@@ -46,7 +46,7 @@ def _interrupted(call: Callable[..., Any], arguments: tuple[Any, ...], what: str
 
 
 def _measured(call: Callable[..., Any], arguments: tuple[Any, ...], what: str, seconds: float) -> Any:
-    """Return what the call gives; one that took too long is refused when it is over, another process ends the rest."""
+    """Return the call's result; a slow call is refused once it is over, an endless one is killed by the parent."""
     began = time.process_time()
     value = call(*arguments)
     if time.process_time() - began > seconds:

@@ -1,4 +1,4 @@
-"""From what a model answered to one doc to the values of its metrics, as lm-eval 0.4.13's `process_results` does."""
+"""From a model's answer to one doc to the values of its metrics, as lm-eval 0.4.13's `process_results` does."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _choice(metrics: Mapping[str, TaskMetric], question: Question, results: Sequ
         unconditional = likelihoods[len(choices) :]
         likelihoods = likelihoods[: len(choices)]
     best = np.argmax(likelihoods)
-    with np.errstate(divide="ignore", invalid="ignore"):  # an empty choice is a finding, no remark of numpy's
+    with np.errstate(divide="ignore", invalid="ignore"):  # an empty choice is a finding, not a warning of numpy's
         best_by_length = np.argmax(np.array(likelihoods) / characters)
         best_by_size = np.argmax(np.array(likelihoods) / sizes)
     gold = gold_of(question)
@@ -149,7 +149,7 @@ def _choice(metrics: Mapping[str, TaskMetric], question: Question, results: Sequ
 
 
 def gold_of(question: Question) -> Any:
-    """Return the gold index of a multiple-choice doc, or the list of them; OUTSIDE for what is none of the choices."""
+    """Return the gold index of a multiple-choice doc, or the list of them; OUTSIDE for one that is no choice."""
     gold = question.text if question.has_several_inputs else question.target
     count = len(question.choices)
     if isinstance(gold, list):

@@ -44,7 +44,7 @@ class ShapeNode:
 
     @property
     def is_open(self) -> bool:
-        """Return whether nothing says what this is, beyond that it is there."""
+        """Return whether the templates show only that it exists, not what it is."""
         return not self.fields and self.element is None and not set(self.facts) - {"used", "sized"}
 
     def walk(self) -> Iterator[ShapeNode]:
@@ -107,7 +107,7 @@ class _Maker:
         self.plan = plan
         self.number = number
         self.mark = mark
-        # Demonstrations begin with the first choice, evaluated docs with the second: a fixed answer would hide
+        # Shots begin with the first choice, evaluated docs with the second: a fixed answer would hide
         # a prompt that always shows the same one.
         self.turn = number - 1 if mark else number
         self._made = 0

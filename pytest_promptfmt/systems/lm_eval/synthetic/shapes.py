@@ -1,7 +1,7 @@
-"""What a Jinja template may ask of the docs it is rendered with: which names it uses, and as what.
+"""What a Jinja template needs of the docs it is rendered with: which names it uses, and as what.
 
-Values only: `choices` has at least 4 elements, `label` is an index below 3. How a template is read for them stands in
-template_shapes.py, how docs are made from them in synthetic_docs.py.
+Values only: `choices` has at least 4 elements, `label` is an index below 3. template_shapes.py reads them from a
+template, synthetic_docs.py makes docs from them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One thing a template asks of the value at a path."""
+    """One thing a template needs of the value at a path."""
 
     path: Path
     kind: Kind
@@ -46,7 +46,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Everything one template asks for.
+    """Everything one template needs.
 
     `facts` are in the order of the template. `alone` is the path when the whole template is one bare expression
     (`{{ label }}`), else None. `literal_length` is the length of the list literal when the template is one.

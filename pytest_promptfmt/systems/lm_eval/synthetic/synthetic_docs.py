@@ -1,9 +1,8 @@
-"""Docs made from a task's own templates, for tasks whose data is not at hand.
+"""Docs made from a task's own templates, for tasks whose data is not available.
 
-They are readable (`«question 1»`), the same everywhere, differ from doc to doc, and have a gold answer that is
-valid and moves from doc to doc. What the templates ask for is found in shapes.py, the values are made in
-doc_values.py; here guesses are tried until every field accepts them. `process_docs` is not applied: these docs
-imitate what it returns.
+They are readable (`«question 1»`), the same everywhere, differ from doc to doc, and have a valid gold answer that
+changes from doc to doc. template_shapes.py finds what the templates use, doc_values.py makes the values; here guesses
+are tried until every field accepts them. `process_docs` is not applied: these docs imitate what it returns.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from pytest_promptfmt.systems.lm_eval.synthetic.shapes import Fact, Path
 from pytest_promptfmt.systems.lm_eval.synthetic.template_shapes import template_shapes
 
 SHOT_SPLIT: Final = "shot"
-"""The split name of docs that are made to be demonstrations."""
+"""The split name of docs that are made for shots."""
 
 _MAX_PROBED_COLUMNS: Final = 64
 _MAX_TRIALS: Final = 100
@@ -46,8 +45,8 @@ def synthetic_docs(task: Task, *, count: int, split: str | None = None) -> tuple
 
     Doc k is always the same for one split; the docs of any split but the evaluated one carry its name
     (`«train question 1»`). Raises SyntheticDocsError when no guess fits, CodeNotAllowedError when a field is a
-    Python function that may not be run. A template that cannot be right for any doc (syntax, unknown filter) is left
-    to rendering to report.
+    Python function that may not run. A template that fails for every doc (syntax, unknown filter) is left to rendering
+    to report.
     """
     plan = _plan_for(task.doc_source)
     marked = split is not None and split != task.dataset.evaluation_split
@@ -55,7 +54,7 @@ def synthetic_docs(task: Task, *, count: int, split: str | None = None) -> tuple
     return tuple(plan.doc(number, mark) for number in range(1, count + 1))
 
 
-# -- what a task asks for --------------------------------------------------------------------------------------------
+# -- the fields a task uses ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -98,9 +97,9 @@ def _plan_for(task: Task) -> DocPlan:
     for found in fields:
         if isinstance(found.spec, FunctionRef):
             raise CodeNotAllowedError(
-                f"{found.role} is the Python function {found.spec}, which has not been allowed to run",
+                f"{found.role} is the Python function {found.spec}, which is not allowed to run",
                 position=task.position(*found.keys),
-                hint="allow the task's code, if you trust it",
+                hint="allow the task's code if you trust it",
             )
     try:
         return _plan(fields)
@@ -112,7 +111,7 @@ def _plan_for(task: Task) -> DocPlan:
             raise LimitExceededError(error.message, position=position, hint=error.hint) from error
         what = f"the Python function {_function_name(spec)}" if callable(spec) else f"{failed.field.role}"
         raise SyntheticDocsError(
-            f"synthetic docs cannot feed {what} (it raised {_told(failed.error)})",
+            f"synthetic docs do not work with {what} (it raised {_message_of(failed.error)})",
             position=task.position(*failed.field.keys),
             hint=f"write docs: {_sidecar_name(task)} or metadata.promptfmt.docs",
         ) from failed.error
@@ -128,7 +127,7 @@ def _function_name(function: Any) -> str:
     return f"{module}.{name}" if module else str(name)
 
 
-def _told(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     if isinstance(error, PromptfmtError):
         return error.message
     text = " ".join(str(error).split())
@@ -139,7 +138,7 @@ def _told(error: BaseException) -> str:
 
 
 class _NoFitError(Exception):
-    """No docs could be made that this field accepts."""
+    """There are no docs that this field accepts."""
 
     def __init__(self, found: _Field, error: BaseException) -> None:
         super().__init__(str(error))
@@ -196,13 +195,13 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
 
 
 def _is_about_values(error: BaseException) -> bool:
-    """Return whether other values could help: not against a syntax error, a missing filter or a boundless loop."""
+    """Return whether other values could help: not with a syntax error, a missing filter or an endless loop."""
     hopeless = TemplateError | PromptfmtError | RecursionError | OverflowError
     return isinstance(error, UndefinedError) or not isinstance(error, hopeless)
 
 
 def _facts_of(found: _Field) -> Iterator[Fact]:
-    """Yield what one field asks of the doc: what its template says, and what its role says of a bare name."""
+    """Yield the facts that one field needs of the doc: from its template, and from its role for a bare name."""
     if not isinstance(found.spec, str):
         return
     shapes = template_shapes(found.spec)
@@ -222,7 +221,7 @@ def _alone(found: _Field) -> Path | None:
     if "{" in spec:
         return template_shapes(spec).alone
     if found.role in ("description", "gen_prefix"):
-        return None  # constant text in practice: all 3,600 descriptions of lm-eval 0.4.13 that are no template
+        return None  # constant text in practice: all 3,600 descriptions of lm-eval 0.4.13 that are not templates
     words = spec.split(" ")
     most = 1 if found.role == "doc_to_text" else 3  # `doc_to_target: Answer Key` is a column, shipped 40 times
     return (spec,) if len(words) <= most and all(word.isidentifier() for word in words) else None
@@ -247,7 +246,7 @@ def _known_choices(fields: Sequence[_Field]) -> Choices:
 
 
 def _guess_ladder(plan: DocPlan, inputs: Path | None, target: Path | None, has_choices: bool) -> Iterator[Guesses]:
-    """Yield guesses for the values whose type is open: the likeliest first, one value changed at a time, then all."""
+    """Yield guesses for the values whose type is open: the most likely first, one value at a time, then all."""
     open_paths = [path for path in plan.open_paths() if path != target]
     targets: list[Guesses] = [()]
     if target is not None and has_choices:
@@ -292,7 +291,7 @@ class _Fit:
 
 
 class _Trial:
-    """The fields of a task as rendering applies them, tried on docs before anybody sees these."""
+    """The fields of a task as rendering applies them, tried on docs before they are used."""
 
     def __init__(self, fields: tuple[_Field, ...]) -> None:
         self._fields = fields
@@ -300,9 +299,9 @@ class _Trial:
         self._task = Task(name="synthetic docs", doc_to_choice=own.get("doc_to_choice"))
 
     def fit(self, plan: DocPlan) -> _Fit:
-        """Return how two evaluated docs and a demonstration fare.
+        """Return what the fields give for two evaluated docs and a shot.
 
-        Raises _NoFitError at the first field that fails, _MissingColumnError when a function wants a column.
+        Raises _NoFitError at the first field that fails, _MissingColumnError when a function needs another column.
         """
         choices: int | None = None
         valid = True

@@ -33,7 +33,7 @@ def options_of(node: nodes.Node) -> Sequence[Any] | Mapping[Any, Any] | None:
 
 
 def between(options: Iterable[Any], prefix: str, suffix: str) -> Iterator[Any]:
-    """Yield what has to stand between the affixes to give each option."""
+    """Yield what has to be between the affixes to give each option."""
     if not prefix and not suffix:
         yield from options
         return
@@ -54,7 +54,7 @@ def split_call(node: nodes.Call) -> tuple[nodes.Node, str] | None:
 CASTS: Final = frozenset({"int", "float"})
 """Filters that make numbers of texts."""
 SAME_TEXT_METHODS: Final = frozenset({"strip", "lstrip", "rstrip", "lower", "upper", "capitalize", "title"})
-"""Methods of texts after which a text still says the same."""
+"""Text methods that keep the content of a text."""
 
 _SAME_TEXT_FILTERS: Final = frozenset(
     {"string", "trim", "upper", "lower", "escape", "e", "safe", "title", "capitalize"}

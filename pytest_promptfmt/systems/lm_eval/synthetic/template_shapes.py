@@ -45,7 +45,7 @@ _MAX_CUT: Final = 400
 
 @lru_cache(maxsize=16384)
 def template_shapes(source: str) -> Shapes:
-    """Return what the template asks of its docs; nothing at all when it does not parse (rendering will say why)."""
+    """Return what the template needs of its docs; nothing when it does not parse (rendering reports why)."""
     if "{" not in source:
         return Shapes()
     try:
@@ -310,7 +310,7 @@ class _Walk:
             and self.names.path_of(node.node) is not None
             and isinstance(node.node, nodes.Name)
         ):
-            return  # asked whether it is there, not used: whoever uses it says so
+            return  # only tested for presence; its use is noted elsewhere
         self.visit_all(node.iter_child_nodes())
         if node.name in _NUMBER_TESTS:
             self.note(node.node, "number")
@@ -344,7 +344,7 @@ class _Walk:
                 self.note(side, kind)
 
     def _kind(self, node: nodes.Node) -> Literal["text", "number"] | None:
-        """Return what an operand of + is, where the template alone tells."""
+        """Return what an operand of + is, where the template alone shows it."""
         if isinstance(node, nodes.Const):
             return "text" if isinstance(node.value, str) else "number"
         if isinstance(node, nodes.Add):
