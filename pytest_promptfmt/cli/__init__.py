@@ -1,6 +1,6 @@
-"""The command `promptfmt`. A command is one file here: a function, and its line below.
+"""The command `promptfmt`. Each subcommand is a function in one file here, and a line below.
 
-Commands import the rooms they need when they run, so that `promptfmt --help` answers at once.
+Commands import the packages they need when they run, so that `promptfmt --help` is fast.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _print_version(wanted: bool) -> None:
 app = typer.Typer(
     name="promptfmt",
     cls=_Group,
-    help="Prompt formats of language-model evaluations: look at them, compare them, review them.",
+    help="Show, compare and review the prompts of language-model evaluations.",
     epilog="Tests run with `pytest --promptfmt`. Exit code: 0 done, 1 refused or something differs, 2 used wrongly.",
     no_args_is_help=True,
     add_completion=False,

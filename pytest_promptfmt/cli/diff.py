@@ -1,4 +1,4 @@
-"""`promptfmt diff`: what changed between the prompts of two git revisions, equal changes told once."""
+"""`promptfmt diff`: what changed between the prompts of two git revisions, each change shown once."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ COMMENT_LIMIT = 65_000
 def diff(
     old: Annotated[str, typer.Argument(metavar="REV", help="A revision of git.", show_default=False)],
     new: Annotated[
-        str | None, typer.Argument(metavar="REV2", help="Another one; else the work tree.", show_default=False)
+        str | None, typer.Argument(metavar="REV2", help="Another one; by default the work tree.", show_default=False)
     ] = None,
     paths: Annotated[
         list[str] | None, typer.Option("--path", metavar="PATH", help="Only tasks below this path. Repeatable.")
     ] = None,
-    task: Annotated[list[str] | None, typer.Option("--task", metavar="GLOB", help="As --promptfmt-task.")] = None,
+    task: Annotated[list[str] | None, typer.Option("--task", metavar="GLOB", help="Like --promptfmt-task.")] = None,
     profile: Annotated[list[str] | None, typer.Option("--profile", metavar="NAME", help="Repeatable.")] = None,
-    checks: Annotated[bool, typer.Option("--checks", help="Count new findings of the checks too.")] = False,
+    checks: Annotated[bool, typer.Option("--checks", help="Report new findings too.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, with pytest-xdist.")] = 1,
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - prints it.")
@@ -36,16 +36,16 @@ def diff(
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show whole diffs and all tasks.")] = False,
 ) -> None:
-    """Show which prompts changed between two revisions. Exit code: 0 none, 1 some, 2 it could not be found out.
+    """Show which prompts changed between two revisions. Exit code: 0 none, 1 some, 2 the comparison failed.
 
-    Both revisions are rendered in folders of their own; the work tree is not touched. Without REV2, REV is compared
-    with the work tree as it is.
+    Both revisions are rendered in separate folders; the work tree is not touched. Without REV2, REV is compared with
+    the work tree as it is.
     """
     from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
     from pytest_promptfmt.revisions import compare_revisions
 
     if markdown is not None and str(markdown) != "-" and not markdown.parent.is_dir():
-        raise SettingsError(f"there is no folder for --markdown {markdown}")  # not after the work is done
+        raise SettingsError(f"no such folder for --markdown {markdown}")  # before the work is done
     options = []
     for name in profile or ():
         options += ["--promptfmt-profile", name]
@@ -92,7 +92,7 @@ def _errors(compared: Comparison) -> list[FindingGroup]:
 
 
 def _by_keys(compared: Comparison) -> dict[str, list[str]]:
-    """Return the tasks that are written differently by the keys that differ."""
+    """Return the tasks whose files changed, by the keys that differ."""
     found: dict[str, list[str]] = {}
     for task, keys in compared.rewritten.items():
         found.setdefault(", ".join(keys), []).append(task)
@@ -105,16 +105,16 @@ def _headline(compared: Comparison) -> str:
     from pytest_promptfmt.revisions.report import short_name
 
     counts = compared.result["counts"]
-    told = [f"{counts[name]:,} {name}" for name in CATEGORIES if counts.get(name)]
-    told += (
+    changes = [f"{counts[name]:,} {name}" for name in CATEGORIES if counts.get(name)]
+    changes += (
         [counted(len(_errors(compared)), "new kind of finding", "new kinds of findings")] if _errors(compared) else []
     )
     same = counted(counts.get("passed", 0), "prompt")
     skipped = counts.get("skipped", 0) + counts.get("accepted", 0)
     unknown = f", {counted(skipped, 'prompt')} not rendered" if skipped else ""
-    untouched = f", {counted(compared.unaffected, 'task file')} without any change" if compared.unaffected else ""
+    untouched = f", {counted(compared.unaffected, 'task file')} unchanged" if compared.unaffected else ""
     names = f"{short_name(compared.old)} → {short_name(compared.new)}"
-    return f"{names}: {', '.join(told) or 'nothing changed'}; {same} the same{unknown}{untouched}"
+    return f"{names}: {', '.join(changes) or 'nothing changed'}; {same} the same{unknown}{untouched}"
 
 
 def _print(compared: Comparison, *, verbose: bool) -> None:
@@ -133,11 +133,11 @@ def _print(compared: Comparison, *, verbose: bool) -> None:
         style = "bold red" if group.severity == "error" else "yellow"
         console.print(Text(escape_controls(f"{group.where}: {group.code} {group.message} ({group.count:,})"), style))
     for keys, tasks in _by_keys(compared).items():
-        told = f"written differently, not rendered: {keys} of {counted(len(tasks), 'task')}: {listed(tasks, 12)}"
-        console.print(Text(escape_controls(told)))
+        text = f"changed in the file, not rendered: {keys} of {counted(len(tasks), 'task')}: {listed(tasks, 12)}"
+        console.print(Text(escape_controls(text)))
     for skipped in compared.result["skipped"]:
-        told = f"not rendered, {counted(len(skipped['tasks']), 'prompt')}: {skipped['reason']}"
-        console.print(Text(escape_controls(told), "dim"))
+        text = f"not rendered, {counted(len(skipped['tasks']), 'prompt')}: {skipped['reason']}"
+        console.print(Text(escape_controls(text), "dim"))
     console.print(Text(escape_controls(_headline(compared)), "bold"))
 
 
@@ -146,12 +146,12 @@ def _markdown(compared: Comparison, limit: int) -> str:
     from pytest_promptfmt.results.wording import counted
 
     old, _, rest = _headline(compared).partition(" → ")
-    new, _, told = rest.partition(": ")
-    head = f"## Prompts\n\n{code(old)} → {code(new)}: {told}\n"
+    new, _, summary = rest.partition(": ")
+    head = f"## Prompts\n\n{code(old)} → {code(new)}: {summary}\n"
     blocks = cluster_blocks(_clusters(compared), "prompt")
     for keys, tasks in _by_keys(compared).items():
         names = ", ".join(code(task) for task in tasks[:30])
         blocks.append(
-            f"### written differently, not rendered: {counted(len(tasks), 'task')}\n\n{code(keys)}: {names}\n"
+            f"### changed in the file, not rendered: {counted(len(tasks), 'task')}\n\n{code(keys)}: {names}\n"
         )
     return bounded(head, [*blocks, *finding_table(_findings(compared))], limit)

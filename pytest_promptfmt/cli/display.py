@@ -32,28 +32,28 @@ STYLES: Final[Mapping[str, str]] = {
     "column": "bold",
     "shot": "dim",
 }
-"""A style for each part of a prompt; what a doc's column put in is bold, demonstrations are dim."""
+"""A style for each part of a prompt; text from a doc's column is bold, shots are dim."""
 
 _MARKED: Final = "underline on dark_red"
-_BLANK: Final = "·"
+_SPACE: Final = "·"
 _LINE_END: Final = "↵"
 
 
-def prompt_lines(prompt: Prompt, *, blanks: bool, marked: Sequence[Sequence[int]] = ()) -> Iterator[Text]:
-    """Yield the lines of a prompt, `⟨end⟩` behind the last; with `blanks`, spaces are dots and line ends arrows.
+def prompt_lines(prompt: Prompt, *, spaces: bool, marked: Sequence[Sequence[int]] = ()) -> Iterator[Text]:
+    """Yield the lines of a prompt, `⟨end⟩` after the last; with `spaces`, spaces are dots and line ends arrows.
 
-    The characters from the first to the second offset of each in `marked` stand out.
+    The characters from the first to the second offset of each in `marked` are highlighted.
     """
     line = Text()
     for text, origin, is_marked in _pieces(prompt, marked):
         first, *more = text.split("\n")
         style = _style(origin) + (f" {_MARKED}" if is_marked else "")
-        line.append(_shown(first, blanks), style)
+        line.append(_shown(first, spaces), style)
         for piece in more:
-            line.append(_LINE_END if blanks else "", f"dim red{f' {_MARKED}' if is_marked else ''}")
+            line.append(_LINE_END if spaces else "", f"dim red{f' {_MARKED}' if is_marked else ''}")
             yield line
             line = Text()
-            line.append(_shown(piece, blanks), style)
+            line.append(_shown(piece, spaces), style)
     line.append(END, "dim")
     yield line
 
@@ -80,12 +80,12 @@ def legend(prompts: Sequence[Prompt]) -> Text:
     if any(origin.field is not None for origin in origins):
         text.append("a column of the doc", STYLES["column"]).append("  ")
     if any(origin.shot is not None for origin in origins):
-        text.append("demonstration", STYLES["shot"])
+        text.append("shot", STYLES["shot"])
     return text
 
 
 def token_lines(tokenizer: Tokenizer, text: str, *, ids: bool, special: bool) -> Iterator[Text]:
-    """Yield a text cut into its tokens by bars, with their ids on demand, broken after tokens that end a line."""
+    """Yield a text with bars between its tokens, with their ids on demand, broken after tokens that end a line."""
     encoding = tokenizer.encode(text, add_special_tokens=special)
     group: list[int] = []
     for number, token in enumerate(encoding.ids):
@@ -111,9 +111,9 @@ def request_lines(
     pairs: Mapping[int, EncodedPair] = MappingProxyType({}),
     ids: bool = False,
 ) -> Iterator[Text]:
-    """Yield what would be asked of the model: continuations, the right one with a star, or the stop sequences.
+    """Yield the requests: continuations, the right one with a star, or the generation arguments.
 
-    Requests come with their numbers; those that `pairs` has are shown in the tokens that are scored.
+    Requests come with their numbers; those in `pairs` are shown in the tokens that are scored.
     """
     from pytest_promptfmt.core.text import show
     from pytest_promptfmt.snapshots.content import to_json
@@ -178,9 +178,9 @@ def _style(origin: Any) -> str:
     return " ".join(styles)
 
 
-def _shown(text: str, blanks: bool) -> str:
+def _shown(text: str, spaces: bool) -> str:
     shown = show_inner(text)
-    return shown.replace(" ", _BLANK) if blanks else shown
+    return shown.replace(" ", _SPACE) if spaces else shown
 
 
 DIFF_STYLES: Final = {"-": "red", "+": "green", "@": "cyan", "?": "yellow"}
@@ -189,7 +189,7 @@ SHOWN_TASKS: Final = 12
 
 
 def diff_lines(lines: Sequence[str], most: int | None = SHOWN_LINES) -> Iterator[Text]:
-    """Yield the lines of a unified diff in colour; where lines were replaced, the words that differ stand out."""
+    """Yield the lines of a unified diff in colour; where lines were replaced, the words that differ are highlighted."""
     shown = lines if most is None else lines[:most]
     removed: list[str] = []
     for mark, run in groupby(shown, key=lambda line: line[:1] if line[:1] in "-+" else ""):
@@ -208,7 +208,7 @@ def diff_lines(lines: Sequence[str], most: int | None = SHOWN_LINES) -> Iterator
 
 
 def cluster_lines(cluster: Cluster, *, verbose: bool = False) -> Iterator[Text]:
-    """Yield a cluster: its category and size, the line that tells of it, its first diff, and the tasks."""
+    """Yield a cluster: its category and size, a line about it, its first diff, and the tasks."""
     size = f"{counted(len(cluster.members), 'prompt')} of {counted(len(cluster.tasks), 'task')}"
     yield Text(f"{cluster.category}: {size}", "bold")
     yield Text(escape_controls(cluster.title))

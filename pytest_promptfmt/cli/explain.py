@@ -1,4 +1,4 @@
-"""`promptfmt explain`: what the rules of the checks report, why, and what to do."""
+"""`promptfmt explain`: what the rules report, why, and what to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def explain(
     checks: Annotated[list[Path] | None, CHECK_FILES] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
 ) -> None:
-    """Say what a rule of the checks reports, why, and what to do. Without a code all rules are listed."""
+    """Explain what a rule reports, why, and what to do. Without a code all rules are listed."""
     from pytest_promptfmt.checks.documentation import documentation_of, page
     from pytest_promptfmt.checks.registry import find_check, known_checks
 

@@ -19,7 +19,7 @@ def freeze(
         str | None, typer.Option("--rows", metavar="N,N,…", help="These rows of the split, counted from 0.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", help="Draw the rows by this number; without, the first ones.")
+        int | None, typer.Option("--seed", help="Draw the rows at random with this seed; by default the first rows.")
     ] = None,
     split: Annotated[str | None, typer.Option("--split", help="By default the one that is evaluated.")] = None,
     source: Annotated[
@@ -30,12 +30,12 @@ def freeze(
         list[str] | None,
         typer.Option("--redact", metavar="RULE", help="column=TEXT or column~PATTERN=TEXT. Repeatable."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace docs that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing docs.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print the docs, write nothing.")] = False,
 ) -> None:
     """Keep docs of a task's dataset beside its file, with a note of their revision, licence and row numbers.
 
-    A dataset of the Hugging Face hub is downloaded: look at its licence before you commit its docs.
+    A dataset of the Hugging Face hub is downloaded: check its licence before you commit its docs.
     """
     from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import ORIGIN, Redaction, Rows, as_lines, redacted
     from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import freeze as frozen_docs
@@ -43,14 +43,14 @@ def freeze(
 
     tasks = load_tasks(file)
     if len(tasks) != 1 or file.is_dir():
-        raise SourceError("docs are frozen for one task at a time", position=Position(file), hint="name its file")
+        raise SourceError("only one task can be frozen at a time", position=Position(file), hint="give its file")
     [task] = tasks
     rules = [Redaction.parse(rule) for rule in redact or ()]
     main = split is None or split == task.dataset.evaluation_split
     target = file.with_name(f"{file.stem}.docs.jsonl" if main else f"{file.stem}.docs.{split}.jsonl")
     note = file.with_name(f"{file.stem}{'' if main else f'.{split}'}{ORIGIN}")
     if target.exists() and not (force or stdout):
-        raise SettingsError(f"{display_path(target)} is there already", hint="--force replaces it")
+        raise SettingsError(f"{display_path(target)} exists already", hint="--force replaces it")
     chosen = Rows(numbers=_numbers(rows), count=count, seed=seed)
     found = frozen_docs(task, split=split, rows=chosen, file=source, revision=revision)
     lines = as_lines(redacted(found.docs, rules))
@@ -65,9 +65,9 @@ def freeze(
             f"{display_path(target)}: {len(found.docs):,} docs, rows {', '.join(map(str, origin['rows'][:20]))}"
         )
     )
-    licence = origin.get("license") or "not known"
+    licence = origin.get("license") or "unknown"
     typer.echo(
-        escape_controls(f"{display_path(note)}: licence {licence}, revision {origin.get('revision') or 'not known'}")
+        escape_controls(f"{display_path(note)}: licence {licence}, revision {origin.get('revision') or 'unknown'}")
     )
 
 
@@ -77,4 +77,4 @@ def _numbers(written: str | None) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in written.split(","))
     except ValueError:
-        raise SettingsError(f"--rows is {written!r}", hint="give numbers with commas, such as 0,5,17") from None
+        raise SettingsError(f"invalid --rows {written!r}", hint="give numbers with commas, such as 0,5,17") from None

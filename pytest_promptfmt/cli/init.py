@@ -1,4 +1,4 @@
-"""`promptfmt init`: a working start in a new or old repository; no file that is there is changed."""
+"""`promptfmt init`: a working start in a new or old repository; existing files are not changed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def init(
     ] = None,
     workflow: Annotated[bool, typer.Option("--workflow/--no-workflow", help="Write a workflow for GitHub.")] = True,
     baseline: Annotated[
-        bool, typer.Option("--baseline", help="Accept what the checks find now: see docs/baseline.md.")
+        bool, typer.Option("--baseline", help="Accept all current findings: see docs/baseline.md.")
     ] = False,
 ) -> None:
     """Write settings, .gitattributes, a workflow and, where there is no task, an example. Nothing is overwritten."""
     if not folder.is_dir():
-        raise SettingsError(f"there is no folder {display_path(folder)}")
+        raise SettingsError(f"no such folder: {display_path(folder)}")
     wanted = dict(_FILES)
     if not workflow:
         del wanted[".github/workflows/prompts.yaml"]
@@ -46,13 +46,13 @@ def init(
         text = (resources.files("pytest_promptfmt") / "data" / "init" / source).read_text("utf-8")
         _write(folder / name, text.replace("REQUIREMENT", requirement or "pytest-promptfmt"))
     if workflow and requirement is None:
-        typer.echo("pytest-promptfmt is installed from a folder here: say in the workflow where CI gets it from")
+        typer.echo("pytest-promptfmt is installed from a folder here: change in the workflow where CI installs it from")
     _add_line(folder / ".gitattributes", _ATTRIBUTES)
     if baseline:
         _write_baseline(folder)
-        typer.echo("next: commit the baseline; pytest --promptfmt -m promptfmt_lint then fails on what is new alone")
+        typer.echo("next: commit the baseline; pytest --promptfmt -m promptfmt_lint then fails only on new findings")
     else:
-        typer.echo("next: pytest --promptfmt --snapshot-update, then look at the files in __prompts__ and commit them")
+        typer.echo("next: pytest --promptfmt --snapshot-update, then review the files in __prompts__ and commit them")
 
 
 def _requirement() -> str | None:
@@ -83,7 +83,7 @@ def _tasks_in(folder: Path) -> Iterator[Path]:
 
 def _write(path: Path, text: str) -> None:
     if path.exists():
-        typer.echo(f"{display_path(path)} is there already and stays as it is")
+        typer.echo(f"{display_path(path)} exists already and stays as it is")
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")
@@ -104,7 +104,7 @@ def _write_baseline(folder: Path) -> None:
     import subprocess
     import sys
 
-    typer.echo("the checks look at every task once, a hundred or so in a second", err=True)
+    typer.echo("checking every task once, about a hundred per second", err=True)
     # -P, as where pytest is called by its name: what a module can import decides about errors that are accepted.
     command = [sys.executable, "-P", "-m", "pytest", "--promptfmt", "-q", "-q", "--no-header", "--tb=no"]
     command += ["-o", "python_files=", "-m", "promptfmt_lint"]

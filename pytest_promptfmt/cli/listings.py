@@ -1,4 +1,4 @@
-"""`promptfmt profiles` and `promptfmt checks`: what there is, in short."""
+"""`promptfmt profiles` and `promptfmt checks`: one line for each profile or rule."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def profiles(
-    folder: Annotated[Path, typer.Argument(help="The folder whose promptfmt.yaml counts.")] = Path(),
-    facts: Annotated[bool, typer.Option("--facts", help="Say what each chat template does to a conversation.")] = False,
+    folder: Annotated[Path, typer.Argument(help="The folder whose promptfmt.yaml is read.")] = Path(),
+    facts: Annotated[bool, typer.Option("--facts", help="Show what each chat template does.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
 ) -> None:
     """List the profiles: built in, and those that promptfmt.yaml of this folder and above it define."""
@@ -34,7 +34,7 @@ def profiles(
     from pytest_promptfmt.settings.profiles import defined_profiles
 
     if not folder.is_dir():
-        raise SettingsError(f"there is no folder {display_path(folder)}")
+        raise SettingsError(f"no such folder: {display_path(folder)}")
     defined: dict[str, Profile] = {}
     chosen: Sequence[str] | None = None
     for above in reversed([folder.resolve(), *folder.resolve().parents]):
@@ -49,8 +49,8 @@ def profiles(
     default = {profile.name for profile in resolve_profiles(names, defined)}
     data = [_as_data(profile, name in default) for name, profile in shown.items()]
     if as_json:
-        told_facts = {name: facts_as_data(each) for name, each in found.items() if each is not None}
-        data = [{**entry, "facts": told_facts.get(entry["name"])} for entry in data] if facts else data
+        known_facts = {name: facts_as_data(each) for name, each in found.items() if each is not None}
+        data = [{**entry, "facts": known_facts.get(entry["name"])} for entry in data] if facts else data
         typer.echo(json.dumps(data, indent=1, ensure_ascii=False))
         return
     width = max(len(entry["name"]) for entry in data)
@@ -58,9 +58,9 @@ def profiles(
         template = entry["template"] and f"chat template {entry['template']}"
         given = sorted(entry["template_args"].items())
         arguments = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in given]
-        told = ["by default" if entry["default"] else "", template or "text", *arguments]
-        told += [entry["tokenizer"], entry["origin"]]
-        typer.echo(escape_controls(f"{entry['name']:<{width}}  {', '.join(part for part in told if part)}"))
+        parts = ["by default" if entry["default"] else "", template or "text", *arguments]
+        parts += [entry["tokenizer"], entry["origin"]]
+        typer.echo(escape_controls(f"{entry['name']:<{width}}  {', '.join(part for part in parts if part)}"))
         known = found.get(entry["name"])
         for line in fact_lines(known) if known is not None else ():
             typer.echo(escape_controls(f"    {line}"))
@@ -72,7 +72,7 @@ def checks(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
 ) -> None:
-    """List the rules of the checks: code, severity, name. `promptfmt explain CODE` tells more."""
+    """List the rules: code, severity, name. `promptfmt explain CODE` shows more."""
     from pytest_promptfmt.checks.registry import known_checks
 
     known = known_checks(tuple(files or ())).values()
@@ -106,7 +106,7 @@ def _as_data(profile: Any, is_default: bool) -> dict[str, Any]:
 def facts_of(profile: Profile) -> TemplateFacts | None:
     """Return the facts of a profile's chat template, its tokenizer loaded; None for a profile without one.
 
-    A template that cannot be had is one whose facts say so.
+    Where the template is not available, its facts hold the reason.
     """
     from pytest_promptfmt.chat.profile_loading import load_profile
     from pytest_promptfmt.chat.template_facts import TemplateFacts
@@ -122,7 +122,7 @@ def facts_of(profile: Profile) -> TemplateFacts | None:
 
 def facts_as_data(facts: TemplateFacts) -> dict[str, Any]:
     """Return the facts as JSON's types, under their own names."""
-    data: dict[str, Any] = asdict(replace(facts, errors={}))  # which copies no read-only mapping
+    data: dict[str, Any] = asdict(replace(facts, errors={}))  # asdict cannot copy a read-only mapping
     return {**data, "errors": dict(facts.errors)}
 
 
@@ -139,10 +139,10 @@ def fact_lines(facts: TemplateFacts) -> Iterator[str]:
     if facts.opening:
         yield f"begins with {_quoted(facts.opening)}"
     if facts.default_system:
-        yield "writes a system text of its own where none is given"
+        yield "adds a system text where none is given"
     if facts.follows_clock or facts.dates:
         dates = ", ".join(facts.dates) or "the date"
-        yield f"writes {dates}, {'which follows the clock' if facts.follows_clock else 'whatever the clock says'}"
+        yield f"writes {dates}, {'which follows the clock' if facts.follows_clock else 'hard-coded'}"
     yield from _about_answers(facts)
     think = "stays in" if facts.keeps_think else "is cut out of"
     reasoning = "printed" if facts.keeps_reasoning else "left out"
@@ -153,19 +153,19 @@ def fact_lines(facts: TemplateFacts) -> Iterator[str]:
 
 def _about_answers(facts: TemplateFacts) -> Iterator[str]:
     if facts.generation_prompt is None:
-        yield "changes what stands before where an answer is to begin"
+        yield "changes the text before an answer when it adds the generation prompt"
     elif facts.generation_prompt:
-        yield f"asks for an answer with {_quoted(facts.generation_prompt)}"
+        yield f"adds the generation prompt {_quoted(facts.generation_prompt)}"
     else:
-        yield "asks for an answer without words"
+        yield "adds no generation prompt"
     if facts.answer == "gap":
         yield f"has {_quoted(facts.answer_gap)} before a finished answer"
     elif facts.answer == "differs":
-        yield "begins finished answers otherwise than it asks for one"
+        yield "begins finished answers with other text than the generation prompt"
     if facts.answer_end:
         yield f"ends an answer with {_quoted(facts.answer_end)}"
     if not facts.keeps_prefix:
-        yield "rewrites earlier turns when the conversation goes on"
+        yield "rewrites earlier turns when the conversation continues"
 
 
 def _quoted(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`promptfmt review`: walk through failing snapshots one by one, and accept or leave each; nothing else is edited."""
+"""`promptfmt review`: accept, reject or skip failing snapshots one by one; no other files change."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pytest_promptfmt.results.edits import Edit
 
 _KEYS: Final = "[a] accept  [r] reject  [s] skip  [q] quit"
-_KEYS_OF_MANY: Final = f"{_KEYS}   in capitals: this and the {{alike:,}} alike that follow"
+_KEYS_OF_MANY: Final = f"{_KEYS}   in capitals: this and {{same:,}} more with the same change"
 SHOWN_TASKS: Final = 8
-_HINT: Final = "nobody answers here: --list says what there is, --accept GLOB accepts without asking"
+_HINT: Final = "not a terminal: use --list, or --accept GLOB to accept without asking"
 
 
 def review(
@@ -45,14 +45,14 @@ def review(
         list[str] | None,
         typer.Option("--accept", metavar="GLOB", help="Accept these tasks or files without asking. Repeatable."),
     ] = None,
-    as_list: Annotated[bool, typer.Option("--list", help="List what there is, and change nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As --list, as data.")] = False,
+    as_list: Annotated[bool, typer.Option("--list", help="List the pending snapshots, and change nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Like --list, as JSON.")] = False,
 ) -> None:
     """Walk through failing snapshots and accept, reject or skip each. Exit code: 0 all were accepted, 1 some were not.
 
     Without a file of pending snapshots the tests are run first. What is accepted is written, or deleted where no task
-    defines it. What is rejected stays as it is and is named at the end, as what to mend, and leaves the file of
-    pending snapshots; what is skipped waits there for the next review. No other file is touched.
+    defines it. What is rejected stays as it is, is listed at the end as what to fix, and leaves the file of pending
+    snapshots; what is skipped stays there for the next review. No other file is touched.
     """
     from pytest_promptfmt.results.edits import read_pending, top_of, write_pending
 
@@ -81,7 +81,7 @@ def review(
     if pending is not None and len(done.left) < len(edits):
         pending.write_text(write_pending(done.left, top), "utf-8")
     if not edits:
-        typer.echo("no snapshot waits for a review", err=True)
+        typer.echo("no pending snapshots", err=True)
     elif not (as_json or as_list):
         for line in done.lines(len(edits)):
             typer.echo(escape_controls(line), err=True)
@@ -91,18 +91,18 @@ def review(
 
 @dataclass(slots=True)
 class Reviewed:
-    """What a review decided: the edits that were refused, and those that wait for another time."""
+    """The decisions of a review: the rejected edits, and those left for another time."""
 
     rejected: list[Edit] = field(default_factory=list)
     left: list[Edit] = field(default_factory=list)
 
     def lines(self, total: int) -> Iterator[str]:
-        """Yield what is to be mended, each cause once, and the counts."""
-        alike: dict[tuple[str, str], list[Edit]] = {}
+        """Yield what is to be fixed, each cause once, and the counts."""
+        same: dict[tuple[str, str], list[Edit]] = {}
         for edit in self.rejected:
-            alike.setdefault((edit.category, edit.key or edit.title), []).append(edit)
-        for first, *others in alike.values():
-            yield f"rejected, to be mended: {first.title or first.category}"
+            same.setdefault((edit.category, edit.key or edit.title), []).append(edit)
+        for first, *others in same.values():
+            yield f"rejected, to be fixed: {first.title or first.category}"
             yield f"    {listed([f'{edit.task} [{edit.profile}]' for edit in (first, *others)], SHOWN_TASKS)}"
         rejected = f", {len(self.rejected):,} rejected" if self.rejected else ""
         left = f", {len(self.left):,} left" if self.left else ""
@@ -126,7 +126,7 @@ def _tested(paths: Sequence[str]) -> str:
 
 @contextmanager
 def _waiting(what: str) -> Iterator[None]:
-    """Say what is waited for, where a person looks on."""
+    """Show what is waited for, in a terminal."""
     from rich.console import Console
 
     with Console(stderr=True).status(what) if sys.stderr.isatty() else nullcontext():
@@ -134,18 +134,18 @@ def _waiting(what: str) -> Iterator[None]:
 
 
 def _require_ours(edit: Edit, top: Path) -> Edit:
-    """Return the edit; raises SnapshotError for a file that is no snapshot below `top`, whatever the list says."""
+    """Return the edit; raises SnapshotError for a file that is not a snapshot below `top`."""
     from pytest_promptfmt.snapshots.expected import is_snapshot_location
 
     path = Path(os.path.normpath(edit.path))
     real = path.parent.resolve() / path.name
     if not is_snapshot_location(str(path)) or not real.is_relative_to(top.resolve()) or path.is_symlink():
-        raise SnapshotError("this is no snapshot of this project, so it is not touched", position=Position(edit.path))
+        raise SnapshotError("not a snapshot of this project, so it is not touched", position=Position(edit.path))
     return edit
 
 
 def _accepted(edits: Sequence[Edit], globs: Sequence[str]) -> Reviewed:
-    """Accept what the globs choose, the rest is left; raises SettingsError for a glob that chooses nothing."""
+    """Accept the edits that the globs match, leave the rest; raises SettingsError for a glob that matches nothing."""
     left = []
     used: set[str] = set()
     for edit in edits:
@@ -158,13 +158,13 @@ def _accepted(edits: Sequence[Edit], globs: Sequence[str]) -> Reviewed:
     for glob in globs:
         if glob not in used:
             known = [*dict.fromkeys(edit.task for edit in edits)]
-            told = f"--accept {glob!r} chooses none of {len(edits):,} snapshots"
-            raise SettingsError(told, hint=did_you_mean(glob, known))
+            message = f"--accept {glob!r} matches none of {len(edits):,} snapshots"
+            raise SettingsError(message, hint=did_you_mean(glob, known))
     return Reviewed(left=left)
 
 
 def _asked(edits: Sequence[Edit]) -> Reviewed:
-    """Ask about each edit, or once about those that are alike."""
+    """Ask about each edit, or once about those with the same change."""
     from rich.console import Console
 
     console = Console(soft_wrap=True, highlight=False)
@@ -175,8 +175,8 @@ def _asked(edits: Sequence[Edit]) -> Reviewed:
         answer = decided.get(same, "") if edit.key else ""
         if not answer:
             _show(console, edit, number, len(edits))
-            alike = sum((other.category, other.key) == same for other in edits[number:]) if edit.key else 0
-            answer = _answer(alike)
+            more = sum((other.category, other.key) == same for other in edits[number:]) if edit.key else 0
+            answer = _answer(more)
             if answer == "q":
                 done.left += edits[number - 1 :]
                 break
@@ -189,10 +189,10 @@ def _asked(edits: Sequence[Edit]) -> Reviewed:
     return done
 
 
-def _answer(alike: int) -> str:
-    """Return one of a, r, s, in capitals for all that are alike, or q; the end of the input and Ctrl-C are q."""
+def _answer(same: int) -> str:
+    """Return one of a, r, s, in capitals for all with the same change, or q; end of input and Ctrl-C are q."""
     while True:
-        typer.echo(_KEYS_OF_MANY.format(alike=alike) if alike else _KEYS)
+        typer.echo(_KEYS_OF_MANY.format(same=same) if same else _KEYS)
         try:
             answer = input("> ").strip()[:1]
         except (EOFError, KeyboardInterrupt):
@@ -201,7 +201,7 @@ def _answer(alike: int) -> str:
                 typer.echo(_HINT, err=True)
             return "q"
         if answer and answer in "arsARS":
-            return answer if alike else answer.lower()
+            return answer if same else answer.lower()
         if answer in ("q", "Q"):
             return "q"
 
@@ -234,7 +234,7 @@ def _difference(edit: Edit) -> Iterator[Text]:
 
 
 def _accept(edit: Edit) -> bool:
-    """Write or delete the file; return False, saying why, where it is not as it was when the edit was made."""
+    """Write or delete the file; return False, and print why, where it has changed since the edit was made."""
     from pytest_promptfmt.snapshots.paths import delete_snapshot, write_snapshot
 
     try:

@@ -31,7 +31,7 @@ def show(
         str | None, typer.Option("--format", metavar="NAME", help="Lay tasks without a format out by this one.")
     ] = None,
     doc: Annotated[int | None, typer.Option("--doc", min=1, help="Only this doc, counted from 1.")] = None,
-    blanks: Annotated[bool, typer.Option("--blanks/--no-blanks", help="Show every space as a dot.")] = True,
+    spaces: Annotated[bool, typer.Option("--blanks/--no-blanks", help="Show every space as a dot.")] = True,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show where the tokens end.")] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Show the ids of the tokens too.")] = False,
     allow_code: Annotated[
@@ -66,12 +66,12 @@ def show(
                     continue
                 raise
             if doc is not None and not instances:
-                problems.append(f"{prompts.task.id} [{prompts.profile_id}]: there is no doc {doc}")
+                problems.append(f"{prompts.task.id} [{prompts.profile_id}]: no doc {doc}")
                 continue
             shown.append(_as_data(prompts, instances))
             if not as_json:
                 tokenizer = rendered.loaded.tokenizer
-                _print(prompts, instances, rendered if tokens or ids else None, blanks=blanks, ids=ids)
+                _print(prompts, instances, rendered if tokens or ids else None, spaces=spaces, ids=ids)
                 if (tokens or ids) and tokenizer is None:
                     problems.append(f"{prompts.task.id} [{prompts.profile_id}]: this profile has no tokenizer")
 
@@ -88,15 +88,15 @@ def show(
             typer.echo(escape_controls(line), err=True)
         if named:
             raise typer.Exit(1)
-        raise SettingsError(f"there is no task {task!r} here", hint="give the files or folders to look in")
+        raise SettingsError(f"no task matches {task!r}", hint="give the files or folders to search")
     if not shown:
         raise typer.Exit(1)
 
 
 def _narrowed(task: str, paths: Sequence[Path]) -> list[Path]:
-    """Return the files that have the task's name in them, so that a large tree need not be collected to show one task.
+    """Return the files that contain the task's name, so that a large tree need not be collected to show one task.
 
-    Names of groups are put together from parts; where none of these files defines the task, all are collected.
+    Members of groups have composed names; where none of these files defines the task, all are collected.
     """
     name = task.partition("@")[0].encode()
     if any(wildcard in task for wildcard in "*?["):
@@ -127,7 +127,7 @@ def _as_data(prompts: CollectedPrompts, instances: Sequence[Instance]) -> dict[s
 
 
 def _print(
-    prompts: CollectedPrompts, instances: Sequence[Instance], tokens: Rendered | None, *, blanks: bool, ids: bool
+    prompts: CollectedPrompts, instances: Sequence[Instance], tokens: Rendered | None, *, spaces: bool, ids: bool
 ) -> None:
     """Print the prompts; with `tokens` the tokens of what was rendered as well, where the profile has a tokenizer."""
     from rich.console import Console
@@ -143,14 +143,14 @@ def _print(
     findings = prompts.findings()
     for instance in instances:
         console.print(Text(f"doc {instance.index + 1}", "bold"))
-        told = [finding for finding in findings if finding.doc == instance.index]
+        of_doc = [finding for finding in findings if finding.doc == instance.index]
         pairs = scored_pairs(instance, tokens.pairs) if tokens is not None else {}
         requests = list(enumerate(instance.requests))
         for number, prompt in enumerate(instance.prompts):
             if len(instance.prompts) > 1:
                 console.print(Text(f"prompt {number + 1} of {len(instance.prompts)}", "bold dim"))
-            marked = [finding.span for finding in told if finding.span is not None] if number == 0 else []
-            for line in prompt_lines(prompt, blanks=blanks, marked=marked):
+            marked = [finding.span for finding in of_doc if finding.span is not None] if number == 0 else []
+            for line in prompt_lines(prompt, spaces=spaces, marked=marked):
                 console.print(line)
             if tokenizer is not None:
                 for line in token_lines(tokenizer, prompt.text, ids=ids, special=not prompts.profile.is_chat):
@@ -159,7 +159,7 @@ def _print(
                 console.print(line)
         for line in request_lines([each for each in requests if each[1].prompt is None], tokenizer, pairs, ids):
             console.print(line)
-        _print_findings(console, told)
+        _print_findings(console, of_doc)
         console.print()
     console.print(legend([prompt for instance in instances for prompt in instance.prompts]))
     shown = {instance.index for instance in instances}

@@ -1,8 +1,8 @@
 """Changing some keys of a YAML file and not one byte of the rest.
 
-The YAML scanner says where keys, values and comments stand; only those places are written. What came out is read again
-and compared before anybody gets to see it. (A round trip through a YAML writer would lay out anew one in three of
-lm-eval's own task files.)
+The YAML scanner gives the places of keys, values and comments; only those places are written. The result is read again
+and compared before it is used. (A round trip through a YAML writer would reformat one in three of lm-eval's own task
+files.)
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _PLAIN = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 def with_keys(text: str, written: Mapping[str, Any], removed: Sequence[str] = ()) -> str:
     """Return the text of a YAML file with top-level keys written and removed; the rest is the same byte for byte.
 
-    New keys stand behind the one that precedes them in `written`. A mapping that stays one is changed option by option.
-    Every comment is kept: that of a removed key on a line of its own. Raises FormatError for a file in which that
-    cannot be done.
+    New keys are added after the one that precedes them in `written`. A mapping that stays one is changed option by
+    option. Every comment is kept: that of a removed key on a separate line. Raises FormatError for a file where that is
+    not possible.
     """
     try:
         page = _Page(text)
@@ -41,7 +41,7 @@ def with_keys(text: str, written: Mapping[str, Any], removed: Sequence[str] = ()
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A key of a block mapping and where it stands, as offsets; `first` and `end` are those of the value's text."""
+    """A key of a block mapping and its place, as offsets; `first` and `end` are those of the value's text."""
 
     key: str
     value: yaml.Node
@@ -59,7 +59,7 @@ class _Edit:
 
 
 class _Page:
-    """The text of a YAML file with what the scanner says about it."""
+    """The text of a YAML file with its tokens, comments and entries."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -68,9 +68,7 @@ class _Page:
         self.comments = list(self._comments())
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if not isinstance(root, yaml.MappingNode) or root.flow_style:
-            raise FormatError(
-                "the keys do not stand on lines of their own", hint="write the task as `key: value` lines"
-            )
+            raise FormatError("the keys are not on separate lines", hint="write the task as `key: value` lines")
         self.entries = self._entries(root)
         found = _BREAK.search(text)
         self.newline = found[0] if found else "\n"
@@ -83,7 +81,7 @@ class _Page:
         return text
 
     def _comments(self) -> Iterator[tuple[int, str]]:
-        """Yield offset and text of every comment: between tokens there is nothing but blanks and comments."""
+        """Yield offset and text of every comment: between tokens there is only whitespace and comments."""
         end = 0
         for token in self.tokens:
             for match in _COMMENT.finditer(self.text, end, token.start_mark.index):
@@ -105,7 +103,7 @@ class _Page:
             line = self.text[self._line_start(start) : start]
             if colon is None or not isinstance(key, yaml.ScalarNode) or line.strip(" \t\ufeff"):
                 raise FormatError(
-                    f"line {key.start_mark.line + 1} is none of the form `key: value`", hint="write the key on a line"
+                    f"line {key.start_mark.line + 1} is not of the form `key: value`", hint="write the key on a line"
                 )
             after = inside[colon].end_mark.index
             first, last = (
@@ -113,7 +111,7 @@ class _Page:
                 if inside[colon + 1 :]
                 else (after, after)
             )
-            # A block scalar reaches over the blank lines below it, which are layout here.
+            # A block scalar includes the blank lines below it, which are layout here.
             last = first + len(self.text[first:last].rstrip(" \t\r\n"))
             entries.append(_Entry(key.value, value, start, after, first, last))
         return entries
@@ -157,8 +155,8 @@ class _Page:
         gap = self.text[entry.colon : entry.first]
         inline, rest = self._value(value, indent, gap=gap if gap.strip(" ") == "" and gap else " ")
         if beside is not None:
-            blanks = re.search(r"[ \t]*\Z", self.text[: beside[0]])
-            inline += f"{(blanks[0] if blanks else '') or '  '}{beside[1].rstrip()}"
+            space = re.search(r"[ \t]*\Z", self.text[: beside[0]])
+            inline += f"{(space[0] if space else '') or '  '}{beside[1].rstrip()}"
         yield _Edit(entry.colon, end, inline + rest)
         above = "".join(f"{text}{self.newline}{indent}" for at, text in comments if beside is None or at != beside[0])
         if above:
@@ -173,7 +171,7 @@ class _Page:
         return _Edit(start, following.end() if following else end, "")
 
     def _value(self, value: Any, indent: str, gap: str = " ") -> tuple[str, str]:
-        """Return what is written behind the colon on its line, and on the lines below it."""
+        """Return what is written after the colon on its line, and on the lines below it."""
         if not isinstance(value, Mapping):
             return f"{gap}{_inline(value)}", ""
         deeper = indent + self._step()
@@ -181,7 +179,7 @@ class _Page:
         return "", "".join(f"{self.newline}{line}" for line in lines)
 
     def _step(self) -> str:
-        """Return the indentation that the file gives to nested keys, two blanks where it has none."""
+        """Return the indentation that the file gives to nested keys, two spaces where it has none."""
         for entry in self.entries:
             if isinstance(entry.value, yaml.MappingNode) and not entry.value.flow_style and entry.first > entry.colon:
                 step = self._column(entry.first) - self._column(entry.start)

@@ -1,4 +1,4 @@
-"""Two revisions of a git repository, each laid out and rendered in a folder of its own: what changed between them."""
+"""Two revisions of a git repository, each checked out and rendered in a separate folder: what changed between them."""
 
 from pytest_promptfmt.revisions.git import RevisionError
 from pytest_promptfmt.revisions.runs import Comparison, compare_revisions

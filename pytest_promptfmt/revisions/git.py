@@ -1,6 +1,6 @@
-"""What git is asked: which commit a word names, and the files of a commit or of the work tree, laid out in a folder.
+"""Calls of git: the commit that a revision names, and the files of a commit or of the work tree, written to a folder.
 
-Nothing of the repository is changed: neither the work tree, nor the index, nor a branch.
+The repository is not changed: neither the work tree, nor the index, nor a branch.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean
 
 WORK_TREE = "the work tree"
-"""How the files as they are now are called."""
+"""The name of the files as they are now."""
 
 
 class RevisionError(PromptfmtError):
-    """A revision that cannot be had from git, or whose tasks could not be run."""
+    """A revision that git cannot provide, or whose tasks could not be run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Repository:
         return cls(top.resolve())
 
     def commit(self, revision: str) -> str:
-        """Return the name of the commit that a revision means; raises SettingsError where git knows none."""
+        """Return the id of the commit that a revision names; raises SettingsError for an unknown revision."""
         try:
             if not revision or revision.startswith("-"):
-                raise RevisionError("an option is no revision")
+                raise RevisionError("an option is not a revision")
             return _git(self.top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
         except RevisionError:
-            raise SettingsError(f"git knows no revision {revision!r}", hint=self._hint(revision)) from None
+            raise SettingsError(f"unknown revision {revision!r}", hint=self._hint(revision)) from None
 
     def _hint(self, revision: str) -> str | None:
         if not revision:
@@ -49,9 +49,9 @@ class Repository:
         if ".." in revision:
             old, new = revision.split("...")[:2] if "..." in revision else revision.split("..")[:2]
             old = f"$(git merge-base {old or 'HEAD'} {new or 'HEAD'})" if "..." in revision else old or "HEAD"
-            return f"two revisions are two words: promptfmt diff {old} {new or 'HEAD'}"
+            return f"give the two revisions as two arguments: promptfmt diff {old} {new or 'HEAD'}"
         if (self.top / revision).exists():
-            return f"that is a path: --path {revision}, behind the revision to compare with"
+            return f"that is a path: use --path {revision}, after the revision to compare with"
         names = _git(self.top, "for-each-ref", "--format=%(refname:short)").decode("utf-8", "replace").split()
         remote = next((name for name in names if name.endswith(f"/{revision}")), None)
         if remote is not None:
@@ -61,7 +61,7 @@ class Repository:
             return close
         if _git(self.top, "rev-parse", "--is-shallow-repository").strip() == b"true":
             return "this clone is shallow: git fetch --unshallow, in a workflow fetch-depth: 0"
-        return None if names else "there is no commit yet"
+        return None if names else "the repository has no commit yet"
 
     def lay_out(self, commit: str, target: Path) -> None:
         """Write the files of a commit below `target`, which is made, as a checkout would write them.
@@ -120,6 +120,6 @@ def _git(folder: Path, *arguments: str, environment: Mapping[str, str] | None = 
     except FileNotFoundError:
         raise RevisionError("git is not installed") from None
     if done.returncode:
-        told = done.stderr.decode("utf-8", "replace").strip().removeprefix("fatal: ")
-        raise RevisionError(told or f"git {arguments[0]} ended with {done.returncode}")
+        message = done.stderr.decode("utf-8", "replace").strip().removeprefix("fatal: ")
+        raise RevisionError(message or f"git {arguments[0]} ended with {done.returncode}")
     return done.stdout

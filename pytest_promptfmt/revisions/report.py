@@ -1,4 +1,4 @@
-"""A run's result in the words of a comparison: it speaks of snapshots, and a reader of two revisions has none."""
+"""A run's result as a comparison of two revisions: in terms of tasks and prompts, not of snapshots."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ _SHOWN_OF_NEW: Final = ("+", "…")
 """Lines of the text about a missing snapshot that show the prompts; the first names the format of the file."""
 
 
-def retold(result: Mapping[str, Any], *, old: str, new: str, unrendered_before: Collection[str]) -> dict[str, Any]:
+def as_comparison(
+    result: Mapping[str, Any], *, old: str, new: str, unrendered_before: Collection[str]
+) -> dict[str, Any]:
     """Return the result with clusters that name tasks instead of snapshot files, and the revisions.
 
     `result["removed"]` are the prompts of tasks that no file defines any more. `unrendered_before` are tasks, or files,
-    that the old revision has and that could not be rendered there: what is new about them is that they can be.
+    that the old revision has and that could not be rendered there: they are new only in that they render now.
     """
     old, new = short_name(old), short_name(new)
     clusters: list[dict[str, Any]] = []
@@ -45,12 +47,12 @@ def retold(result: Mapping[str, Any], *, old: str, new: str, unrendered_before: 
     for cluster in clusters:
         counts[cluster["category"]] = counts.get(cluster["category"], 0) + cluster["items"]
     clusters.sort(key=lambda cluster: (CATEGORIES.index(cluster["category"]), -cluster["items"]))
-    told = {name: value for name, value in result.items() if name not in ("removed", "defined", "unmatched")}
-    return {**told, "counts": dict(sorted(counts.items())), "clusters": clusters}
+    kept = {name: value for name, value in result.items() if name not in ("removed", "defined", "unmatched")}
+    return {**kept, "counts": dict(sorted(counts.items())), "clusters": clusters}
 
 
 def short_name(revision: str) -> str:
-    """Return a revision as people write it: of a whole commit id the first characters."""
+    """Return a short form of a revision: of a whole commit id the first characters."""
     return revision[:10] if len(revision) >= 40 and not revision.strip("0123456789abcdef") else revision
 
 
@@ -80,5 +82,5 @@ def _cluster(category: str, title: str, members: Iterable[Mapping[str, str]], *,
     first, *others = members
     listed = [first, *sorted(others, key=lambda member: (member["task"], member["profile"]))]
     tasks = len({member["task"] for member in listed})
-    told = {"category": category, "title": title, "detail": detail, "docs": 0}
-    return {**told, "items": len(listed), "tasks": tasks, "members": listed}
+    head = {"category": category, "title": title, "detail": detail, "docs": 0}
+    return {**head, "items": len(listed), "tasks": tasks, "members": listed}

@@ -23,7 +23,7 @@ from pytest_promptfmt.core.outcome import BaselineEntry
 from pytest_promptfmt.results.baseline_file import ERROR, read_entries, write_baseline
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
-from pytest_promptfmt.revisions.report import retold
+from pytest_promptfmt.revisions.report import as_comparison
 from pytest_promptfmt.revisions.unaffected import (
     TASK_SUFFIXES,
     TaskSource,
@@ -46,9 +46,8 @@ _PROMPTS_ALONE: Final = "not promptfmt_extraction and not promptfmt_scoring and 
 class Comparison:
     """The result of the second revision against the first, as `--promptfmt-json` writes it.
 
-    `rewritten` are tasks that could not be rendered, but whose keys about prompts are written differently now: name of
-    the task to those keys. `unaffected` is how many task files were not rendered, because nothing that their prompts
-    are made of differs.
+    `rewritten` are tasks that could not be rendered, but whose keys about prompts changed: name of the task to those
+    keys. `unaffected` is how many task files were not rendered, because nothing that their prompts depend on changed.
     """
 
     old: str
@@ -92,20 +91,20 @@ def compare_revisions(
         _check_paths(wanted, before, after)
         sides = _Sides(before, after, inside, wanted, tasks)
         result, unrendered = sides.compared([*_globs(tasks), *options], checks=checks)
-        told = retold(result, old=old, new=new or WORK_TREE, unrendered_before=unrendered)
-        told["command"] = shlex.join(["promptfmt", "diff", old, *([] if new is None else [new])])
+        comparison = as_comparison(result, old=old, new=new or WORK_TREE, unrendered_before=unrendered)
+        comparison["command"] = shlex.join(["promptfmt", "diff", old, *([] if new is None else [new])])
         files = sides.old_names(result["unrendered"])
         return Comparison(
             old=old,
             new=new or WORK_TREE,
-            result=told,
+            result=comparison,
             rewritten=dict(rewritten(before / inside, after / inside, files)),
             unaffected=len(sides.unaffected),
         )
 
 
 class _Sides:
-    """Both trees, laid out; what the run of the first leaves is handed to that of the second."""
+    """Both trees, checked out; the second run gets the snapshots of the first."""
 
     def __init__(
         self, before: Path, after: Path, inside: Path, paths: Sequence[PurePosixPath], tasks: Sequence[str]
@@ -118,7 +117,7 @@ class _Sides:
         sources = task_sources(after)
         earlier = {name: found for name in words if (found := task_source(before / name, before)) is not None}
         self._moves = dict(_moves(before, earlier, sources))
-        # A glob that no plain task matches may be meant for a group, and the run is to say so if it is not.
+        # A glob that no plain task matches may be meant for a group; if not, the run has to report it.
         self._all_match = all(any(fnmatchcase(source.name, glob) for source in sources.values()) for glob in tasks)
         self.unaffected = unaffected_files(after, words, sources, earlier) if self._all_match else frozenset[str]()
 
@@ -127,7 +126,7 @@ class _Sides:
         baseline = self._before.with_name("baseline.jsonl")
         common = [] if checks else ["-o", "promptfmt_lint=false", "-m", _PROMPTS_ALONE]
         common += options
-        # With an equals sign, or pytest would take the file for a path to collect and look for the rootdir above it.
+        # With an equals sign, or pytest would collect the file as a path and search the rootdir above it.
         common += [f"--promptfmt-baseline={baseline}"]
         first = self._run(self._before, [*common, "--promptfmt-baseline-update=write", "--snapshot-update"])
         entries = read_entries(baseline) if baseline.exists() else ()
@@ -150,17 +149,17 @@ class _Sides:
             return {**none, "unrendered": {}, "unmatched": [], "defined": {}}
         left_out, result = tree.with_name(f"{tree.name}.left-out"), tree.with_name(f"{tree.name}.json")
         left_out.write_bytes(b"\0".join(os.fsencode(tree / name) for name in sorted(self.unaffected)))
-        told = [f"--promptfmt-json={result}", f"--promptfmt-leave-out={left_out}"]
-        _run_pytest(tree / self._inside, [*told, *options], known)
+        outputs = [f"--promptfmt-json={result}", f"--promptfmt-leave-out={left_out}"]
+        _run_pytest(tree / self._inside, [*outputs, *options], known)
         if not result.exists():
-            raise RevisionError("pytest wrote no result; does a conftest.py of this revision switch its summary off?")
+            raise RevisionError("pytest wrote no result; does a conftest.py of this revision disable its summary?")
         text = result.read_text("utf-8", "surrogateescape").replace(f"{tree}{os.sep}", "")
         found: dict[str, Any] = json.loads(text)
         if found["not_run"]:
             failed = f"{counted(len(found['not_run']), 'test')}, such as {found['not_run'][0]}"
             raise RevisionError(
                 f"pytest could not set up {failed}",
-                hint="pytest --promptfmt says why; a conftest.py or a plugin perhaps",
+                hint="run pytest --promptfmt to see why; perhaps a conftest.py or a plugin",
             )
         return found
 
@@ -172,7 +171,7 @@ class _Sides:
     def _hand_over(self) -> None:
         """Move snapshots and locks that the first run wrote to where the second looks for them.
 
-        Those of a task whose file has another name now go where that file is: a moved file is no other task.
+        Those of a task whose file has moved go where that file is now: it is still the same task.
         """
         for name in [*files_below(self._before)]:
             if PurePosixPath(name).name == LOCK_NAME:
@@ -201,7 +200,7 @@ class _Sides:
                     yield {"task": task, "profile": decode_name(path.name.removesuffix(SUFFIX)), "file": file}
 
     def _is_removed(self, prompt: Mapping[str, str], defined: Mapping[str, Sequence[str]]) -> bool:
-        """Return whether no file of the second tree defines a task; one that cannot be read may well."""
+        """Return whether no file of the second tree defines a task; an unreadable file may define it."""
         file = self._below_cwd(self._moves[prompt["task"]][1]) if prompt["task"] in self._moves else prompt["file"]
         if file in defined:
             return prompt["task"] not in defined[file]
@@ -239,7 +238,7 @@ def _globs(tasks: Sequence[str]) -> list[str]:
 def _path_below(path: str, here: Path, top: Path) -> PurePosixPath:
     absolute = Path(os.path.normpath(here / path))
     if not absolute.is_relative_to(top):
-        raise SettingsError(f"{path} lies outside the repository {display_path(top)}")
+        raise SettingsError(f"{path} is outside the repository {display_path(top)}")
     return PurePosixPath(absolute.relative_to(top).as_posix())
 
 
@@ -263,21 +262,21 @@ def _remove_snapshots(tree: Path) -> None:
 
 
 def _run_pytest(folder: Path, options: Sequence[str], paths: Sequence[str]) -> None:
-    """Run pytest in a folder. Raises RevisionError where it did not get to its end, SettingsError for wrong options."""
+    """Run pytest in a folder. Raises RevisionError where it did not finish, SettingsError for wrong options."""
     # No ordinary tests, and none of the options that a project always passes: those are about running tests.
     quiet = ["-o", "python_files=", "-o", "addopts=", "-p", "no:cacheprovider", "-W", "ignore"]
     quiet += ["-q", "-q", "--no-header", "--tb=no", "--color=no"]
     command = [sys.executable, "-m", "pytest", "--promptfmt", *quiet, *options, *paths]
     done = subprocess.run(command, cwd=folder, capture_output=True, env=_environment())
     if done.returncode == _USAGE_ERROR:
-        told = done.stderr.decode("utf-8", "replace").strip()
-        raise SettingsError(told.removeprefix("ERROR: ").removeprefix("promptfmt: ")[-2000:])
+        output = done.stderr.decode("utf-8", "replace").strip()
+        raise SettingsError(output.removeprefix("ERROR: ").removeprefix("promptfmt: ")[-2000:])
     if done.returncode not in _ENDED_WELL:
-        told = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
-        raise RevisionError(f"pytest ended with {done.returncode}: {told[-2000:]}")
+        output = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+        raise RevisionError(f"pytest ended with {done.returncode}: {output[-2000:]}")
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without what belongs to a CI job: no summary is written twice, nothing is annotated."""
+    """Return the environment without the variables of a CI job, so that no summary or annotation is written twice."""
     left_out = {"PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS"}
     return {name: value for name, value in os.environ.items() if name not in left_out}

@@ -28,7 +28,7 @@ _RULES: Final = frozenset({*_SETTINGS, "conftest.py", "sitecustomize.py"})
 """Files that may change how every task is rendered."""
 
 _IDLE_SUFFIXES: Final = (".md", ".rst", ".png", ".svg", ".sh", ".gitignore", ".gitattributes")
-"""Files that no prompt is made of, unless somebody names them."""
+"""Files that no prompt is made of, unless a task or setting names them."""
 
 _PATH: Final = re.compile(r"[^\s{}]{1,1000}")
 """What may be a path, a pattern for paths, or a name with a path in it."""
@@ -73,7 +73,7 @@ def unaffected_files(
     return frozenset(
         name
         for name, source in sources.items()
-        # A name that two files define is told as a mistake; so these are looked at together.
+        # A name that two files define is a mistake to report, so these are rendered together.
         if source.name not in words
         and changed.keys().isdisjoint(source.parts)
         and not runs_other_code(source.modules)
@@ -111,7 +111,7 @@ class _Data:
 
 
 def _named_by_settings(tree: Path, changed: Iterable[str], sources: Mapping[str, TaskSource]) -> bool:
-    """Return whether a settings file speaks of a changed file, or of a folder above it that holds no tasks."""
+    """Return whether a settings file mentions a changed file, or a folder above it that holds no tasks."""
     texts = [
         (PurePosixPath(name).parent, (tree / name).read_bytes().decode("utf-8", "replace"))
         for name in files_below(tree)
@@ -146,7 +146,7 @@ class TaskSource:
     """A YAML file that defines one task and nothing else.
 
     `parts` are the files it is merged from, `modules` those of its functions, all below the tree, with slashes;
-    `texts` is everything it says.
+    `texts` are all texts in it.
     """
 
     name: str

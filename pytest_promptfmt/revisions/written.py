@@ -1,4 +1,4 @@
-"""What is left to compare of tasks that could not be rendered: whether their files say the same about prompts.
+"""Tasks that could not be rendered: whether their files define the same prompts.
 
 Functions are compared by their code, with what it uses of its module and of the modules beside it.
 """
@@ -35,7 +35,7 @@ _PROMPT_KEYS: Final = (
 def rewritten(before: Path, after: Path, files: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
     """Yield the tasks that both trees define, with the keys about prompts that differ.
 
-    `files` are those of the second tree to those of the first.
+    `files` maps those of the second tree to those of the first.
     """
     for new_file, old_file in files.items():
         old, new = _written(before / old_file), _written(after / new_file)
@@ -46,11 +46,11 @@ def rewritten(before: Path, after: Path, files: Mapping[str, str]) -> Iterator[t
 
 
 def _written(file: Path) -> dict[str, dict[str, str]]:
-    """Return what each task of a file says about prompts."""
+    """Return the keys about prompts of each task of a file."""
     try:
         tasks = load_tasks(file)
     except PromptfmtError:
-        return {}  # the comparison of errors tells it
+        return {}  # reported by the comparison of errors
     return {task.name: {key: _comparable(task.config.get(key)) for key in _PROMPT_KEYS} for task in tasks}
 
 

@@ -44,7 +44,9 @@ def test_task_adds_profiles_to_those_of_the_run() -> None:
     assert names(Task(name="t"), "plain") == ["plain"]
 
 
-@pytest.mark.parametrize(("profiles", "message"), [(["chat-mistrl"], "no profile"), (3, "is 3"), ([1], "is \\[1\\]")])
+@pytest.mark.parametrize(
+    ("profiles", "message"), [(["chat-mistrl"], "unknown profile"), (3, "is 3"), ([1], "is \\[1\\]")]
+)
 def test_profiles_a_task_names_wrongly_are_told(profiles: object, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         names(task_with(profiles), "plain")

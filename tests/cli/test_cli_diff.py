@@ -87,18 +87,18 @@ def test_new_findings_count_when_they_are_asked_for(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["nope"], "git knows no revision 'nope'"),
-        ([""], "git knows no revision"),
+        (["nope"], "unknown revision 'nope'"),
+        ([""], "unknown revision"),
         (["mian"], "did you mean 'main'?"),
-        (["--", "--all"], "git knows no revision '--all'"),
-        (["main~1..main"], "two revisions are two words: promptfmt diff main~1 main"),
-        (["tasks"], "that is a path: --path tasks"),
+        (["--", "--all"], "unknown revision '--all'"),
+        (["main~1..main"], "give the two revisions as two arguments: promptfmt diff main~1 main"),
+        (["tasks"], "that is a path: use --path tasks"),
         (["main", "--path", "taks"], "neither revision has taks\n  hint: did you mean 'tasks'?"),
-        (["main", "--path", "../elsewhere"], "../elsewhere lies outside the repository"),
-        (["main", "--path", "/"], "/ lies outside the repository"),
+        (["main", "--path", "../elsewhere"], "../elsewhere is outside the repository"),
+        (["main", "--path", "/"], "/ is outside the repository"),
         (["main", "--task", "neww"], "'neww' chooses nothing: none of the 6 tasks here matches; did you mean 'new'?"),
         (["main", "--profile", "plane"], "unknown profile 'plane'"),
-        (["main", "--markdown", "no/folder/comment.md"], "there is no folder for --markdown no/folder/comment.md"),
+        (["main", "--markdown", "no/folder/comment.md"], "no such folder for --markdown no/folder/comment.md"),
     ],
 )
 def test_what_cannot_be_compared_is_told_in_a_line(repository: Path, arguments: list[str], told: str) -> None:

@@ -33,7 +33,7 @@ def test_the_chosen_rows_are_kept_and_the_tests_use_them(folder: Path) -> None:
     shown = promptfmt(folder, "show", "who", "--profile", "plain", "--no-blanks")
     assert "Who is b@example.org, 1?" in shown.stdout
     again = promptfmt(folder, "freeze", "who.yaml", "--from", "people.jsonl")
-    assert (again.returncode, "is there already" in again.stderr) == (2, True)
+    assert (again.returncode, "exists already" in again.stderr) == (2, True)
 
 
 def test_local_files_of_the_task_are_read_and_a_seed_draws_the_same_rows(folder: Path) -> None:
@@ -57,7 +57,7 @@ def test_what_is_to_be_redacted_is_in_neither_file(folder: Path) -> None:
     ("args", "told"),
     [
         (["--rows", "8"], "no row 8: the split has 8 rows"),
-        (["--rows", "a"], "--rows is 'a'"),
+        (["--rows", "a"], "invalid --rows 'a'"),
         (["--redact", "questoin=x"], "no doc has the column 'questoin'\n  hint: did you mean 'question'?"),
         (["--redact", "x"], "invalid --redact 'x'"),
         (["--redact", "question~(=x"], "--redact 'question~(=x'"),

@@ -26,7 +26,7 @@ def test_an_empty_folder_becomes_a_project_whose_tests_pass(tmp_path: Path) -> N
     workflow = yaml.safe_load((tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8"))
     assert list(workflow["jobs"]) == ["prompts"]
     again = promptfmt(tmp_path, "init")
-    assert again.stdout.count("stays as it is") == 2, "settings and workflow; the example is a task of its own now"
+    assert again.stdout.count("stays as it is") == 2, "settings and workflow; the example is a task itself now"
     assert (tmp_path / ".gitattributes").read_text("utf-8").count("__prompts__") == 1
 
 
@@ -91,7 +91,7 @@ def test_the_workflow_installs_from_where_the_plugin_came_from(
     if origin is not None:
         (about / "direct_url.json").write_text(json.dumps(origin), "utf-8")
     done = promptfmt(tmp_path, "init", "--no-example")
-    assert done.stdout.count("say in the workflow where CI gets it from") == remarks
+    assert done.stdout.count("change in the workflow where CI installs it from") == remarks
     workflow = yaml.safe_load((tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8"))
     assert f"python -m {line}" in [step.get("run") for step in workflow["jobs"]["prompts"]["steps"]]
 
@@ -105,7 +105,7 @@ def test_facts_of_chat_templates_are_said_as_they_were_found_out(tmp_path: Path)
     gemma = told.partition("\nchat-gemma ")[2].partition("\nchat-")[0]
     assert "\n    user stripped, assistant stripped, system refused, developer refused\n" in gemma
     assert "\n    refuses two user messages in a row and an answer first\n" in gemma
-    assert '\n    asks for an answer with "<start_of_turn>model\\n"\n' in gemma
+    assert '\n    adds the generation prompt "<start_of_turn>model\\n"\n' in gemma
     assert "renders nothing: TemplateError: not today\n" in told
     assert "renders nothing: 'no/where' is neither a path nor a tokenizer" in told
     data = {each["name"]: each for each in json.loads(promptfmt(tmp_path, "profiles", "--facts", "--json").stdout)}

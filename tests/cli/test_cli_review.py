@@ -32,7 +32,7 @@ def test_each_answer_does_what_it_says(project: Path) -> None:
     write_task(project, "cola", "What? {{question}}")
     done = promptfmt(project, "review", typed="A\ns\n")
     assert "+| Answer:⟨end⟩" in done.stdout
-    assert "this and the 3 alike that follow" in done.stdout
+    assert "this and 3 more with the same change" in done.stdout
     left = json.loads(promptfmt(project, "review", "--json").stdout)
     assert {entry["task"] for entry in left} == {"cola"}
     (project / "tasks/arc.yaml").unlink()
@@ -51,7 +51,7 @@ def test_what_is_rejected_stays_as_it_is_and_is_named_with_its_cause(project: Pa
     done = promptfmt(project, "review", typed="a\nR\n")
     assert done.returncode == 1
     cause, *told = done.stderr.splitlines()
-    assert cause.startswith("rejected, to be mended: | A:")
+    assert cause.startswith("rejected, to be fixed: | A:")
     assert cause.endswith(", from tasks/arc.yaml:4:1 doc_to_text")
     assert told == [
         "    arc [chat-chatml], boolq [plain], boolq [chat-chatml]",
@@ -65,7 +65,7 @@ def test_where_nobody_answers_all_is_left_and_other_ways_are_named(project: Path
     done = promptfmt(project, "review", typed="")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "nobody answers here: --list says what there is, --accept GLOB accepts without asking",
+        "not a terminal: use --list, or --accept GLOB to accept without asking",
         "0 of 6 snapshots accepted, 6 left",
     ]
     assert snapshots(project) == []
@@ -104,7 +104,7 @@ def test_a_list_of_somebody_else_cannot_touch_other_files(
     pending(project, path=path)
     done = promptfmt(project, "review", "pending.jsonl", "--accept", "*")
     assert done.returncode == 1
-    assert "no snapshot of this project" in done.stderr
+    assert "not a snapshot of this project" in done.stderr
     assert snapshots(project) == []
 
 
@@ -119,4 +119,4 @@ def test_a_glob_that_chooses_nothing_is_told(project: Path) -> None:
     pending(project)
     done = promptfmt(project, "review", "pending.jsonl", "--accept", "ark")
     assert done.returncode == 2
-    assert done.stderr == "--accept 'ark' chooses none of 1 snapshots\n  hint: did you mean 'arc'?\n"
+    assert done.stderr == "--accept 'ark' matches none of 1 snapshots\n  hint: did you mean 'arc'?\n"

@@ -78,9 +78,9 @@ def test_tokens_are_shown_where_the_profile_has_a_tokenizer(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["nosuch"], "there is no task 'nosuch' here"),
+        (["nosuch"], "no task matches 'nosuch'"),
         (["arc", "--profile", "plane"], "unknown profile 'plane'"),
-        (["arc", "--doc", "9"], "there is no doc 9"),
+        (["arc", "--doc", "9"], "no doc 9"),
         (["broken"], "tasks/broken.yaml:2:1: unknown task key 'test_splitt'"),
     ],
 )

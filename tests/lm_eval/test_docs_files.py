@@ -79,7 +79,7 @@ def test_json_values_come_back_as_they_were_written(tmp_path: Path, docs: Any) -
         ('{"a": "' + SURROGATE + '"}', "surrogate"),
         ('{"' + SURROGATE.upper().replace("U", "u") + '": 1}', "surrogate"),
         ('{"a": "x\0y"}', "invalid JSON"),
-        (b'{"a": "\xff"}', "no UTF-8"),
+        (b'{"a": "\xff"}', "not UTF-8"),
         ("3", "a doc is a number, not a mapping"),
         ("null", "a doc is null, not a mapping"),
         ('"text"', "a doc is a text, not a mapping"),
@@ -219,7 +219,7 @@ def test_csv_options_that_cannot_be_followed_are_told(tmp_path: Path, options: A
 
 
 def test_csv_that_is_no_text_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DocsError, match="no UTF-8"):
+    with pytest.raises(DocsError, match="not UTF-8"):
         read(written(tmp_path, "x.csv", b"a,b\n\xff,2\n"))
 
 
@@ -254,6 +254,6 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
 
 
 def test_unknown_kind_of_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DocsError, match="no data file") as caught:
+    with pytest.raises(DocsError, match="unknown kind of data file") as caught:
         read(Path(tmp_path / "x.xlsx"))
     assert ".jsonl" in str(caught.value.hint)
