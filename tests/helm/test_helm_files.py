@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.views import TaskView
-from pytest_promptfmt.core.errors import SourceError
+from pytest_promptfmt.core.errors import RenderError, SourceError
 from pytest_promptfmt.core.finding import Finding
 from pytest_promptfmt.core.recorded import RecordedAssembly
 from pytest_promptfmt.systems import TaskFile
@@ -277,6 +277,20 @@ def test_demonstrations_drawn_for_want_of_a_split_are_not_evaluated(tmp_path: Pa
         assert instance.prompts[0].text.count("Input: ") == 6
         assert instance.prompts[0].text.count(f"Input: {instance.doc['input']}") == 1
     assert [one.prompts[0].text for one in made] == [one.prompts[0].text for one in task.render()]
+
+
+def test_an_instance_without_references_lists_none_and_its_recorded_prompt_is_reproduced(tmp_path: Path) -> None:
+    one = state(1, request={"prompt": "Input: 1+1?\nOutput:"})
+    one["instance"]["references"] = []
+    spec = {"method": "multiple_choice_joint", "max_train_instances": 0}
+    (task,) = read(tmp_path, {"adapter_spec": spec, "request_states": [one]}).tasks
+    assert [instance.prompts[0].text for instance in task.render()] == ["Input: 1+1?\nOutput:"]
+    assert isinstance(task.assembly, RecordedAssembly)
+    assert task.assembly.recorded_prompts().summary == "reproduces all 1 recorded prompts"
+    spec["reference_prefix"] = "- "
+    (task,) = read(tmp_path, {"adapter_spec": spec, "request_states": [one]}).tasks
+    with pytest.raises(RenderError, match="has no letter or digit to make labels of"):
+        list(task.render())
 
 
 def test_instances_to_evaluate_without_training_split_show_no_demonstrations(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from plugin_project import Project
 
-from pytest_promptfmt.systems import _BUILTIN, known_systems
+from pytest_promptfmt.systems import _BUILTIN
 
 CARDS = """
 from pytest_promptfmt import Dataset, SourceError, System, Task, TaskDocs, TaskFile
@@ -90,10 +91,13 @@ def test_collecting_yaml_loads_no_reader_of_other_systems(project: Project) -> N
     code = (
         "import sys, pytest\n"
         "pytest.main(['--promptfmt', '--collect-only', '-q', '--promptfmt-profile=plain'])\n"
-        "print(*sorted(name for name in sys.modules if '.systems.helm.' in name))\n"
+        "print(*(name for name in sys.modules if name.startswith('pytest_promptfmt.systems.')))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=project.root, check=True)
-    assert set(done.stdout.splitlines()[-1].split()) <= set(known_systems()["helm"].rules)
+    loaded = done.stdout.splitlines()[-1].split()
+    for name in ("helm", "eval_framework"):
+        system = import_module(f"pytest_promptfmt.systems.{name}").SYSTEM
+        assert {module for module in loaded if f".{name}." in module} <= set(system.rules)
 
 
 def test_the_folder_of_each_built_in_system_is_in_the_registry() -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.systems.eval_framework.hooks import TEXT_HOOKS, TaskClass, misses_lock_file, spelled
-from pytest_promptfmt.systems.eval_framework.metric_classes import COMPLETION_METRICS, LIKELIHOOD_METRICS
-from pytest_promptfmt.systems.eval_framework.rows import subject_of
-from pytest_promptfmt.systems.eval_framework.tasks import class_of
+from pytest_promptfmt.systems.eval_framework import SYSTEM
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.systems.eval_framework.hooks import TaskClass
 
 _MASS: Final = ("ProbabilityMass", "ProbabilityMassNorm")
 _ABSTAINING: Final = ("TernaryScore", "DistributionalCorrectnessScore")
@@ -50,7 +50,7 @@ def demonstration_unlike_candidate(view: TaskView) -> Iterator[Finding]:
     Real: the guide of eval-framework, "Few-shot Examples" and "Science Quiz".
 
     """
-    found = class_of(view.task)
+    found = _class_of(view)
     if found is None:
         return
     for instance in view.demonstrated[:1]:
@@ -99,7 +99,7 @@ def demonstration_without_cue(view: TaskView) -> Iterator[Finding]:
     Real: GSM8KBPB in eval-framework, where `Answer:Answer:` was found and fixed.
 
     """
-    found = class_of(view.task)
+    found = _class_of(view)
     if found is None:
         return
     for instance in view.demonstrated[:1]:
@@ -153,7 +153,7 @@ def hook_changes_doc(view: TaskView) -> Iterator[Finding]:
     Real: shots in eval-framework are the rows themselves, not copies.
 
     """
-    found = class_of(view.task)
+    found = _class_of(view)
     if found is None or found.kind != "hooks" or not view.real_docs:
         return
     try:
@@ -161,6 +161,9 @@ def hook_changes_doc(view: TaskView) -> Iterator[Finding]:
         subjects = found.constants(instance).subjects
     except PromptfmtError:
         return
+    from pytest_promptfmt.systems.eval_framework.hooks import TEXT_HOOKS, spelled  # only where there is a class
+    from pytest_promptfmt.systems.eval_framework.rows import subject_of
+
     item = copy.deepcopy(dict(view.real_docs[0]))
     item["subject"] = subject_of(item, subjects)
     for hook in TEXT_HOOKS:
@@ -206,8 +209,12 @@ def no_revision_lock_file(view: TaskView) -> Iterator[Finding]:
     Real: every template of the guide of eval-framework.
 
     """
-    found = class_of(view.task)
-    if found is not None and misses_lock_file(found.found):
+    found = _class_of(view)
+    if found is None:
+        return
+    from pytest_promptfmt.systems.eval_framework.hooks import misses_lock_file  # only where there is a class
+
+    if misses_lock_file(found.found):
         yield Finding(
             message="eval-framework 0.15.4 cannot build a class without REVISION_LOCKFILE",
             saw=found.name,
@@ -242,7 +249,7 @@ def probability_mass_of_text(view: TaskView) -> Iterator[Finding]:
     Real: the guide of eval-framework recommends the two together.
 
     """
-    found = class_of(view.task)
+    found = _class_of(view)
     used = [name for name in _metrics(found) if name in _MASS]
     if found is None or not used:
         return
@@ -281,7 +288,7 @@ def no_abstention_candidate(view: TaskView) -> Iterator[Finding]:
     Real: rows 1 and 2 of the metrics' own arithmetic in eval-framework 0.15.4.
 
     """
-    found = class_of(view.task)
+    found = _class_of(view)
     used = [name for name in _metrics(found) if name in _ABSTAINING]
     if found is None or not used:
         return
@@ -325,7 +332,7 @@ def abstention_quoted_otherwise(view: TaskView) -> Iterator[Finding]:
     Real: pattern 4 of the guide of eval-framework, and its tasks GPQA_IDK and ARC_IDK.
 
     """
-    found = class_of(view.task)
+    found = _class_of(view)
     if found is None:
         return
     for instance in view.instances[:1]:
@@ -367,15 +374,27 @@ def unscored_metric(view: TaskView) -> Iterator[Finding]:
     Real: metrics that run code or ask a judge.
 
     """
-    found = class_of(view.task)
+    found = _class_of(view)
+    if found is None:
+        return
+    from pytest_promptfmt.systems.eval_framework.metric_classes import COMPLETION_METRICS, LIKELIHOOD_METRICS
+
     for name in _metrics(found):
-        if found is not None and name not in LIKELIHOOD_METRICS and name not in COMPLETION_METRICS:
+        if name not in LIKELIHOOD_METRICS and name not in COMPLETION_METRICS:
             yield Finding(
                 message=f"unknown metric {name}",
                 saw=name,
                 do="ignore it where the metric is your own; its scores are left out here",
                 position=found.position,
             )
+
+
+def _class_of(view: TaskView) -> TaskClass | None:
+    if view.task.system != SYSTEM.name:
+        return None
+    from pytest_promptfmt.systems.eval_framework.tasks import class_of  # only where there is a class
+
+    return class_of(view.task)
 
 
 def _metrics(found: TaskClass | None) -> tuple[str, ...]:

@@ -87,9 +87,8 @@ class HelmAdapter:
     def _joint(self, shots: Sequence[Row], row: Row) -> Iterator[HelmRequest]:
         spec = self.spec
         prompt = self._prompt(shots, row)
+        self._builder.label(0)  # HELM looks for the character, also where there are no references
         mapping = {spec.label(index): text for index, text in enumerate(row.references)}
-        if not row.references and not any(character.isalnum() for character in spec.reference_prefix):
-            spec.label(0)  # HELM looks for the character first
         yield HelmRequest(
             prompt=prompt,
             output_mapping=mapping,

@@ -40,7 +40,7 @@ class Row:
             index = doc.get("answer_index", answer)
             correct = [references.index(answer) if not isinstance(index, int) and answer in references else index]
         golds = tuple(each for each in correct if type(each) is int and 0 <= each < len(references))
-        if not references and isinstance(answer, str):
+        if not references and isinstance(answer, str) and answer:
             references, golds = (answer,), (0,)
         thought, messages = doc.get("chain_of_thought"), doc.get("messages")
         return cls(

@@ -203,6 +203,10 @@ class PromptBuilder:
         golds = row.golds if spec.multi_label else row.golds[:1]
         return ", ".join(golds) if golds else NO_CORRECT
 
+    def label(self, index: int) -> str:
+        """Return the label of a reference; raises RenderError where HELM fails."""
+        return self._labelled(self.spec.label, index)
+
     def _labelled(self, label: Callable[[int], str], index: int) -> str:
         try:
             return label(index)
