@@ -33,7 +33,7 @@ class Cause:
     @property
     def key(self) -> str:
         """Return the configuration key, or the part of the prompt where there is none."""
-        return _key(self.origin)
+        return self.origin.key or self.origin.part
 
     @property
     def preposition(self) -> str:
@@ -182,7 +182,3 @@ def _spans(prompt: Prompt, start: int, end: int) -> Iterator[tuple[Span, int]]:
 def _for_all_shots(origin: Origin) -> Origin:
     """Return the origin without the shot: what is written once is in all of them."""
     return replace(origin, shot=None) if origin.field is None else origin
-
-
-def _key(origin: Origin) -> str:
-    return origin.key or origin.part

@@ -59,7 +59,7 @@ class ExtractionItem(TaskItem):
         verdict, self.outcome = self.compared(self.place, document, item)
         if plugin.outputs.needs_views:
             from pytest_promptfmt.results.html import packed_view
-            from pytest_promptfmt.results.views import matrix_view
+            from pytest_promptfmt.results.item_views import matrix_view
 
             view = packed_view({"verdicts": matrix_view(tried.matrix)})
             self.outcome = replace(self.outcome, view=view)

@@ -126,7 +126,7 @@ class SnapshotItem(RenderedItem):
         if not plugin.outputs.needs_views:
             return outcome
         from pytest_promptfmt.results.html import packed_view
-        from pytest_promptfmt.results.views import comparison_view, prompts_view
+        from pytest_promptfmt.results.item_views import comparison_view, prompts_view
 
         loaded = rendered.loaded
         view = prompts_view(rendered.instances, loaded.profile, loaded.tokenizer, rendered.pairs)

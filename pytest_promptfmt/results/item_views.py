@@ -6,7 +6,7 @@ surrogates) reaches the page as visible characters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -105,16 +105,14 @@ def _prompt(
 def _request(request: Request, pair: EncodedPair | None, tokenizer: Tokenizer | None) -> dict[str, Any]:
     view: dict[str, Any] = {"kind": request.kind, "gold": request.gold, "prompt": request.prompt}
     if request.kind == "generate_until":
-        view["settings"] = [[show(str(name)), show(to_json(value))] for name, value in _settings(request)]
+        view["settings"] = [
+            [show(str(name)), show(to_json(value))] for name, value in (request.generation_kwargs or {}).items()
+        ]
     else:
         view["text"] = show(to_json(request.continuation))
     if pair is not None and tokenizer is not None:
         view["tokens"] = [_visible(tokenizer, token) for token in pair.continuation_ids]
     return view
-
-
-def _settings(request: Request) -> Iterator[tuple[Any, Any]]:
-    yield from (request.generation_kwargs or {}).items()
 
 
 def scored_pairs(instance: Instance, pairs: PairEncoder | None) -> Mapping[int, EncodedPair]:
