@@ -10,7 +10,7 @@ from pytest_promptfmt.core.recorded import RecordedScores, ScoredAnswer
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section
 
 RECORDED: Final = "recorded"
-"""What stands in the place of a profile in the name of the snapshot file."""
+"""What replaces the profile in the name of the snapshot file."""
 
 _MOST: Final = 120
 

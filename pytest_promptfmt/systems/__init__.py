@@ -149,7 +149,7 @@ def known_systems() -> Mapping[str, System]:
 
 
 def replaced_rules(task: Task) -> tuple[str, ...]:
-    """Return the codes of general rules that say nothing of a task, because its system has rules of its own for it."""
+    """Return the codes of general rules that are silent about a task, because its system has more specific ones."""
     system = known_systems().get(task.system) if task.assembly is not None else None
     return system.replaced_rules if system is not None else ()
 

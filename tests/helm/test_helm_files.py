@@ -78,7 +78,7 @@ def refusal(folder: Path, text: str | dict[str, Any]) -> str:
     ),
     st.sampled_from([None, 0, 2]),
 )
-def test_every_key_of_a_json_text_is_found_where_it_stands(value: Any, indent: int | None) -> None:
+def test_every_key_of_a_json_text_is_found_where_it_is_written(value: Any, indent: int | None) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     read_back = read_json(Path("x.json"), text)
     assert read_back.value == value
@@ -120,10 +120,10 @@ def test_json5_is_read_and_its_keys_are_found(tmp_path: Path) -> None:
         ('{"adapter_spec":\n {"max_tokens": ' + "9" * 5000 + "}}", "2:17", "more digits than are read"),
     ],
 )
-def test_what_is_no_json_is_told_with_its_place(text: str, place: str, message: str, tmp_path: Path) -> None:
-    told = refusal(tmp_path, text)
-    assert told.startswith(f"adapter.json:{place}")
-    assert message in told
+def test_what_is_not_json_is_reported_with_its_place(text: str, place: str, message: str, tmp_path: Path) -> None:
+    said = refusal(tmp_path, text)
+    assert said.startswith(f"adapter.json:{place}")
+    assert message in said
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_what_is_no_json_is_told_with_its_place(text: str, place: str, message: 
         (b'{"adapter_spec":\n {"instructions": "caf\xe9"}}', "adapter.json:2:23: the byte 0xe9 is not UTF-8"),
     ],
 )
-def test_other_encodings_are_told_and_never_guessed(data: bytes, message: str, tmp_path: Path) -> None:
+def test_other_encodings_are_reported_and_never_guessed(data: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "adapter.json"
     path.write_bytes(data)
     with pytest.raises(SourceError) as caught:
@@ -154,7 +154,7 @@ def test_a_byte_order_mark_of_utf8_is_no_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ['"max_tokens": 5, "a": {"max_tokens": 1}, "max_tokens": 7', "max_tokens: 5, max_tokens: 7,"]
 )
-def test_of_a_key_that_stands_twice_the_last_counts_and_that_is_told(text: str, tmp_path: Path) -> None:
+def test_of_a_key_that_appears_twice_the_last_counts_and_that_is_reported(text: str, tmp_path: Path) -> None:
     path = tmp_path / "adapter.json"
     path.write_text(f'{{"adapter_spec": {{"method": "generation", {text}}}}}', "utf-8")
     found = read_adapter_task(path)
@@ -190,7 +190,7 @@ def test_what_no_adapter_can_work_with_is_refused(spec: Any, message: str, tmp_p
     assert refusal(tmp_path, {"adapter_spec": spec}).startswith(f"adapter.json:{message}")
 
 
-def test_liberties_are_understood_and_named(tmp_path: Path) -> None:
+def test_deviations_are_understood_and_named(tmp_path: Path) -> None:
     spec = {"input_prefx": "Q: ", "max_train_instances": 0, "decoding_parameters": {"max_new_tokens": 7}, "colour": 1}
     found = read(tmp_path, {"adapter_spec": spec, "request_states": [state()]})
     assert (adapter_of(found).spec.input_prefix, adapter_of(found).spec.max_tokens) == ("Q: ", 7)
@@ -210,7 +210,7 @@ def test_several_references_make_an_adapter_without_method_joint(tmp_path: Path)
     assert found.tasks[0].assembly.facts == {"method": "multiple_choice_joint, inferred"}
 
 
-def test_the_seed_as_it_stands_is_read_rendered_and_scored(tmp_path: Path) -> None:
+def test_the_seed_itself_is_read_rendered_and_scored(tmp_path: Path) -> None:
     if not SEED.is_file():
         pytest.skip("the text of the seed is not at hand")
     block = re.search(r"``` JSON\n(.*?)```", SEED.read_text("utf-8"), re.DOTALL)
@@ -243,14 +243,14 @@ def test_states_that_cannot_be_used_are_named_and_the_others_go_on(tmp_path: Pat
     odd["instance"]["references"] = [{"tags": ["correct"]}]
     spec = {"method": "generation", "max_train_instances": 0}
     found = read(tmp_path, {"adapter_spec": spec, "request_states": [state(), without, wrong, odd, 5, state(6)]})
-    told = [str(error).replace(f"{tmp_path}/", "").partition("\n")[0] for error in found.problems]
-    assert [line.partition(": ")[2] for line in told] == [
+    said = [str(error).replace(f"{tmp_path}/", "").partition("\n")[0] for error in found.problems]
+    assert [line.partition(": ")[2] for line in said] == [
         "request_states[1]: `instance.references` is missing: there is nothing to compare an answer with",
         "request_states[2]: `instance.input.text` must be a text",
         "request_states[3]: reference 1 has no text `output.text`",
         "request_states[4]: a request state must be a mapping, not int",
     ]
-    assert all(re.match(r"adapter\.json:\d+:\d+: ", line) for line in told)
+    assert all(re.match(r"adapter\.json:\d+:\d+: ", line) for line in said)
     assert [instance.doc["input"] for instance in found.tasks[0].render()] == ["1+1?", "6+6?"]
 
 
@@ -267,7 +267,7 @@ def test_a_split_under_the_references_counts(tmp_path: Path) -> None:
     assert "PF154" in [code for code, _ in deviations(found)]
 
 
-def test_demonstrations_drawn_for_want_of_a_split_are_not_evaluated(tmp_path: Path) -> None:
+def test_shots_drawn_without_a_split_are_not_evaluated(tmp_path: Path) -> None:
     states = [state(number) for number in range(1, 8)]
     spec = {"method": "generation", "max_train_instances": 5}
     task = read(tmp_path, {"adapter_spec": spec, "request_states": states}).tasks[0]
@@ -293,7 +293,7 @@ def test_an_instance_without_references_lists_none_and_its_recorded_prompt_is_re
         list(task.render())
 
 
-def test_instances_to_evaluate_without_training_split_show_no_demonstrations(tmp_path: Path) -> None:
+def test_instances_to_evaluate_without_training_split_show_no_shots(tmp_path: Path) -> None:
     states = [state(1), state(2)]
     states[1]["instance"]["split"] = "valid"
     spec = {"method": "generation", "max_train_instances": 1}
@@ -304,7 +304,7 @@ def test_instances_to_evaluate_without_training_split_show_no_demonstrations(tmp
     ]
 
 
-def test_docs_of_an_adapter_alone_stand_beside_it_or_are_made_up(tmp_path: Path) -> None:
+def test_docs_of_an_adapter_alone_are_beside_it_or_synthetic(tmp_path: Path) -> None:
     task = read(tmp_path, {"adapter_spec": {"method": "multiple_choice_joint", "max_train_instances": 1}}).tasks[0]
     (instance, _) = task.render()
     assert instance.prompts[0].text.count("\nA. ") == 2
@@ -362,7 +362,7 @@ def test_large_files_are_streamed_in_little_memory(tmp_path: Path) -> None:
     assert peak < 40 << 20
 
 
-def test_the_metrics_of_a_run_stand_in_its_run_spec(tmp_path: Path) -> None:
+def test_the_metrics_of_a_run_are_in_its_run_spec(tmp_path: Path) -> None:
     spec = {"adapter_spec": {"method": "generation", "max_train_instances": 0}}
     metric = {"class_name": "helm.Basic", "args": {"names": ["quasi_exact_match", "rouge_l", "f1_score"]}}
     (tmp_path / "run_spec.json").write_text(json.dumps({**spec, "metric_specs": [metric]}), "utf-8")
@@ -379,7 +379,7 @@ def test_the_metrics_of_a_run_stand_in_its_run_spec(tmp_path: Path) -> None:
     assert found.tasks[0].assembly.recorded_scores().means["quasi_exact_match"] == 1.0
 
 
-def test_a_large_file_that_breaks_off_is_told_where_even_without_recorded_prompts(tmp_path: Path) -> None:
+def test_a_large_file_that_breaks_off_is_reported_with_its_place_even_without_recorded_prompts(tmp_path: Path) -> None:
     path = tmp_path / "long.json"
     head = '{"adapter_spec": {"method": "generation", "max_train_instances": 0}, "request_states": [\n'
     lines = [json.dumps(state(number, padding="x" * 400_000)) + "," for number in range(50)]
@@ -395,7 +395,7 @@ def test_a_large_file_that_breaks_off_is_told_where_even_without_recorded_prompt
     assert f"long.json:51:{len(lines[-1]) - 8}: the text ends before it is complete" in str(error)
 
 
-def test_a_large_value_and_a_late_mistake_are_told_with_their_place(tmp_path: Path) -> None:
+def test_a_large_value_and_a_late_mistake_are_reported_with_their_place(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"a": [1,\n 22, {"b": 3}],\n "c": nul}', "utf-8")
     items = json_items(path, "a")
@@ -428,7 +428,7 @@ def test_streamed_values_are_those_of_the_whole_text(
     assert [item.value for item in items] == [values, *values, 7]
 
 
-def test_a_large_file_in_another_encoding_is_told(tmp_path: Path) -> None:
+def test_a_large_file_in_another_encoding_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(b'{"a": ["caf\xe9"]}')
     with pytest.raises(SourceError, match="the byte 0xe9 is not UTF-8"):

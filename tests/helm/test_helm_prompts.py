@@ -84,7 +84,7 @@ CASES: Mapping[str, tuple[list[str], list[str]]] = {
         prompts(JOINT, shots=(), reference_prefix_characters=("ㄱ", "ㄴ")),
         ["Input: 1+1?\nㄱ. 1\nㄴ. 2\nOutput:"],
     ),
-    "a chain of thought in the demonstration": (
+    "a chain of thought in the shot": (
         prompts(
             f"{JOINT}_chain_of_thought",
             shots=(Row("2+2?", ("3", "4"), (1,), split="train", chain_of_thought="two and two"),),
@@ -112,11 +112,11 @@ CASES: Mapping[str, tuple[list[str], list[str]]] = {
         prompts("generation", shots=(Row("?", ("a", "b"), (0, 1), split="train"),)),
         ["Input: ?\nOutput: a\n\nInput: 1+1?\nOutput:"],
     ),
-    "a demonstration without right answer": (
+    "a shot without right answer": (
         prompts("generation", shots=(Row("?", ("a",), (), split="train"),)),
         ["Input: ?\nOutput: n/a\n\nInput: 1+1?\nOutput:"],
     ),
-    "a joint demonstration without right answer": (
+    "a joint shot without right answer": (
         prompts(JOINT, shots=(Row("?", ("a",), (), split="train"),)),
         ["Input: ?\nA. a\nOutput: n/a\n\nInput: 1+1?\nA. 1\nB. 2\nOutput:"],
     ),
@@ -171,7 +171,7 @@ def test_too_few_characters_and_prefixes_without_a_label_are_told() -> None:
         prompts(JOINT, shots=(), reference_prefix="- ")
 
 
-def test_the_choice_of_demonstrations_that_helm_never_ends_is_an_error() -> None:
+def test_the_choice_of_shots_that_helm_never_ends_is_an_error() -> None:
     rows = [Row("a", ("x",), (0,)), Row("b", ("y",), ())]
     with pytest.raises(RenderError, match="loops for ever"):
         draw_rows(rows, 2, trial=0)
@@ -179,7 +179,7 @@ def test_the_choice_of_demonstrations_that_helm_never_ends_is_an_error() -> None
     assert sorted(row.text for row in draw_rows(rows[1:] * 2, 2, trial=0)) == ["b", "b"]
 
 
-def test_demonstrations_take_turns_among_answers_the_most_frequent_first() -> None:
+def test_shots_take_turns_among_answers_the_most_frequent_first() -> None:
     rows = [
         Row(f"{answer} {number}", (answer,), (0,))
         for answer, count in (("no", 1), ("yes", 3))
@@ -202,7 +202,7 @@ class Characters:
 
 
 @given(st.integers(0, 90), st.integers(0, 6))
-def test_a_window_drops_demonstrations_from_the_end_and_then_the_end_of_the_question(size: int, tokens: int) -> None:
+def test_a_window_drops_shots_from_the_end_and_then_the_end_of_the_question(size: int, tokens: int) -> None:
     spec = AdapterSpec(method="generation", max_tokens=tokens, max_train_instances=3, sample_train=False)
     shots = [Row(f"{number}", ("x",), (0,), split="train") for number in range(3)]
     whole = [PromptBuilder(spec).built(shots[:count], QUESTION).text for count in range(4)]

@@ -48,7 +48,7 @@ def test_a_file_as_data_providers_write_it_is_shown_checked_and_scored(project: 
     copied(project, "whereabouts.json")
     written = project.run(PLAIN, "-o", "promptfmt_lint=true", "--snapshot-update")
     assert written.ret == 0
-    told = written.stdout.str()
+    said = written.stdout.str()
     lines = (FIXTURES / "whereabouts.json").read_text("utf-8").split("\n")
     for code, key, saw in (
         ("PF151", "instance_prefixw", "read as instance_prefix"),
@@ -62,7 +62,7 @@ def test_a_file_as_data_providers_write_it_is_shown_checked_and_scored(project: 
     ):
         number = next(number for number, line in enumerate(lines) if f'"{key}":' in line)
         place = f"whereabouts.json:{number + 1}:{lines[number].index(key)}"
-        _, found, rest = told.partition(f"{code} ")[2].partition(place)
+        _, found, rest = said.partition(f"{code} ")[2].partition(place)
         assert found, (code, place)
         assert saw in rest.partition("whereabouts.json")[0]
     folder = project.root / "__prompts__" / "whereabouts" / "whereabouts"
@@ -101,7 +101,7 @@ def test_the_first_difference_from_a_recorded_prompt_is_shown_with_its_key(proje
     assert "The answer:" in text
 
 
-def test_a_changed_demonstration_of_one_recorded_prompt_is_a_difference(project: Project) -> None:
+def test_a_changed_shot_of_one_recorded_prompt_is_a_difference(project: Project) -> None:
     copied(project, "oceans/scenario_state.json")
     path = project.root / "oceans" / "scenario_state.json"
     value = json.loads(path.read_text("utf-8"))
@@ -189,7 +189,7 @@ def test_unusable_states_and_files_fail_alone(project: Project) -> None:
     ]
 
 
-def test_a_choice_of_demonstrations_that_never_ends_fails_with_a_reason(project: Project) -> None:
+def test_a_choice_of_shots_that_never_ends_fails_with_a_reason(project: Project) -> None:
     shots = [state("a", "x"), state("b", "y")]
     shots[1]["instance"]["references"][0]["tags"] = []
     for shot in shots:

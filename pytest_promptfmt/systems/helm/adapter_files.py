@@ -164,7 +164,7 @@ class AdapterFile:
 
     @property
     def draws_from_all(self) -> bool:
-        """Return whether shots are drawn from the instances to evaluate, because no split is told from another.
+        """Return whether shots are drawn from the instances to evaluate, because the instances have one split.
 
         Files of data providers mean this. A state that HELM wrote has its shots in its prompt.
         """

@@ -179,7 +179,7 @@ def helm_gold_normalised_away(view: TaskView) -> Iterator[Finding]:
                 yield Finding(
                     message="HELM's quasi metrics leave nothing of a right answer",
                     saw=repr(texts[index])[:_SHOWN],
-                    do="write an answer with a word or number that is no article, or score by exact_match",
+                    do="write an answer with a word or number other than an article, or score by exact_match",
                     keys=("request_states", row.number, "instance", "references", index),
                 )
         others = {normalised(text): text for index, text in enumerate(texts) if index not in correct}
@@ -330,7 +330,7 @@ def helm_prefix_unused(view: TaskView) -> Iterator[Finding]:
 
     Fix: leave it out.
 
-    Real: a format for data providers whose example is no multiple choice and has a reference_prefix.
+    Real: a format for data providers whose example is not multiple choice and has a reference_prefix.
 
     """
     file = file_of(view)

@@ -272,7 +272,7 @@ def substituted(
 
 
 def cut(pieces: Iterable[Piece], start: int, end: int) -> list[Piece]:
-    """Return what stands between two offsets of the text of the pieces."""
+    """Return what is between two offsets of the text of the pieces."""
     found = []
     at = 0
     for piece in pieces:

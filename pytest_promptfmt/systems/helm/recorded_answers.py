@@ -45,7 +45,7 @@ class Asked:
 
     @property
     def instance(self) -> tuple[Any, ...]:
-        """Return what tells the instance and its trial from others."""
+        """Return what distinguishes the instance and its trial from others."""
         return self.state.get("train_trial_index"), self.row.id, self.row.text, self.row.references
 
 

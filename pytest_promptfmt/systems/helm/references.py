@@ -56,7 +56,7 @@ def score_references(scores: Sequence[float], correct: Sequence[int]) -> dict[st
 def helm_reference_results(is_calibrated: bool, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
     """Return the metrics of one doc from the results of its requests, the mean over its trials.
 
-    Requests come trial by trial, those of the calibration after all others. A result that does not tell its tokens
+    Requests come trial by trial, those of the calibration after all others. A result without its tokens
     counts as one of one token.
     """
     references, correct = doc.get("references") or (), doc.get("correct") or ()
@@ -109,7 +109,7 @@ class RankingSpec:
 
 
 def ranking_spec(arguments: Mapping[str, Any]) -> RankingSpec:
-    """Return the arguments of a RankingMetric as they stand in a run; raises ScoringError for measures unknown here."""
+    """Return the arguments of a RankingMetric as a run has them; raises ScoringError for measures unknown here."""
     names = arguments.get("measure_names")
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise ScoringError(f"measure_names is {names!r:.80}", hint=f"a list of {', '.join(MEASURES)}")

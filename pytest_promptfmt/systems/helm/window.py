@@ -33,7 +33,7 @@ class Codec(Protocol):
 class Window:
     """How many tokens a model takes: in a request, in a sequence, and with what it generates; and how it counts them.
 
-    `prefix_token` is what stands before the first window of a text in language modelling.
+    `prefix_token` is what comes before the first window of a text in language modelling.
     """
 
     codec: Codec
@@ -80,7 +80,7 @@ def fitted(make: Callable[[int], Built], shots: int, max_tokens: int, window: Wi
         return built
     if not text:  # HELM sends the whole prompt where nothing is left of it
         return replace(built, is_truncated=True)
-    # The last span tells that something is missing behind it, its text where what is left is no longer ours.
+    # The last span says that something is missing after it; it holds the whole text where that is no longer ours.
     left = cut(built.pieces, 0, len(text)) if built.text.startswith(text) else []
     last = left.pop() if left else Piece(Span(text, Origin("question")), len(built.roles) - 1)
     end = replace(last, span=Span(last.span.text, replace(last.span.origin, key=CUT)))
