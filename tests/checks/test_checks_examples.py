@@ -87,8 +87,3 @@ def test_every_rule_is_documented(check: Check) -> None:
         assert told.example
         assert told.silent
         assert told.real
-
-
-def test_labels_that_run_out_in_a_helm_file_are_told_once(tmp_path: Path) -> None:
-    found = findings_in(tmp_path, documentation_of(CHECKS["PF156"]).example)
-    assert [finding.code for finding in found if finding.code in ("PF156", "PF708")] == ["PF156"]

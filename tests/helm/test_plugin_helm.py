@@ -211,6 +211,15 @@ def test_a_window_that_cuts_the_question_is_an_error(project: Project) -> None:
     assert "PF160 the window cuts off the end of the question" in text
 
 
+def test_labels_that_run_out_are_reported_by_one_rule_alone(project: Project) -> None:
+    one = state("Which metal rusts?", "iron")
+    one["instance"]["references"] += [{"output": {"text": text}, "tags": []} for text in ("gold", "zinc")]
+    adapter(project, "metals.json", [one], method="multiple_choice_joint", reference_prefix="8) ")
+    text = "\n".join(project.failures(PLAIN, "-o", "promptfmt_lint=true", "--snapshot-update"))
+    assert "PF156 labels run past the end of their letters or digits" in text
+    assert "PF708" not in text
+
+
 def test_formats_lay_out_helm_tasks(project: Project) -> None:
     copied(project, "quiz.json")
     project.accept(PLAIN, "--promptfmt-format=mcqa", "--promptfmt-format=cloze")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -198,52 +196,6 @@ def test_completions_of_yielded_samples_are_read_and_scored(tmp_path: Path) -> N
     judged = run.judged(task, instances, profile=PLAIN, profile_id="plain")
     assert judged.score == pytest.approx(sum(one.text.strip()[:1] == "A" for one in written) / 3)
     assert judged.extraction == sum(one.text.strip()[:1] in "AB" for one in written) / 3
-
-
-def helm_task(folder: Path, method: str, **spec: Any) -> Any:
-    references = [
-        {"output": {"text": text}, "tags": ["correct"] if text == "lamp" else []} for text in ("river", "lamp")
-    ]
-    states = [
-        {"instance": {"input": {"text": text}, "references": references, "split": "test"}}
-        for text in ("Which one is the lamp?", "Find the lamp.")
-    ]
-    adapter = {"method": method, "max_train_instances": 0, "num_outputs": 1, "temperature": 0, **spec}
-    path = folder / "asked.json"
-    path.write_text(json.dumps({"adapter_spec": adapter, "request_states": states}), "utf-8")
-    [task] = load_tasks(path)
-    return task
-
-
-def test_helms_separate_references_are_scored_by_the_token(tiny: Any, tmp_path: Path) -> None:
-    task = helm_task(tmp_path, "multiple_choice_separate_original", output_prefix=" ", output_suffix="")
-    instances = list(task.render())
-    means = [
-        [answer.total / len(answer.logprobs) for one in answers(tiny, [instance]) for _, answer in one]
-        for instance in instances
-    ]
-    run = ModelRun(ModelSettings(model="tiny", options=ModelOptions(device="cpu")))
-    judged = run.judged(task, instances, profile=PLAIN, profile_id="plain")
-    assert judged.score == sum(lamp > river for river, lamp in means) / 2
-
-
-def test_each_reference_that_is_ranked_has_its_own_answer(tmp_path: Path) -> None:
-    task = helm_task(tmp_path, "ranking_binary", output_prefix="Answer: ", max_tokens=1)
-    run = ModelRun(ModelSettings(model="tiny", options=ModelOptions(device="cpu")))
-    instances = list(task.render())
-    golds = [request.doc["answer"] for instance in instances for request in instance.requests if request.doc]
-    assert golds == ["No", "Yes", "No", "Yes"]
-    judged = run.judged(task, instances, profile=PLAIN, profile_id="plain")
-    assert not judged.problems
-
-
-def test_a_budget_of_a_label_is_there_to_be_used_up(tiny: Any, tmp_path: Path) -> None:
-    task = helm_task(tmp_path, "multiple_choice_joint", output_prefix="Answer: ", max_tokens=1)
-    own = replace(task, metadata={"promptfmt": {**task.own_metadata, "model": {"stops": 1.0, "extraction": 0.0}}})
-    run = ModelRun(ModelSettings(model="tiny", options=ModelOptions(device="cpu")))
-    judged = run.judged(own, list(own.render()), profile=PLAIN, profile_id="plain")
-    assert not judged.problems
-    assert judged.tokens == 1.0
 
 
 def test_what_is_better_when_lower_is_no_score() -> None:
