@@ -1,0 +1,65 @@
+"""Which rows the HTML report has, read from the page itself; how it looks is the browser's to test."""
+
+import json
+import re
+import zlib
+from base64 import b64decode
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_promptfmt.core.finding import Reported, Severity
+from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.results.html import html_report, packed_view
+from pytest_promptfmt.results.run_result import RunResult
+
+FILE = "/root/tasks/arc.yaml"
+FINDING = Reported(
+    code="PF201",
+    name="double-delimiter",
+    severity=Severity.ERROR,
+    task="arc",
+    file=FILE,
+    message="two spaces",
+    do="remove one",
+    stable_keys=("1a",),
+)
+OF_CHAT = replace(FINDING, code="PF301", profiles=("chat",), severity=Severity.WARNING)
+
+
+def unpacked(page: str, name: str) -> Any:
+    found = re.search(f'<script type="text/plain" id="{name}">(.*?)</script>', page)
+    assert found is not None
+    return json.loads(zlib.decompress(b64decode(found[1]), wbits=31))
+
+
+def rows(*outcomes: Outcome) -> list[tuple[str, str, str, list[str]]]:
+    """Return task, profile, category and codes of each row."""
+    page = html_report(RunResult(rootdir=Path("/root"), outcomes=outcomes))
+    return [(item[0], item[2], item[4], item[6]) for item in unpacked(page, "index")["items"]]
+
+
+def passed(profile: str, view: str = "") -> Outcome:
+    return Outcome(task="arc", file=FILE, profile=profile, view=view)
+
+
+def test_findings_of_a_task_are_in_its_first_row_and_those_of_a_profile_in_that_of_the_profile() -> None:
+    lint = Outcome(task="arc", file=FILE, category="finding", findings=(FINDING, OF_CHAT))
+    assert rows(lint, passed("plain"), passed("chat")) == [
+        ("arc", "plain", "finding", ["PF201"]),
+        ("arc", "chat", "passed", ["PF301"]),
+    ]
+
+
+def test_what_has_no_prompts_has_a_row_of_its_own() -> None:
+    broken = Outcome(task="arc", file=FILE, category="error", title="no such column")
+    assert rows(broken, passed("plain")) == [("arc", "", "error", []), ("arc", "plain", "passed", [])]
+    assert rows(Outcome(task="arc", file=FILE, category="finding", findings=(FINDING,))) == [
+        ("arc", "", "finding", ["PF201"])
+    ]
+
+
+def test_items_of_one_task_and_profile_share_a_row_with_all_their_views() -> None:
+    outcomes = passed("plain", packed_view({"docs": [1]})), passed("plain", packed_view({"verdicts": [2]}))
+    page = html_report(RunResult(rootdir=Path("/root"), outcomes=outcomes))
+    assert unpacked(page, "chunk-0") == [{"title": "", "findings": [], "docs": [1], "verdicts": [2]}]
