@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
 
 SHOWN_FROM_BYTES: Final = 20_000_000
 """Smaller files are read before a bar could be seen."""
 
-
 SHOWN_FROM_ANSWERS: Final = 200
 """Fewer answers of a model do not keep anybody waiting."""
 
+Bar = AbstractContextManager[Callable[[int], object]]
 
-@contextmanager
-def reading(path: Path, what: str) -> Iterator[Callable[[int], object]]:
+
+def reading(path: Path, what: str) -> Bar:
     """Give what to call with the number of bytes read so far; a bar on standard error where that is a terminal."""
-    try:
-        size = path.stat().st_size
-    except OSError:
-        size = 0
-    with _bar(size if size >= SHOWN_FROM_BYTES else 0, what) as show:
-        yield show
+    size = path.stat().st_size if path.exists() else 0
+    return _bar(size if size >= SHOWN_FROM_BYTES else 0, what)
 
 
-@contextmanager
-def answering(count: int, what: str) -> Iterator[Callable[[int], object]]:
+def answering(count: int, what: str) -> Bar:
     """Give what to call with the number of answers there are so far; a bar as for `reading`."""
-    with _bar(count if count >= SHOWN_FROM_ANSWERS else 0, what) as show:
-        yield show
+    return _bar(count if count >= SHOWN_FROM_ANSWERS else 0, what)
 
 
 @contextmanager

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 
 from pytest_promptfmt.answers.replaying import Replay
 from pytest_promptfmt.answers.scorer_findings import ScorerFinding
 from pytest_promptfmt.answers.verdicts import Row
 from pytest_promptfmt.core.errors import display_path
-from pytest_promptfmt.snapshots.changes import unified_diff
+from pytest_promptfmt.results.failures import compared_lines
+from pytest_promptfmt.results.wording import first_of
 from pytest_promptfmt.snapshots.extension import Verdict
 from pytest_promptfmt.snapshots.verdicts import verdict_lines
 
@@ -36,17 +36,13 @@ def _extraction_lines(
     if failing:
         are_misread = "phrasing is not read as it" if len(failing) == 1 else "phrasings are not read as they"
         yield f"{task} [extraction]: {len(failing)} {are_misread} should be"
-        for row in islice(failing, SHOWN_ROWS):
-            yield f"  {row.title}"
-            if row.evidence:
-                yield f"    {row.evidence}"
-        if len(failing) > SHOWN_ROWS:
-            yield f"  … and {len(failing) - SHOWN_ROWS} more"
+        rows = [f"{row.title}\n    {row.evidence}" if row.evidence else row.title for row in failing]
+        yield from first_of(rows, SHOWN_ROWS, "  ")
         yield "accept with a reason: metadata.promptfmt.expected_failures: {" + failing[0].id + ": why}"
     yield from problems
     if verdict.passed:
         return
-    yield from _snapshot_lines(f"{task} [extraction]", "what the filters read has changed", verdict)
+    yield from compared_lines(f"{task} [extraction]", "what the filters read has changed", verdict)
     yield f"accept: {command}"
 
 
@@ -59,30 +55,13 @@ def _scores_lines(task: str, errors: Sequence[object], verdict: Verdict, command
     yield from some_errors(errors)
     if verdict.passed:
         return
-    yield from _snapshot_lines(f"{task} [recorded]", "what the recorded completions score has changed", verdict)
+    yield from compared_lines(f"{task} [recorded]", "what the recorded completions score has changed", verdict)
     yield f"accept: {command}"
-
-
-def _snapshot_lines(subject: str, changed: str, verdict: Verdict) -> Iterator[str]:
-    if verdict.error is not None:
-        yield f"{subject}: the snapshot cannot be trusted"
-        yield str(verdict.error)
-    elif verdict.state == "missing":
-        yield f"{subject}: there is no snapshot yet"
-        yield display_path(verdict.path)
-    else:
-        yield f"{subject}: {changed}"
-        yield f"--- {display_path(verdict.path)}"
-        yield "+++ now"
-        if verdict.comparison and verdict.comparison.old and verdict.comparison.new:
-            yield from unified_diff(verdict.comparison.old, verdict.comparison.new)
 
 
 def some_errors(errors: Sequence[object]) -> Iterator[str]:
     """Yield the first errors, and how many more there are."""
-    yield from (str(error) for error in errors[:SHOWN_BAD])
-    if len(errors) > SHOWN_BAD:
-        yield f"… and {len(errors) - SHOWN_BAD:,} more"
+    return first_of([str(error) for error in errors], SHOWN_BAD)
 
 
 def findings_text(task: str, findings: Sequence[ScorerFinding]) -> str:
@@ -109,8 +88,7 @@ def change_of(verdict: Verdict) -> str | None:
 def recording_lines(who: str, replay: Replay, verdict: Verdict) -> Iterator[str]:
     """Yield what a replayed recording says that is not as its snapshot: each changed verdict, by record."""
     if verdict.error is not None:
-        yield f"{who}: the snapshot cannot be trusted"
-        yield str(verdict.error)
+        yield from compared_lines(who, "", verdict)
         return
     if verdict.state == "missing":
         yield f"{who}: there is no snapshot yet; {replay.summary()}"
@@ -120,10 +98,9 @@ def recording_lines(who: str, replay: Replay, verdict: Verdict) -> Iterator[str]
     old_lines, new_lines = _both(verdict)
     yield f"{who}: {change_of(verdict) or 'what is beside the verdicts changed'}; {replay.counts()}"
     changed = _changed(old_lines, new_lines)
-    for number in islice(changed, SHOWN_VERDICTS):
-        yield f"  record {number}: {old_lines.get(number, 'not there')} → {new_lines.get(number, 'not there')}"
-    if len(changed) > SHOWN_VERDICTS:
-        yield f"  … and {len(changed) - SHOWN_VERDICTS:,} more"
+    none = "not there"
+    lines = [f"record {number}: {old_lines.get(number, none)} → {new_lines.get(number, none)}" for number in changed]
+    yield from first_of(lines, SHOWN_VERDICTS, "  ")
     if any(" to " in number for number in changed):
         yield from _recorded_differently(replay)
 

@@ -7,14 +7,13 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.results.text_changes import TextChange, is_of_tokens
+from pytest_promptfmt.results.wording import counted, first_of
 from pytest_promptfmt.snapshots.changes import Change, unified_diff
-from pytest_promptfmt.snapshots.comparison import Comparison
 from pytest_promptfmt.snapshots.extension import Verdict
 from pytest_promptfmt.snapshots.lock import Note
 
@@ -73,6 +72,22 @@ def explanation(
     return "\n".join(_explanation(verdict, outcome, docs, change, note))
 
 
+def compared_lines(who: str, changed: str, verdict: Verdict) -> Iterator[str]:
+    """Yield how a snapshot compares: it cannot be trusted, there is none yet, or a diff below what `changed`."""
+    if verdict.error is not None:
+        yield f"{who}: the snapshot cannot be trusted"
+        yield str(verdict.error)
+    elif verdict.state == "missing":
+        yield f"{who}: there is no snapshot yet"
+        yield display_path(verdict.path)
+    else:
+        yield f"{who}: {changed}"
+        yield f"--- {display_path(verdict.path)}"
+        yield "+++ now"
+        if verdict.comparison and verdict.comparison.old and verdict.comparison.new:
+            yield from unified_diff(verdict.comparison.old, verdict.comparison.new)
+
+
 def repeated_text(outcome: Outcome, first: str, *, command: str) -> str:
     """Return the short text of an item that fails as `first` did."""
     return f"{outcome.task} [{outcome.profile}]: as {first}\naccept: {command}"
@@ -98,40 +113,21 @@ def _folders_above(path: str) -> Iterator[str]:
 def _explanation(
     verdict: Verdict, outcome: Outcome, docs: int, change: TextChange | None, note: Note | None
 ) -> Iterator[str]:
-    path = display_path(verdict.path)
     who = f"{outcome.task} [{outcome.profile}]"
-    if verdict.error is not None:
-        yield f"{who}: the snapshot cannot be trusted"
-        yield str(verdict.error)
-        return
     if verdict.renamed_from is not None:
+        path = display_path(verdict.path)
         yield f"{who}: there is no snapshot {path}, but one that no task defines shows the same"
         yield outcome.title
         return
-    if verdict.state == "missing":
-        yield f"{who}: there is no snapshot yet"
-        yield path
-        yield from _preview(verdict.comparison)
-        return
+    yield from compared_lines(who, f"{outcome.docs} of {counted(docs, 'doc')} changed", verdict)
+    if verdict.state == "missing" and verdict.comparison is not None:
+        new = verdict.comparison.text.splitlines()
+        yield from first_of([f"+{line}" for line in new], PREVIEW_LINES)
     changed = _changes(verdict)
-    yield f"{who}: {outcome.docs} of {docs} {'doc' if docs == 1 else 'docs'} changed"
-    yield f"--- {path}"
-    yield "+++ now"
-    if verdict.comparison and verdict.comparison.old and verdict.comparison.new:
-        yield from unified_diff(verdict.comparison.old, verdict.comparison.new)
     if change is not None and change.cause is not None:
         yield f"the first change is {change.cause.place} {change.cause.origin}"
     if note is not None and (note.is_change or (changed and all(map(is_of_tokens, changed)))):
         yield f"tokens: {note.text}"
-
-
-def _preview(comparison: Comparison | None) -> Iterator[str]:
-    if comparison is None:
-        return
-    lines = comparison.text.splitlines()
-    yield from (f"+{line}" for line in islice(lines, PREVIEW_LINES))
-    if len(lines) > PREVIEW_LINES:
-        yield f"… and {len(lines) - PREVIEW_LINES} more lines"
 
 
 def _changes(verdict: Verdict) -> tuple[Change, ...]:

@@ -24,6 +24,13 @@ def listed(names: Sequence[str], most: int | None) -> str:
     return ", ".join(names[:most]) + f" and {len(names) - most:,} more"
 
 
+def first_of(lines: Sequence[str], most: int, indent: str = "") -> Iterator[str]:
+    """Yield the first lines, and after `most` of them only how many more there are."""
+    yield from (f"{indent}{line}" for line in lines[:most])
+    if len(lines) > most:
+        yield f"{indent}… and {len(lines) - most:,} more"
+
+
 def below(file: str, rootdir: Path) -> str:
     """Return the path of a file relative to the rootdir with slashes; the whole path where it lies elsewhere."""
     if not file:
