@@ -226,50 +226,40 @@ def _inline(value: Any) -> str:
 def _prove(before: _Page, after: _Page, written: Mapping[str, Any], removed: Sequence[str]) -> None:
     """Raise FormatError unless the two differ in the given keys alone."""
     kept = [[entry for entry in page.entries if entry.key not in (*written, *removed)] for page in (before, after)]
-    same_keys = [entry.key for entry in kept[0]] == [entry.key for entry in kept[1]]
     changed = [
         old.key
         for old, new in zip(*kept, strict=False)
-        if before.text[old.start : old.end] != after.text[new.start : new.end] or not _alike(old.value, new.value)
+        if before.text[old.start : old.end] != after.text[new.start : new.end]
+        or not _same(_constructed(old.value), _constructed(new.value))
     ]
     made = {entry.key: _constructed(entry.value) for entry in after.entries if entry.key in written}
     comments = [sorted(text.rstrip() for _, text in page.comments) for page in (before, after)]
-    is_written = made.keys() == written.keys() and all(_same(made[key], value) for key, value in written.items())
+    same_keys = [entry.key for entry in kept[0]] == [entry.key for entry in kept[1]]
     is_removed = not any(entry.key in removed for entry in after.entries)
-    if not same_keys or changed or not is_written or not is_removed or comments[0] != comments[1]:
+    if changed or not (same_keys and is_removed and _same(made, written)) or comments[0] != comments[1]:
         what = f" of {', '.join(changed)}" if changed else ""
         raise FormatError(f"the keys cannot be changed without damage to the rest{what}")
 
 
-def _alike(first: yaml.Node, second: yaml.Node) -> bool:
-    """Return whether two nodes have the same tags and values."""
-    if type(first) is not type(second) or first.tag != second.tag:
-        return False
-    if isinstance(first, yaml.ScalarNode):
-        return bool(first.value == second.value)
-    if len(first.value) != len(second.value):
-        return False
-    if isinstance(first, yaml.SequenceNode):
-        return all(_alike(*pair) for pair in zip(first.value, second.value, strict=True))
-    pairs = zip(first.value, second.value, strict=True)
-    return all(_alike(old[0], new[0]) and _alike(old[1], new[1]) for old, new in pairs)
+class _Constructor(yaml.constructor.SafeConstructor):
+    """Makes plain values; a value with any other tag, such as `!function`, stays a node."""
+
+
+_Constructor.add_multi_constructor(None, lambda _self, _tag, node: node)
 
 
 def _constructed(node: yaml.Node) -> Any:
-    """Return the plain value of a node; where it has a tag such as `!function`, what equals no value."""
-    try:
-        return yaml.constructor.SafeConstructor().construct_document(node)
-    except yaml.YAMLError:
-        return _UNREADABLE
-
-
-_UNREADABLE = object()
+    return _Constructor().construct_document(node)
 
 
 def _same(first: Any, second: Any) -> bool:
     """Return whether two values are the same in YAML: types count (1 is not true), tuples are lists."""
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return first.keys() == second.keys() and all(_same(first[key], second[key]) for key in first)
-    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
-        return len(first) == len(second) and all(_same(*pair) for pair in zip(first, second, strict=True))
-    return type(first) is type(second) and bool(first == second)
+    return bool(_typed(first) == _typed(second))
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {repr(_typed(key)): _typed(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_typed(item) for item in value]
+    return yaml.serialize(value) if isinstance(value, yaml.Node) else (type(value), value)

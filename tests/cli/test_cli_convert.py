@@ -207,7 +207,7 @@ def test_keys_from_a_merge_or_written_twice_are_refused(task: Path) -> None:
         ("task: c\nclass: !function u.C\n", "group.yaml:1: this file defines the class 'c'"),
         ("steps: [1]\n", "group.yaml: this file defines no task"),
         ("task: a\ndoc_to_text: [\n", "group.yaml:"),
-        ("{task: a, doc_to_text: '{{q}}', template: mcq, doc_to_target: a}\n", "do not stand on lines of their own"),
+        ("{task: a, doc_to_text: '{{q}}', template: mcq, doc_to_target: a}\n", "are not on separate lines"),
         ("task: a\ntemplate: mcq\ndoc_to_target: a\n---\ntask: b\n", "group.yaml:4:1"),
         ("task: a\nformats: mcqa\ndoc_to_text: q\ndoc_to_choice: c\ndoc_to_target: a\n", "format or template already"),
         ("task: a\ntemplate: generation\ndoc_to_target: a\n", "cannot be converted to 'cloze'"),
