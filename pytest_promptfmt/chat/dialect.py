@@ -7,7 +7,6 @@ used only when it is whole and was made by this Python, this Jinja and this comp
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -29,7 +28,7 @@ from jinja2.runtime import Macro
 from jinja2.utils import Namespace
 
 from pytest_promptfmt.core import sandbox, sizes
-from pytest_promptfmt.core.cache_directory import private_directory
+from pytest_promptfmt.core.files import private_directory, write_atomically
 from pytest_promptfmt.core.sandbox import LimitedSandbox
 
 _DIGEST_BYTES: Final = 32
@@ -83,13 +82,8 @@ class TemplateCache(BytecodeCache):
         code = bucket.bytecode_to_string()
         if len(code) > _MOST_BYTES - _DIGEST_BYTES:
             return
-        temporary = self._folder / f".{bucket.key}.{os.getpid()}"
-        try:
-            temporary.write_bytes(sha256(code).digest() + code)
-            temporary.replace(self._folder / f"{bucket.key}.jinja-code")
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            write_atomically(self._folder / f"{bucket.key}.jinja-code", sha256(code).digest() + code)
 
 
 def _digest_of(compiler: Iterable[Path]) -> bytes:

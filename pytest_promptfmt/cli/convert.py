@@ -178,18 +178,12 @@ def _print_difference(before: str, after: str, name: str) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write the file in one step: a reader sees the old one or the new one. Raises SourceError."""
-    import shutil
-    import tempfile
+    """Write the file in one step, with the permissions that it had; raises SourceError."""
+    from pytest_promptfmt.core.files import write_atomically
 
-    temporary: str | None = None
     try:
-        with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
-            temporary = stream.name
-            stream.write(text.encode("utf-8"))
-        shutil.copymode(path, temporary)
-        Path(temporary).replace(path)
+        mode = path.stat().st_mode
+        write_atomically(path, text.encode("utf-8"))
+        path.chmod(mode)
     except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         raise SourceError(f"the file cannot be written: {error.strerror}", position=Position(path)) from error

@@ -235,7 +235,8 @@ def _difference(edit: Edit) -> Iterator[Text]:
 
 def _accept(edit: Edit) -> bool:
     """Write or delete the file; return False, and print why, where it has changed since the edit was made."""
-    from pytest_promptfmt.snapshots.paths import delete_snapshot, write_snapshot
+    from pytest_promptfmt.core.files import write_atomically
+    from pytest_promptfmt.snapshots.paths import delete_snapshot
 
     try:
         now = edit.path.read_bytes() if edit.path.exists() else None
@@ -248,7 +249,7 @@ def _accept(edit: Edit) -> bool:
             delete_snapshot(edit.path)
         else:
             edit.path.parent.mkdir(parents=True, exist_ok=True)
-            write_snapshot(str(edit.path), edit.new)
+            write_atomically(edit.path, edit.new)
     except OSError as error:
         typer.echo(escape_controls(f"{display_path(edit.path)}: {error.strerror or error}"), err=True)
         return False

@@ -12,7 +12,6 @@ file may come from several runs and machines: to merge two recordings, join and 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from pytest_promptfmt.core.errors import ModelError, Position
+from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.models.base import Answer, Ask, Generation, Likelihood
 
 if TYPE_CHECKING:
@@ -235,14 +235,10 @@ def join_parts(path: Path) -> None:
 
 def write_entries(path: Path, entries: Iterable[Entry]) -> None:
     """Write a recording, sorted, whole or not at all; raises ModelError when it cannot be written."""
-    scratch = path.with_name(f"{path.name}.{os.getpid()}.new")
     lines = [entry.to_line() + "\n" for entry in sorted(entries, key=lambda entry: entry.order)]
     try:
-        with scratch.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(lines)
-        scratch.replace(path)
+        write_atomically(path, "".join(lines).encode())
     except OSError as error:
-        scratch.unlink(missing_ok=True)
         raise _unwritable(path, error) from error
 
 

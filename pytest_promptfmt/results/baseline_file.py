@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import Position, SettingsError, display_path
+from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.outcome import BaselineEntry
 from pytest_promptfmt.results.wording import below
@@ -95,10 +96,8 @@ def write_baseline(entries: Iterable[BaselineEntry], path: Path) -> None:
     """Write the entries, sorted, one in a line; the file is replaced in one step."""
     rows = [FIRST_LINE, *(_row(entry) for entry in sorted(entries))]
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    temporary = path.with_name(f".{path.name}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
-    temporary.replace(path)
+    write_atomically(path, text.encode("utf-8", "backslashreplace"))
 
 
 def _row(entry: BaselineEntry) -> dict[str, Any]:

@@ -7,7 +7,6 @@ ids is explained by it. It is YAML, written whole or not at all, by the process 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SnapshotError
+from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.core.yaml_parser import parse_file
 
 FILE_NAME: Final = "promptfmt.lock"
@@ -86,16 +86,6 @@ def lock_text(entries: Mapping[str, LockEntry]) -> str:
     return "\n".join([*lines, ""])
 
 
-def write_lock(path: Path, entries: Mapping[str, LockEntry]) -> None:
-    """Write the entries, sorted by name; raises OSError."""
-    temporary = path.with_name(f".{path.name}-{os.getpid()}.tmp")
-    try:
-        temporary.write_text(lock_text(entries), "utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def what_changed(before: LockEntry | None, now: LockEntry) -> str:
     """Return what differs between two states of a tokenizer, in a phrase; empty when nothing does."""
     if before is None or before == now:
@@ -161,7 +151,7 @@ class Lock:
         elif merged == self.known:
             return
         try:
-            write_lock(self._path, merged)
+            write_atomically(self._path, lock_text(merged).encode())
         except OSError as error:
             yield f"{FILE_NAME} cannot be written: {error.strerror or error}"
             return

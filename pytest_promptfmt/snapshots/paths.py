@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -95,9 +93,6 @@ def _folded(path: Path) -> str:
     return unicodedata.normalize("NFC", str(path)).casefold()
 
 
-_temporary = itertools.count()
-
-
 def read_snapshot(path: str) -> bytes | None:
     """Return the content of a file, None where there is none; raises OSError for one that cannot be read."""
     try:
@@ -105,19 +100,6 @@ def read_snapshot(path: str) -> bytes | None:
             return file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def write_snapshot(path: str, content: bytes) -> None:
-    """Write the content atomically; raises OSError, and then leaves nothing behind."""
-    # The name does not contain that of the snapshot, which may be as long as a file name can be.
-    temporary = os.path.join(os.path.dirname(path), f".promptfmt-{os.getpid()}-{next(_temporary)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def delete_snapshot(path: Path) -> None:

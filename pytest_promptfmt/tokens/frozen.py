@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.core.cache_directory import cache_directory, private_directory
+from pytest_promptfmt.core.files import cache_directory, private_directory
 from pytest_promptfmt.tokens.sources import Source
 from pytest_promptfmt.tokens.tokenizer import Facts
 

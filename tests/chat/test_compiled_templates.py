@@ -12,7 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from pytest_promptfmt.chat.dialect import TemplateCache
 from pytest_promptfmt.core import sandbox
-from pytest_promptfmt.core.cache_directory import VARIABLE, cache_directory, private_directory
+from pytest_promptfmt.core.files import VARIABLE, cache_directory, private_directory
 
 SOURCE = "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n{% endfor %}"
 MESSAGES = [{"role": "user", "content": " hi "}]

@@ -283,8 +283,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "line ends were converted": lambda content: content.replace(b"\n", b"\r\n"),
     "merge conflict": lambda content: content.replace(b"doc 1", b"<<<<<<< HEAD\ndoc 1"),
     "edited by hand": lambda content: content.replace(b"Answer", b"Answr"),
-    "cut off": lambda content: content[: content.rindex(b"end:")],
-    "begins with": lambda content: b"",
+    "truncated": lambda content: content[: content.rindex(b"end:")],
+    "not a snapshot": lambda content: b"",
     "not UTF-8": lambda content: b"\xff\xfe" + content,
 }
 

@@ -1,7 +1,8 @@
-"""Where results that are expensive to compute are kept between runs: a folder that only the user can write to."""
+"""Files that are written whole or not at all, and the private folder for what is expensive to compute."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 import sys
@@ -11,6 +12,25 @@ from typing import Final
 
 VARIABLE: Final = "PROMPTFMT_CACHE_DIR"
 """The environment variable that names another folder; empty turns caching off."""
+
+
+_temporary = itertools.count()
+
+
+def write_atomically(path: Path | str, content: bytes) -> None:
+    """Write the file in one step: readers see the old content or the new one.
+
+    Raises OSError, and then leaves nothing behind.
+    """
+    # The name does not contain that of the file, which may be as long as a file name can be.
+    temporary = os.path.join(os.path.dirname(path), f".promptfmt-{os.getpid()}-{next(_temporary)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 @cache
