@@ -16,14 +16,15 @@ from collections import Counter
 from pathlib import Path
 
 from pytest_promptfmt.checks.registry import known_checks
-from pytest_promptfmt.checks.running import check_view
+from pytest_promptfmt.checks.running import Linter, check_file
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES, resolve_profiles
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.study import Pipeline
+from pytest_promptfmt.snapshots.studied import snapshot_document
+from pytest_promptfmt.study import Studies, seen_by
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
 from pytest_promptfmt.systems.task_files import read_task_file
 
@@ -40,7 +41,8 @@ def main() -> None:
         sys.exit("lm_eval is not installed: pip install --group parity")
     root = Path(spec.origin).parent / "tasks"
     profiles = resolve_profiles(DEFAULT_PROFILES)
-    pipeline = Pipeline(Settings(rootdir=root, profiles=profiles))
+    settings = Settings(rootdir=root, profiles=profiles)
+    studies, linter = Studies(lambda _task: settings), Linter()
     selection = Selection(checks=known_checks(), rootdir=root)
     index = TaskIndex([root])
     began = time.process_time()
@@ -60,27 +62,21 @@ def main() -> None:
         view = FileView(path=path, yaml=file.yaml, file=file, index=index)
         began = time.process_time()
         if not file.tasks:
-            findings += check_view(selection, path=path, name=file.names[0], file=view).findings
+            findings += check_file(view, selection).findings
         checking += time.process_time() - began
         for number, task in enumerate(file.tasks):
             tasks += 1
             began = time.process_time()
+            study = studies.of(task)
+            views = [seen_by(study, profile) for profile in profiles]
             try:
-                for profile in profiles:
-                    pipeline.render(task, profile, profile.name)
+                for seen in views:
+                    snapshot_document(seen)
             except PromptfmtError:
                 failed += 1
             between = time.process_time()
             try:
-                for place, profile in enumerate(profiles if selection.looks_at_profiles else profiles[:1]):
-                    findings += pipeline.checked(
-                        task,
-                        selection,
-                        file=None if number or place else view,
-                        profile=profile,
-                        profile_id=profile.name,
-                        is_first=not place,
-                    ).findings
+                findings += linter.check(study, selection, views, file=None if number else view).findings
             except PromptfmtError as error:
                 print(f"{task.id}: {error}")
             rendering += between - began

@@ -19,13 +19,14 @@ from types import MappingProxyType
 from typing import Final
 
 from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.checks.running import Linter
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.study import Pipeline
+from pytest_promptfmt.study import Studies, seen_by
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
 from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tokens import load_tokenizer
@@ -61,7 +62,8 @@ def main() -> None:
         sys.exit("lm_eval or ../shared/data is not there")
     root = Path(spec.origin).parent / "tasks"
     profiles = (PLAIN, *real_profiles())
-    pipeline = Pipeline(Settings(rootdir=root, profiles=(PLAIN,), num_fewshot=arguments.shots))
+    settings = Settings(rootdir=root, profiles=(PLAIN,), num_fewshot=arguments.shots)
+    studies, linter = Studies(lambda _task: settings), Linter()
     checks = {code: check for code, check in known_checks().items() if code[:3] in ("PF3", "PF4")}
     selection = Selection(checks=checks, rootdir=root)
     index = TaskIndex([root])
@@ -69,11 +71,8 @@ def main() -> None:
     tasks, began = 0, time.process_time()
     for task in (task for path in list(yaml_files(root))[:: arguments.every] for task in tasks_of(path, index)):
         try:
-            for place, profile in enumerate(profiles):
-                checked = pipeline.checked(
-                    task, selection, profile=profile, profile_id=profile.name, is_first=not place
-                )
-                findings += checked.findings
+            study = studies.of(task)
+            findings += linter.check(study, selection, [seen_by(study, profile) for profile in profiles]).findings
             tasks += 1
         except PromptfmtError as error:
             print(f"{task.id}: {error.message}")

@@ -19,11 +19,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pytest_promptfmt.answers.checked import Scoring, Tried
+from pytest_promptfmt.answers.battery import Tried, try_answers
+from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.checks.running import check_scoring
+from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
 from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers
 from pytest_promptfmt.systems.task_files import read_task_file
@@ -82,7 +86,8 @@ def main() -> None:
     if spec is None or spec.origin is None:
         sys.exit("lm_eval is not installed: pip install --group parity")
     root = Path(spec.origin).parent / "tasks"
-    scoring = Scoring(Settings(rootdir=root, profiles=(PLAIN,)))
+    settings = Settings(rootdir=root, profiles=(PLAIN,))
+    selection = Selection(checks=known_checks(), select=("PF6", "PF109"), rootdir=root)
     verdicts: Counter[str] = Counter()
     tasks: Counter[str] = Counter()
     failing: dict[str, list[str]] = {}
@@ -92,8 +97,9 @@ def main() -> None:
             tasks["tasks"] += 1
             began = time.process_time()
             try:
-                tried = scoring.extraction(task)
-                findings = scoring.findings(task)
+                study = Study(task, settings)
+                tried = try_answers(study)
+                findings = check_scoring(study, selection, is_linted=False).findings
             except PromptfmtError as error:
                 kind = "withheld" if isinstance(error, UnavailableError) else "not tried"
                 tasks[kind] += 1
@@ -102,14 +108,14 @@ def main() -> None:
             finally:
                 spent += time.process_time() - began
             record = record_of(task, tried, time.process_time() - began)
-            record["findings"] = [[one.name, one.message] for one in findings]
+            record["findings"] = [[one.code, one.message, one.saw] for one in findings]
             out.write(json.dumps(record, ensure_ascii=False) + "\n")
             verdicts += record["verdicts"]
             tasks["that look for answers"] += record["extracts"]
             for kind in sorted({kind for kind, *_ in record["failing"]}):
                 failing.setdefault(kind, []).append(task.id)
             failing.setdefault("any class", []).extend([task.id] if record["failing"] else [])
-            failing.setdefault("scorer checks", []).extend([task.id] if findings else [])
+            failing.setdefault("rules about scoring", []).extend([task.id] if findings else [])
     print(", ".join(f"{count:,} {name}" for name, count in tasks.items()), f"; {spent:.1f} s")
     for name, count in sorted(verdicts.items()):
         print(f"{count:9,} {name}")

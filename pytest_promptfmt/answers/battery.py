@@ -23,7 +23,6 @@ from pytest_promptfmt.answers.phrasings import (
     number_phrasings,
 )
 from pytest_promptfmt.answers.subject import SHORT_WORDS, Subject
-from pytest_promptfmt.answers.told import Told
 from pytest_promptfmt.answers.verdicts import (
     MISS,
     OK,
@@ -31,6 +30,7 @@ from pytest_promptfmt.answers.verdicts import (
     UNKNOWN,
     Cells,
     Matrix,
+    Row,
     in_words,
     label_in,
     number_in,
@@ -39,8 +39,10 @@ from pytest_promptfmt.answers.verdicts import (
     stages_in_words,
 )
 from pytest_promptfmt.core.errors import LimitExceededError, ScoringError, TooSlowError, did_you_mean
-from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.core.task import UNSET, Task
+from pytest_promptfmt.core.task import UNSET
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.study.expectations import ExpectedCompletion, expected_failures, unmet_expectations
+from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline
 from pytest_promptfmt.systems.lm_eval.scoring.regexes import BUDGET_SECONDS, within_budget
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question
@@ -52,27 +54,47 @@ Known = Mapping[str, Sequence[str]]
 
 
 def try_phrasings(
-    task: Task,
-    instances: Sequence[Instance],
-    *,
-    synthetic: bool = False,
-    told: Sequence[Told] = (),
-    known: Known | None = None,
+    scoring: Scoring, *, expected: Sequence[ExpectedCompletion] = (), known: Known | None = None
 ) -> Matrix:
-    """Return the verdict matrix of a generation task whose functions are bound, from its rendered docs.
+    """Return the verdict matrix of a generation task.
 
-    `synthetic` docs say little of what real answers look like: their own answers count only where the pipeline
-    accepts them without the delimiter. `told` are the user's own completions. `known` is the matrix accepted before:
-    near the time budget its verdict stands, so that another machine does not change it. Raises ScoringError or
-    RenderError for a task that cannot be scored at all.
+    Synthetic docs say little of what real answers look like: their own answers count only where the pipeline accepts
+    them without the delimiter. `expected` are the user's own completions. `known` is the matrix accepted before: near
+    the time budget its verdict counts, so that another machine does not change it. Raises ScoringError or RenderError
+    for a task that cannot be scored at all.
     """
-    return _Trial(Subject(task, instances, synthetic), told, known or {}).matrix()
+    return _Trial(Subject(scoring), expected, known or {}).matrix()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """What the battery made of a task: the matrix, the rows that fail unexpectedly, and wrong expectations."""
+
+    matrix: Matrix
+    failing: Sequence[Row]
+    problems: Sequence[str]
+    docs: str
+
+
+def try_answers(study: Study, known: Known | None = None) -> Tried:
+    """Return what the battery makes of a generation task; raises the PromptfmtError that stops it.
+
+    `known` are the verdicts that were accepted, which count where time is near the budget.
+    """
+    matrix = try_phrasings(study.scoring, expected=study.expected, known=known)
+    expected, failing = expected_failures(study.given), [row.id for row in matrix.failures]
+    return Tried(
+        matrix=matrix,
+        failing=[row for row in matrix.failures if row.id not in expected],
+        problems=unmet_expectations(expected, failing, [row.id for row in matrix.rows]),
+        docs=study.scoring.docs.origin,
+    )
 
 
 @dataclass(slots=True)
 class _Trial:
     subject: Subject
-    told: Sequence[Told]
+    expected: Sequence[ExpectedCompletion]
     known: Known
     cells: Cells = field(init=False)
     slow_metric: str = ""
@@ -92,14 +114,14 @@ class _Trial:
         self._ask_for_contract(answers)
         self._round_trips()
         self._own_answers(answers)
-        for one in self.told:
+        for one in self.expected:
             if one.pipeline not in (None, *names):
                 raise ScoringError(
                     f"the completion {one.id!r} is for the pipeline {one.pipeline!r}; there are {', '.join(names)}",
                     position=subject.task.position("filter_list"),
                     hint=did_you_mean(str(one.pipeline), names),
                 )
-            self._try_told(one)
+            self._try_expected(one)
         if answers.kind == "choice":
             for gold in self._golds(answers):
                 for phrasing in choice_phrasings(gold, prompt=subject.prompt):
@@ -191,7 +213,7 @@ class _Trial:
         stages = self.subject.chain.read(pipeline, text, doc, "the own answer")
         return problem_of(stages) or self._right_or(question, doc, stages.extracted, MISS)
 
-    def _try_told(self, one: Told) -> None:
+    def _try_expected(self, one: ExpectedCompletion) -> None:
         doc, question = self.subject.instances[one.doc].doc, self.subject.questions[one.doc]
         phrasing = Phrasing(id=one.id, kind="own", text=one.completion)
         for pipeline in self.subject.chain.pipelines:

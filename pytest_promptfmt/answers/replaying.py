@@ -13,11 +13,13 @@ from typing import Any, Final, Literal
 
 from pytest_promptfmt.answers.completions import Chain, Stages, is_nothing
 from pytest_promptfmt.answers.recordings import read_recording
-from pytest_promptfmt.answers.stop_checks import stops_of
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, TooSlowError
+from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.recorded import BadRecord, Recorded
 from pytest_promptfmt.core.task import UNSET, Doc, Task
+from pytest_promptfmt.study.scoring import Scoring, stops_of
+from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question, questions_of
 
@@ -172,6 +174,25 @@ def replayed(
     yield from reader.read(batch)
 
 
+class DocsByNumber:
+    """The docs of a task by their number, from 0; more are read when one of them is asked for."""
+
+    def __init__(self, scoring: Scoring, seconds: float) -> None:
+        self._task = scoring.task
+        self._docs: Sequence[Doc] = [instance.doc for instance in scoring.instances]
+        self._is_all = scoring.is_synthetic
+        self._seconds = seconds
+
+    def __call__(self, number: int) -> Doc | None:
+        """Return a doc, None where there is none; synthetic docs are only those that were made."""
+        while number >= len(self._docs) and not self._is_all:
+            count = max(number + 1, 4 * len(self._docs), _BATCH)
+            with time_limit(self._seconds, f"reading the docs of {self._task.id}"):
+                self._docs = load_docs(self._task, count=count, num_fewshot=0).evaluated
+            self._is_all = len(self._docs) < count
+        return self._docs[number] if 0 <= number < len(self._docs) else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Ready:
     """A record with its doc and what scoring needs of it."""
@@ -184,7 +205,7 @@ class _Ready:
 class _Reader:
     def __init__(self, task: Task, instances: Sequence[Instance], doc_of: DocOf) -> None:
         self._task = task
-        self._chain = Chain(task, stops_of(instances[0]) if instances else ())
+        self._chain = Chain(task, stops_of(instances))
         self._pipelines = [pipeline.name for pipeline in self._chain.pipelines]
         self._known = {None, *self._pipelines}
         self._doc_of = doc_of

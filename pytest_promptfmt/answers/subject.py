@@ -13,10 +13,10 @@ from typing import Any, Final
 from pytest_promptfmt.answers.answers import Answers
 from pytest_promptfmt.answers.completions import Chain, is_nothing
 from pytest_promptfmt.answers.phrasings import choice_phrasings, contract_sentences, number_phrasings
-from pytest_promptfmt.answers.stop_checks import stops_of
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import UNSET, Task
-from pytest_promptfmt.systems.lm_eval.scoring.results import Question, questions_of
+from pytest_promptfmt.study.scoring import Scoring
+from pytest_promptfmt.systems.lm_eval.scoring.results import Question
 
 _ASKED_IN_DEMO: Final = re.compile(r"(?i)answer is:?\s*\(?([^\s().]+)\)?|####\s*(\S+)|boxed\{([^{}]*)\}")
 SHORT_WORDS: Final = 8
@@ -27,18 +27,20 @@ SHORT_WORDS: Final = 8
 class Subject:
     """A task with its rendered docs, and everything that is read from them once."""
 
-    task: Task
-    instances: Sequence[Instance]
-    synthetic: bool
+    scoring: Scoring
+    task: Task = field(init=False)
+    instances: Sequence[Instance] = field(init=False)
+    synthetic: bool = field(init=False)
     chain: Chain = field(init=False)
-    questions: list[Question] = field(init=False)
+    questions: Sequence[Question] = field(init=False)
     prompt: str = field(init=False)
     prefix: str = field(init=False)
 
     def __post_init__(self) -> None:
+        self.task, self.instances = self.scoring.task, self.scoring.instances
+        self.synthetic, self.questions = self.scoring.is_synthetic, self.scoring.questions
+        self.chain = Chain(self.task, self.scoring.stops)
         first = self.instances[0]
-        self.chain = Chain(self.task, stops_of(first))
-        self.questions = questions_of(self.task, [instance.doc for instance in self.instances])
         spans = [span for span in first.prompts[0].spans if span.origin.shot is None]
         self.prompt = "".join(span.text for span in spans)
         self.prefix = "".join(span.text for span in spans if span.origin.part == "gen prefix")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.answers.replaying import Reading, Replay, Replayed, Result
+from pytest_promptfmt.answers.replaying import DocsByNumber, Reading, Replay, Replayed, Result, replayed
 from pytest_promptfmt.core.recorded import BadRecord
+from pytest_promptfmt.study import Study
 
 LISTED_RECORDS: Final = 10_000
 """Records up to which a transcript has a line for each."""
@@ -80,6 +82,19 @@ class Transcript:
         self._blocks.append(f"{first:,} to {self.replay.records:,}  {_counted(self._block)}  digest {digest}")
         self._block.clear()
         self._digest = hashlib.sha256()
+
+
+def transcribed(study: Study, path: Path, progress: Callable[[int], object]) -> Transcript:
+    """Return the verdicts of a recording of a task; raises the PromptfmtError that stops it.
+
+    `progress` is given how many bytes were read so far.
+    """
+    scoring = study.scoring
+    transcript = Transcript([pipeline.name for pipeline in scoring.pipelines])
+    docs = DocsByNumber(scoring, study.settings.time_limit)
+    for record in replayed(scoring.task, scoring.instances, path, docs, progress=progress):
+        transcript.add(record)
+    return transcript
 
 
 def _cell(reading: Reading | None) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_promptfmt.core.errors import SettingsError, TokenizerError, did_you_mean
+from pytest_promptfmt.chat.template_facts import TemplateFacts
+from pytest_promptfmt.chat.template_probes import template_facts
+from pytest_promptfmt.core.errors import Position, SettingsError, TokenizerError, did_you_mean
 from pytest_promptfmt.core.profile import OWN, Profile
 
 if TYPE_CHECKING:
@@ -16,12 +19,37 @@ _DEFAULT = "default"
 _TOOL_USE = "tool_use"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class LoadedProfile:
     """A profile whose chat template and special tokens are known, and its tokenizer, if it has one."""
 
     profile: Profile
     tokenizer: Tokenizer | None = None
+
+    @cached_property
+    def facts(self) -> TemplateFacts | None:
+        """Return the facts of the chat template; None without one, and for one that renders nothing."""
+        if self.profile.chat_template is None:
+            return None
+        facts = template_facts(self.profile)
+        return None if facts.failure else facts
+
+    def place(self, line: int | None = None) -> Position | None:
+        """Return a line of the chat template's file, else where the profile is defined, None for a built-in one."""
+        if self.profile.template_file is not None:
+            return Position(self.profile.template_file, line)
+        return self.profile.origin
+
+    def place_of(self, *texts: str) -> Position | None:
+        """Return the line of the chat template's file that holds one of the texts, as `place`."""
+        source = self.profile.chat_template or ""
+        found = [source.find(text) + len(text) - len(text.lstrip("\n")) for text in texts if text in source]
+        return self.place(source.count("\n", 0, min(found)) + 1 if found else None)
+
+    def line(self, number: int | None) -> str:
+        """Return a line of the chat template (from 1) without its indentation; empty where there is none."""
+        lines = (self.profile.chat_template or "").splitlines()
+        return lines[number - 1].strip() if number is not None and 0 < number <= len(lines) else ""
 
 
 def load_profile(profile: Profile, *, download: bool = False) -> LoadedProfile:

@@ -8,8 +8,9 @@ from typing import Final
 
 from pytest_promptfmt.checks.answers import without_delimiter
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
+from pytest_promptfmt.checks.views import question_message, shots_of
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
 
 _PUNCTUATION: Final = frozenset(".!?;,:…。！？")
 _OPENING: Final = frozenset("\"'“‘«([")
@@ -29,7 +30,7 @@ _SOME_WORD: Final = 5
 
 
 @check("PF706", "betrayed-gold", severity=Severity.WARNING, family=Family.ANSWERS)
-def betrayed_gold(view: TaskView) -> Iterator[Finding]:
+def betrayed_gold(study: Study) -> Iterator[Finding]:
     r"""Report a sign that only the gold choices have: blanks, case, punctuation, length, or a place in the prompt.
 
     Why: whoever sees the sign needs no knowledge. At least three docs must agree. Where a passage is to be read, its
@@ -56,13 +57,13 @@ def betrayed_gold(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3500 (mmlu_pro); eval-framework #81 (sciq with its passage).
 
     """
-    if len(view.real_instances) < 3 or view.task.output_type != "multiple_choice":
+    if len(study.real_instances) < 3 or study.task.output_type != "multiple_choice":
         return
     told, held = [], []
-    for instance in view.real_instances:
+    for instance in study.real_instances:
         scored = [request for request in instance.requests if request.continuation and request.prompt is not None]
-        golds = [without_delimiter(view, request.continuation) for request in scored if request.gold]
-        others = [without_delimiter(view, request.continuation) for request in scored if not request.gold]
+        golds = [without_delimiter(study, request.continuation) for request in scored if request.gold]
+        others = [without_delimiter(study, request.continuation) for request in scored if not request.gold]
         if len(golds) != 1 or len(others) < 2:
             return
         told.append((golds[0], others))
@@ -107,7 +108,7 @@ def _words(text: str) -> str:
 
 
 @check("PF709", "same-gold-position", severity=Severity.WARNING, family=Family.ANSWERS)
-def same_gold_position(view: TaskView) -> Iterator[Finding]:
+def same_gold_position(study: Study) -> Iterator[Finding]:
     r"""Report four or more demonstrations whose right answer is always the same.
 
     Why: the demonstrations teach "always B" as well as the task. Where they are fixed, choose them so that the right
@@ -148,9 +149,9 @@ def same_gold_position(view: TaskView) -> Iterator[Finding]:
     Real: hand-picked demonstrations of several benchmarks.
 
     """
-    if view.docs is None or view.docs.fewshot_kind != "given" or view.shots < 4:
+    if study.docs is None or study.docs.fewshot_kind != "given" or study.shots < 4:
         return
-    instances = view.instances if view.has_real_docs else view.instances[:1]
+    instances = study.instances if study.has_real_docs else study.instances[:1]
     answers = [shot.answer for instance in instances for shot in shots_of(instance)]
     if len(answers) >= 4 and len(set(answers)) == 1 and answers[0] and len(answers[0].strip()) <= 20:
         yield Finding(

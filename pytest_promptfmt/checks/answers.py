@@ -8,9 +8,10 @@ from itertools import pairwise
 from typing import Any, Final
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import TaskView, question_message
+from pytest_promptfmt.checks.views import question_message
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import replaced_rules
 
 _LETTERED: Final = re.compile(r"^\(?([A-Z])[.):]\s+(.+)$", re.M)
@@ -22,8 +23,8 @@ _PAST_LINES: Final = re.compile(
 """Two lines of options: the last label there is, and the character that comes after it."""
 
 
-@check("PF701", "gold-is-no-choice", severity=Severity.ERROR, family=Family.ANSWERS)
-def gold_is_no_choice(view: TaskView) -> Iterator[Finding]:
+@check("PF701", "gold-is-no-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
+def gold_is_no_choice(study: Study) -> Iterator[Finding]:
     """Report a doc of which no choice is right: the index is out of range, or the text is none of the choices.
 
     Why: lm-eval compares the target with the choices byte for byte and takes "none" for wrong. Labels that count from 1
@@ -40,16 +41,19 @@ def gold_is_no_choice(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #1216 (social_iqa), #2434 (catcola); pattern 1 of the eval-framework guide.
 
     """
-    if view.task.output_type != "multiple_choice":
+    if study.task.output_type != "multiple_choice":
         return
-    for instance in view.real_instances:
+    for instance in study.real_instances:
         if len(instance.prompts) != 1:
             continue
-        choices = choices_of(view, instance)
-        if not choices or any(request.gold for request in instance.requests):
-            continue
+        choices = choices_of(study, instance)
         target = instance.target
-        if isinstance(target, int):
+        lost = isinstance(target, list) and any(isinstance(one, int) and one >= len(choices) for one in target)
+        if not choices or (any(request.gold for request in instance.requests) and not lost):
+            continue
+        if lost:
+            message = "one of the gold indices is out of range"
+        elif isinstance(target, int):
             what = "a negative number, as in a split without labels" if target < 0 else "out of range"
             message = f"the gold index is {what}"
         elif isinstance(target, list) and not target:
@@ -59,14 +63,27 @@ def gold_is_no_choice(view: TaskView) -> Iterator[Finding]:
         yield Finding(
             message=message,
             saw=f"{target!r} for {choices!r}",
-            do="give the index from 0, or exactly the text of a choice",
+            do=_closest(target, choices) or "give the index from 0, or exactly the text of a choice",
             keys=("doc_to_target",),
             doc=instance.index,
         )
 
 
+def _closest(target: Any, choices: Sequence[str]) -> str | None:
+    """Return what to do about a target that is nearly a choice."""
+    if not isinstance(target, str):
+        return None
+    nearly = next((choice for choice in choices if choice.strip().casefold() == target.strip().casefold()), None)
+    if nearly is not None:
+        differ = "spaces" if nearly.strip() == target.strip() else "letter case"
+        return f"write target and choices the same: {nearly!r} differs only in {differ}"
+    if target.strip().isdigit():
+        return f"for the choice at that position give {target.strip()}|int: a text is looked up among the choices"
+    return None
+
+
 @check("PF702", "padded-target", severity=Severity.ERROR, family=Family.ANSWERS)
-def padded_target(view: TaskView) -> Iterator[Finding]:
+def padded_target(study: Study) -> Iterator[Finding]:
     r"""Report a gold answer that begins or ends with white space.
 
     Why: an extracted `7` never equals ` 7`. Where the target delimiter is a blank too, demonstrations show two.
@@ -84,17 +101,17 @@ def padded_target(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #1275 (gsm8k_cot), #3795 (fda).
 
     """
-    if not view.generates or view.has_own_scorer:
+    if not study.generates or study.has_own_scorer:
         return
-    is_exact = "exact_match" in (view.metrics or ("exact_match",))
-    is_doubled = view.task.target_delimiter[:1].isspace()
-    if not is_doubled and not view.task.filter_list:
+    is_exact = "exact_match" in (study.metrics or ("exact_match",))
+    is_doubled = study.task.target_delimiter[:1].isspace()
+    if not is_doubled and not study.task.filter_list:
         return  # the blank is the delimiter, and completions keep theirs
-    for instance in view.instances:
+    for instance in study.instances:
         target = instance.target
         if not isinstance(target, str) or "\n" in target.strip() or not target.strip():
             continue
-        if target[0].isspace() or (view.has_real_docs and target[-1].isspace()):
+        if target[0].isspace() or (study.has_real_docs and target[-1].isspace()):
             yield Finding(
                 message="the gold answer begins or ends with white space",
                 saw=target,
@@ -107,7 +124,7 @@ def padded_target(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF703", "padded-choice", severity=Severity.WARNING, family=Family.ANSWERS)
-def padded_choice(view: TaskView) -> Iterator[Finding]:
+def padded_choice(study: Study) -> Iterator[Finding]:
     r"""Report choices of which some begin or end with white space and others do not.
 
     Why: `A.  Adverse possession` beside `B. Implied` shows which option was edited by hand; in some data sets it is the
@@ -124,8 +141,8 @@ def padded_choice(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3500 (mmlu_pro).
 
     """
-    for instance in view.real_instances:
-        choices = choices_of(view, instance)
+    for instance in study.real_instances:
+        choices = choices_of(study, instance)
         padded = [choice for choice in choices if choice != choice.strip() and choice.strip()]
         if padded and len(padded) < len(choices):
             yield _padded(padded[0], instance.index, ("doc_to_choice",))
@@ -153,8 +170,8 @@ def _padded(choice: str, doc: int, keys: tuple[str, ...]) -> Finding:
     )
 
 
-@check("PF704", "blank-choice", severity=Severity.ERROR, family=Family.ANSWERS)
-def blank_choice(view: TaskView) -> Iterator[Finding]:
+@check("PF704", "blank-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
+def blank_choice(study: Study) -> Iterator[Finding]:
     r"""Report a choice without any visible character.
 
     Why: an empty continuation has the best likelihood there is. It wins, and every doc with it is wrong.
@@ -170,8 +187,8 @@ def blank_choice(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #1760 (m_arc with four options).
 
     """
-    for instance in view.instances:
-        choices = choices_of(view, instance)
+    for instance in study.instances:
+        choices = choices_of(study, instance)
         if any(not choice.strip() for choice in choices):
             yield Finding(
                 message="a choice without any visible character",
@@ -182,8 +199,8 @@ def blank_choice(view: TaskView) -> Iterator[Finding]:
             )
 
 
-@check("PF705", "same-choices", severity=Severity.ERROR, family=Family.ANSWERS)
-def same_choices(view: TaskView) -> Iterator[Finding]:
+@check("PF705", "same-choices", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
+def same_choices(study: Study) -> Iterator[Finding]:
     r"""Report two choices that are the same, or differ only in case or white space.
 
     Why: two equal candidates have equal scores; if one of them is the gold, the first one wins whatever the model
@@ -200,12 +217,12 @@ def same_choices(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3735 (gpqa: options became equal when brackets were cut out).
 
     """
-    for instance in view.instances if isinstance(view.written.doc_to_choice, list) else view.real_instances:
-        choices = choices_of(view, instance)
+    for instance in study.instances if isinstance(study.written.doc_to_choice, list) else study.real_instances:
+        choices = choices_of(study, instance)
         bare = [" ".join(choice.casefold().split()) for choice in choices]
         if len(set(bare)) < len(bare):
             same = len(set(choices)) < len(choices)
-            if not same and view.has_own_scorer:
+            if not same and study.has_own_scorer:
                 return  # it may well add up what `yes` and `Yes` get
             yield Finding(
                 message="two choices are the same" if same else "two choices differ only in case or white space",
@@ -218,7 +235,7 @@ def same_choices(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF707", "letters-shown-texts-scored", severity=Severity.WARNING, family=Family.ANSWERS)
-def letters_shown(view: TaskView) -> Iterator[Finding]:
+def letters_shown(study: Study) -> Iterator[Finding]:
     r"""Report options that are listed with letters while their texts are scored.
 
     Why: after `A. Femur` … `Answer:` a model answers with a letter. Scoring the texts compares continuations that
@@ -236,11 +253,11 @@ def letters_shown(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness before 0.4.0 (mmlu_original).
 
     """
-    if view.task.output_type != "multiple_choice":
+    if study.task.output_type != "multiple_choice":
         return
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         message = question_message(instance)
-        choices = [choice.strip() for choice in choices_of(view, instance)]
+        choices = [choice.strip() for choice in choices_of(study, instance)]
         if message is None or len(choices) < 2:
             return
         listed = {letter: text.strip() for letter, text in _LETTERED.findall(message.text)}
@@ -257,7 +274,7 @@ def letters_shown(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF708", "labels-past-z", severity=Severity.ERROR, family=Family.ANSWERS)
-def labels_past_z(view: TaskView) -> Iterator[Finding]:
+def labels_past_z(study: Study) -> Iterator[Finding]:
     r"""Report labels that ran past Z or 9 into punctuation: `[`, `\`, `{`, `:`.
 
     Why: what follows Z or 9 in the table of characters is no letter and no digit. Options 27 and up, or 10 and up, get
@@ -276,10 +293,10 @@ def labels_past_z(view: TaskView) -> Iterator[Finding]:
     Real: formats that label by `chr(65 + i)`. What HELM does alike, PF156 tells.
 
     """
-    if "PF708" in replaced_rules(view.task):
+    if "PF708" in replaced_rules(study.task):
         return
-    for instance in view.instances:
-        choices = [choice.strip() for choice in choices_of(view, instance)]
+    for instance in study.instances:
+        choices = [choice.strip() for choice in choices_of(study, instance)]
         if any(pair in _PAST for pair in pairwise(choices)):
             yield _past(" ".join(choices[-6:]), ("doc_to_choice",), instance.index)
             return
@@ -301,7 +318,7 @@ def _past(saw: str, keys: tuple[str, ...], doc: int) -> Finding:
 
 
 @check("PF710", "more-answers-are-right", severity=Severity.WARNING, family=Family.ANSWERS)
-def more_answers_are_right(view: TaskView) -> Iterator[Finding]:
+def more_answers_are_right(study: Study) -> Iterator[Finding]:
     r"""Report one right answer where the doc marks several of the same choices as right.
 
     Why: a model that prefers the second right answer is scored as wrong. Data sets with several right answers have a
@@ -325,10 +342,10 @@ def more_answers_are_right(view: TaskView) -> Iterator[Finding]:
     Real: eval-framework #81 (truthfulqa with several right answers).
 
     """
-    if view.has_own_scorer:
+    if study.has_own_scorer:
         return
-    for instance in view.real_instances:
-        choices = [choice.strip() for choice in choices_of(view, instance)]
+    for instance in study.real_instances:
+        choices = [choice.strip() for choice in choices_of(study, instance)]
         golds = [request for request in instance.requests if request.prompt is not None and request.gold]
         if len(choices) < 2 or len(golds) != 1:
             continue
@@ -356,17 +373,17 @@ def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[in
     return None
 
 
-def choices_of(view: TaskView, instance: Instance) -> Sequence[str]:
+def choices_of(study: Study, instance: Instance) -> Sequence[str]:
     """Return the texts that are scored for the one prompt of a doc, without their delimiter."""
-    if view.task.output_type != "multiple_choice" or len(instance.prompts) != 1:
+    if study.task.output_type != "multiple_choice" or len(instance.prompts) != 1:
         return ()
     return [
-        without_delimiter(view, request.continuation)
+        without_delimiter(study, request.continuation)
         for request in instance.requests
         if request.prompt is not None and isinstance(request.continuation, str)
     ]
 
 
-def without_delimiter(view: TaskView, continuation: Any) -> str:
+def without_delimiter(study: Study, continuation: Any) -> str:
     """Return a continuation as the choice that it is made of."""
-    return str(continuation).removeprefix(view.task.target_delimiter)
+    return str(continuation).removeprefix(study.task.target_delimiter)

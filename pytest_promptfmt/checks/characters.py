@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import TaskView, continuations
+from pytest_promptfmt.checks.views import continuations
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
 
 _INVISIBLE: Final = re.compile("[\u200b\u2060\ufeff\u00ad\u202a-\u202e\u2066-\u2069]")
 _NARROW: Final = re.compile("[\u00a0\u202f\u2009]")
@@ -19,7 +20,7 @@ _LATIN: Final = re.compile(r"[A-Za-z]")
 
 
 @check("PF312", "carriage-return", severity=Severity.WARNING, family=Family.TOKENS)
-def carriage_return(view: TaskView) -> Iterator[Finding]:
+def carriage_return(study: Study) -> Iterator[Finding]:
     r"""Report a prompt with the line ends of Windows, which come from the data.
 
     Why: a carriage return is a token of its own, or changes the token of the line break; every line of such a doc looks
@@ -40,7 +41,7 @@ def carriage_return(view: TaskView) -> Iterator[Finding]:
     Real: betalgo/openai #145 (64 and 68 tokens); google/dotprompt PR #256.
 
     """
-    for instance in view.real_instances:
+    for instance in study.real_instances:
         for prompt in instance.prompts:
             at = prompt.text.find("\r")
             if at >= 0:
@@ -58,7 +59,7 @@ def carriage_return(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF313", "invisible-character", severity=Severity.WARNING, family=Family.TOKENS)
-def invisible_character(view: TaskView) -> Iterator[Finding]:
+def invisible_character(study: Study) -> Iterator[Finding]:
     r"""Report a character that nobody sees in a template or a choice: zero-width, byte order mark, change of direction.
 
     Why: it is a token of its own in the middle of a word, and makes two texts differ that look the same. Blanks that
@@ -75,7 +76,7 @@ def invisible_character(view: TaskView) -> Iterator[Finding]:
     Real: a zero-width blank in a label is part of several reports about answers that never match.
 
     """
-    for keys, text in view.strings:
+    for keys, text in study.strings:
         invisible = _INVISIBLE.search(text)
         narrow = _NARROW.search(text)
         found = invisible or narrow
@@ -95,7 +96,7 @@ def invisible_character(view: TaskView) -> Iterator[Finding]:
                 keys=keys,
                 severity=Severity.INFO,
             )
-    for instance in view.real_instances:
+    for instance in study.real_instances:
         for text in continuations(instance):
             found = _INVISIBLE.search(text)
             if found is not None and len(text) <= _SHORT:
@@ -110,7 +111,7 @@ def invisible_character(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF314", "look-alike-letters", severity=Severity.WARNING, family=Family.TOKENS)
-def look_alike_letters(view: TaskView) -> Iterator[Finding]:
+def look_alike_letters(study: Study) -> Iterator[Finding]:
     r"""Report labels of which one is a Cyrillic or Greek letter that looks like a Latin one, and the others are Latin.
 
     Why: `А` and `A` look the same and share no token. The label is rare where it stands, and never equals what a model
@@ -127,7 +128,7 @@ def look_alike_letters(view: TaskView) -> Iterator[Finding]:
     Real: labels of translated multiple-choice tasks, typed in part by hand.
 
     """
-    for instance in view.instances:
+    for instance in study.instances:
         texts = [text.strip() for text in continuations(instance)]
         labels = [text for text in texts if 0 < len(text) <= 3]
         if len(labels) < len(texts):

@@ -8,10 +8,10 @@ from typing import Final
 
 from jinja2.exceptions import TemplateError
 
-from pytest_promptfmt.checks.profile_views import ProfileView
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Message, Span
+from pytest_promptfmt.study import ProfileView
 
 _INDENTED: Final = re.compile(r"[\r\n]*(?:[ ]{2,}|\t)(?=\S)")
 _SAID: Final = 60
@@ -102,7 +102,7 @@ def turns_refused(view: ProfileView) -> Iterator[Finding]:
         message="the chat template refuses the turns of this task",
         saw=str(cause)[:_SAID],
         do="show demonstrations as text in one turn (fewshot_as_turns: false), or give each an answer",
-        keys=("fewshot_config",) if view.task.shots else ("doc_to_text",),
+        keys=("fewshot_config",) if view.study.shots else ("doc_to_text",),
     )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.checks.profile_views import TemplateView
+from pytest_promptfmt.chat.profile_loading import LoadedProfile
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 
@@ -14,7 +14,7 @@ _SAID: Final = 80
 
 
 @check("PF401", "default-system-text", severity=Severity.WARNING, family=Family.CHAT, scope="template")
-def default_system_text(view: TemplateView) -> Iterator[Finding]:
+def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template that writes a system text of its own when no system message is given.
 
     Why: every task without a description is then asked under instructions that no task file shows, and a task with one
@@ -40,18 +40,18 @@ def default_system_text(view: TemplateView) -> Iterator[Finding]:
     Real: aprender #3990, lmdeploy PR #3475, LlamaFactory PR #10772.
 
     """
-    facts = view.facts
-    if facts is not None and facts.default_system and not view.profile.system_instruction:
+    facts = loaded.facts
+    if facts is not None and facts.default_system and not loaded.profile.system_instruction:
         yield Finding(
             message="the chat template writes a system text of its own when none is given",
             saw=facts.default_system[:_SAID],
             do="give the profile a system_instruction of its own, or know that this text is in every prompt",
-            position=view.place_of(re.split(r"[.!?,]", facts.default_system)[0][:30]),
+            position=loaded.place_of(re.split(r"[.!?,]", facts.default_system)[0][:30]),
         )
 
 
 @check("PF402", "date-in-prompt", severity=Severity.WARNING, family=Family.CHAT, scope="template")
-def date_in_prompt(view: TemplateView) -> Iterator[Finding]:
+def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template that writes today's date; as info one that writes a fixed date.
 
     Why: this plugin pins the clock, a real run does not: its prompts differ from one day to the next, and so do its
@@ -79,7 +79,7 @@ def date_in_prompt(view: TemplateView) -> Iterator[Finding]:
     Real: sglang #3296, text-generation-webui PR #6692, llama.cpp #12729.
 
     """
-    facts = view.facts
+    facts = loaded.facts
     if facts is None:
         return
     if facts.follows_clock:
@@ -87,20 +87,20 @@ def date_in_prompt(view: TemplateView) -> Iterator[Finding]:
             message="the chat template writes today's date: a real run has other prompts every day",
             saw=", ".join(facts.dates),
             do="give the date as a template argument where the template takes one, here and in the real run",
-            position=view.place_of("strftime_now"),
+            position=loaded.place_of("strftime_now"),
         )
-    elif facts.dates and not view.profile.template_args:
+    elif facts.dates and not loaded.profile.template_args:
         yield Finding(
             message="the chat template writes a fixed date",
             saw=", ".join(facts.dates),
             do="know that the model is told this date, whatever the day is",
-            position=view.place_of(facts.dates[0]),
+            position=loaded.place_of(facts.dates[0]),
             severity=Severity.INFO,
         )
 
 
 @check("PF403", "reasoning-cut-from-history", severity=Severity.INFO, family=Family.CHAT, scope="template")
-def reasoning_cut_from_history(view: TemplateView) -> Iterator[Finding]:
+def reasoning_cut_from_history(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template that cuts `<think>…</think>` out of earlier answers.
 
     Why: reasoning models are meant to forget what they thought. Demonstrations that show reasoning in such marks are
@@ -122,17 +122,17 @@ def reasoning_cut_from_history(view: TemplateView) -> Iterator[Finding]:
     Real: ollama #10448, verl #6854, prime-rl #1334.
 
     """
-    facts = view.facts
+    facts = loaded.facts
     if facts is not None and not facts.keeps_think:
         yield Finding(
             message="the chat template cuts <think>…</think> out of earlier answers",
             do="write the reasoning of demonstrations without these marks, if it is to be seen",
-            position=view.place_of("</think>"),
+            position=loaded.place_of("</think>"),
         )
 
 
 @check("PF404", "answer-begins-elsewhere", severity=Severity.WARNING, family=Family.CHAT, scope="template")
-def answer_begins_elsewhere(view: TemplateView) -> Iterator[Finding]:
+def answer_begins_elsewhere(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template whose finished answers do not begin as the prompt for the next one ends.
 
     Why: demonstrations are shown in the form of finished answers. When the prompt for an answer ends otherwise, with
@@ -157,7 +157,7 @@ def answer_begins_elsewhere(view: TemplateView) -> Iterator[Finding]:
     Real: tinker-cookbook PR #142, TRL PR #3522 and most templates of reasoning models.
 
     """
-    facts = view.facts
+    facts = loaded.facts
     if facts is None or facts.answer in ("fits", "refused"):
         return
     if facts.answer == "gap":
@@ -167,7 +167,7 @@ def answer_begins_elsewhere(view: TemplateView) -> Iterator[Finding]:
             message=f"a finished answer has {what} between the generation prompt and its own text",
             saw=facts.answer_gap,
             do=_against(facts.answer_gap),
-            position=view.place(),
+            position=loaded.place(),
             severity=Severity.INFO if is_blank else None,
         )
         return
@@ -175,7 +175,7 @@ def answer_begins_elsewhere(view: TemplateView) -> Iterator[Finding]:
         message="a finished answer does not begin as the generation prompt ends",
         saw=(facts.generation_prompt or "")[-_SAID:],
         do=_against(facts.generation_prompt or ""),
-        position=view.place_of("add_generation_prompt"),
+        position=loaded.place_of("add_generation_prompt"),
     )
 
 
@@ -186,7 +186,7 @@ def _against(text: str) -> str:
 
 
 @check("PF405", "history-rewritten", severity=Severity.INFO, family=Family.CHAT, scope="template")
-def history_rewritten(view: TemplateView) -> Iterator[Finding]:
+def history_rewritten(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template that writes the beginning of a conversation otherwise once it has gone on.
 
     Why: a longer conversation should begin with the text of its own beginning. Where it does not, an engine cannot
@@ -208,17 +208,17 @@ def history_rewritten(view: TemplateView) -> Iterator[Finding]:
     Real: verifiers PR #476, ART #726.
 
     """
-    facts = view.facts
+    facts = loaded.facts
     if facts is not None and not facts.keeps_prefix:
         yield Finding(
             message="the chat template rewrites earlier turns once the conversation goes on",
             do="look for what the template does to the last turn only",
-            position=view.place_of("loop.last"),
+            position=loaded.place_of("loop.last"),
         )
 
 
 @check("PF410", "answer-not-closed", severity=Severity.INFO, family=Family.CHAT, scope="template")
-def answer_not_closed(view: TemplateView) -> Iterator[Finding]:
+def answer_not_closed(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template that writes no end after a finished answer.
 
     Why: a model trained on such text does not learn to stop; in demonstrations only the next turn's marker says that an
@@ -239,11 +239,11 @@ def answer_not_closed(view: TemplateView) -> Iterator[Finding]:
     Real: axolotl PR #2710, #1608; TRL PR #6044.
 
     """
-    facts = view.facts
+    facts = loaded.facts
     if facts is not None and facts.answer != "refused" and not facts.closes_answer:
         yield Finding(
             message="no token says that a finished answer is over",
             saw=facts.answer_end,
             do="know that only the next turn ends an answer",
-            position=view.place(),
+            position=loaded.place(),
         )

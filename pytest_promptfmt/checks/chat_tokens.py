@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.chat.conversation import render_messages
-from pytest_promptfmt.checks.profile_views import TemplateView, ends_every_text, shown_tokens
+from pytest_promptfmt.chat.profile_loading import LoadedProfile
 from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import shown_tokens
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study.profile_view import ends_every_text
 from pytest_promptfmt.tokens import Tokenizer
 from pytest_promptfmt.tokens.encoding import encode_pairs
 
@@ -28,7 +30,7 @@ _PROBES: Final = (
 
 
 @check("PF413", "marker-is-plain-text", severity=Severity.ERROR, family=Family.CHAT, scope="template")
-def marker_is_plain_text(view: TemplateView) -> Iterator[Finding]:
+def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report control marks of the chat template that are ordinary text for the tokenizer.
 
     Why: `<|im_start|>` is one token for the model that was trained with it and six for any other. Template and
@@ -47,7 +49,7 @@ def marker_is_plain_text(view: TemplateView) -> Iterator[Finding]:
     Real: gpt2 with ChatML has no control token at all in its prompts.
 
     """
-    facts, tokenizer = view.facts, view.tokenizer
+    facts, tokenizer = loaded.facts, loaded.tokenizer
     if facts is None or tokenizer is None:
         return
     marks = [mark for mark in facts.markers if _CONTROL.fullmatch(mark)]
@@ -59,13 +61,13 @@ def marker_is_plain_text(view: TemplateView) -> Iterator[Finding]:
             message=f"{'the' if are_all else 'some'} control marks of the template are plain text for the tokenizer",
             saw=f"{plain[0]} is {count} tokens" + (f"; so are {', '.join(plain[1:4])}" if plain[1:] else ""),
             do="take the chat template and the tokenizer from the same model",
-            position=view.place_of(plain[0]),
+            position=loaded.place_of(plain[0]),
             severity=None if are_all else Severity.INFO,
         )
 
 
 @check("PF414", "bos-twice", severity=Severity.ERROR, family=Family.CHAT, scope="template")
-def bos_twice(view: TemplateView) -> Iterator[Finding]:
+def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat prompt that begins with two BOS tokens: the template writes one, the tokenizer adds another.
 
     Why: no model was trained on two. lm-eval looks whether the text begins with BOS and then adds none; where blanks
@@ -87,29 +89,29 @@ def bos_twice(view: TemplateView) -> Iterator[Finding]:
     Real: llama-cpp-python #1501; open-r1 PR #462; reward-bench #164; LiveCodeBench PR #146.
 
     """
-    facts, tokenizer = view.facts, view.tokenizer
+    facts, tokenizer = loaded.facts, loaded.tokenizer
     bos = tokenizer.bos_token_id if tokenizer is not None else None
     if facts is None or tokenizer is None or bos is None or bos == tokenizer.eos_token_id:
         return
-    ids = _prompt_ids(view, tokenizer)
+    ids = _prompt_ids(loaded, tokenizer)
     if ids.count(bos) > 1:
         yield Finding(
             message="chat prompts have BOS twice: the template writes it and the tokenizer adds it",
             saw=shown_tokens(tokenizer, ids[:6]),
             do="let the template begin with BOS, and encode what it writes without special tokens",
-            position=view.place_of("bos_token"),
+            position=loaded.place_of("bos_token"),
         )
     elif facts.bos and tokenizer.ids("red")[:1] == (bos,):
         yield Finding(
             message="the chat template writes BOS and the tokenizer would add another",
             do="encode what the template writes with add_special_tokens=False",
-            position=view.place_of("bos_token"),
+            position=loaded.place_of("bos_token"),
             severity=Severity.INFO,
         )
 
 
 @check("PF415", "bos-missing", severity=Severity.INFO, family=Family.CHAT, scope="template")
-def bos_missing(view: TemplateView) -> Iterator[Finding]:
+def bos_missing(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template without BOS for a tokenizer that puts one before every text.
 
     Why: what a template has written is usually encoded without special tokens; the model then gets no BOS, and some
@@ -128,21 +130,21 @@ def bos_missing(view: TemplateView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3333, PR #1465; llama.cpp PR #7107.
 
     """
-    facts, tokenizer = view.facts, view.tokenizer
+    facts, tokenizer = loaded.facts, loaded.tokenizer
     bos = tokenizer.bos_token_id if tokenizer is not None else None
     if facts is None or tokenizer is None or bos is None or tokenizer.ids("red")[:1] != (bos,):
         return
-    if bos not in tokenizer.ids(_prompt(view), add_special_tokens=False):
+    if bos not in tokenizer.ids(_prompt(loaded), add_special_tokens=False):
         yield Finding(
             message="the tokenizer puts BOS before every text, and the chat template writes none",
-            saw=_prompt(view)[:40],
+            saw=_prompt(loaded)[:40],
             do="begin the template with {{ bos_token }}, if the model's own does",
-            position=view.place(1),
+            position=loaded.place(1),
         )
 
 
 @check("PF417", "end-token-scored", severity=Severity.ERROR, family=Family.TOKENS, scope="template")
-def end_token_scored(view: TemplateView) -> Iterator[Finding]:
+def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a tokenizer that ends every text with a token of its own, where prompt and answer are encoded together.
 
     Why: `split: lm-eval` cuts the whole at the length of the prompt alone, which has the end token as well: what is
@@ -161,7 +163,7 @@ def end_token_scored(view: TemplateView) -> Iterator[Finding]:
     Real: lm-eval 0.4.13 splits T5 and other encoder-decoder models pairwise for this reason.
 
     """
-    tokenizer, profile = view.tokenizer, view.profile
+    tokenizer, profile = loaded.tokenizer, loaded.profile
     if tokenizer is None or profile.split != "lm-eval" or profile.mode == "generate":
         return
     if ends_every_text(tokenizer):
@@ -174,7 +176,7 @@ def end_token_scored(view: TemplateView) -> Iterator[Finding]:
 
 
 @check("PF416", "lossy-tokenizer", severity=Severity.WARNING, family=Family.TOKENS, scope="template")
-def lossy_tokenizer(view: TemplateView) -> Iterator[Finding]:
+def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report what a tokenizer does not tell apart: line breaks, runs of blanks, capitals, accents.
 
     Why: without line breaks a list of options is one line for the model, and code is not code. Composed and detached
@@ -193,7 +195,7 @@ def lossy_tokenizer(view: TemplateView) -> Iterator[Finding]:
     Real: transformers #6150 (T5 drops line breaks); sentencepiece #208; llama.cpp #6980.
 
     """
-    tokenizer = view.tokenizer
+    tokenizer = loaded.tokenizer
     if tokenizer is None:
         return
     for what, text, same, severity in _PROBES:
@@ -202,13 +204,13 @@ def lossy_tokenizer(view: TemplateView) -> Iterator[Finding]:
                 message=f"the tokenizer does not keep {what}",
                 saw=f"{text} and {same} are the same tokens",
                 do="know that the model cannot see them",
-                position=view.profile.origin,
+                position=loaded.profile.origin,
                 severity=severity,
             )
 
 
 @check("PF418", "file-unlike-auto-tokenizer", severity=Severity.INFO, family=Family.TOKENS, scope="template")
-def file_unlike_auto_tokenizer(view: TemplateView) -> Iterator[Finding]:
+def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a `tokenizer.json` that gives other tokens by itself than AutoTokenizer makes of its folder.
 
     Why: many classes of transformers take only vocabulary and merges from the file and build the rest themselves.
@@ -243,7 +245,7 @@ def file_unlike_auto_tokenizer(view: TemplateView) -> Iterator[Finding]:
     Real: transformers #45488, #45701; the files of Llama 2 and Phi-3 mini.
 
     """
-    tokenizer = view.tokenizer
+    tokenizer = loaded.tokenizer
     if tokenizer is None or not tokenizer.raw_ids:
         return
     text = min(tokenizer.raw_ids, key=lambda text: (text != " A", len(text), text))
@@ -253,18 +255,18 @@ def file_unlike_auto_tokenizer(view: TemplateView) -> Iterator[Finding]:
         saw=f'"{text}" is {shown_tokens(tokenizer, tokenizer.ids(text))}, and by the file alone '
         f"{shown_tokens(tokenizer, tokenizer.raw_ids[text])}" + (f"; so with {count - 1} more texts" * (count > 1)),
         do="compare the tokens of such an engine with those in the snapshots",
-        position=view.profile.origin,
+        position=loaded.profile.origin,
     )
 
 
-def _prompt(view: TemplateView) -> str:
-    return render_messages(view.profile, [{"role": "user", "content": "red"}])
+def _prompt(loaded: LoadedProfile) -> str:
+    return render_messages(loaded.profile, [{"role": "user", "content": "red"}])
 
 
-def _prompt_ids(view: TemplateView, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _prompt_ids(loaded: LoadedProfile, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return a chat prompt in tokens, special tokens added as the profile's split does."""
     try:
-        (pair,) = encode_pairs(tokenizer, [(_prompt(view), "x")], split=view.profile.split)
+        (pair,) = encode_pairs(tokenizer, [(_prompt(loaded), "x")], split=loaded.profile.split)
     except PromptfmtError:
         return ()
     return pair.context_ids

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
-from pytest_promptfmt.checks.profile_views import ProfileView, Scored, shown_tokens
 from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import shown_tokens
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import ProfileView
+from pytest_promptfmt.study.profile_view import ScoredContinuation
 from pytest_promptfmt.tokens import Tokenizer
 
 _LABEL: Final = 3
@@ -132,7 +134,7 @@ def choice_begins_another(view: ProfileView) -> Iterator[Finding]:
     tokenizer = view.tokenizer
     if tokenizer is None:
         return
-    metrics = view.task.metrics
+    metrics = view.study.metrics
     is_normed = not metrics or any(metric in _NORMED for metric in metrics)
     for choices in view.scored:
         for one, other in combinations(_of_one_prompt(choices), 2):
@@ -276,7 +278,7 @@ def spelled_in_bytes(view: ProfileView) -> Iterator[Finding]:
     tokenizer = view.tokenizer
     if tokenizer is None:
         return
-    worst: tuple[float, Scored] | None = None
+    worst: tuple[float, ScoredContinuation] | None = None
     for choices in view.scored:
         for scored in choices:
             share = _share_of_bytes(tokenizer, scored)
@@ -290,13 +292,13 @@ def spelled_in_bytes(view: ProfileView) -> Iterator[Finding]:
             else "an answer holds single bytes",
             saw=f"{scored.continuation[:24]}: {_tokens(tokenizer, scored)}",
             do="score letters instead of texts for such models",
-            keys=("doc_to_choice",) if view.task.config.get("doc_to_choice") is not None else ("doc_to_target",),
+            keys=("doc_to_choice",) if view.study.config.get("doc_to_choice") is not None else ("doc_to_target",),
             doc=scored.instance.index,
             severity=None if share > 0.5 and not tokenizer.is_archetype else Severity.INFO,
         )
 
 
-def _label_lists(view: ProfileView) -> Iterator[Sequence[Scored]]:
+def _label_lists(view: ProfileView) -> Iterator[Sequence[ScoredContinuation]]:
     """Yield the choices of each doc where all are labels: `A`, `(B)`, `10`."""
     for choices in view.scored:
         of_one = _of_one_prompt(choices)
@@ -305,11 +307,11 @@ def _label_lists(view: ProfileView) -> Iterator[Sequence[Scored]]:
             yield of_one
 
 
-def _of_one_prompt(choices: Sequence[Scored]) -> Sequence[Scored]:
+def _of_one_prompt(choices: Sequence[ScoredContinuation]) -> Sequence[ScoredContinuation]:
     return [scored for scored in choices if scored.request.prompt == choices[0].request.prompt]
 
 
-def _blank_ids(tokenizer: Tokenizer, scored: Scored) -> tuple[int, ...]:
+def _blank_ids(tokenizer: Tokenizer, scored: ScoredContinuation) -> tuple[int, ...]:
     """Return the ids before the first visible token."""
     for number, token in enumerate(scored.ids):
         if tokenizer.decode([token]).strip():
@@ -317,11 +319,11 @@ def _blank_ids(tokenizer: Tokenizer, scored: Scored) -> tuple[int, ...]:
     return ()
 
 
-def _tokens(tokenizer: Tokenizer, scored: Scored) -> str:
+def _tokens(tokenizer: Tokenizer, scored: ScoredContinuation) -> str:
     return shown_tokens(tokenizer, scored.ids[:_TOKENS])
 
 
-def _share_of_bytes(tokenizer: Tokenizer, scored: Scored) -> float:
+def _share_of_bytes(tokenizer: Tokenizer, scored: ScoredContinuation) -> float:
     """Return how much of the text is spelled by tokens that hold no whole characters."""
     alphabet = tokenizer.alphabet
     pieces = [tokenizer.piece(token) or "" for token in scored.ids]

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import FileView, TaskView
+from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import did_you_mean, display_path
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.systems.lm_eval.functions import functions_of
 
@@ -60,7 +61,7 @@ def repeated_key(view: FileView) -> Iterator[Finding]:
 
 
 @check("PF102", "not-text", severity=Severity.ERROR, family=Family.CONFIG)
-def not_text(view: TaskView) -> Iterator[Finding]:
+def not_text(study: Study) -> Iterator[Finding]:
     """Report choices that YAML read as something other than text: `no`, `012`, `2024-01-01`.
 
     Why: in YAML 1.1 the words yes, no, on and off are true and false, `012` is ten, and dates are dates. lm-eval either
@@ -79,7 +80,7 @@ def not_text(view: TaskView) -> Iterator[Finding]:
     Real: the Norway problem of YAML; here it would hit every yes/no task that forgets the quotes.
 
     """
-    choices = view.written.doc_to_choice
+    choices = study.written.doc_to_choice
     values = choices.items() if isinstance(choices, dict) else enumerate(choices) if isinstance(choices, list) else ()
     for number, choice in values:
         if not isinstance(choice, str):
@@ -92,7 +93,7 @@ def not_text(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF103", "overwritten-by-format", severity=Severity.WARNING, family=Family.CONFIG)
-def overwritten_by_format(view: TaskView) -> Iterator[Finding]:
+def overwritten_by_format(study: Study) -> Iterator[Finding]:
     r"""Report a key that the author wrote and the format replaced.
 
     Why: a format decides the layout. A `target_delimiter` or `doc_to_text` beside it reads as if it counted.
@@ -111,7 +112,7 @@ def overwritten_by_format(view: TaskView) -> Iterator[Finding]:
     Real: the proposal for formats in lm-evaluation-harness leaves open which of the two wins.
 
     """
-    for overwritten in getattr(view.task, "overwritten", ()):
+    for overwritten in getattr(study.task, "overwritten", ()):
         yield Finding(
             message=f"the format replaces {overwritten.key}, which the task writes out",
             saw=str(overwritten.written),
@@ -122,7 +123,7 @@ def overwritten_by_format(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF104", "missing-function", severity=Severity.ERROR, family=Family.CONFIG)
-def missing_function(view: TaskView) -> Iterator[Finding]:
+def missing_function(study: Study) -> Iterator[Finding]:
     """Report a `!function` whose file beside the YAML does not define it.
 
     Why: lm-eval finds out when it builds the task. Metrics, filters and result functions are not needed to render
@@ -148,7 +149,7 @@ def missing_function(view: TaskView) -> Iterator[Finding]:
     longer loaded.
 
     """
-    for function in functions_of(view.written):
+    for function in functions_of(study.written):
         file = function.directory / f"{function.module.replace('.', '/')}.py"
         names = _names_in(file)
         if names is not None and function.name not in names:
@@ -211,7 +212,7 @@ def unseen_suffix(view: FileView) -> Iterator[Finding]:
 
 
 @check("PF106", "unused-generation-arguments", severity=Severity.INFO, family=Family.CONFIG)
-def unused_generation_arguments(view: TaskView) -> Iterator[Finding]:
+def unused_generation_arguments(study: Study) -> Iterator[Finding]:
     """Report `generation_kwargs` of a task that generates nothing.
 
     Why: they are looked at for `output_type: generate_until` alone. Left over from another task they mislead readers.
@@ -228,17 +229,17 @@ def unused_generation_arguments(view: TaskView) -> Iterator[Finding]:
     Real: several multiple-choice tasks of lm-evaluation-harness 0.4.13.
 
     """
-    if not view.generates and view.task.generation_kwargs:
+    if not study.generates and study.task.generation_kwargs:
         yield Finding(
             message="generation_kwargs have no effect: the task does not generate",
-            saw=str(dict(view.task.generation_kwargs)),
+            saw=str(dict(study.task.generation_kwargs)),
             do="remove them, or set output_type: generate_until",
             keys=("generation_kwargs",),
         )
 
 
 @check("PF107", "unknown-own-key", severity=Severity.ERROR, family=Family.CONFIG)
-def unknown_own_key(view: TaskView) -> Iterator[Finding]:
+def unknown_own_key(study: Study) -> Iterator[Finding]:
     """Report a key of `metadata.promptfmt` that this plugin does not know.
 
     Why: lm-eval accepts anything under `metadata`, so that nobody else notices the mistake.
@@ -261,9 +262,9 @@ def unknown_own_key(view: TaskView) -> Iterator[Finding]:
     Real: a mistyped key of this kind would make a task test made-up docs.
 
     """
-    system = known_systems().get(view.task.system)
+    system = known_systems().get(study.task.system)
     known = (*_OWN_KEYS, *(system.metadata_keys if system is not None else ()))
-    for key in view.task.own_metadata:
+    for key in study.task.own_metadata:
         if key not in known:
             yield Finding(
                 message="a key of metadata.promptfmt that is not known",
@@ -274,7 +275,7 @@ def unknown_own_key(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF108", "overruled-by-library-prompt", severity=Severity.WARNING, family=Family.CONFIG)
-def overruled_by_prompt(view: TaskView) -> Iterator[Finding]:
+def overruled_by_prompt(study: Study) -> Iterator[Finding]:
     """Report a field mapping beside `use_prompt`, which replaces it.
 
     Why: both stand in the file and only one counts.
@@ -293,11 +294,11 @@ def overruled_by_prompt(view: TaskView) -> Iterator[Finding]:
     Real: `use_prompt` of lm-evaluation-harness, which no task of 0.4.13 uses any more.
 
     """
-    if view.config.get("use_prompt") is None:
+    if study.config.get("use_prompt") is None:
         return
     for key in ("doc_to_text", "doc_to_target", "doc_to_choice"):
-        written = view.config.get(key)
-        if written is not None and written != getattr(view.written, key):
+        written = study.config.get(key)
+        if written is not None and written != getattr(study.written, key):
             yield Finding(
                 message=f"use_prompt replaces {key}, which the task writes out",
                 saw=str(written),

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import TaskView, continuations
+from pytest_promptfmt.checks.views import continuations
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.study import Study
 
 _LONG: Final = 50
 _SOME: Final = 12
@@ -27,7 +28,7 @@ _BRACKETED: Final = re.compile(r"\[[^\[\]]{1,40}\]|<[^<>]{1,40}>")
 
 
 @check("PF221", "nothing-from-data", severity=Severity.ERROR, family=Family.PROMPT)
-def nothing_from_data(view: TaskView) -> Iterator[Finding]:
+def nothing_from_data(study: Study) -> Iterator[Finding]:
     r"""Report the words None or nan that come from an empty value of the data.
 
     Why: Jinja prints an empty value as `None`. The model is asked about a passage called None, and a missing choice
@@ -46,7 +47,7 @@ def nothing_from_data(view: TaskView) -> Iterator[Finding]:
     Real: seven bugs of lm-evaluation-harness showed a dropped text or the word None in the prompt.
 
     """
-    for instance in view.real_instances:
+    for instance in study.real_instances:
         empty = {key for key, value in instance.doc.items() if value is None or value != value}
         for prompt in instance.prompts[:1]:
             for span in prompt.spans:
@@ -81,7 +82,7 @@ def nothing_from_data(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF222", "unused-column", severity=Severity.WARNING, family=Family.PROMPT)
-def unused_column(view: TaskView) -> Iterator[Finding]:
+def unused_column(study: Study) -> Iterator[Finding]:
     r"""Report a column of long texts that appears nowhere in the prompt or the choices.
 
     Why: a question about a passage cannot be answered without the passage. Columns whose names say that they explain,
@@ -112,18 +113,18 @@ def unused_column(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #885 (belebele without its passages).
 
     """
-    if not view.real_instances or view.is_multimodal or view.task.output_type == "loglikelihood_rolling":
+    if not study.real_instances or study.is_multimodal or study.task.output_type == "loglikelihood_rolling":
         return
     columns = [
         name
-        for name, value in view.real_docs[0].items()
-        if isinstance(value, str) and name not in view.used_names and not _NOT_ASKED.search(name)
+        for name, value in study.real_docs[0].items()
+        if isinstance(value, str) and name not in study.used_names and not _NOT_ASKED.search(name)
     ]
     for name in columns:
-        values = [str(instance.doc.get(name) or "") for instance in view.real_instances]
+        values = [str(instance.doc.get(name) or "") for instance in study.real_instances]
         if not all(len(value) >= _LONG and value.count(" ") >= 5 for value in values):
             continue
-        if not any(_appears(value, instance) for value, instance in zip(values, view.real_instances, strict=True)):
+        if not any(_appears(value, instance) for value, instance in zip(values, study.real_instances, strict=True)):
             yield Finding(
                 message="a column of long texts appears nowhere in the prompt",
                 saw=f"{name}: {values[0]}",
@@ -135,7 +136,7 @@ def unused_column(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF223", "text-dropped", severity=Severity.WARNING, family=Family.PROMPT)
-def text_dropped(view: TaskView) -> Iterator[Finding]:
+def text_dropped(study: Study) -> Iterator[Finding]:
     r"""Report a text of the data that is in the prompt without its brackets and what stood in them.
 
     Why: cleaning that suits one data set mutilates another: `[x, p] = i` becomes ` = i`, and two choices become one.
@@ -157,7 +158,7 @@ def text_dropped(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3691, #3735 (gpqa).
 
     """
-    for instance in view.real_instances:
+    for instance in study.real_instances:
         whole = _shown_text(instance)
         for name, value in _texts(instance.doc):
             if len(value) > _MOST or not _BRACKETED.search(value):
@@ -176,7 +177,7 @@ def text_dropped(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF233", "changed-text", severity=Severity.WARNING, family=Family.PROMPT)
-def changed_text(view: TaskView) -> Iterator[Finding]:
+def changed_text(study: Study) -> Iterator[Finding]:
     r"""Report a text of the data that Python code changes on its way into the prompt, or puts in another order.
 
     Why: what the template of a task prints is printed as it is, and its filters can be read there. Code of a task may
@@ -209,9 +210,9 @@ def changed_text(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3691 and #3735 (gpqa) were such code.
 
     """
-    if not view.runs_functions:
+    if not study.runs_functions:
         return
-    for instance in view.real_instances:
+    for instance in study.real_instances:
         whole = "\n".join([*(prompt.text for prompt in instance.prompts), *continuations(instance)])
         texts = [(name, value.strip()) for name, value in _texts(instance.doc) if len(value) <= _MOST]
         left = [(name, value) for name, value in texts if len(value) >= _SOME and value not in whole]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import TaskView
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.lm_eval.scoring.filters import known_filter
 
 
 @check("PF501", "exact-match-keeps-blank", severity=Severity.WARNING, family=Family.EXTRACTION)
-def exact_match_keeps_blank(view: TaskView) -> Iterator[Finding]:
+def exact_match_keeps_blank(study: Study) -> Iterator[Finding]:
     r"""Report `exact_match` on completions whose leading blank nothing removes.
 
     Why: after `Answer:` models go on with ` Paris`, as the demonstrations show with their delimiter. `exact_match`
@@ -31,11 +31,11 @@ def exact_match_keeps_blank(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #1206 (fld), #2503 (mmlu_generative).
 
     """
-    task = view.task
+    task = study.task
     if (
-        not view.generates
+        not study.generates
         or task.process_results is not None
-        or "exact_match" not in (view.metrics or ("exact_match",))
+        or "exact_match" not in (study.metrics or ("exact_match",))
     ):
         return
     for pipeline in task.filter_list or ():
@@ -45,12 +45,12 @@ def exact_match_keeps_blank(view: TaskView) -> Iterator[Finding]:
     for entry in task.metric_list or ():
         if entry.get("regexes_to_ignore") or entry.get("ignore_punctuation_and_whitespace"):
             return
-    prompt = view.instances[0].prompts[0] if view.instances and view.instances[0].prompts else None
-    if prompt is None or not task.target_delimiter.startswith(" ") or task.gen_prefix or view.has_guessed_text:
+    prompt = study.instances[0].prompts[0] if study.instances and study.instances[0].prompts else None
+    if prompt is None or not task.target_delimiter.startswith(" ") or task.gen_prefix or study.has_guessed_text:
         return
     text = prompt.text
     last = prompt.span_at(len(text))
-    if last is None or text[-1:] in ("", "\n") or (last.origin.field is not None and not view.has_real_docs):
+    if last is None or text[-1:] in ("", "\n") or (last.origin.field is not None and not study.has_real_docs):
         return  # a made-up column does not tell how the prompt ends
     yield Finding(
         message="exact_match compares completions with their leading blank",

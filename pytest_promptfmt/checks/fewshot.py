@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
+from pytest_promptfmt.checks.views import question_message, shots_of
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Message
 from pytest_promptfmt.core.task import Task, Unset
+from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.lm_eval.rendering.shots import leaves_evaluated_doc_out
 
 
 @check("PF801", "unused-samples", severity=Severity.ERROR, family=Family.FEWSHOT)
-def unused_samples(view: TaskView) -> Iterator[Finding]:
+def unused_samples(study: Study) -> Iterator[Finding]:
     """Report `fewshot_config.samples` that are never shown.
 
     Why: a few-shot split wins over samples, and `num_fewshot: 0` cannot be overridden on the command line. The worked
@@ -33,7 +34,7 @@ def unused_samples(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2299 (mmlu_flan_cot_fewshot).
 
     """
-    task = view.written
+    task = study.written
     if task.fewshot.samples is None:
         return
     if _pool_split(task) is not None:
@@ -53,7 +54,7 @@ def unused_samples(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF802", "ignored-fewshot-indices", severity=Severity.WARNING, family=Family.FEWSHOT)
-def ignored_indices(view: TaskView) -> Iterator[Finding]:
+def ignored_indices(study: Study) -> Iterator[Finding]:
     """Report `fewshot_indices`, which lm-eval 0.4.13 accepts and never looks at.
 
     Why: the demonstrations are drawn at random although the file names them.
@@ -69,7 +70,7 @@ def ignored_indices(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness 0.4.13.
 
     """
-    written = view.config.get("fewshot_config")
+    written = study.config.get("fewshot_config")
     if isinstance(written, dict) and "fewshot_indices" in written:
         yield Finding(
             message="fewshot_indices are accepted and never looked at",
@@ -80,7 +81,7 @@ def ignored_indices(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF803", "demonstrations-from-test", severity=Severity.WARNING, family=Family.FEWSHOT)
-def demonstrations_from_test(view: TaskView) -> Iterator[Finding]:
+def demonstrations_from_test(study: Study) -> Iterator[Finding]:
     """Report demonstrations that come from the evaluated split because no other one is there.
 
     Why: without a few-shot, training or validation split lm-eval draws from the test split without a word, and does not
@@ -98,7 +99,7 @@ def demonstrations_from_test(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #4145, #4168; it can happen to 3,356 tasks of its 0.4.13.
 
     """
-    task = view.written
+    task = study.written
     if task.fewshot.samples is not None or _pool_split(task) is not None:
         return
     data = task.dataset
@@ -113,7 +114,7 @@ def demonstrations_from_test(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF804", "one-more-drawn", severity=Severity.INFO, family=Family.FEWSHOT)
-def one_more_drawn(view: TaskView) -> Iterator[Finding]:
+def one_more_drawn(study: Study) -> Iterator[Finding]:
     """Report a task whose demonstrations are drawn as if they came from the test split, though they do not.
 
     Why: lm-eval compares the names of the splits, and two missing names are equal. It then draws one demonstration more
@@ -147,7 +148,7 @@ def one_more_drawn(view: TaskView) -> Iterator[Finding]:
     Real: 533 tasks of lm-evaluation-harness 0.4.13 (arithmetic).
 
     """
-    task = view.written
+    task = study.written
     if leaves_evaluated_doc_out(task) and task.dataset.test_split is None and task.num_fewshot != 0:
         yield Finding(
             message="one demonstration more is drawn and one dropped, because neither split has a name",
@@ -157,7 +158,7 @@ def one_more_drawn(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF805", "own-demonstration", severity=Severity.ERROR, family=Family.FEWSHOT)
-def own_demonstration(view: TaskView) -> Iterator[Finding]:
+def own_demonstration(study: Study) -> Iterator[Finding]:
     """Report a doc that is among its own demonstrations, with its answer.
 
     Why: the prompt contains the question together with the answer.
@@ -183,9 +184,9 @@ def own_demonstration(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #4145, PR #3978.
 
     """
-    if view.docs is None or view.docs.fewshot_kind != "given" or view.shots == 0:
+    if study.docs is None or study.docs.fewshot_kind != "given" or study.shots == 0:
         return
-    for instance in view.real_instances:
+    for instance in study.real_instances:
         asked = question_message(instance)
         if asked is None or len(asked.text.strip()) < 12:
             continue
@@ -202,7 +203,7 @@ def own_demonstration(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF806", "answer-in-user-turn", severity=Severity.ERROR, family=Family.FEWSHOT)
-def answer_in_user_turn(view: TaskView) -> Iterator[Finding]:
+def answer_in_user_turn(study: Study) -> Iterator[Finding]:
     r"""Report demonstrations whose answer is part of the question, because their target is empty.
 
     Why: under a chat template the answers then stand in the user's turns and the assistant has none. The model sees a
@@ -232,7 +233,7 @@ def answer_in_user_turn(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3693 (mmlu_pro), #3747 (mmlu_pro_plus), #2780.
 
     """
-    task = view.written
+    task = study.written
     own = task.fewshot.doc_to_target
     if isinstance(own, str) and own == "" and not isinstance(task.fewshot.doc_to_text, Unset):
         yield Finding(
@@ -241,7 +242,7 @@ def answer_in_user_turn(view: TaskView) -> Iterator[Finding]:
             keys=("fewshot_config", "doc_to_target"),
         )
         return
-    for instance in view.demonstrated[:1]:
+    for instance in study.demonstrated[:1]:
         shots = shots_of(instance)
         empty = [shot for shot in shots if shot.answer is None or not shot.answer.strip()]
         if empty:
@@ -256,7 +257,7 @@ def answer_in_user_turn(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF807", "demonstrations-unlike-question", severity=Severity.WARNING, family=Family.FEWSHOT)
-def unlike_question(view: TaskView) -> Iterator[Finding]:
+def unlike_question(study: Study) -> Iterator[Finding]:
     r"""Report demonstrations that end with another cue than the question.
 
     Why: a model goes on as it was shown. Demonstrations that end `Answer:` and a question that ends `A:` are two
@@ -284,7 +285,7 @@ def unlike_question(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2587 (mgsm), #1055.
 
     """
-    for instance in view.demonstrated[:1]:
+    for instance in study.demonstrated[:1]:
         asked = question_message(instance)
         shots = shots_of(instance)
         if asked is None or not shots:

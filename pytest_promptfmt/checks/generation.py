@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import TaskView, shots_of
+from pytest_promptfmt.checks.views import shots_of
 from pytest_promptfmt.core.errors import did_you_mean
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.lm_eval.scoring.metrics import METRICS
 
 _KNOWN: Final = frozenset(
@@ -29,8 +31,8 @@ _UNTIL: Final = ("generation_kwargs", "until")
 _EXACT: Final = {*(name for name, metric in METRICS.items() if metric.compares_text), "rouge1", "rouge2", "rougeL"}
 
 
-@check("PF901", "stop-is-not-text", severity=Severity.ERROR, family=Family.GENERATION)
-def stop_is_not_text(view: TaskView) -> Iterator[Finding]:
+@check("PF901", "stop-is-not-text", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
+def stop_is_not_text(study: Study) -> Iterator[Finding]:
     """Report a stop sequence that is no text, or is empty.
 
     Why: back ends compare text. `until: [[]]` or `until: [no]` fails in one of them and is passed over in another; an
@@ -49,11 +51,11 @@ def stop_is_not_text(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2827 (mmlu_pro_llama).
 
     """
-    if not view.generates or view.stops is None:
+    if not study.generates or study.stops is None:
         return
-    stops: Any = [view.stops] if isinstance(view.stops, str) else view.stops
+    stops: Any = [study.stops] if isinstance(study.stops, str) else study.stops
     if not isinstance(stops, list | tuple):
-        yield _bad_stop(view.stops, _UNTIL)
+        yield _bad_stop(study.stops, _UNTIL)
         return
     for number, stop in enumerate(stops):
         if not isinstance(stop, str) or not stop:
@@ -65,8 +67,8 @@ def _bad_stop(stop: Any, keys: tuple[str | int, ...]) -> Finding:
     return Finding(message=f"a stop sequence {what}", saw=repr(stop), do="give a list of texts", keys=keys)
 
 
-@check("PF902", "literal-stop", severity=Severity.ERROR, family=Family.GENERATION)
-def literal_stop(view: TaskView) -> Iterator[Finding]:
+@check("PF902", "literal-stop", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
+def literal_stop(study: Study) -> Iterator[Finding]:
     r"""Report a stop sequence that holds a backslash and an n.
 
     Why: in single quotes YAML leaves `\n` as two characters. No completion contains them: generation never stops there.
@@ -84,10 +86,10 @@ def literal_stop(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2983 (LongBench).
 
     """
-    if not view.generates:
+    if not study.generates:
         return
-    for number, stop in enumerate(view.stop_texts):
-        if "\\n" in stop or stop in ("\\t", "\\r"):
+    for number, stop in enumerate(study.stop_texts):
+        if is_literal(stop):
             yield Finding(
                 message="a stop sequence with a backslash and a letter instead of a line break",
                 saw=stop,
@@ -96,8 +98,13 @@ def literal_stop(view: TaskView) -> Iterator[Finding]:
             )
 
 
-@check("PF903", "stop-cuts-answer", severity=Severity.ERROR, family=Family.GENERATION)
-def stop_cuts_answer(view: TaskView) -> Iterator[Finding]:
+def is_literal(stop: str) -> bool:
+    """Return whether a stop sequence has a backslash and a letter where a line break is meant."""
+    return "\\n" in stop or stop in ("\\t", "\\r")
+
+
+@check("PF903", "stop-cuts-answer", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
+def stop_cuts_answer(study: Study) -> Iterator[Finding]:
     """Report a stop sequence that stands inside the gold answer or inside the answer of a demonstration.
 
     Why: a model that answers just as it was shown is cut off before it is done, and scored as wrong.
@@ -117,18 +124,18 @@ def stop_cuts_answer(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2816 (mmlu_pro_llama).
 
     """
-    if not view.generates:
+    if not study.generates:
         return
     shown: Sequence[tuple[int, Any]] = [
-        (instance.index, shot.answer) for instance in view.demonstrated[:1] for shot in shots_of(instance)
+        (instance.index, shot.answer) for instance in study.demonstrated[:1] for shot in shots_of(instance)
     ]
     golds: Sequence[tuple[int, Any]] = ()
-    if set(view.metrics or ("exact_match",)) <= _EXACT and view.written.process_results is None:
-        golds = [(instance.index, instance.target) for instance in view.real_instances]
-    for number, stop in enumerate(view.stop_texts):
+    if set(study.metrics or ("exact_match",)) <= _EXACT and study.written.process_results is None:
+        golds = [(instance.index, instance.target) for instance in study.real_instances]
+    for number, stop in enumerate(study.stop_texts):
         for kind, answers in (("of a demonstration", shown), ("that is right", golds)):
             texts = [(doc, text) for doc, text in answers if isinstance(text, str)]
-            hit = next(((doc, text) for doc, text in texts if stop and stop in text.strip().removesuffix(stop)), None)
+            hit = next(((doc, text) for doc, text in texts if stop and _cuts(stop, text.strip())), None)
             if hit is not None:
                 at = hit[1].find(stop)
                 yield Finding(
@@ -141,8 +148,13 @@ def stop_cuts_answer(view: TaskView) -> Iterator[Finding]:
                 return
 
 
+def _cuts(stop: str, answer: str) -> bool:
+    """Return whether a stop sequence takes something of an answer away: it is inside it, or is all of it."""
+    return stop == answer or stop in answer.removesuffix(stop)
+
+
 @check("PF904", "full-stop-ends-reasoning", severity=Severity.ERROR, family=Family.GENERATION)
-def full_stop_ends_reasoning(view: TaskView) -> Iterator[Finding]:
+def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
     """Report a stop such as `.`, a comma or a line break for a task that asks the model to reason.
 
     Why: reasoning takes sentences and lines. It ends at the first of them, long before any answer.
@@ -162,10 +174,10 @@ def full_stop_ends_reasoning(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2816 (mmlu_pro_llama).
 
     """
-    if not view.asks_for_reasoning:
+    if not study.asks_for_reasoning:
         return
-    gold_ends = view.task.gen_prefix is not None  # a prefix has done the reasoning: what is left is the answer
-    for number, stop in enumerate(view.stop_texts):
+    gold_ends = study.task.gen_prefix is not None  # a prefix has done the reasoning: what is left is the answer
+    for number, stop in enumerate(study.stop_texts):
         if not gold_ends and stop in (".", ",", " ", "\n", ". "):
             yield Finding(
                 message="the task asks for reasoning, and a stop sequence ends it at the first sentence or line",
@@ -177,7 +189,7 @@ def full_stop_ends_reasoning(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF905", "blank-line-ends-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
-def blank_line_ends_reasoning(view: TaskView) -> Iterator[Finding]:
+def blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
     """Report a task that asks for reasoning and stops at a blank line, by default or because it says so.
 
     Why: without `until` lm-eval stops at the few-shot delimiter, two line breaks. Models that write paragraphs are cut
@@ -198,24 +210,24 @@ def blank_line_ends_reasoning(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #1837, #1086, #3700.
 
     """
-    if not view.asks_for_reasoning or view.shots > 0:
+    if not study.asks_for_reasoning or study.shots > 0:
         return  # demonstrations show how long the reasoning is, and that it has no blank lines
-    if view.stops is None and "\n\n" in view.task.fewshot_delimiter:
+    if study.stops is None and "\n\n" in study.task.fewshot_delimiter:
         yield Finding(
             message="the task asks for reasoning, and without `until` it ends at the first blank line",
             do="give `until` with what begins the next question",
             keys=("generation_kwargs",),
         )
-    elif "\n\n" in view.stop_texts:
+    elif "\n\n" in study.stop_texts:
         yield Finding(
             message="the task asks for reasoning, and a stop sequence ends it at the first blank line",
             do="choose stops that begin the next question",
-            keys=(*_UNTIL, view.stop_texts.index("\n\n")),
+            keys=(*_UNTIL, study.stop_texts.index("\n\n")),
         )
 
 
 @check("PF906", "shadowed-stop", severity=Severity.WARNING, family=Family.GENERATION)
-def shadowed_stop(view: TaskView) -> Iterator[Finding]:
+def shadowed_stop(study: Study) -> Iterator[Finding]:
     r"""Report a stop sequence that can never fire because another one is a part of it.
 
     Why: with `"\n"` in the list generation has ended before `"\n\n"` could appear. Either the longer one is dead, or
@@ -234,9 +246,9 @@ def shadowed_stop(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3465 (mgsm_ca).
 
     """
-    if not view.generates:
+    if not study.generates:
         return
-    stops = view.stop_texts
+    stops = study.stop_texts
     for number, stop in enumerate(stops):
         shadow = next((other for other in stops if other and other != stop and other in stop), None)
         if shadow is not None:
@@ -250,7 +262,7 @@ def shadowed_stop(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF907", "no-budget-for-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
-def no_budget(view: TaskView) -> Iterator[Finding]:
+def no_budget(study: Study) -> Iterator[Finding]:
     """Report a task that asks for reasoning and sets no number of tokens for it.
 
     Why: without `max_gen_toks` lm-eval generates 256 tokens. Reasoning that is longer is cut off before its answer.
@@ -270,8 +282,8 @@ def no_budget(view: TaskView) -> Iterator[Finding]:
     Real: four bugs of lm-evaluation-harness were a missing or misnamed budget.
 
     """
-    kwargs = view.task.generation_kwargs or {}
-    if view.asks_for_reasoning and not any("max" in str(key) for key in kwargs):
+    kwargs = study.task.generation_kwargs or {}
+    if study.asks_for_reasoning and not any("max" in str(key) for key in kwargs):
         yield Finding(
             message="the task asks for reasoning within the default of 256 tokens",
             do="set generation_kwargs.max_gen_toks",
@@ -280,7 +292,7 @@ def no_budget(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF908", "unknown-generation-argument", severity=Severity.WARNING, family=Family.GENERATION)
-def unknown_argument(view: TaskView) -> Iterator[Finding]:
+def unknown_argument(study: Study) -> Iterator[Finding]:
     """Report a generation argument that no back end knows, or that counts the prompt as well.
 
     Why: back ends hand unknown arguments on or drop them without a word. `max_length` limits prompt and completion
@@ -299,9 +311,9 @@ def unknown_argument(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness tasks with `max_length`.
 
     """
-    if not view.generates:
+    if not study.generates:
         return
-    for key in view.task.generation_kwargs or {}:
+    for key in study.task.generation_kwargs or {}:
         if key == "max_length":
             yield Finding(
                 message="max_length counts the prompt as well",
@@ -319,7 +331,7 @@ def unknown_argument(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF909", "prefix-ends-with-blank", severity=Severity.WARNING, family=Family.GENERATION)
-def prefix_ends_with_blank(view: TaskView) -> Iterator[Finding]:
+def prefix_ends_with_blank(study: Study) -> Iterator[Finding]:
     """Report a `gen_prefix` that ends with a blank.
 
     Why: the answer goes on right after the prefix. lm-eval puts a blank of its own after it in demonstrations, so that
@@ -338,7 +350,7 @@ def prefix_ends_with_blank(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3508, #3220.
 
     """
-    prefix = view.written.gen_prefix
+    prefix = study.written.gen_prefix
     if isinstance(prefix, str) and prefix.strip() and prefix[-1] in " \t":
         yield Finding(
             message="gen_prefix ends with a blank",
@@ -348,8 +360,8 @@ def prefix_ends_with_blank(view: TaskView) -> Iterator[Finding]:
         )
 
 
-@check("PF910", "stop-unlike-demonstrations", severity=Severity.WARNING, family=Family.GENERATION)
-def stop_unlike_demonstrations(view: TaskView) -> Iterator[Finding]:
+@check("PF910", "stop-unlike-demonstrations", severity=Severity.WARNING, family=Family.GENERATION, scores=True)
+def stop_unlike_demonstrations(study: Study) -> Iterator[Finding]:
     r"""Report stops of which none stands where the next question would begin.
 
     Why: after its answer a base model goes on with the next question, in the layout of the demonstrations. A stop `Q:`
@@ -382,19 +394,30 @@ def stop_unlike_demonstrations(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2945 (mmlu_pro), #2587 (mgsm_zh, mgsm_ja).
 
     """
-    labels = [stop for stop in view.stop_texts if stop.strip().endswith((":", "："))]
-    if not view.generates or not labels or any(_USER_TURN.search(stop) for stop in view.stop_texts):
+    labels = question_labels(study)
+    if not study.generates or not labels:
         return
-    for instance in view.demonstrated[:1]:
+    for instance in study.demonstrated[:1]:
         shots = shots_of(instance)
         if not shots or any(shot.answer is None for shot in shots):
             return
-        begins = [view.task.fewshot_delimiter + shot.question[:60] for shot in shots]
-        if not any(stop in begin for stop in view.stop_texts for begin in begins):
+        begins = [study.task.fewshot_delimiter + shot.question[:60] for shot in shots]
+        if not any(stop in begin for stop in study.stop_texts for begin in begins):
+            plain = [unicodedata.normalize("NFKC", begin) for begin in begins]
+            wide = [stop for stop in labels if any(unicodedata.normalize("NFKC", stop) in begin for begin in plain)]
             yield Finding(
                 message="no stop sequence stands where the demonstrations begin the next question",
                 saw=f"{labels[0]!r}, but a question begins {begins[0][:40]}",
-                do="take the label that begins a question, byte for byte",
+                do=f"{wide[0]!r} differs from the prompt only in the width of a character"
+                if wide
+                else "take the label that begins a question, byte for byte",
                 keys=_UNTIL,
                 doc=instance.index,
             )
+
+
+def question_labels(study: Study) -> list[str]:
+    """Return the stop sequences that are labels, such as `Q:`; none beside one that is the head of a user's turn."""
+    if any(_USER_TURN.search(stop) for stop in study.stop_texts):
+        return []
+    return [stop for stop in study.stop_texts if stop.strip().endswith((":", "："))]

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import TaskView
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 
 _IGNORE = ("metadata", "promptfmt", "ignore")
 
 
-@check("PF001", "unknown-ignore", severity=Severity.WARNING, family=Family.CHECKS)
-def unknown_ignore(view: TaskView) -> Iterator[Finding]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ignores:
+    """What is known once all other rules have run: ignores of no use, and rules that failed (code, why)."""
+
+    unknown: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    crashes: tuple[tuple[str, str], ...] = ()
+
+
+@check("PF001", "unknown-ignore", severity=Severity.WARNING, family=Family.CHECKS, scope="ignores")
+def unknown_ignore(ignores: Ignores) -> Iterator[Finding]:
     """Report a code in `metadata.promptfmt.ignore` that no rule has.
 
     Why: a mistyped code ignores nothing, and the reader believes that it does.
@@ -33,7 +42,7 @@ def unknown_ignore(view: TaskView) -> Iterator[Finding]:
     Real: the same in every linter with ignores; ruff has RUF100 for it.
 
     """
-    for code in view.ignores.unknown:
+    for code in ignores.unknown:
         yield Finding(
             message="an ignored code that no rule has",
             saw=code,
@@ -42,8 +51,8 @@ def unknown_ignore(view: TaskView) -> Iterator[Finding]:
         )
 
 
-@check("PF002", "unused-ignore", severity=Severity.WARNING, family=Family.CHECKS)
-def unused_ignore(view: TaskView) -> Iterator[Finding]:
+@check("PF002", "unused-ignore", severity=Severity.WARNING, family=Family.CHECKS, scope="ignores")
+def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
     r"""Report a code in `metadata.promptfmt.ignore` that matches no finding any more.
 
     Why: the mistake was mended, the ignore stayed, and the next mistake of the kind will be ignored with it. An ignore
@@ -67,7 +76,7 @@ def unused_ignore(view: TaskView) -> Iterator[Finding]:
     Real: the same in every linter with ignores; ruff has RUF100 for it.
 
     """
-    for code in view.ignores.unused:
+    for code in ignores.unused:
         yield Finding(
             message="an ignored code that matches no finding",
             saw=code,
@@ -76,13 +85,13 @@ def unused_ignore(view: TaskView) -> Iterator[Finding]:
         )
 
 
-@check("PF003", "failed-rule", severity=Severity.WARNING, family=Family.CHECKS)
-def failed_rule(view: TaskView) -> Iterator[Finding]:
+@check("PF003", "failed-rule", severity=Severity.WARNING, family=Family.CHECKS, scope="ignores")
+def failed_rule(ignores: Ignores) -> Iterator[Finding]:
     """Report a rule that raised an exception instead of looking at a task.
 
     Why: a rule that fails must not stop the run, and must not pass for a rule that found nothing.
 
     Fix: if it is a rule of your own, make it expect anything; if it is a built-in rule, report a bug.
     """
-    for code, error in view.ignores.crashes:
+    for code, error in ignores.crashes:
         yield Finding(message=f"the rule {code} failed", saw=error, do="mend the rule, or leave it out")

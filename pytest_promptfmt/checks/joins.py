@@ -9,9 +9,10 @@ from typing import Final
 
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.templates import find_literal_break
-from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
+from pytest_promptfmt.checks.views import question_message, shots_of
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Prompt, Span, join
+from pytest_promptfmt.study import Study
 
 _BLANK_LINES: Final = re.compile(r"\n[ \t]*\n[ \t]*\n")
 _SENTENCE_END: Final = re.compile(r"[a-z\u00df-\u024f\)\"'][a-z\u00df-\u024f\)\"'][.!?]\Z")
@@ -25,7 +26,7 @@ _WIDE: Final = re.compile(
 
 
 @check("PF201", "double-delimiter", severity=Severity.ERROR, family=Family.PROMPT)
-def double_delimiter(view: TaskView) -> Iterator[Finding]:
+def double_delimiter(study: Study) -> Iterator[Finding]:
     r"""Report white space at the end of the question that meets white space before the answer.
 
     Why: the target delimiter, a blank by default, is added to every choice. After a question that ends with a blank of
@@ -43,7 +44,7 @@ def double_delimiter(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3526 (gsm8k_cot_llama), and 447 tasks of its 0.4.13.
 
     """
-    for instance in () if view.has_guessed_text else view.instances:
+    for instance in () if study.has_guessed_text else study.instances:
         for request in instance.requests:
             context, continuation = request.context, request.continuation
             if not context or not isinstance(continuation, str) or request.prompt is None:
@@ -51,7 +52,7 @@ def double_delimiter(view: TaskView) -> Iterator[Finding]:
             if context[-1:] in " \t\n" and continuation[:1] in (" ", "\t"):
                 yield _double(instance.index, context, continuation, instance.prompts[request.prompt])
                 return
-    for instance in view.demonstrated[:1]:
+    for instance in study.demonstrated[:1]:
         for shot in shots_of(instance):
             first = shot.messages[0]
             between = join(first.delimiter)
@@ -75,7 +76,7 @@ def _double(doc: int, before: str, after: str, prompt: Prompt | None, *, shown_i
 
 
 @check("PF202", "trailing-blank", severity=Severity.WARNING, family=Family.PROMPT)
-def trailing_blank(view: TaskView) -> Iterator[Finding]:
+def trailing_blank(study: Study) -> Iterator[Finding]:
     r"""Report a prompt for generation that ends with a blank.
 
     Why: in most tokenizers a word carries the blank before it. After a prompt that ends with a blank the model must
@@ -94,17 +95,17 @@ def trailing_blank(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3795 (fda, squad_completion), and about a thousand tasks of its 0.4.13.
 
     """
-    if not view.generates or view.has_guessed_text:
+    if not study.generates or study.has_guessed_text:
         return
-    written = view.written.doc_to_text
-    if not view.instances and isinstance(written, str) and written.strip() and written[-1] in " \t":
+    written = study.written.doc_to_text
+    if not study.instances and isinstance(written, str) and written.strip() and written[-1] in " \t":
         yield Finding(  # not rendered, but nothing comes after the end of the template
             message="the prompt ends with a blank, after which the model has to go on",
             saw=written[-30:],
             do="remove the blank at the end of the template",
             keys=("doc_to_text",),
         )
-    for instance in view.instances:
+    for instance in study.instances:
         text = instance.prompts[0].text if instance.prompts else ""
         if text[-1:] in (" ", "\t", "\u00a0") and text.strip():
             span = instance.prompts[0].span_at(len(text))
@@ -123,7 +124,7 @@ def trailing_blank(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF203", "glued-description", severity=Severity.ERROR, family=Family.PROMPT)
-def glued_description(view: TaskView) -> Iterator[Finding]:
+def glued_description(study: Study) -> Iterator[Finding]:
     r"""Report a description that runs into the first question without a blank or line break.
 
     Why: lm-eval puts nothing between `description` and what follows. Without a line break of its own the prompt reads
@@ -140,7 +141,7 @@ def glued_description(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2334 (mmlu_pro), and 689 tasks of its 0.4.13.
 
     """
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         for prompt in instance.prompts[:1]:
             described = [span.text for span in prompt.spans if span.origin.part == "description"]
             description = "".join(described)
@@ -162,7 +163,7 @@ def glued_description(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF204", "glued-text", severity=Severity.WARNING, family=Family.PROMPT)
-def glued_text(view: TaskView) -> Iterator[Finding]:
+def glued_text(study: Study) -> Iterator[Finding]:
     r"""Report an instruction that runs into a column, or a column that runs into the next label.
 
     Why: `letter.{{passage}}` reads `…the correct letter.Once upon a time…`, and `{{question}}Answer:` reads
@@ -180,13 +181,13 @@ def glued_text(view: TaskView) -> Iterator[Finding]:
     Real: eval-framework #195 (naturalqs), HELM #3790 (InfiniteBench).
 
     """
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         message = question_message(instance)
         if message is None:
             return
         spans = [span for span in message.content if span.text]
         for before, after in pairwise(spans):
-            if _is_glued(before, after, is_real=view.has_real_docs):
+            if _is_glued(before, after, is_real=study.has_real_docs):
                 yield Finding(
                     message="text and a column stand against each other without a blank",
                     saw=f"{before.text[-24:]}{after.text[:24]}",
@@ -211,7 +212,7 @@ def _is_glued(before: Span, after: Span, *, is_real: bool) -> bool:
 
 
 @check("PF205", "many-line-breaks", severity=Severity.WARNING, family=Family.PROMPT)
-def many_line_breaks(view: TaskView) -> Iterator[Finding]:
+def many_line_breaks(study: Study) -> Iterator[Finding]:
     r"""Report three or more line breaks in a row that templates and delimiters make together.
 
     Why: a description that ends with a blank line before a question that begins with one gives two blank lines; so does
@@ -231,7 +232,7 @@ def many_line_breaks(view: TaskView) -> Iterator[Finding]:
     Real: qqp in lm-evaluation-harness before #1661 began every question with a line break.
 
     """
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         for prompt in instance.prompts[:1]:
             for found in _BLANK_LINES.finditer(prompt.text):
                 first, last = prompt.span_at(found.start()), prompt.span_at(found.end() - 1)
@@ -249,7 +250,7 @@ def many_line_breaks(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF206", "leading-line-break", severity=Severity.INFO, family=Family.PROMPT)
-def leading_line_break(view: TaskView) -> Iterator[Finding]:
+def leading_line_break(study: Study) -> Iterator[Finding]:
     r"""Report a prompt whose first character is white space.
 
     Why: a leading blank or line break is usually left over from an edit, and some chat templates strip it while others
@@ -266,7 +267,7 @@ def leading_line_break(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness before #1661 (qqp).
 
     """
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         for prompt in instance.prompts[:1]:
             text = prompt.text
             if text[:1].isspace() and text.strip() and prompt.spans[0].origin.field is None:
@@ -281,7 +282,7 @@ def leading_line_break(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF207", "glued-choice", severity=Severity.WARNING, family=Family.PROMPT)
-def glued_choice(view: TaskView) -> Iterator[Finding]:
+def glued_choice(study: Study) -> Iterator[Finding]:
     r"""Report choices that follow the question without any delimiter.
 
     Why: with `target_delimiter: ""` and a cue that ends with a letter or colon the model is asked for `Answer:Paris`;
@@ -300,7 +301,7 @@ def glued_choice(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #508 and #1297 are about what stands at this seam.
 
     """
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         for request in instance.requests:
             context, continuation = request.context or "", request.continuation
             if request.prompt is None or not isinstance(continuation, str) or not continuation:
@@ -318,7 +319,7 @@ def glued_choice(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF208", "text-begins-with-blank", severity=Severity.WARNING, family=Family.PROMPT)
-def text_begins_with_blank(view: TaskView) -> Iterator[Finding]:
+def text_begins_with_blank(study: Study) -> Iterator[Finding]:
     r"""Report a blank before the scored text where no prompt comes before it.
 
     Why: with an empty `doc_to_text` the whole text is what is scored, and the target delimiter, a blank by default,
@@ -337,7 +338,7 @@ def text_begins_with_blank(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2759 (paws-x).
 
     """
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         for request in instance.requests:
             text = request.continuation
             if request.prompt is None or request.context or not isinstance(text, str) or text[:1] != " ":
@@ -347,7 +348,7 @@ def text_begins_with_blank(view: TaskView) -> Iterator[Finding]:
                     message="nothing comes before the scored text, and it begins with a blank",
                     saw=text[:24],
                     do='set target_delimiter: ""',
-                    keys=("target_delimiter",) if "target_delimiter" in view.task.config else ("doc_to_text",),
+                    keys=("target_delimiter",) if "target_delimiter" in study.task.config else ("doc_to_text",),
                     doc=instance.index,
                 )
                 return

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import FileView, TaskView
+from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import did_you_mean
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex, tags_of
 
 _UNSELECTABLE: Final = re.compile(r"[,\s*?\[\]]")
@@ -205,7 +206,7 @@ def unselectable_name(view: FileView) -> Iterator[Finding]:
 
 
 @check("PF135", "swapped-letters", severity=Severity.WARNING, family=Family.NAMES)
-def swapped_letters(view: TaskView) -> Iterator[Finding]:
+def swapped_letters(study: Study) -> Iterator[Finding]:
     """Report a word of a task's name that has the letters of a word of its path in another order.
 
     Why: `trasnlation` is found by nobody who looks for `translation`, and groups that name it rightly do not load.
@@ -223,12 +224,12 @@ def swapped_letters(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3824 (20 DarijaBench tasks).
 
     """
-    path = view.task.path
+    path = study.task.path
     if path is None:
         return
     known = {word.lower() for part in (*path.parts[-3:-1], path.stem) for word in _WORD.findall(part)}
     letters = {_letters(word): word for word in sorted(known)}
-    for word in _WORD.findall(view.task.name):
+    for word in _WORD.findall(study.task.name):
         twin = letters.get(_letters(word.lower()))
         if twin is not None and word.lower() not in known:
             yield Finding(

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
+from pytest_promptfmt.checks.views import question_message, shots_of
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
 
 _COMMAND: Final = re.compile(r"\\(?:begin|frac|dfrac|sqrt|text|boxed|left|cdot|times|sum|int|mathbf|mathrm|le|ge)\b")
 _BRACE: Final = re.compile(r"(?<!\\)(?:\\\\)*([{}])")
@@ -29,7 +30,7 @@ _CODE: Final = re.compile(r"```|\\[A-Za-z]|[:;]-?[(\[]")
 
 
 @check("PF234", "broken-formula", severity=Severity.WARNING, family=Family.FEWSHOT)
-def broken_formula(view: TaskView) -> Iterator[Finding]:
+def broken_formula(study: Study) -> Iterator[Finding]:
     r"""Report a demonstration whose LaTeX is broken: braces that do not match, rows that end with a single backslash.
 
     Why: a string that went through YAML or Python once too often has one backslash of two left, and what was copied
@@ -54,9 +55,9 @@ def broken_formula(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #4045 (minerva_math, from 0.4.8 to 0.4.12).
 
     """
-    if view.shots == 0:
+    if study.shots == 0:
         return
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         for shot in shots_of(instance):
             text = f"{shot.question}{shot.answer or ''}"
             problem = _problem(text) if _COMMAND.search(text) else None
@@ -65,7 +66,7 @@ def broken_formula(view: TaskView) -> Iterator[Finding]:
                     message=problem[0],
                     saw=text[max(0, problem[1] - _SHOWN) : problem[1] + _SHOWN],
                     do="mend the formula; in YAML write it between single quotes, in Python as a raw string",
-                    keys=("fewshot_config", "samples") if view.task.fewshot.samples is not None else ("doc_to_text",),
+                    keys=("fewshot_config", "samples") if study.task.fewshot.samples is not None else ("doc_to_text",),
                     doc=instance.index,
                 )
                 return
@@ -89,7 +90,7 @@ def _problem(text: str) -> tuple[str, int] | None:
 
 
 @check("PF235", "open-bracket", severity=Severity.WARNING, family=Family.PROMPT)
-def open_bracket(view: TaskView) -> Iterator[Finding]:
+def open_bracket(study: Study) -> Iterator[Finding]:
     r"""Report a bracket of the task's own text that is never closed.
 
     Why: `(A) {{a}} (B {{b}}` was a slip of the hand, and every prompt repeats it. Models close what is open before
@@ -106,9 +107,9 @@ def open_bracket(view: TaskView) -> Iterator[Finding]:
     Real: prompts of multilingual benchmarks whose translations lost a bracket.
 
     """
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         message = question_message(instance)
-        if message is None or view.has_guessed_text:
+        if message is None or study.has_guessed_text:
             return
         constant = "".join(span.text if span.origin.field is None else _COLUMN for span in message.content)
         place = None if _CODE.search(constant) else _open_place(constant)

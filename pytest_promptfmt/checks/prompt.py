@@ -9,9 +9,11 @@ from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import TaskView, constant_spans, continuations, question_message
+from pytest_promptfmt.checks.views import continuations, question_message
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import join
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.study.study import constant_spans
 
 _WIDE_PUNCTUATION: Final = re.compile(r"[A-Za-z]{2,}([：；，？！（）])")
 _CJK: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\u3040-\u30ff]")
@@ -27,7 +29,7 @@ _SAYS_HOW: Final = re.compile(r"answer|respond|reply|choose|select|option|letter
 
 
 @check("PF224", "repeated-block", severity=Severity.WARNING, family=Family.PROMPT)
-def repeated_block(view: TaskView) -> Iterator[Finding]:
+def repeated_block(study: Study) -> Iterator[Finding]:
     r"""Report two identical paragraphs in a row.
 
     Why: the same instruction stands in the description and in the template, or a demonstration is drawn twice.
@@ -45,7 +47,7 @@ def repeated_block(view: TaskView) -> Iterator[Finding]:
     Real: instructions that a template and its include both carry.
 
     """
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         for prompt in instance.prompts[:1]:
             blocks = [block.strip() for block in prompt.text.split("\n\n")]
             for before, after in pairwise(blocks):
@@ -61,7 +63,7 @@ def repeated_block(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF225", "full-width-punctuation", severity=Severity.WARNING, family=Family.PROMPT)
-def full_width_punctuation(view: TaskView) -> Iterator[Finding]:
+def full_width_punctuation(study: Study) -> Iterator[Finding]:
     r"""Report full-width punctuation after a Latin word in a template without any Chinese or Japanese.
 
     Why: `Answer：` with U+FF1A looks like `Answer:` and is another token. It comes with a template copied from a
@@ -78,7 +80,7 @@ def full_width_punctuation(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2111 (122 belebele languages).
 
     """
-    for template in view.templates:
+    for template in study.templates:
         text = "".join(template.text.constants)
         found = _WIDE_PUNCTUATION.search(text)
         if found is not None and not _CJK.search(text):
@@ -92,7 +94,7 @@ def full_width_punctuation(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF226", "mixed-colons", severity=Severity.WARNING, family=Family.PROMPT)
-def mixed_colons(view: TaskView) -> Iterator[Finding]:
+def mixed_colons(study: Study) -> Iterator[Finding]:
     r"""Report one label with two kinds of colon in the same prompt.
 
     Why: demonstrations that say `问题：` and a question that says `问题:` are two layouts, and a stop sequence fits one
@@ -115,7 +117,7 @@ def mixed_colons(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2587 (mgsm_zh, mgsm_ja).
 
     """
-    for instance in view.demonstrated[:1]:
+    for instance in study.demonstrated[:1]:
         for prompt in instance.prompts[:1]:
             kinds: dict[str, set[str]] = {}
             for line in prompt.text.splitlines():
@@ -134,7 +136,7 @@ def mixed_colons(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF227", "open-fence", severity=Severity.WARNING, family=Family.PROMPT)
-def open_fence(view: TaskView) -> Iterator[Finding]:
+def open_fence(study: Study) -> Iterator[Finding]:
     r"""Report a code fence that is opened before a column and never closed.
 
     Why: after an instruction in words, `three backticks and {{code}}` without an end leaves the model inside the code:
@@ -153,9 +155,9 @@ def open_fence(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3092 (humaneval_instruct).
 
     """
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         message = question_message(instance)
-        if message is None or "```" not in message.text or view.task.gen_prefix:
+        if message is None or "```" not in message.text or study.task.gen_prefix:
             return
         constant = "".join(span.text if span.origin.field is None else "\0" for span in message.content)
         last = constant.rfind("```")
@@ -170,7 +172,7 @@ def open_fence(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF228", "raw-key", severity=Severity.WARNING, family=Family.PROMPT)
-def raw_key(view: TaskView) -> Iterator[Finding]:
+def raw_key(study: Study) -> Iterator[Finding]:
     r"""Report a key with underscores in running text.
 
     Why: `questions about abstract_algebra.` shows the name of a subset where a reader expects words; other systems that
@@ -187,13 +189,13 @@ def raw_key(view: TaskView) -> Iterator[Finding]:
     Real: MMLU_IDK of eval-framework 0.15.4.
 
     """
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         text = join(constant_spans(instance))
         found = _RAW_KEY.search(text)
         if found is not None:
             yield _raw_key(found[1], instance.index, None)
             return
-    for instance in view.real_instances[:1]:
+    for instance in study.real_instances[:1]:
         for prompt in instance.prompts[:1]:
             for before, span in pairwise(prompt.spans):
                 if span.origin.field and _KEY_VALUE.fullmatch(span.text) and re.search(r"[a-z] \Z", before.text):
@@ -213,7 +215,7 @@ def _raw_key(key: str, doc: int, field: str | None) -> Finding:
 
 
 @check("PF229", "reasoning-then-cue", severity=Severity.INFO, family=Family.PROMPT)
-def reasoning_then_cue(view: TaskView) -> Iterator[Finding]:
+def reasoning_then_cue(study: Study) -> Iterator[Finding]:
     r"""Report a prompt that asks for reasoning and ends with `Answer:`.
 
     Why: the cue asks for the answer at once; models that follow it skip the reasoning.
@@ -231,9 +233,9 @@ def reasoning_then_cue(view: TaskView) -> Iterator[Finding]:
     Real: eval-framework's chain-of-thought tasks that keep the cue of the short ones.
 
     """
-    if not view.asks_for_reasoning:
+    if not study.asks_for_reasoning:
         return
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         text = instance.prompts[0].text if instance.prompts else ""
         if _CUE.search(text):
             yield Finding(
@@ -246,7 +248,7 @@ def reasoning_then_cue(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF230", "abstention-is-no-choice", severity=Severity.WARNING, family=Family.PROMPT)
-def abstention(view: TaskView) -> Iterator[Finding]:
+def abstention(study: Study) -> Iterator[Finding]:
     r"""Report an answer that the prompt quotes and that is nearly, but not exactly, one of the choices.
 
     Why: the prompt tells the model to answer "I do not know", and what is scored is "I do not know.". The model that
@@ -267,9 +269,9 @@ def abstention(view: TaskView) -> Iterator[Finding]:
     Real: the IDK tasks of eval-framework 0.15.4.
 
     """
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         choices = [text.strip() for text in continuations(instance)]
-        if view.task.output_type != "multiple_choice" or not choices:
+        if study.task.output_type != "multiple_choice" or not choices:
             return
         for quoted in _QUOTED.findall(join(constant_spans(instance))):
             near = [choice for choice in choices if _bare(choice) == _bare(quoted) and _bare(quoted)]
@@ -285,7 +287,7 @@ def abstention(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF231", "label-without-colon", severity=Severity.WARNING, family=Family.PROMPT)
-def label_without_colon(view: TaskView) -> Iterator[Finding]:
+def label_without_colon(study: Study) -> Iterator[Finding]:
     r"""Report a label without a colon beside one that has it, where both are the names of their columns.
 
     Why: `question: … passage …` was meant to read `question: … passage: …`.
@@ -303,7 +305,7 @@ def label_without_colon(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #769 (boolq for T5).
 
     """
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         message = question_message(instance)
         if message is None:
             return
@@ -326,7 +328,7 @@ def label_without_colon(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF232", "no-cue-after-options", severity=Severity.WARNING, family=Family.PROMPT)
-def no_cue(view: TaskView) -> Iterator[Finding]:
+def no_cue(study: Study) -> Iterator[Finding]:
     r"""Report a prompt that lists options and ends with the last of them, without a cue for the answer.
 
     Why: a base model goes on with the next option, not with an answer. An instruction before the options that says how
@@ -345,9 +347,9 @@ def no_cue(view: TaskView) -> Iterator[Finding]:
     Real: HELM #3790 (InfiniteBench).
 
     """
-    if view.task.gen_prefix is not None or view.task.output_type == "loglikelihood_rolling":
+    if study.task.gen_prefix is not None or study.task.output_type == "loglikelihood_rolling":
         return
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         message = question_message(instance)
         if message is None or len(instance.prompts) != 1:
             return

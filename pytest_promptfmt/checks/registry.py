@@ -23,6 +23,8 @@ _BUILTIN: Final = (
     "checks.ignores",
     "checks.config",
     "checks.smoke",
+    "checks.scores",
+    "checks.stops",
     "checks.templates",
     "checks.names",
     "checks.prompt",
@@ -46,15 +48,18 @@ _PACKAGE: Final = __package__.partition(".")[0]
 _CODE: Final = re.compile(r"[A-Z]{2,8}[0-9]{3,4}")
 
 Rule = Callable[[Any], Iterable[Finding]]
-Scope = Literal["task", "file", "profile", "template"]
+Scope = Literal["task", "file", "profile", "template", "scoring", "ignores"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One rule: a function that looks at a view and yields findings, and what stands about it in the docs.
+    """One rule: a function that looks at something and yields findings, and what the docs say about it.
 
-    `scope` is what the function is given: a `TaskView` for each task@format, a `ProfileView` for each of its profiles,
-    a `TemplateView` for each profile once in a run, or a `FileView` for each YAML file.
+    `scope` is what the function is given: the `Study` of each task@format (`task`, and `scoring` where its scoring is
+    tried), a `ProfileView` for each profile that sees it, a `LoadedProfile` for each profile once in a run
+    (`template`), a `FileView` for each YAML file, or what became of the `Ignores` of a task once all others have run.
+    `scores` says of a rule about tasks that what it finds spoils the score: where the lint of a task does not run, the
+    item `scoring` applies it.
     """
 
     code: str
@@ -64,6 +69,7 @@ class Check:
     scope: Scope
     rule: Rule
     is_builtin: bool
+    scores: bool = False
 
 
 _checks: dict[str, Check] = {}
@@ -76,6 +82,7 @@ def check(
     severity: Severity | str = Severity.WARNING,
     family: Family | str = Family.PROMPT,
     scope: Scope = "task",
+    scores: bool = False,
 ) -> Callable[[Rule], Rule]:
     """Register a function as the rule `code`; its docstring is its documentation.
 
@@ -103,6 +110,7 @@ def check(
             scope=scope,
             rule=rule,
             is_builtin=is_builtin,
+            scores=scores,
         )
         return rule
 

@@ -1,25 +1,28 @@
-"""Rules applied to one view: findings in a stable order, without those that the user ignores."""
+"""Rules applied to a study or a file: findings in a stable order, without those that the user ignores."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from pytest_promptfmt.checks.profile_views import ProfileView, TemplateView
+from pytest_promptfmt.answers.trials import trials_of
+from pytest_promptfmt.checks.ignores import Ignores
 from pytest_promptfmt.checks.registry import Check, Scope
 from pytest_promptfmt.checks.selection import Selection, written_ignores
-from pytest_promptfmt.checks.views import FileView, Ignores, TaskView
+from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import LimitExceededError, Position, PromptfmtError
-from pytest_promptfmt.core.finding import Family, Finding, Reported, Severity, identity, shown, stable_key
+from pytest_promptfmt.core.finding import Family, Finding, Reported, Severity, identity, merged, shown, stable_key
+from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.task import CodeAssembly
+from pytest_promptfmt.study import ProfileView, Study
 
 _MOST_PER_RULE: Final = 25
-"""How many findings of one rule are kept for one task."""
-
-View = TaskView | FileView | ProfileView | TemplateView
+"""How many findings of one rule are kept for one task, or for one profile of it."""
 
 _MILDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
@@ -28,12 +31,14 @@ _MILDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 class Checked:
     """The findings of one item, in order of their codes, and the per-file globs that took some away.
 
-    `failure` is what stopped rendering, so that only rules about what is written could run.
+    `failure` is what stopped rendering, so that only rules about what is written could run; `profiles` are those whose
+    prompts were looked at.
     """
 
     findings: tuple[Reported, ...] = ()
     used_globs: tuple[str, ...] = ()
     failure: PromptfmtError | None = None
+    profiles: tuple[str, ...] = ()
 
     @property
     def errors(self) -> tuple[Reported, ...]:
@@ -41,170 +46,222 @@ class Checked:
         return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
 
 
-def check_view(
-    selection: Selection,
-    *,
-    path: Path,
-    name: str,
-    task: TaskView | None = None,
-    file: FileView | None = None,
-    profile: ProfileView | None = None,
-    template: TemplateView | None = None,
-) -> Checked:
-    """Return what the chosen rules say about those of a task, its file and one of its profiles that are given.
+class Linter:
+    """Applies the rules to the tasks of a run. What is said about a profile by itself is said once in a run."""
 
-    `template` is given with the first task that is looked at through a profile: what is said about the profile itself
-    belongs to no task, and no task can ignore it.
+    def __init__(self) -> None:
+        self._known: list[Profile] = []
 
-    Infos are kept where a rule was selected by its code or prefix, and dropped by the report otherwise. Raises
-    LimitExceededError where a time limit around it ends a rule; whatever else a rule raises becomes a finding.
+    def check(
+        self, study: Study, selection: Selection, views: Sequence[ProfileView] = (), *, file: FileView | None = None
+    ) -> Checked:
+        """Return what the rules say about a task, its file where that is given, and the profiles that see it.
+
+        A task that cannot be rendered is checked as far as it is written; `Checked.failure` says why. Infos are kept
+        where a rule was selected by its code or prefix, and dropped by the report otherwise. Raises
+        LimitExceededError for the time limit; whatever else a rule raises becomes a finding.
+        """
+        seen = views if selection.looks_at_profiles else ()
+        run = _Run(selection, study.given.path or Path(), study.given.id, study, file)
+        study.failure  # noqa: B018  # rendering has limits of its own
+        run.apply("task", study, lambda check: check.family is Family.SCORING)  # these set limits as well
+        with _limit(study):
+            run.apply("task", study, lambda check: check.family is not Family.SCORING)
+            if file is not None:
+                run.apply("file", file)
+        for view in seen:
+            view.failure, view.facts  # noqa: B018  # rendered, and the chat template tried out, by limits of their own
+            with _limit(study):
+                run.apply("profile", view, profile=view.name)
+                if self._meets(view):
+                    run.apply("template", view.loaded, profile=view.name)
+        looked_at = tuple(view.name for view in seen if view.failure is None)
+        return replace(run.result("task", "file"), profiles=looked_at)
+
+    def _meets(self, view: ProfileView) -> bool:
+        """Return whether a profile is met for the first time, and could be looked at."""
+        if view.profile in self._known or isinstance(view.failure, LimitExceededError):
+            return False
+        self._known.append(view.profile)
+        return True
+
+
+def check_file(file: FileView, selection: Selection) -> Checked:
+    """Return what the rules say about a file without tasks."""
+    run = _Run(selection, file.path, file.name, None, file)
+    run.apply("file", file)
+    return run.result("file")
+
+
+def check_scoring(study: Study, selection: Selection, *, is_linted: bool) -> Checked:
+    """Return what the rules about scoring say; those that `Linter.check` applies as well only where it does not run.
+
+    They set limits of their own. Raises PromptfmtError for a task that cannot be scored at all.
     """
-    views: dict[Scope, View | None] = {"task": task, "file": file, "profile": profile, "template": template}
-    found: list[tuple[Check, Finding]] = []
-    crashes: list[tuple[str, str]] = []
-    last: list[Check] = []
-    for check in selection.chosen:
-        view = views[check.scope]
-        if check.family is Family.CHECKS and check.is_builtin:
-            last.append(check)
-        elif view is not None:
-            found += _run(check, view, crashes)
-    return _Sieve(selection, path, name, task, file, profile).checked(found, last, crashes)
+    trials_of(study)
+    run = _Run(selection, study.given.path or Path(), study.given.id, study, None)
+    if not is_linted:
+        run.apply("task", study, lambda check: check.scores)
+    run.apply("scoring", study)
+    return run.result("scoring")
 
 
-def _run(check: Check, view: View, crashes: list[tuple[str, str]]) -> list[tuple[Check, Finding]]:
-    kept: dict[tuple[object, ...], tuple[Check, Finding]] = {}
-    try:
-        for finding in check.rule(view):
-            # The same in another doc says nothing new.
-            seen = finding.saw if finding.doc is None else ""
-            kept.setdefault((finding.message, finding.keys, finding.field, finding.position, seen), (check, finding))
-            if len(kept) >= _MOST_PER_RULE:
-                break
-    except LimitExceededError:
-        raise
-    except Exception as error:
-        crashes.append((check.code, f"{type(error).__name__}: {error}"))
-    return list(kept.values())
+def _limit(study: Study) -> AbstractContextManager[None]:
+    task = study.given
+    return time_limit(study.settings.time_limit, f"checking {task.id}", task.position("doc_to_text"))
 
 
 @dataclass(frozen=True, slots=True)
-class _Sieve:
-    """What of the findings remains, and who took the others away."""
+class _Found:
+    check: Check
+    finding: Finding
+    profile: str = ""
+
+
+@dataclass(slots=True)
+class _Run:
+    """The rules applied to one subject so far: what they found, and which of them failed."""
 
     selection: Selection
     path: Path
     name: str
-    task: TaskView | None
+    study: Study | None
     file: FileView | None
-    profile: ProfileView | None
+    found: list[_Found] = field(default_factory=list)
+    crashes: list[tuple[str, str]] = field(default_factory=list)
 
-    @property
-    def subject(self) -> TaskView | None:
-        """Return the task that is looked at, as a whole or as one profile sees it."""
-        return self.profile.task if self.task is None and self.profile is not None else self.task
+    def apply(
+        self,
+        scope: Scope,
+        subject: object,
+        chooses: Callable[[Check], bool] = lambda _check: True,
+        *,
+        profile: str = "",
+    ) -> None:
+        """Apply the rules of a scope; raises LimitExceededError where a time limit around it ends a rule."""
+        for check in self.selection.chosen:
+            if check.scope == scope and chooses(check):
+                self.found += self._findings(check, subject, profile)
 
-    def checked(
-        self, found: list[tuple[Check, Finding]], last: Iterable[Check], crashes: list[tuple[str, str]]
-    ) -> Checked:
-        subject = self.subject
-        written = written_ignores(subject.task.own_metadata) if subject is not None else {}
-        globs = self.selection.per_file_ignores(self.path)
-        used: set[str] = set()
-        kept = self._kept(found, written, globs, used)
-        view = subject or self.file
-        if view is not None:
-            view.ignores = Ignores(
-                unknown=tuple(self._unknown(written)), unused=tuple(self._unused(written, used)), crashes=tuple(crashes)
-            )
-            again = [pair for check in last for pair in _run(check, view, [])]
-            kept += self._kept(again, written, globs, used)
-            kept.sort(key=lambda pair: pair[0].code)
+    def _findings(self, check: Check, subject: object, profile: str) -> Iterable[_Found]:
+        kept: dict[tuple[object, ...], _Found] = {}
+        try:
+            for finding in check.rule(subject):
+                # The same in another doc says nothing new.
+                seen = finding.saw if finding.doc is None else ""
+                same = (finding.message, finding.keys, finding.field, finding.position, seen)
+                kept.setdefault(same, _Found(check, finding, profile))
+                if len(kept) >= _MOST_PER_RULE:
+                    break
+        except LimitExceededError:
+            raise
+        except Exception as error:
+            self.crashes.append((check.code, f"{type(error).__name__}: {error}"))
+        return kept.values()
+
+    def result(self, *scopes: Scope) -> Checked:
+        """Return what remains, with what there is to say about ignores; `scopes` are those that were seen whole."""
+        ignores = _Suppression(self)
+        kept = [found for found in self.found if not ignores.suppress(found)]
+        self.found.clear()
+        self.apply("ignores", ignores.of_no_use(scopes))
+        kept += [found for found in self.found if not ignores.suppress(found)]
+        kept.sort(key=lambda found: found.check.code)
         return Checked(
-            findings=tuple(self._reported(kept)),
-            used_globs=tuple(glob for glob in globs if f"glob {glob}" in used),
-            failure=subject.failure if subject is not None else None,
+            findings=tuple(merged(_reported(self, kept))),
+            used_globs=tuple(sorted(ignores.used_globs)),
+            failure=self.study.failure if self.study is not None else None,
         )
 
-    def _kept(
-        self,
-        found: Iterable[tuple[Check, Finding]],
-        written: Iterable[str],
-        globs: dict[str, tuple[str, ...]],
-        used: set[str],
-    ) -> list[tuple[Check, Finding]]:
-        kept = []
-        for check, finding in found:
-            by_task = [code for code in written if code and check.code.startswith(code)]
-            by_file = [glob for glob, codes in globs.items() if check.code.startswith(codes)]
-            if check.scope == "template":
-                by_task, by_file = [], []
-            used.update(by_task)
-            used.update(f"glob {glob}" for glob in by_file)
-            if not by_task and not by_file:
-                kept.append((check, finding))
-        return kept
 
-    def _unknown(self, written: Iterable[str]) -> Iterator[str]:
-        if self.task is not None:
-            yield from (code for code in written if not self.selection.knows(code))
+class _Suppression:
+    """Which findings the user does not want: by the task itself, or by the path of its file."""
 
-    def _unused(self, written: Iterable[str], used: set[str]) -> Iterator[str]:
-        if self.task is None or self.task.failure is not None:
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self._globs = run.selection.per_file_ignores(run.path)
+        self._written = written_ignores(run.study.task.own_metadata) if run.study is not None else {}
+        self._used: set[str] = set()
+        self.used_globs: set[str] = set()
+
+    def suppress(self, found: _Found) -> bool:
+        """Return whether a finding is ignored, and remember by what."""
+        code = found.check.code
+        if found.check.scope == "template":
+            return False  # it belongs to no task, and no task can ignore it
+        by_task = [prefix for prefix in self._written if prefix and code.startswith(prefix)]
+        by_file = [glob for glob, codes in self._globs.items() if code.startswith(codes)]
+        self._used.update(by_task)
+        self.used_globs.update(by_file)
+        return bool(by_task or by_file)
+
+    def of_no_use(self, scopes: Collection[Scope]) -> Ignores:
+        """Return the ignores that suppressed nothing, and those that no rule can have."""
+        crashes = tuple(self._run.crashes)
+        if "task" not in scopes and "scoring" not in scopes:
+            return Ignores(crashes=crashes)
+        unknown = [code for code in self._written if not self._run.selection.knows(code)] if "task" in scopes else ()
+        return Ignores(unknown=tuple(unknown), unused=tuple(self._unused(scopes)), crashes=crashes)
+
+    def _unused(self, scopes: Collection[Scope]) -> Iterator[str]:
+        study, selection = self._run.study, self._run.selection
+        if study is None or study.failure is not None:
             return  # what was not rendered may well have needed it
-        task = self.task.task
-        # A rule about profiles may have found it in another profile.
-        chosen = {check.code for check in self.selection.chosen if check.scope not in ("profile", "template")}
-        for code in written:
-            own = task.position("metadata", "promptfmt", "ignore", code)
-            inherited = own is not None and task.path is not None and own.path.name != task.path.name
-            members = {known for known in self.selection.checks if known.startswith(code)}
-            if code not in used and members and members <= chosen and not inherited:
+        # What the other scopes found, this run may not see: another profile, or scoring that is not tried.
+        chosen = {check.code for check in selection.chosen if check.scope in (*scopes, "ignores")}
+        for code in self._written:
+            own = study.task.position("metadata", "promptfmt", "ignore", code)
+            inherited = own is not None and study.task.path is not None and own.path.name != study.task.path.name
+            members = {known for known in selection.checks if known.startswith(code)}
+            if code not in self._used and members and members <= chosen and not inherited:
                 yield code
 
-    def _reported(self, kept: Iterable[tuple[Check, Finding]]) -> Iterator[Reported]:
-        seen: Counter[str] = Counter()
-        for check, finding in kept:
-            severity = check.severity
-            if finding.severity is not None and _MILDER[finding.severity] > _MILDER[severity]:
-                severity = finding.severity
-            name = self.file.file.names[0] if check.scope == "file" and self.file is not None else self.name
-            is_about_profile = check.scope in ("profile", "template")
-            profile = self.profile.name if is_about_profile and self.profile is not None else ""
-            file = self.path
-            if check.scope == "template":
-                name, file = "", finding.position.path if finding.position is not None else Path()
-            same = identity(check.code, file.name, name, profile, finding)
-            yield Reported(
-                code=check.code,
-                name=check.name,
-                severity=severity,
-                task=name,
-                file="" if file == Path() else str(file),
-                position=self._position(finding) if name else finding.position,
-                keys=tuple(self._in_its_words(key) if isinstance(key, str) else key for key in finding.keys),
-                field=finding.field,
-                doc=finding.doc,
-                span=finding.span,
-                message=finding.message,
-                saw=shown(finding.saw),
-                do=self._in_its_words(finding.do),
-                profiles=(profile,) if profile else (),
-                stable_keys=(stable_key(same, seen[same]),),
-            )
-            seen[same] += 1
 
-    def _position(self, finding: Finding) -> Position:
-        """Return where the mistake is written, at least the file."""
-        position = finding.position
-        if position is None and self.subject is not None:
-            position = self.subject.task.position(*finding.keys)
-        return position or Position(self.path)
+def _reported(run: _Run, kept: Iterable[_Found]) -> Iterator[Reported]:
+    count: Counter[str] = Counter()
+    for found in kept:
+        check, finding, profile = found.check, found.finding, found.profile
+        severity = check.severity
+        if finding.severity is not None and _MILDER[finding.severity] > _MILDER[severity]:
+            severity = finding.severity
+        name, file = run.name, run.path
+        if check.scope == "file" and run.file is not None:
+            name = run.file.name
+        if check.scope == "template":
+            name, file = "", finding.position.path if finding.position is not None else Path()
+        same = identity(check.code, file.name, name, profile, finding)
+        yield Reported(
+            code=check.code,
+            name=check.name,
+            severity=severity,
+            task=name,
+            file="" if file == Path() else str(file),
+            position=_position(run, finding) if name else finding.position,
+            keys=tuple(_in_own_keys(run, key) if isinstance(key, str) else key for key in finding.keys),
+            field=finding.field,
+            doc=finding.doc,
+            span=finding.span,
+            message=finding.message,
+            saw=shown(finding.saw),
+            do=_in_own_keys(run, finding.do),
+            profiles=(profile,) if profile else (),
+            stable_keys=(stable_key(same, count[same]),),
+        )
+        count[same] += 1
 
-    def _in_its_words(self, text: str) -> str:
-        """Return a text about keys of lm-eval in the names that the task has for them."""
-        assembly = self.subject.task.assembly if self.subject is not None else None
-        if isinstance(assembly, CodeAssembly):
-            for key, name in assembly.key_names.items():
-                text = text.replace(key, name)
-        return text
+
+def _position(run: _Run, finding: Finding) -> Position:
+    """Return where the mistake is written, at least the file."""
+    position = finding.position
+    if position is None and run.study is not None:
+        position = run.study.task.position(*finding.keys)
+    return position or Position(run.path)
+
+
+def _in_own_keys(run: _Run, text: str) -> str:
+    """Return a text about keys of lm-eval in the names that the task has for them."""
+    assembly = run.study.task.assembly if run.study is not None else None
+    if isinstance(assembly, CodeAssembly):
+        for key, name in assembly.key_names.items():
+            text = text.replace(key, name)
+    return text

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pytest_promptfmt.checks.profile_views import ProfileView, Scored, ends_every_text, shown_tokens
 from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import shown_tokens
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Prompt
+from pytest_promptfmt.study import ProfileView
+from pytest_promptfmt.study.profile_view import ScoredContinuation, ends_every_text
 from pytest_promptfmt.tokens import Tokenizer
 
 _TAIL: Final = 24
@@ -153,7 +155,7 @@ def blank_before_choice(view: ProfileView) -> Iterator[Finding]:
             else "the answer begins with a blank right after the generation prompt",
             saw=f"{scored.context[-_TAIL:]}|{text[:_TAIL]}: {shown_tokens(tokenizer, scored.ids[:_TOKENS])}",
             do="write answers without blanks, and leave the blank to target_delimiter, which chat templates drop",
-            keys=("doc_to_choice" if view.task.config.get("doc_to_choice") is not None else "doc_to_target",),
+            keys=("doc_to_choice" if view.study.config.get("doc_to_choice") is not None else "doc_to_target",),
             doc=scored.instance.index,
         )
         return
@@ -271,12 +273,12 @@ def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
         return
 
 
-def _each(view: ProfileView) -> Iterator[Scored]:
+def _each(view: ProfileView) -> Iterator[ScoredContinuation]:
     for scored in view.scored:
         yield from scored
 
 
-def _begins_answer(view: ProfileView, scored: Scored) -> bool:
+def _begins_answer(view: ProfileView, scored: ScoredContinuation) -> bool:
     """Return whether an answer begins here without a blank: after a generation prompt that none ever follows."""
     facts = view.facts
     if facts is None or facts.answer_gap[:1] == " " or scored.request.prompt is None:
@@ -286,10 +288,10 @@ def _begins_answer(view: ProfileView, scored: Scored) -> bool:
 
 
 def _seam_keys(view: ProfileView) -> tuple[str, ...]:
-    return ("target_delimiter",) if "target_delimiter" in view.task.config else ("doc_to_text",)
+    return ("target_delimiter",) if "target_delimiter" in view.study.config else ("doc_to_text",)
 
 
-def _whole(tokenizer: Tokenizer, scored: Scored) -> tuple[int, ...]:
+def _whole(tokenizer: Tokenizer, scored: ScoredContinuation) -> tuple[int, ...]:
     """Return the ids of prompt and answer together, with special tokens as the prompt has them."""
     text = scored.context + scored.continuation
     plain = tokenizer.ids(text, add_special_tokens=False)

@@ -1,22 +1,50 @@
-"""The rule about tasks that load and render, and fail when their answers are scored."""
+"""Scoring tried once: the gold answer of each doc through every filter and metric, for what raises an exception.
+
+Cheap enough for every task of a run: nothing is loaded from a hub, no library is imported for a corpus metric, and of
+synthetic docs only what does not depend on them is tried.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 from pytest_promptfmt.checks.config import missing_function
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import TaskView
+from pytest_promptfmt.core.errors import (
+    FunctionError,
+    LimitExceededError,
+    PromptfmtError,
+    UnavailableError,
+    did_you_mean,
+)
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.task import Doc, Task
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.study.scoring import Scoring
+from pytest_promptfmt.systems.lm_eval.scoring.aggregations import OF_NUMBERS
+from pytest_promptfmt.systems.lm_eval.scoring.metrics import METRICS, takes_arguments
+from pytest_promptfmt.systems.lm_eval.scoring.results import Question, score_doc
+
+_SHORT: Final = 4
+"""Names of metrics up to this length are alike by chance (`wer` and `ter`)."""
+
+_LIKELY: Final = (-0.5, True)
+_UNLIKELY: Final = (-9.0, False)
+_MOST_REPEATS: Final = 64
 
 
-@check("PF109", "scoring-fails", severity=Severity.ERROR, family=Family.CONFIG)
-def scoring_fails(view: TaskView) -> Iterator[Finding]:
+@check("PF109", "scoring-fails", severity=Severity.ERROR, family=Family.SCORING, scores=True)
+def scoring_fails(study: Study) -> Iterator[Finding]:
     r"""Report a task whose own gold answers cannot be filtered and scored without an exception.
 
     Why: filters, metrics and `process_results` run after the model has answered everything, often hours after the
-    start. What fails there has cost a whole evaluation. Each gold answer is therefore filtered and scored once. On
-    made-up docs only what does not depend on them is tried; metrics of Hugging Face evaluate are not loaded.
+    start. What fails there has cost a whole evaluation. Each gold answer is therefore filtered and scored once. Of
+    synthetic docs only what does not depend on them is tried; metrics of Hugging Face evaluate are not loaded.
 
     Example:
         output_type: generate_until
@@ -33,16 +61,179 @@ def scoring_fails(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3353 (aime: process_results), and metrics with a key that their function does not take.
 
     """
-    failure = view.scoring_failure
-    if failure is None or any(missing_function(view)):  # PF104 tells a function that is not there
-        return
-    what = f"scoring fails when {failure.what}"
-    yield Finding(
-        message="scoring was not tried: its Python module does not import here" if failure.lacks_package else what,
-        saw=failure.error,
-        do=failure.hint or "mend the filter, metric or function",
-        keys=failure.keys,
-        position=failure.position,
-        doc=failure.doc,
-        severity=Severity.INFO if failure.lacks_package else None,
+    failure = scoring_failure(study)
+    if failure is not None and not any(missing_function(study)):  # PF104 reports a function that is not there
+        yield failure
+
+
+def scoring_failure(study: Study) -> Finding | None:
+    """Return what fails first when the gold answers are scored; None when nothing does, or it was not tried."""
+    return study.once("scoring failure", lambda: _failure(study))
+
+
+def _failure(study: Study) -> Finding | None:
+    if study.failure is not None or study.given.assembly is not None:
+        return None  # it cannot be rendered, or another system scores it
+    try:
+        scoring = study.scoring_of_prompts
+    except UnavailableError:
+        return None
+    except PromptfmtError as error:
+        return _setting_up(error)
+    task = scoring.task
+    try:
+        with time_limit(study.settings.time_limit, f"scoring {task.id}", task.position("metric_list")):
+            return next(_failures(scoring), None)
+    except LimitExceededError as error:
+        return _finding("the gold answer is scored", error.message, ("metric_list",))
+
+
+def _finding(
+    what: str, error: str, keys: tuple[str | int, ...], *, doc: int | None = None, lacks_resource: bool = False
+) -> Finding:
+    message = f"scoring fails when {what}"
+    return Finding(
+        message="scoring was not tried: its Python module does not import here" if lacks_resource else message,
+        saw=error,
+        do="fix the filter, metric or function",
+        keys=keys,
+        doc=doc,
+        severity=Severity.INFO if lacks_resource else None,
     )
+
+
+def _setting_up(error: PromptfmtError) -> Finding:
+    lacks = isinstance(error, FunctionError) and error.lacks_resource
+    found = _finding("its scoring is set up", error.message, (), lacks_resource=lacks)
+    return replace(found, do=error.hint or found.do, position=error.position)
+
+
+def _failures(scoring: Scoring) -> Iterator[Finding]:
+    task = scoring.task
+    yield from _unknown_metrics(task)
+    has_metrics = _has_own_metrics(task)
+    try:
+        scoring.pipelines, has_metrics and scoring.metrics  # noqa: B018  # what cannot be set up raises
+    except LimitExceededError:
+        raise
+    except PromptfmtError as error:
+        yield _setting_up(error)
+        return
+    yield from _unbuildable(scoring, has_metrics)
+    if scoring.is_synthetic or not has_metrics or not scoring.metrics:
+        return
+    try:
+        questions = scoring.questions
+    except LimitExceededError:
+        raise
+    except PromptfmtError:
+        return  # rendering says why
+    for instance, question in zip(scoring.instances, questions, strict=True):
+        yield from _of_doc(scoring, instance, question)
+
+
+def _has_own_metrics(task: Task) -> bool:
+    """Return whether every metric is at hand without Hugging Face evaluate."""
+    return task.process_results is not None or all(
+        callable(entry["metric"]) or (entry["metric"] in METRICS and entry.get("hf_evaluate") is not True)
+        for entry in task.metric_list or ()
+    )
+
+
+def _unknown_metrics(task: Task) -> Iterator[Finding]:
+    for index, entry in enumerate(task.metric_list or ()):
+        name = entry.get("metric")
+        if task.process_results is not None or not isinstance(name, str) or name in METRICS or "hf_evaluate" in entry:
+            continue
+        hint = did_you_mean(name, METRICS) if len(name) > _SHORT else None
+        if hint is not None:
+            error = f"lm-eval has no metric {name!r}, and takes it for one of Hugging Face evaluate"
+            yield replace(_finding("the metrics are looked up", error, ("metric_list", index)), do=hint)
+
+
+def _unbuildable(scoring: Scoring, has_metrics: bool) -> Iterator[Finding]:
+    task = scoring.task
+    for index, pipeline in enumerate(scoring.pipelines):
+        for number, step in enumerate(pipeline.steps):
+            try:
+                step()
+            except LimitExceededError:
+                raise
+            except Exception as error:
+                yield _finding("a filter is built", _in_words(error), ("filter_list", index, "filter", number))
+    for metric in scoring.metrics if has_metrics else ():
+        # lm-eval 0.4.13 gives a metric the arguments that its entry has, and only generation calls it.
+        if task.output_type == "generate_until" and task.process_results is None and not takes_arguments(metric):
+            told = f"TypeError: {metric.name} does not take {', '.join(map(str, metric.arguments))}"
+            yield _finding("the metric is called", told, ("metric_list",))
+        if metric.aggregation is None:
+            told = f"the aggregation that is written for {metric.name} does not exist"
+            yield _finding("the metric is averaged", told, ("metric_list",))
+
+
+def _of_doc(scoring: Scoring, instance: Instance, question: Question) -> Iterator[Finding]:
+    task, doc = scoring.task, copy.deepcopy(dict(instance.doc))
+    if task.output_type != "generate_until":
+        yield from _scored(scoring, instance, doc, question, _likelihoods(task, instance))
+        return
+    answer = _gold_text(question)
+    if answer is None:
+        return
+    repeats = min(task.repeats, _MOST_REPEATS) if isinstance(task.repeats, int) and task.repeats > 0 else 1
+    for index, pipeline in enumerate(scoring.pipelines):
+        try:
+            extracted = pipeline.extract(answer, doc, repeats)
+        except LimitExceededError:
+            raise
+        except Exception as error:
+            told = f"{_in_words(error)} for {answer!r} in the filters {pipeline.name!r}"
+            yield _finding("the gold answer is filtered", told, ("filter_list", index), doc=instance.index)
+            return
+        yield from _scored(scoring, instance, doc, question, [extracted])
+
+
+def _scored(
+    scoring: Scoring, instance: Instance, doc: Doc, question: Question, results: Sequence[Any]
+) -> Iterator[Finding]:
+    task = scoring.task
+    key = "process_results" if task.process_results is not None else "metric_list"
+    what = "the gold answer is scored"
+    try:
+        values = score_doc(task, scoring.metrics, doc, question, results)
+        what = "the score is averaged"
+        for metric in scoring.metrics:
+            if metric.name in values and metric.aggregation in OF_NUMBERS:
+                key = "metric_list"
+                metric.aggregation([values[metric.name]])
+    except LimitExceededError:
+        raise
+    except Exception as error:
+        message = error.message if isinstance(error, PromptfmtError) else _in_words(error)
+        lacks = isinstance(error, ImportError | OSError) or type(error) is LookupError  # a package, data, a network
+        found = _finding(what, message, (key,), doc=instance.index, lacks_resource=lacks)
+        yield replace(found, do=scoring_fix(scoring, question) or found.do)
+
+
+def scoring_fix(scoring: Scoring, question: Question) -> str | None:
+    """Return what ends an exception of scoring, where that is known."""
+    takes_one = any(metric.name == "acc_mutual_info" for metric in scoring.metrics) and question.has_several_targets
+    return "give one gold answer: acc_mutual_info takes no more" if takes_one else None
+
+
+def _likelihoods(task: Task, instance: Instance) -> Sequence[Any]:
+    if task.output_type == "loglikelihood_rolling":
+        return [_UNLIKELY[0] for _ in instance.requests]
+    return [_LIKELY if request.gold else _UNLIKELY for request in instance.requests]
+
+
+def _gold_text(question: Question) -> str | None:
+    gold = question.target
+    if question.choices is not None and isinstance(gold, int) and 0 <= gold < len(question.choices):
+        gold = question.choices[gold]
+    if isinstance(gold, list | tuple):
+        gold = gold[0] if gold else None
+    return str(gold) if isinstance(gold, str | int | float) else None
+
+
+def _in_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

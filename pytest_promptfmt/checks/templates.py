@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import Keys, TaskView, TemplateView, read_template
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import Unset
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.study.configuration import Keys, WrittenTemplate, read_template
 
 _MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
 _BRACES: Final = re.compile(r"(?<![\\{$A-Za-z0-9_^\]}])\{([A-Za-z_][A-Za-z0-9_.]*)\}(?!\})")
@@ -26,7 +27,7 @@ _PLAIN_KEYS: Final = ("target_delimiter", "fewshot_delimiter")
 
 
 @check("PF121", "markup-not-rendered", severity=Severity.ERROR, family=Family.TEMPLATES)
-def markup_not_rendered(view: TaskView) -> Iterator[Finding]:
+def markup_not_rendered(study: Study) -> Iterator[Finding]:
     r"""Report Jinja in a place that lm-eval does not render.
 
     Why: lists and delimiters are taken as they are. A list `["{{answerA}}", "{{answerB}}"]` scores the placeholders
@@ -47,7 +48,7 @@ def markup_not_rendered(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #1909 (social_iqa).
 
     """
-    task = view.written
+    task = study.written
     places: list[tuple[Keys, Any]] = [
         (("doc_to_choice",), task.doc_to_choice),
         (("doc_to_target",), task.doc_to_target),
@@ -60,7 +61,7 @@ def markup_not_rendered(view: TaskView) -> Iterator[Finding]:
         values = spec.items() if isinstance(spec, dict) else enumerate(spec) if isinstance(spec, list) else ()
         texts += [((*keys, number), text) for number, text in values if isinstance(text, str)]
     texts += [((key,), getattr(task, key)) for key in _PLAIN_KEYS]
-    texts += [(("generation_kwargs", "until", number), stop) for number, stop in enumerate(view.stop_texts)]
+    texts += [(("generation_kwargs", "until", number), stop) for number, stop in enumerate(study.stop_texts)]
     for keys, text in texts:
         key = (
             "until" if keys[0] == "generation_kwargs" else ".".join(str(each) for each in keys if isinstance(each, str))
@@ -78,7 +79,7 @@ def markup_not_rendered(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF122", "python-braces", severity=Severity.ERROR, family=Family.TEMPLATES)
-def python_braces(view: TaskView) -> Iterator[Finding]:
+def python_braces(study: Study) -> Iterator[Finding]:
     r"""Report `{name}` in a template that has no Jinja at all.
 
     Why: single braces are Python's; Jinja prints them as they are. Every prompt is then the same and holds no data.
@@ -94,8 +95,8 @@ def python_braces(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3944 (35 AfriXNLI tasks), #1587.
 
     """
-    columns = set(view.docs.columns) if view.docs is not None and view.has_real_docs else set()
-    for template in view.templates:
+    columns = set(study.docs.columns) if study.docs is not None and study.has_real_docs else set()
+    for template in study.templates:
         if template.keys[-1] not in ("doc_to_text", "doc_to_target", "gen_prefix", "description"):
             continue
         names = [name for text in template.text.constants for name in _BRACES.findall(text) if not name.startswith("_")]
@@ -112,7 +113,7 @@ def python_braces(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF123", "quoted-name", severity=Severity.ERROR, family=Family.TEMPLATES)
-def quoted_name(view: TaskView) -> Iterator[Finding]:
+def quoted_name(study: Study) -> Iterator[Finding]:
     r"""Report `{{'name'}}`, which prints the word `name` and no column.
 
     Why: in quotes a name is text. The prompt shows the name of the column instead of its value, in every doc.
@@ -128,8 +129,8 @@ def quoted_name(view: TaskView) -> Iterator[Finding]:
     Real: 36 xlsum tasks of lm-evaluation-harness 0.4.13.
 
     """
-    columns = set(view.docs.columns) if view.docs is not None else set()
-    for template in view.templates:
+    columns = set(study.docs.columns) if study.docs is not None else set()
+    for template in study.templates:
         for text in template.text.quoted:
             is_column = text in columns
             if is_column or (_COLUMN_LIKE.fullmatch(text) and not template.text.names):
@@ -143,7 +144,7 @@ def quoted_name(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF124", "constant-field", severity=Severity.ERROR, family=Family.TEMPLATES)
-def constant_field(view: TaskView) -> Iterator[Finding]:
+def constant_field(study: Study) -> Iterator[Finding]:
     r"""Report a field mapping that looks like a column and is none of the docs' columns.
 
     Why: lm-eval takes any text that is not exactly a column for a template. `doc_to_target: label` without a column
@@ -160,26 +161,26 @@ def constant_field(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3567 (80 masakhanews tasks), #2434 (catcola).
 
     """
-    if not view.has_real_docs or view.docs is None:
+    if not study.has_real_docs or study.docs is None:
         return
-    for template in view.templates:
+    for template in study.templates:
         source = template.source
         if template.keys[-1] not in ("doc_to_text", "doc_to_target", "doc_to_choice") or template.text.has_markup:
             continue
-        choices = view.written.doc_to_choice
+        choices = study.written.doc_to_choice
         if isinstance(choices, list) and source in choices:
             continue  # the same answer for every doc, and meant so
-        if _COLUMN_LIKE.fullmatch(source) and not (template.keys[-1] == "doc_to_text" and view.is_multimodal):
+        if _COLUMN_LIKE.fullmatch(source) and not (template.keys[-1] == "doc_to_text" and study.is_multimodal):
             yield Finding(
                 message=f"{template.keys[-1]} looks like a column that no doc has: it is the same text for every doc",
                 saw=source,
-                do=f"name a column: {', '.join(view.docs.columns[:8])}",
+                do=f"name a column: {', '.join(study.docs.columns[:8])}",
                 keys=template.keys,
             )
 
 
 @check("PF125", "constant-prompt", severity=Severity.ERROR, family=Family.TEMPLATES)
-def constant_prompt(view: TaskView) -> Iterator[Finding]:
+def constant_prompt(study: Study) -> Iterator[Finding]:
     r"""Report a task that asks every doc the same.
 
     Why: different docs with one prompt and one set of choices are one question asked many times. The template names no
@@ -200,21 +201,21 @@ def constant_prompt(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3944; xlsum in its 0.4.13.
 
     """
-    if view.is_multimodal or view.task.output_type not in ("generate_until", "multiple_choice"):
+    if study.is_multimodal or study.task.output_type not in ("generate_until", "multiple_choice"):
         return
-    written = view.written
-    if view.has_real_docs:
-        asked = {_asked(instance) for instance in view.instances}
-        if len(view.instances) > 1 and len(asked) == 1 and len({repr(doc) for doc in view.real_docs}) > 1:
+    written = study.written
+    if study.has_real_docs:
+        asked = {_asked(instance) for instance in study.instances}
+        if len(study.instances) > 1 and len(asked) == 1 and len({repr(doc) for doc in study.real_docs}) > 1:
             yield _constant(next(iter(asked))[0])
         return
     spec = written.doc_to_text
-    if not isinstance(spec, str) or not spec.strip() or spec in (view.docs.columns if view.docs else ()):
+    if not isinstance(spec, str) or not spec.strip() or spec in (study.docs.columns if study.docs else ()):
         return
     text = read_template(spec)
     fixed_choices = isinstance(written.doc_to_choice, list)
     is_constant = bool(text.constants) if text.has_markup else " " in spec.strip()
-    if is_constant and not text.names and (view.generates or fixed_choices) and "import" not in spec:
+    if is_constant and not text.names and (study.generates or fixed_choices) and "import" not in spec:
         yield _constant(spec)
 
 
@@ -233,7 +234,7 @@ def _constant(text: str) -> Finding:
 
 
 @check("PF126", "literal-line-break", severity=Severity.ERROR, family=Family.TEMPLATES)
-def literal_line_break(view: TaskView) -> Iterator[Finding]:
+def literal_line_break(study: Study) -> Iterator[Finding]:
     r"""Report a backslash and an n where a line break was meant.
 
     Why: in YAML only double quotes turn `\n` into a line break. In single quotes, without quotes and in block scalars
@@ -252,11 +253,11 @@ def literal_line_break(view: TaskView) -> Iterator[Finding]:
     """
     places = [
         (template.keys, constant)
-        for template in view.templates
+        for template in study.templates
         if not _is_python_list(template)
         for constant in template.text.constants
     ]
-    places += [((key,), getattr(view.written, key)) for key in _PLAIN_KEYS]
+    places += [((key,), getattr(study.written, key)) for key in _PLAIN_KEYS]
     reported: set[Keys] = set()
     for keys, text in places:
         found = find_literal_break(text) if isinstance(text, str) else None
@@ -281,13 +282,13 @@ def find_literal_break(text: str) -> re.Match[str] | None:
     return None
 
 
-def _is_python_list(template: TemplateView) -> bool:
+def _is_python_list(template: WrittenTemplate) -> bool:
     r"""Return whether lm-eval 0.4.13 reads the template's text as a Python list, in which `\n` is a line break."""
     return template.keys[-1] in ("doc_to_choice", "doc_to_target") and template.source.lstrip().startswith("[")
 
 
 @check("PF127", "control-character", severity=Severity.ERROR, family=Family.TEMPLATES)
-def control_character(view: TaskView) -> Iterator[Finding]:
+def control_character(study: Study) -> Iterator[Finding]:
     r"""Report a control character, such as the backspace that `"\b"` is in YAML.
 
     Why: in double quotes YAML reads `\b` as backspace, `\f` as form feed, `\v` as vertical tab. A pattern with `\b` for
@@ -308,7 +309,7 @@ def control_character(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #1305 (nq_open).
 
     """
-    for keys, text in view.strings:
+    for keys, text in study.strings:
         found = _CONTROL.search(text)
         if found is not None:
             yield Finding(
@@ -320,7 +321,7 @@ def control_character(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF128", "python-string-in-yaml", severity=Severity.ERROR, family=Family.TEMPLATES)
-def python_string(view: TaskView) -> Iterator[Finding]:
+def python_string(study: Study) -> Iterator[Finding]:
     r"""Report a pattern that carries Python's quotes, such as `r"\d+"`.
 
     Why: YAML knows no `r"…"`. The letter r and the quotes become part of the pattern, which then matches nothing.
@@ -340,7 +341,7 @@ def python_string(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2238.
 
     """
-    for keys, text in view.strings:
+    for keys, text in study.strings:
         if any("regex" in str(key) for key in keys[-3:]) and text[:1] in "rR" and _RAW_STRING.match(text):
             yield Finding(
                 message="a pattern in Python's quotes, which become part of it",
@@ -351,7 +352,7 @@ def python_string(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF129", "unknown-decontamination-column", severity=Severity.WARNING, family=Family.TEMPLATES)
-def unknown_decontamination_column(view: TaskView) -> Iterator[Finding]:
+def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
     """Report a `doc_to_decontamination_query` that names no column of the docs.
 
     Why: it is looked at only when decontamination is switched on, so that the mistake shows months later.
@@ -369,15 +370,15 @@ def unknown_decontamination_column(view: TaskView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3718 (headqa).
 
     """
-    query = view.config.get("doc_to_decontamination_query")
-    if not isinstance(query, str) or not view.has_real_docs or view.docs is None or not query:
+    query = study.config.get("doc_to_decontamination_query")
+    if not isinstance(query, str) or not study.has_real_docs or study.docs is None or not query:
         return
     names = read_template(query).names if "{" in query else {query}
     for name in sorted(names):
-        if name not in view.docs.columns and _IDENTIFIER.fullmatch(name):
+        if name not in study.docs.columns and _IDENTIFIER.fullmatch(name):
             yield Finding(
                 message="doc_to_decontamination_query names a column that no doc has",
                 saw=name,
-                do=f"name a column: {', '.join(view.docs.columns[:8])}",
+                do=f"name a column: {', '.join(study.docs.columns[:8])}",
                 keys=("doc_to_decontamination_query",),
             )

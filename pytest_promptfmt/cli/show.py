@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_promptfmt.core.finding import Reported
     from pytest_promptfmt.core.prompt import Instance
     from pytest_promptfmt.plugin.collected import CollectedPrompts
-    from pytest_promptfmt.study import Rendered
+    from pytest_promptfmt.study import ProfileView
 
 
 def show(
@@ -58,8 +58,8 @@ def show(
     def use(found: Sequence[CollectedPrompts]) -> None:
         for prompts in found:
             try:
-                rendered = prompts.render()
-                instances = [each for each in rendered.instances if doc is None or each.index + 1 == doc]
+                seen = prompts.seen
+                instances = [each for each in seen.render() if doc is None or each.index + 1 == doc]
             except PromptfmtError as error:
                 problems.append(f"{prompts.task.id} [{prompts.profile_id}]: {error}")
                 if isinstance(error, UnavailableError) or len(found) > 1:
@@ -70,9 +70,8 @@ def show(
                 continue
             shown.append(_as_data(prompts, instances))
             if not as_json:
-                tokenizer = rendered.loaded.tokenizer
-                _print(prompts, instances, rendered if tokens or ids else None, spaces=spaces, ids=ids)
-                if (tokens or ids) and tokenizer is None:
+                _print(prompts, instances, seen if tokens or ids else None, spaces=spaces, ids=ids)
+                if (tokens or ids) and seen.tokenizer is None:
                     problems.append(f"{prompts.task.id} [{prompts.profile_id}]: this profile has no tokenizer")
 
     collected = with_collected(use, _narrowed(task, chosen), options)
@@ -127,7 +126,7 @@ def _as_data(prompts: CollectedPrompts, instances: Sequence[Instance]) -> dict[s
 
 
 def _print(
-    prompts: CollectedPrompts, instances: Sequence[Instance], tokens: Rendered | None, *, spaces: bool, ids: bool
+    prompts: CollectedPrompts, instances: Sequence[Instance], tokens: ProfileView | None, *, spaces: bool, ids: bool
 ) -> None:
     """Print the prompts; with `tokens` the tokens of what was rendered as well, where the profile has a tokenizer."""
     from rich.console import Console
@@ -139,7 +138,7 @@ def _print(
     console = Console(soft_wrap=True, highlight=False)
     console.print(Text(f"{prompts.task.id} [{prompts.profile_id}]", "bold underline"))
     console.print(Text(escape_controls(str(prompts.task.position("task") or prompts.path)), "dim"))
-    tokenizer = tokens.loaded.tokenizer if tokens is not None else None
+    tokenizer = tokens.tokenizer if tokens is not None else None
     findings = prompts.findings()
     for instance in instances:
         console.print(Text(f"doc {instance.index + 1}", "bold"))

@@ -36,6 +36,7 @@ class Family(StrEnum):
     NAMES = "names and groups"
     PROMPT = "prompt text"
     EXTRACTION = "extraction"
+    SCORING = "scoring"
     ANSWERS = "answers and choices"
     FEWSHOT = "few-shot"
     GENERATION = "generation"

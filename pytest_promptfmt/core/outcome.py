@@ -58,8 +58,8 @@ class Outcome:
     --snapshot-update would write to it, where that was asked for. `figures` are a row of the table about a model, by
     column. `tokens` is the line about the tokens that followed the text, of the first item of a profile in its cluster.
     `view` is what the HTML report shows of the item, where one is wanted: JSON, compressed, as text. `accepted` is what
-    the baseline accepts; it may call an entry fixed where the item was `rendered`, and where the rules looked at the
-    task (`linted` has "") or at how a profile sees it (its name).
+    the baseline accepts; it may call an entry fixed where the item was `rendered`, where the rules looked at the task
+    (`linted` has "") or at how a profile sees it (its name), and where those about scoring did (`scored`).
     """
 
     task: str
@@ -81,6 +81,7 @@ class Outcome:
     figures: tuple[tuple[str, str], ...] = ()
     rendered: bool = False
     linted: tuple[str, ...] = ()
+    scored: bool = False
     tokenizer: UsedTokenizer | None = None
 
     @property

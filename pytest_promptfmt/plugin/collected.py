@@ -15,14 +15,13 @@ import pytest
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.plugin.items import PLUGIN, LintItem, LoadItem, SnapshotItem
-from pytest_promptfmt.study import Rendered
+from pytest_promptfmt.study import ProfileView, seen_by
 
 
 class CollectedPrompts:
     """One task@format for one profile, found and not yet rendered."""
 
     def __init__(self, item: SnapshotItem, lint: LintItem | None) -> None:
-        self._item = item
         self._lint = lint
         self.task = item.tested
         self.profile = item.profile
@@ -31,27 +30,26 @@ class CollectedPrompts:
         self._plugin = item.config.stash[PLUGIN]
         self.profile_id = self._plugin.settings_of(item.tested).run_id(item.profile.name)
 
-    def render(self) -> Rendered:
-        """Return the rendered docs; raises the PromptfmtError that stops it."""
-        return self._plugin.pipeline.render(self.task, self.profile, self.profile_id)
+    @property
+    def seen(self) -> ProfileView:
+        """Return the task as the profile sees it; its `render` raises the PromptfmtError that stops it."""
+        return seen_by(self._plugin.studies.of(self.task), self.profile, self.profile_id)
 
     def findings(self) -> Sequence[Reported]:
-        """Return what the checks say; nothing where they are switched off."""
+        """Return what the rules say of the profile; with the first profile of the task also of the task.
+
+        Nothing where the rules are switched off.
+        """
         if self._lint is None:
             return ()
-        lint = self._lint
         try:
-            checked = self._plugin.pipeline.checked(
-                self.task,
-                self._plugin.checks_for(self.path),
-                file=lint.file,
-                profile=self.profile,
-                profile_id=self.profile_id,
-                is_first=lint.is_first,
-            )
+            checked = self.seen.study.once("findings", self._lint.check)
         except PromptfmtError:
-            return ()  # rendering tells it
-        return self._plugin.wanted(checked, self.path)
+            return ()  # rendering says why
+        wanted = self._plugin.wanted(checked, self.path)
+        is_first = self.profile is self._lint.profiles[0]
+        found = [finding.limited_to([self.profile_id]) for finding in wanted if self.profile_id in finding.profiles]
+        return [finding for finding in wanted if is_first and not finding.profiles] + found
 
 
 @dataclass(slots=True)
@@ -73,11 +71,9 @@ class _Catcher:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        lints = {(item.tested.id, item.profile.name): item for item in session.items if isinstance(item, LintItem)}
+        lints = {item.parent: item for item in session.items if isinstance(item, LintItem)}
         found = [
-            CollectedPrompts(item, lints.get((item.tested.id, item.profile.name)))
-            for item in session.items
-            if isinstance(item, SnapshotItem)
+            CollectedPrompts(item, lints.get(item.parent)) for item in session.items if isinstance(item, SnapshotItem)
         ]
         self.result = Collection(
             found=len(found),

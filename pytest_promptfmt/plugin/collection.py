@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_promptfmt.answers.recordings import recording_name, recordings_of
-from pytest_promptfmt.answers.told import tells_scoring
 from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
@@ -33,17 +32,19 @@ from pytest_promptfmt.plugin.items import (
     LintItem,
     LoadItem,
     ModelItem,
+    ScoringItem,
     SnapshotItem,
     VariantItem,
     node_name,
 )
-from pytest_promptfmt.plugin.items.answers import ExtractionItem, RecordingItem, ScoringItem
+from pytest_promptfmt.plugin.items.answers import ExtractionItem, RecordingItem
 from pytest_promptfmt.plugin.items.recorded import RecordedPromptsItem, RecordedScoresItem
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.recorded import RECORDED
 from pytest_promptfmt.snapshots.verdicts import EXTRACTION, RECORDING
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.study.expectations import has_expectations
 from pytest_promptfmt.systems import TaskFile, shapes
-from pytest_promptfmt.systems.lm_eval.functions import bind_functions, bind_scoring
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers
 from pytest_promptfmt.systems.task_files import read_task_file
@@ -170,7 +171,8 @@ class TaskNode(pytest.Collector):
                 self, name=f"snapshot[{profile_id}]", task=self.task, profile=profile, place=place
             )
         if not is_variant(self.task.format):
-            yield from self._lint_items(plugin, settings, profiles)
+            if settings.lint:
+                yield LintItem.from_parent(self, name="lint", task=self.task, profiles=profiles, file=self.file)
             yield from self._answer_items(plugin, settings)
             yield from self._model_items(plugin, settings, profiles)
         yield from self._recorded_items(plugin, settings)
@@ -184,34 +186,18 @@ class TaskNode(pytest.Collector):
         if assembly.has_recorded_answers:
             yield from self._placed(plugin, settings, RECORDED, RecordedScoresItem, name="recorded[scores]")
 
-    def _lint_items(
-        self, plugin: PromptfmtPlugin, settings: Settings, profiles: Sequence[Profile]
-    ) -> Iterator[pytest.Item]:
-        if not settings.lint:
-            return
-        looks_at_profiles = plugin.checks_for(self.path).looks_at_profiles
-        for number, profile in enumerate(profiles if looks_at_profiles else profiles[:1]):
-            yield LintItem.from_parent(
-                self,
-                name=f"lint[{settings.run_id(profile.name)}]",
-                task=self.task,
-                profile=profile,
-                is_first=not number,
-                file=self.file if not number else None,
-            )
-
     def _answer_items(self, plugin: PromptfmtPlugin, settings: Settings) -> Iterator[pytest.Item]:
         """Yield what tries how answers are read and scored, by what the run and the task ask for."""
         answers = settings.answers
         task = self._with_its_class(settings) if answers != "none" else self.task
         if task is None:
             return
-        tries = answers != "none" and (answers == "all" or looks_for_answers(task) or tells_scoring(task))
+        tries = answers != "none" and (answers == "all" or looks_for_answers(task) or has_expectations(task))
         task, output_type = self.task, task.output_type
         generates = output_type == "generate_until"
         if not (generates or output_type == "multiple_choice"):
             return
-        if tries and (generates or answers == "all" or tells_scoring(task)):
+        if tries and (generates or answers == "all" or has_expectations(task)):
             if generates:
                 yield from self._placed(plugin, settings, EXTRACTION, ExtractionItem, name="extraction")
             yield ScoringItem.from_parent(self, name="scoring", task=task)
@@ -248,8 +234,7 @@ class TaskNode(pytest.Collector):
         if not isinstance(self.task.assembly, CodeAssembly):
             return self.task
         try:
-            bound = bind_functions(self.task, trusted=settings.trusts, time_limit=settings.import_limit)
-            return bind_scoring(bound, trusted=settings.trusts)
+            return Study(self.task, settings).bound_for_scoring
         except PromptfmtError:
             return None
 

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from pytest_promptfmt.answers.checked import Scoring
 from pytest_promptfmt.checks.registry import known_checks
-from pytest_promptfmt.checks.running import Checked
+from pytest_promptfmt.checks.running import Checked, Linter
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.errors import SettingsError, traceback_of_user
 from pytest_promptfmt.core.finding import Reported, Severity
@@ -32,7 +31,6 @@ from pytest_promptfmt.results.edits import Edit
 from pytest_promptfmt.results.failures import FailureText
 from pytest_promptfmt.results.run_result import RunResult, Tally, content_of, used_globs
 from pytest_promptfmt.results.terminal import archetypes_of, header_lines, sections
-from pytest_promptfmt.results.text_changes import LastChange
 from pytest_promptfmt.results.writers import publish
 from pytest_promptfmt.settings import Settings, SettingsTree
 from pytest_promptfmt.settings.file import FILE_NAMES
@@ -42,7 +40,7 @@ from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.lock import Lock
 from pytest_promptfmt.snapshots.recorded import RECORDED
 from pytest_promptfmt.snapshots.verdicts import EXTRACTION
-from pytest_promptfmt.study import Pipeline
+from pytest_promptfmt.study import Studies
 from pytest_promptfmt.systems import recognized, systems_for
 from pytest_promptfmt.systems.lm_eval import SYSTEM as LM_EVAL
 from pytest_promptfmt.systems.lm_eval.functions import load_function
@@ -81,12 +79,11 @@ class PromptfmtPlugin:
         self.config = config
         self.settings = settings = tree.root
         self.index = TaskIndex()
-        self.pipeline = Pipeline(settings, self.settings_of)
+        self.studies = Studies(self.settings_of)
+        self.linter = Linter()
         self.expected = snapshots.ExpectedSnapshots()
-        self.scoring = Scoring(settings, self.settings_of)
         settings_of_model = read_model_settings(config)
         self.model = ModelRun(settings_of_model) if settings_of_model is not None else None
-        self.last_change = LastChange()
         self.outputs = read_outputs(config)
         self.baseline = BaselineRun(self.outputs.baseline, self.outputs.baseline_update, settings.rootdir)
         self.is_worker = hasattr(config, "workerinput")
@@ -372,9 +369,10 @@ class PromptfmtPlugin:
         if self._exit_status is not None and not is_worker and not config.pluginmanager.has_plugin("terminalreporter"):
             self._close(self._exit_status)
 
-    def _codes_for(self, file: Path) -> set[str]:
-        """Return the codes of the rules that look at a task file."""
-        return {check.code for check in self.checks_for(file).chosen} if self.settings_for(file).lint else set()
+    def _codes_for(self, file: Path) -> dict[str, bool]:
+        """Return the codes of the rules that look at a task file, and whether the items `scoring` apply them."""
+        codes = {check.code: check.scope == "scoring" for check in self.checks_for(file).chosen}
+        return codes if self.settings_for(file).lint else {code: True for code, scores in codes.items() if scores}
 
     def wanted(self, checked: Checked, file: Path) -> tuple[Reported, ...]:
         """Return the findings of a task file to report: infos only with -v, or where the rule was selected."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_promptfmt.answers.replaying import Replay
-from pytest_promptfmt.answers.scorer_findings import ScorerFinding
 from pytest_promptfmt.answers.verdicts import Row
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.results.failures import compared_lines
@@ -62,17 +61,6 @@ def _scores_lines(task: str, errors: Sequence[object], verdict: Verdict, command
 def some_errors(errors: Sequence[object]) -> Iterator[str]:
     """Yield the first errors, and how many more there are."""
     return first_of([str(error) for error in errors], SHOWN_BAD)
-
-
-def findings_text(task: str, findings: Sequence[ScorerFinding]) -> str:
-    """Return the text of a failing scoring item: each finding with its place and what to do."""
-    lines = [f"{task} [scoring]: {len(findings)} {'finding' if len(findings) == 1 else 'findings'}"]
-    for finding in findings:
-        where = f"{finding.position}: " if finding.position else ""
-        lines.append(f"  {where}{finding.name}: {finding.message}")
-        if finding.hint:
-            lines.append(f"    hint: {finding.hint}")
-    return "\n".join(lines)
 
 
 def change_of(verdict: Verdict) -> str | None:

@@ -105,13 +105,13 @@ class BaselineRun:
         self,
         outcomes: Iterable[Outcome],
         *,
-        codes_for: Callable[[Path], Collection[str]],
+        codes_for: Callable[[Path], Mapping[str, bool]],
         not_run: Collection[str] = (),
     ) -> BaselineResult | None:
         """Return what became of the baseline; None where the run has none.
 
-        `codes_for` gives the rules that look at a file. The file is not to be written where there are items that could
-        not be set up, `not_run`: they would all be missing.
+        `codes_for` gives the codes of the rules that look at a file, and whether they are about scoring. The file is
+        not to be written where there are items that could not be set up, `not_run`: they would all be missing.
         """
         if self._path is None:
             return None
@@ -144,16 +144,19 @@ class _LookedAt:
         outcomes: Iterable[Outcome],
         rootdir: Path,
         defined: Mapping[str, Collection[str]],
-        codes_for: Callable[[Path], Collection[str]],
+        codes_for: Callable[[Path], Mapping[str, bool]],
     ) -> None:
         self._rootdir = rootdir
         self._defined = defined
         self._codes_for = codes_for
         self._rendered: set[tuple[str, str]] = set()
         self._linted: set[tuple[str, str, str]] = set()
+        self._scored: set[tuple[str, str]] = set()
         for outcome in outcomes:
             if outcome.rendered:
                 self._rendered.add((outcome.file, outcome.task))
+            if outcome.scored:
+                self._scored.add((outcome.file, outcome.task))
             self._linted.update((outcome.file, outcome.task, profile) for profile in outcome.linted)
         self._profiles = {profile for _, _, profile in self._linted}
 
@@ -172,7 +175,10 @@ class _LookedAt:
         if not entry.task:
             written_in = path if entry.file else self._rootdir / "-"
             return entry.profile in self._profiles and entry.code in self._codes_for(written_in)
-        return (file, entry.task, entry.profile) in self._linted and entry.code in self._codes_for(path)
+        is_about_scoring = self._codes_for(path).get(entry.code)
+        if is_about_scoring:
+            return (file, entry.task) in self._scored
+        return is_about_scoring is not None and (file, entry.task, entry.profile) in self._linted
 
 
 def _findings_in(entries: Iterable[BaselineEntry]) -> int:

@@ -80,24 +80,6 @@ class TextChange:
         return _bare(words.gone) <= _bare(self.words.gone) and _bare(words.came) <= _bare(self.words.came)
 
 
-@dataclass(slots=True)
-class LastChange:
-    """What changed in the task worked on last, found once for all of its profiles."""
-
-    _task: object = None
-    _change: TextChange | None = None
-
-    def remember(self, task: object, change: TextChange | None) -> None:
-        """Take what was found for a task."""
-        self._task, self._change = task, change
-
-    def of(self, task: object, find: Callable[[], TextChange | None]) -> TextChange | None:
-        """Return what changed in a task, found by `find` where another task came between."""
-        if self._task is not task:
-            self.remember(task, find())
-        return self._change
-
-
 def text_change(
     comparison: Comparison,
     instances: Sequence[Instance],

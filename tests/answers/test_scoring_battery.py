@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,17 @@ from pytest_promptfmt.answers.answers import Answers, answers_of
 from pytest_promptfmt.answers.battery import try_phrasings
 from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.phrasings import contract_sentences, degenerate_phrasings
-from pytest_promptfmt.answers.told import Told, expected_failures, judge_expected, told_completions
 from pytest_promptfmt.answers.verdicts import Matrix, Row
 from pytest_promptfmt.core.errors import LimitExceededError, MetricUnavailableError, ScoringError, TooSlowError
 from pytest_promptfmt.core.task import FewShot, Task, TaskDocs
 from pytest_promptfmt.formats import known_formats
+from pytest_promptfmt.study.expectations import (
+    ExpectedCompletion,
+    expected_completions,
+    expected_failures,
+    unmet_expectations,
+)
+from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.systems.lm_eval.scoring.languages import ANSWER_WORDS
 from pytest_promptfmt.systems.lm_eval.scoring.regexes import within_budget
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question
@@ -36,7 +43,7 @@ TEXT = "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nD
 def matrix(
     *filters: Mapping[str, Any], text: str = TEXT, docs: Sequence[Mapping[str, Any]] = (DOC, OTHER), **more: Any
 ) -> Matrix:
-    told, pool, known = more.pop("told", ()), more.pop("pool", None), more.pop("known", None)
+    expected, pool, known = more.pop("expected", ()), more.pop("pool", None), more.pop("known", None)
     task = Task(
         name="t",
         doc_to_text=text,
@@ -45,8 +52,11 @@ def matrix(
         generation_kwargs=more.pop("generation_kwargs", {"until": ["</s>"]}),
         **more,
     )
-    instances = tuple(TaskRenderer(task, TaskDocs.in_memory(docs, pool)).instances())
-    return try_phrasings(task, instances, told=told, known=known)
+    return try_phrasings(scoring_of(task, TaskDocs.in_memory(docs, pool)), expected=expected, known=known)
+
+
+def scoring_of(task: Task, docs: TaskDocs) -> Scoring:
+    return Scoring(task=task, docs=docs, instances=tuple(TaskRenderer(task, docs).instances()))
 
 
 def work_on_blanks(responses: Any, docs: Any) -> Any:
@@ -100,8 +110,8 @@ def test_made_up_answers_are_asked_only_of_filters_that_find_them() -> None:
         {"name": "flexible", "filter": [regex(r"\b(True|False)\b"), {"function": "take_first"}]},
     ]
     task = Task(name="t", doc_to_text="{{input}}\nA:", doc_to_target="{{target}}", filter_list=filters)
-    docs = TaskDocs.in_memory([{"input": "«input 1»", "target": "«target 1»"}])
-    result = try_phrasings(task, tuple(TaskRenderer(task, docs).instances()), synthetic=True)
+    docs = replace(TaskDocs.in_memory([{"input": "«input 1»", "target": "«target 1»"}]), kind="synthetic")
+    result = try_phrasings(scoring_of(task, docs))
     assert not [one for one in result.failures if one.kind == "contract"]
 
 
@@ -184,9 +194,9 @@ def test_a_filter_that_hangs_on_most_phrasings_ends_the_battery(monkeypatch: pyt
 def test_what_the_metric_ignores_has_a_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
     leave(monkeypatch, 0.02)
     pattern = r"^(?:[A-Za-z ]+)+x$"
-    told = [Told(id="mine", completion=f"{'so it goes ' * 9}.", expected="C")]
+    expected = [ExpectedCompletion(id="mine", completion=f"{'so it goes ' * 9}.", expected="C")]
     metrics = [{"metric": "exact_match", "regexes_to_ignore": [pattern]}]
-    slow = row(matrix(regex("(?s)(.*)"), told=told, metric_list=metrics), "refusal")
+    slow = row(matrix(regex("(?s)(.*)"), expected=expected, metric_list=metrics), "refusal")
     assert slow.verdicts == ("SLOW",)
     assert f"the metrics (regexes_to_ignore {pattern!r}) on 'I cannot answer" in slow.evidence
 
@@ -229,10 +239,10 @@ def test_the_closing_tag_of_reasoning_must_be_text() -> None:
 
 
 def test_every_stage_of_a_failing_completion_is_told() -> None:
-    told = [Told(id="told", completion="<think>No.</think> It is B.\n\nNext", correct=True)]
+    expected = [ExpectedCompletion(id="told", completion="<think>No.</think> It is B.\n\nNext", correct=True)]
     asked = {"metric": "exact_match", "aggregation": "mean", "ignore_case": True, "ignore_punctuation": True}
     until = {"until": ["\n\n"]}
-    result = matrix(regex("It is (.*)"), told=told, metric_list=[asked], generation_kwargs=until)
+    result = matrix(regex("It is (.*)"), expected=expected, metric_list=[asked], generation_kwargs=until)
     assert row(result, "told").evidence == (
         "completion '<think>No.</think> It is B.\\n\\nNext' → after the reasoning 'It is B.\\n\\nNext' → after stops "
         "'It is B.' → extracted 'B.' → compared as 'b' → scores 0"
@@ -359,7 +369,7 @@ def test_every_format_reads_the_answers_that_its_own_prompt_asks_for() -> None:
             plain = Task(name="t", output_type="multiple_choice", num_fewshot=shots, **given)
             task = plain.with_format(name)
             if task.output_type == "generate_until":
-                result = try_phrasings(task, tuple(TaskRenderer(task, TaskDocs.in_memory(METALS)).instances()))
+                result = try_phrasings(scoring_of(task, TaskDocs.in_memory(METALS)))
                 tried[name] = [one.id for one in result.rows if one.kind == "contract"]
                 # Those of the literature read as published, other phrasings wrongly and bare demonstrations not at all.
                 own = name in ("generate", "cot")
@@ -407,13 +417,13 @@ def test_thirty_languages_have_a_word_for_answer() -> None:
 
 
 def test_completions_of_users_are_judged_by_extraction_and_score() -> None:
-    told = [
-        Told(id="fine", completion=" C ", expected="C", correct=True),
-        Told(id="other", completion="B", expected="B", correct=False),
-        Told(id="lost", completion="It is C", expected="C"),
-        Told(id="second", completion="B", correct=True, doc=1),
+    expected = [
+        ExpectedCompletion(id="fine", completion=" C ", expected="C", correct=True),
+        ExpectedCompletion(id="other", completion="B", expected="B", correct=False),
+        ExpectedCompletion(id="lost", completion="It is C", expected="C"),
+        ExpectedCompletion(id="second", completion="B", correct=True, doc=1),
     ]
-    result = matrix({"function": "remove_whitespace"}, told=told)
+    result = matrix({"function": "remove_whitespace"}, expected=expected)
     assert {one.id: one.verdicts[0] for one in result.rows if one.kind == "own"} == {
         "fine": "OK",
         "other": "OK",
@@ -431,7 +441,7 @@ def test_completions_stand_in_the_yaml_or_beside_it(tmp_path: Path) -> None:
         path=tmp_path / "t.yaml",
         metadata={"promptfmt": {"completions": [{"id": "mine", "completion": "x", "expected": None}]}},
     )
-    assert [(one.id, one.expected) for one in told_completions(task)] == [("mine", None), ("line-1", "C")]
+    assert [(one.id, one.expected) for one in expected_completions(task)] == [("mine", None), ("line-1", "C")]
 
 
 @pytest.mark.parametrize(
@@ -446,33 +456,33 @@ def test_completions_stand_in_the_yaml_or_beside_it(tmp_path: Path) -> None:
 )
 def test_completions_that_cannot_be_used_are_refused(entry: Any, message: str) -> None:
     with pytest.raises(ScoringError, match=message):
-        told_completions(Task(name="t", metadata={"promptfmt": {"completions": [entry]}}))
+        expected_completions(Task(name="t", metadata={"promptfmt": {"completions": [entry]}}))
 
 
 def test_two_completions_with_one_id_are_refused(tmp_path: Path) -> None:
     line = '{"id": "mine", "completion": "C", "expected": "C"}\n'
     (tmp_path / "t.completions.jsonl").write_text(f"\ufeff{line}", "utf-8")  # with a byte order mark
     task = Task(name="t", path=tmp_path / "t.yaml")
-    assert [one.id for one in told_completions(task)] == ["mine"]
+    assert [one.id for one in expected_completions(task)] == ["mine"]
     (tmp_path / "t.completions.jsonl").write_text(line * 2, "utf-8")
     with pytest.raises(ScoringError, match="two completions have the id 'mine'"):
-        told_completions(task)
+        expected_completions(task)
 
 
 def test_a_completion_for_a_pipeline_that_is_not_there_is_told() -> None:
-    told = [Told(id="mine", completion="C", expected="C", pipeline="xx")]
+    expected = [ExpectedCompletion(id="mine", completion="C", expected="C", pipeline="xx")]
     with pytest.raises(ScoringError, match="'mine' is for the pipeline 'xx'; there are x") as raised:
-        matrix(regex("([A-D])"), told=told)
+        matrix(regex("([A-D])"), expected=expected)
     assert raised.value.hint == "did you mean 'x'?"
 
 
 def test_expected_failures_need_a_reason_and_fail_when_they_do_not_fail() -> None:
     task = Task(name="t", metadata={"promptfmt": {"expected_failures": {"two": "first match wins"}}})
     expected = expected_failures(task)
-    assert judge_expected(expected, ["two"], ["two"]) == []
-    assert judge_expected(expected, [], ["two"]) == [
+    assert unmet_expectations(expected, ["two"], ["two"]) == []
+    assert unmet_expectations(expected, [], ["two"]) == [
         "expected failure 'two' does not fail any more (first match wins): remove it"
     ]
-    assert "did you mean 'two'" in judge_expected({"twoo": "x"}, [], ["two"])[0]
+    assert "did you mean 'two'" in unmet_expectations({"twoo": "x"}, [], ["two"])[0]
     with pytest.raises(ScoringError, match="needs a reason"):
         expected_failures(Task(name="t", metadata={"promptfmt": {"expected_failures": {"two": None}}}))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy  # noqa: F401
 import pytest
 
-import pytest_promptfmt.answers.checked
+import pytest_promptfmt.answers.transcripts
 import pytest_promptfmt.plugin.session  # noqa: F401
 
 TASK = """\
@@ -126,7 +126,9 @@ def test_a_scorer_that_cannot_tell_fails_with_its_findings(pytester: pytest.Pyte
     path.write_text(path.read_text("utf-8").replace("mean,", "mean, weight_by_size: true,"), "utf-8")
     result = run(pytester, "--promptfmt-scoring", "-m", "promptfmt_scoring")
     result.assert_outcomes(failed=1, deselected=2)
-    result.stdout.fnmatch_lines(["*capitals.yaml:*metric-arguments: exact_match does not take weight_by_size*"])
+    result.stdout.fnmatch_lines(
+        ["capitals.yaml:*: PF109 scoring fails when *", "*exact_match does not take weight_by_size*"]
+    )
 
 
 def test_choices_are_scored_without_a_model(pytester: pytest.Pytester) -> None:
@@ -146,7 +148,7 @@ metadata:
     )
     result = run(pytester, "--promptfmt-scoring", "--snapshot-update", "-m", "promptfmt_scoring")
     result.assert_outcomes(failed=1, deselected=1)
-    result.stdout.fnmatch_lines(["*gold-differs-by-a-blank: doc 1: the target 'green'*"])
+    result.stdout.fnmatch_lines(["choices.yaml:* (doc_to_target, doc 1): PF701 *", "*' green' differs only in spaces*"])
 
 
 def test_code_that_may_not_run_skips(pytester: pytest.Pytester) -> None:

@@ -8,14 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from linting import linted, study_of
 
 from pytest_promptfmt.checks.registry import check, find_check, known_checks
 from pytest_promptfmt.checks.selection import Selection, parse_per_file, written_ignores
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.finding import shown
-from pytest_promptfmt.core.profile import PLAIN
-from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.study import Pipeline
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.task_files import read_task_file
 
@@ -141,8 +139,8 @@ def test_what_was_seen_is_short_and_its_blanks_are_visible() -> None:
 def keys_of(path: Path) -> dict[str, list[str]]:
     file = read_task_file(path, TaskIndex([path.parent]))
     assert file is not None
-    pipeline = Pipeline(Settings(rootdir=path.parent, profiles=(PLAIN,)))
-    found = pipeline.checked(file.tasks[0], Selection(checks=known_checks(), rootdir=path.parent)).findings
+    selection = Selection(checks=known_checks(), rootdir=path.parent)
+    found = linted(study_of(file.tasks[0], path.parent), selection).findings
     keys: dict[str, list[str]] = {}
     for finding in found:
         keys.setdefault(finding.code, []).extend(finding.stable_keys)
@@ -298,18 +296,18 @@ def test_a_rule_of_the_user_runs_is_explained_and_may_fail_without_harm(tmp_path
     assert "our prompts keep calm" in told.stdout
 
 
-def test_a_rule_about_profiles_looks_at_each_of_them_and_all_other_rules_look_once(tmp_path: Path) -> None:
+def test_a_mistake_in_several_profiles_is_one_finding_of_the_one_lint_item_and_names_them(tmp_path: Path) -> None:
     write_task(tmp_path, "metals", more="    profiles: [chat-llama3, chat-chatml]\n    ignore: {PF203: as it was}\n")
     shutil.copy(HOUSE_RULES, tmp_path)
     done = run(tmp_path, "-v", ini="promptfmt_checks = house_rules.py\npromptfmt_profiles = plain\n", profile=None)
     assert [line.split()[0] for line in done.stdout.splitlines() if "::metals::" in line] == [
-        f"metals.yaml::metals::lint[{profile}]" for profile in ("plain", "chat-llama3", "chat-chatml")
+        "metals.yaml::metals::lint"
     ], done.stdout
     assert "PF202 trailing-blank: 1 warning" in done.stdout
-    assert "ACME004 no-system-turn: 2 warnings in 1 task" in done.stdout
-    assert "(doc 1, profile chat-llama3)" in done.stdout
+    assert "ACME004 no-system-turn: 1 warning in 1 task" in done.stdout
+    assert "(doc 1, profiles chat-llama3, chat-chatml)" in done.stdout
     assert "PF002 unused-ignore: 1 warning" in done.stdout
-    assert "metals::lint[plain]" in run(tmp_path, "-v", profile="plain").stdout
+    assert "metals::lint" in run(tmp_path, "-v", profile="plain").stdout
 
 
 def test_an_installed_package_offers_rules_through_its_entry_point(tmp_path: Path) -> None:

@@ -1,21 +1,23 @@
 """Every rule finds the mistake of its own example, and nothing in the example without it."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from linting import study_of
 
 from pytest_promptfmt.checks.documentation import documentation_of, write_example
 from pytest_promptfmt.checks.registry import Check, known_checks
-from pytest_promptfmt.checks.running import check_view
+from pytest_promptfmt.checks.running import Linter, check_file, check_scoring
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.checks.views import FileView
+from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Reported
-from pytest_promptfmt.core.profile import PLAIN, Profile, resolve_profiles
+from pytest_promptfmt.core.profile import Profile, resolve_profiles
 from pytest_promptfmt.formats import laid_out
-from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.settings.file import read_settings_file
 from pytest_promptfmt.settings.profiles import defined_profiles, task_profiles
-from pytest_promptfmt.study import Pipeline
+from pytest_promptfmt.study import seen_by
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.task_files import read_task_file
 
@@ -35,7 +37,7 @@ def findings_in(folder: Path, example: str, *, renders: bool = False) -> list[Re
     files = [path for path in written if path.suffix in (".yaml", ".yml", ".json") and path.parent == folder]
     files = [path for path in files if path.stem != "promptfmt"]
     own = profiles_in(folder)
-    pipeline = Pipeline(Settings(rootdir=folder, profiles=(PLAIN,)))
+    linter = Linter()
     selection = Selection(checks=CHECKS, rootdir=folder)
     index = TaskIndex([folder])
     found: list[Reported] = []
@@ -45,20 +47,18 @@ def findings_in(folder: Path, example: str, *, renders: bool = False) -> list[Re
         view = None if file.yaml is None else FileView(path=path, yaml=file.yaml, file=file, index=index)
         tasks = [task for base in file.tasks for task in laid_out(base, ())]
         if not tasks:
-            found += check_view(selection, path=path, name=file.names[0], file=view).findings
+            assert view is not None
+            found += check_file(view, selection).findings
         for number, task in enumerate(tasks):
-            for profile in task_profiles(task, resolve_profiles(("plain", *own), own), own):
-                is_first = profile.name == "plain"
-                if renders:  # else a rule would have nothing to look at, and be silent for that
-                    pipeline.render(task, profile, profile.name)
-                found += pipeline.checked(
-                    task,
-                    selection,
-                    file=view if is_first and not number else None,
-                    profile=profile,
-                    profile_id=profile.name,
-                    is_first=is_first,
-                ).findings
+            study = study_of(task, folder)
+            views = [seen_by(study, each) for each in task_profiles(task, resolve_profiles(("plain", *own), own), own)]
+            if renders:  # else a rule would have nothing to look at, and be silent for that
+                for each in views:
+                    each.render()
+            found += linter.check(study, selection, views, file=None if number else view).findings
+            if task.output_type in ("generate_until", "multiple_choice"):
+                with suppress(PromptfmtError):  # as a task that cannot be rendered
+                    found += check_scoring(study, selection, is_linted=True).findings
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from linting import linted, study_of
 from test_checks_engine import run, write_task
 from test_checks_properties import whole_configs
 
@@ -18,11 +19,9 @@ from pytest_promptfmt.checks.running import Checked
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Reported, Severity
-from pytest_promptfmt.core.profile import PLAIN, Profile, builtin_profile
+from pytest_promptfmt.core.profile import Profile, builtin_profile
 from pytest_promptfmt.core.task import locate_nowhere
 from pytest_promptfmt.results.findings import finding_lines, grouped
-from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.study import Pipeline
 from pytest_promptfmt.systems.lm_eval.task_config import task_from_config
 from pytest_promptfmt.tokens import ARCHETYPES
 
@@ -89,8 +88,7 @@ SELECTION = Selection(checks=known_checks(), select=("PF3", "PF4", "PF003"))
 def checked(config: dict[str, Any], profile: Profile) -> Checked | None:
     try:
         task = task_from_config(config, path=None, locate=locate_nowhere)
-        pipeline = Pipeline(Settings(rootdir=Path(), profiles=(PLAIN,)))
-        return pipeline.checked(task, SELECTION, profile=profile, profile_id=profile.name)
+        return linted(study_of(task), SELECTION, profile)
     except PromptfmtError:
         return None
 

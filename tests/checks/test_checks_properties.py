@@ -8,16 +8,15 @@ from typing import Any
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from linting import linted, study_of
 
 from pytest_promptfmt.checks.registry import known_checks
-from pytest_promptfmt.checks.running import Checked, check_view
+from pytest_promptfmt.checks.running import Checked, check_file
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.profile import PLAIN, Profile, builtin_profile
 from pytest_promptfmt.core.task import locate_nowhere
-from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.study import Pipeline
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.lm_eval.task_config import task_from_config
 from pytest_promptfmt.systems.task_files import read_task_file
@@ -192,8 +191,7 @@ def checked(config: dict[str, Any], profile: Profile = PLAIN) -> Checked | None:
     except PromptfmtError:
         return None
     try:
-        pipeline = Pipeline(Settings(rootdir=Path(), profiles=(PLAIN,)))
-        return pipeline.checked(task, SELECTION, profile=profile, profile_id=profile.name)
+        return linted(study_of(task), SELECTION, profile)
     except PromptfmtError:
         return None
 
@@ -243,7 +241,7 @@ def file_findings(path: Path) -> Checked | None:
     if file is None or file.yaml is None:
         return None
     view = FileView(path=path, yaml=file.yaml, file=file, index=index)
-    return check_view(SELECTION, path=path, name="made_up", file=view)
+    return check_file(view, SELECTION)
 
 
 def test_most_tasks_that_are_made_up_here_are_rendered_and_many_have_findings() -> None:

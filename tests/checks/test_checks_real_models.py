@@ -8,13 +8,12 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from linting import linted, study_of
 
 from pytest_promptfmt.checks.documentation import write_example
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.selection import Selection
-from pytest_promptfmt.core.profile import PLAIN, Profile
-from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.study import Pipeline
+from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tokens import load_tokenizer
@@ -134,9 +133,8 @@ def found(code: str, case: Case, folder: Path) -> list[str]:
     (path,) = write_example(case.task or "num_fewshot: 0", folder)
     file = read_task_file(path, TaskIndex([folder]))
     assert file is not None
-    pipeline = Pipeline(Settings(rootdir=folder, profiles=(PLAIN,)))
     selection = Selection(checks=known_checks(), select=(code, "PF003"))
-    checked = pipeline.checked(file.tasks[0], selection, profile=case.profile(), profile_id="real")
+    checked = linted(study_of(file.tasks[0], folder), selection, case.profile(), name="real")
     assert checked.failure is None
     assert not [finding for finding in checked.findings if finding.code == "PF003"], checked.findings
     return [str(finding) for finding in checked.findings]

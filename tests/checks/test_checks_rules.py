@@ -3,15 +3,13 @@
 from pathlib import Path
 
 import pytest
+from linting import linted, study_of
 
 from pytest_promptfmt.checks.documentation import write_example
 from pytest_promptfmt.checks.registry import known_checks
-from pytest_promptfmt.checks.running import check_view
+from pytest_promptfmt.checks.running import check_file
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.checks.views import FileView
-from pytest_promptfmt.core.profile import PLAIN
-from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.study import Pipeline
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.task_files import read_task_file
 
@@ -26,9 +24,8 @@ def found_in(folder: Path, example: str) -> dict[str, str]:
     assert file is not None
     assert file.yaml is not None
     view = FileView(path=path, yaml=file.yaml, file=file, index=TaskIndex([folder]))
-    pipeline = Pipeline(Settings(rootdir=folder, profiles=(PLAIN,)))
-    found = list(pipeline.checked(file.tasks[0], SELECTION).findings) if file.tasks else []
-    found += check_view(SELECTION, path=path, name="example", file=view).findings
+    found = list(linted(study_of(file.tasks[0], folder), SELECTION).findings) if file.tasks else []
+    found += check_file(view, SELECTION).findings
     return {finding.code: f"{finding.message}: {finding.saw}" for finding in found}
 
 

@@ -3,13 +3,11 @@
 from pathlib import Path
 
 import pytest
+from linting import linted, study_of
 
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.finding import Reported, Severity
-from pytest_promptfmt.core.profile import PLAIN
-from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.study import Pipeline
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.task_files import read_task_file
 
@@ -44,9 +42,8 @@ def scoring_findings(folder: Path, text: str, *, docs: str = DOCS, trusted: bool
     (folder / "helper.py").write_text(HELPER, "utf-8")
     file = read_task_file(path, TaskIndex([folder]))
     assert file is not None
-    pipeline = Pipeline(Settings(rootdir=folder, profiles=(PLAIN,), no_code=not trusted))
     selection = Selection(checks=known_checks(), select=("PF109",), rootdir=folder)
-    return list(pipeline.checked(file.tasks[0], selection).findings)
+    return list(linted(study_of(file.tasks[0], folder, no_code=not trusted), selection).findings)
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ class Advanced(MMLUStyleTask):
     ):
         assert said in shown
     for task, outcome in (("StandardMCQTask", "FAILED"), ("Advanced", "FAILED"), ("TrueFalseTask", "PASSED")):
-        assert re.search(rf"::{task}::lint\[plain\] {outcome}", shown)
+        assert re.search(rf"::{task}::lint {outcome}", shown)
     assert "write item['subject'].value" in shown  # the complete example calls replace on a member of an Enum
     assert set(project.snapshots()) == {
         f"__prompts__/{name}/{name}/plain.txt" for name in (*GUIDE_DOCS, "Advanced") if name != "ScienceQuizTask"

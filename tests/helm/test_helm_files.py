@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from linting import study_of
 
 from pytest_promptfmt.checks.registry import known_checks
-from pytest_promptfmt.checks.views import TaskView
 from pytest_promptfmt.core.errors import RenderError, SourceError
 from pytest_promptfmt.core.finding import Finding
 from pytest_promptfmt.core.recorded import RecordedAssembly
@@ -57,8 +57,9 @@ def adapter_of(found: TaskFile) -> AdapterFile:
 
 def deviations(found: TaskFile) -> list[tuple[str, Finding]]:
     """Return what the rules about files say, each finding with the code of its rule."""
+    study = study_of(found.tasks[0])
     rules = (check for check in known_checks().values() if check.rule.__module__ == SYSTEM.rules[0])
-    return [(check.code, finding) for check in rules for finding in check.rule(TaskView(found.tasks[0]))]
+    return [(check.code, finding) for check in rules for finding in check.rule(study)]
 
 
 def refusal(folder: Path, text: str | dict[str, Any]) -> str:

@@ -72,7 +72,7 @@ def test_unrelated_edits_do_not_bring_findings_back(old: Project) -> None:
     old.write("tasks/arc.yaml", "# moved down\n\n" + text.replace("Q: ", "Please tell: "))
     old.write("tasks/bad.yaml", "# moved down\n" + (old.root / "tasks/bad.yaml").read_text("utf-8"))
     result = old.run(
-        *OPTIONS, "-m", "promptfmt_lint or not promptfmt_lint", "tasks/arc.yaml::arc::lint[plain]", "tasks/bad.yaml"
+        *OPTIONS, "-m", "promptfmt_lint or not promptfmt_lint", "tasks/arc.yaml::arc::lint", "tasks/bad.yaml"
     )
     result.assert_outcomes(passed=1, xfailed=1)
 

@@ -7,7 +7,7 @@ from plugin_project import Project
 
 def nodes(project: Project, *args: str) -> list[str]:
     collected = project.collected("--promptfmt", *args)
-    return [node.removeprefix("tasks/") for node in collected if "::lint[" not in node]
+    return [node.removeprefix("tasks/") for node in collected if "::lint" not in node]
 
 
 def test_nearest_file_wins_over_those_above_and_files_over_the_ini(project: Project) -> None:

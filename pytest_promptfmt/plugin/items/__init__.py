@@ -5,9 +5,9 @@ What an item compares and says is made by the rooms to the left; the state of th
 
 from __future__ import annotations
 
-from pytest_promptfmt.plugin.items.answers import ExtractionItem, RecordingItem, ScoringItem
+from pytest_promptfmt.plugin.items.answers import ExtractionItem, RecordingItem
 from pytest_promptfmt.plugin.items.base import PLUGIN, ClassItem, LoadItem, PromptItem, node_name
-from pytest_promptfmt.plugin.items.lint import FileLintItem, LintItem
+from pytest_promptfmt.plugin.items.lint import FileLintItem, LintItem, ScoringItem
 from pytest_promptfmt.plugin.items.models import ModelItem
 from pytest_promptfmt.plugin.items.prompts import SnapshotItem, VariantItem
 from pytest_promptfmt.plugin.items.recorded import RecordedPromptsItem, RecordedScoresItem

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.answers.checked import Tried
+from pytest_promptfmt.answers.battery import Tried, try_answers
+from pytest_promptfmt.answers.transcripts import transcribed
 from pytest_promptfmt.answers.verdicts import SLOW, Row
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.outcome import Outcome
@@ -19,7 +20,6 @@ from pytest_promptfmt.results.answer_texts import (
     change_of,
     differing_verdicts,
     extraction_text,
-    findings_text,
     recording_lines,
 )
 from pytest_promptfmt.snapshots import extension as snapshots
@@ -53,7 +53,7 @@ class ExtractionItem(TaskItem):
         item = Outcome(task=self.tested.id, file=str(self.path), profile=settings.run_id(EXTRACTION))
         accepted = accepted_failures(self.place.path)
         with self.failures_of(item):
-            tried = plugin.scoring.extraction(self.tested, accepted_verdicts(self.place.path))
+            tried = try_answers(self.study, accepted_verdicts(self.place.path))
         header = {"task": self.tested.id, "profile": item.profile, "docs": tried.docs}
         document = extraction_document(header, tried.matrix)
         verdict, self.outcome = self.compared(self.place, document, item)
@@ -97,26 +97,6 @@ def _accepted_now(task: str, tried: Tried, failing: Sequence[Row]) -> str:
     return f"{task} [extraction]: the snapshot accepts {' and '.join(kinds)}, such as {rows[0].title}"
 
 
-class ScoringItem(TaskItem):
-    """The scorer checks of one task@format."""
-
-    marker = "promptfmt_scoring"
-    kind = "Answers"
-
-    def runtest(self) -> None:
-        """Score made-up answers; skip where something is withheld."""
-        plugin = self.config.stash[PLUGIN]
-        item = Outcome(task=self.tested.id, file=str(self.path), profile="scoring")
-        self.outcome = item
-        with self.failures_of(item):
-            findings = plugin.scoring.findings(self.tested)
-        if findings:
-            text = findings_text(self.tested.id, findings)
-            outcome = item.misread(findings[0].name, f"{findings[0].name}: {findings[0].message}")
-            self.outcome = replace(outcome, detail=text)
-            raise ItemFailedError(text)
-
-
 class RecordingItem(TaskItem):
     """A recording of real completions, replayed, its verdicts compared with their snapshot."""
 
@@ -131,12 +111,11 @@ class RecordingItem(TaskItem):
 
     def runtest(self) -> None:
         """Replay; skip where something is withheld, or where no record is for this task."""
-        plugin = self.config.stash[PLUGIN]
         item = Outcome(task=self.tested.id, file=str(self.path), profile=self.profile)
         self.outcome = item
         bar = reading(self.recording, f"replaying {self.recording.name}")
         with self.failures_of(item), self.on_terminal(bar) as progress:
-            transcript = plugin.scoring.replayed(self.tested, self.recording, progress)
+            transcript = transcribed(self.study, self.recording, progress)
         replay = transcript.replay
         if not replay.records and not replay.bad_count:
             self.outcome = item.skipped("recordings without a record for the task")

@@ -18,6 +18,7 @@ from pytest_promptfmt.results.failures import accept_command, outcome_of
 from pytest_promptfmt.results.text_changes import text_change
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.document import Document
+from pytest_promptfmt.study import Study
 
 if TYPE_CHECKING:
     from pytest_promptfmt.plugin.session import PromptfmtPlugin
@@ -149,6 +150,11 @@ class TaskItem(PromptItem):
     def __init__(self, *, task: Task, **kwargs: Any) -> None:
         super().__init__(task=task, **kwargs)
         self.tested = task
+
+    @property
+    def study(self) -> Study:
+        """Return what this run knows of the task: made once for all of its items."""
+        return self.config.stash[PLUGIN].studies.of(self.tested)
 
     def compared(
         self, place: snapshots.Place, document: Document, outcome: Outcome

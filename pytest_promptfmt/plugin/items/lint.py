@@ -1,69 +1,82 @@
-"""The pytest items of the checks: one for each task@format and profile, and one for a file without tasks."""
+"""The pytest items of the rules: one for each task@format, one for how it scores, and one for a file without tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_promptfmt.checks.running import Checked, check_view
+from pytest_promptfmt.checks.running import Checked, check_file, check_scoring
 from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.plugin.items.base import PLUGIN, ItemFailedError, PromptItem, TaskItem
 from pytest_promptfmt.plugin.selection import Selectable
+from pytest_promptfmt.study import seen_by
 
 if TYPE_CHECKING:
     from pytest_promptfmt.plugin.session import PromptfmtPlugin
 
+_LINTED: Final = pytest.StashKey[set[pytest.Collector | None]]()
+"""The tasks whose lint items are in the run."""
+
 
 class LintItem(TaskItem):
-    """One task@format as one profile sees it, looked at by the checks.
-
-    The item of the first profile looks at the task itself as well, that of a file's first task also at the file.
-    """
+    """One task@format, looked at by the rules: the task, how its profiles see it, and its file if it is the first."""
 
     marker = "promptfmt_lint"
     kind = "Checks"
 
-    def __init__(self, *, profile: Profile, is_first: bool, file: FileView | None, **kwargs: Any) -> None:
+    def __init__(self, *, profiles: Sequence[Profile], file: FileView | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.profile = profile
-        self.is_first = is_first
+        self.profiles = profiles
         self.file = file
 
-    def runtest(self) -> None:
-        """Check; what stops rendering is an error, except where something is withheld."""
+    def check(self) -> Checked:
+        """Return what the rules say; raises PromptfmtError."""
         plugin = self.config.stash[PLUGIN]
-        profile_id = plugin.settings_of(self.tested).run_id(self.profile.name)
-        item = Outcome(task=self.tested.id, file=str(self.path), profile=profile_id)
+        study = self.study
+        views = [seen_by(study, profile, study.settings.run_id(profile.name)) for profile in self.profiles]
+        return plugin.linter.check(study, plugin.checks_for(self.path), views, file=self.file)
+
+    def runtest(self) -> None:
+        """Check; what stops rendering is an error, except where something is unavailable."""
+        plugin = self.config.stash[PLUGIN]
+        item = Outcome(task=self.tested.id, file=str(self.path))
         try:
-            checked = plugin.pipeline.checked(
-                self.tested,
-                plugin.checks_for(self.path),
-                file=self.file,
-                profile=self.profile,
-                profile_id=profile_id,
-                is_first=self.is_first,
-            )
+            checked = self.check()
         except PromptfmtError as error:
             self.fail_with(error, item)
         if checked.failure is None:
-            item = replace(item, rendered=True, linted=("", profile_id) if self.is_first else (profile_id,))
+            item = replace(item, rendered=True, linted=("", *checked.profiles))
         self.outcome = outcome = _with_findings(plugin, item, checked)
-        if isinstance(checked.failure, UnavailableError) and not self.is_first:
-            self.outcome = item.skipped(checked.failure.reason)
-            pytest.skip(str(checked.failure))
         if checked.failure is not None and not isinstance(checked.failure, UnavailableError):
             self.fail_with(checked.failure, outcome)
         _raise_errors(plugin, outcome)
 
 
+class ScoringItem(TaskItem):
+    """The rules about how one task@format scores."""
+
+    marker = "promptfmt_scoring"
+    kind = "Answers"
+
+    def runtest(self) -> None:
+        """Score made-up answers; skip where something is unavailable."""
+        plugin = self.config.stash[PLUGIN]
+        item = Outcome(task=self.tested.id, file=str(self.path))
+        with self.failures_of(item):
+            checked = check_scoring(self.study, plugin.checks_for(self.path), is_linted=_is_linted(self))
+        self.outcome = _with_findings(plugin, replace(item, rendered=True, scored=True), checked)
+        _raise_errors(plugin, self.outcome)
+
+
 class FileLintItem(PromptItem):
-    """A file without tasks of its own, such as a plain group, looked at by the checks."""
+    """A file without tasks of its own, such as a plain group, looked at by the rules."""
 
     marker = "promptfmt_lint"
     kind = "Checks"
@@ -71,16 +84,23 @@ class FileLintItem(PromptItem):
     def __init__(self, *, view: FileView, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.view = view
-        self.subject = view.file.names[0] if view.file.names else self.path.name
-        self.selectable = Selectable(name=self.subject, id=self.subject)
+        self.selectable = Selectable(name=view.name, id=view.name)
 
     def runtest(self) -> None:
         """Check."""
         plugin = self.config.stash[PLUGIN]
-        checked = check_view(plugin.checks_for(self.path), path=self.path, name=self.subject, file=self.view)
-        outcome = Outcome(task=self.subject, file=str(self.path), rendered=True, linted=("",))
+        checked = check_file(self.view, plugin.checks_for(self.path))
+        outcome = Outcome(task=self.view.name, file=str(self.path), rendered=True, linted=("",))
         self.outcome = _with_findings(plugin, outcome, checked)
         _raise_errors(plugin, self.outcome)
+
+
+def _is_linted(item: ScoringItem) -> bool:
+    """Return whether the task's lint item is in this run as well."""
+    stash = item.session.stash
+    if _LINTED not in stash:
+        stash[_LINTED] = {each.parent for each in item.session.items if isinstance(each, LintItem)}
+    return item.parent in stash[_LINTED]
 
 
 def _with_findings(plugin: PromptfmtPlugin, item: Outcome, checked: Checked) -> Outcome:

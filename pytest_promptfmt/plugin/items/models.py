@@ -15,8 +15,9 @@ from pytest_promptfmt.plugin.items.base import ItemFailedError
 from pytest_promptfmt.plugin.items.prompts import RenderedItem
 from pytest_promptfmt.plugin.progress import answering
 from pytest_promptfmt.settings.written import Written
+from pytest_promptfmt.snapshots.document import Document
 from pytest_promptfmt.snapshots.token_sections import shown_digests
-from pytest_promptfmt.study import Rendered
+from pytest_promptfmt.study import ProfileView
 
 if TYPE_CHECKING:
     from pytest_promptfmt.plugin.session import PromptfmtPlugin
@@ -51,17 +52,16 @@ class ModelItem(RenderedItem):
     marker = "promptfmt_model"
     kind = "Model"
 
-    def judge(self, plugin: PromptfmtPlugin, rendered: Rendered, outcome: Outcome) -> None:
+    def judge(self, plugin: PromptfmtPlugin, seen: ProfileView, document: Document, outcome: Outcome) -> None:
         """Ask, and look at the answers; skip where the model cannot be asked this."""
         assert plugin.model is not None
         with self.failures_of(outcome):
-            task = plugin.pipeline.bound_for_scoring(self.tested)
             judged = plugin.model.judged(
-                task,
-                rendered.instances,
+                self.study.bound_for_scoring,
+                seen.render(),
                 profile=self.profile,
                 profile_id=outcome.profile,
-                shown=shown_digests(rendered.document) if rendered.tokenizer is not None else None,
+                shown=shown_digests(document) if seen.tokenizer is not None else None,
                 progress=lambda count, what: self.on_terminal(answering(count, f"asking about {what}")),
             )
         self.outcome = outcome = replace(outcome, figures=judged.figures)

@@ -17,7 +17,11 @@ from pytest_promptfmt.results.text_changes import (
     text_change,
 )
 from pytest_promptfmt.snapshots import extension as snapshots
-from pytest_promptfmt.study import Rendered
+from pytest_promptfmt.snapshots.comparison import Comparison
+from pytest_promptfmt.snapshots.document import Document
+from pytest_promptfmt.snapshots.lock import LockEntry
+from pytest_promptfmt.snapshots.studied import snapshot_document
+from pytest_promptfmt.study import ProfileView, seen_by
 
 if TYPE_CHECKING:
     from pytest_promptfmt.plugin.session import PromptfmtPlugin
@@ -36,15 +40,17 @@ class RenderedItem(TaskItem):
         profile_id = plugin.settings_of(self.tested).run_id(self.profile.name)
         self.outcome = outcome = Outcome(task=self.tested.id, file=str(self.path), profile=profile_id)
         with self.failures_of(outcome):
-            rendered = plugin.pipeline.render(self.tested, self.profile, profile_id)
+            seen = seen_by(self.study, self.profile, profile_id)
+            document = snapshot_document(seen)
         tokenizer = None
-        if rendered.tokenizer is not None:
-            name, entry = rendered.tokenizer
-            tokenizer = UsedTokenizer(name=name, loader=entry.loader, content=entry.content)
+        if seen.tokenizer is not None:
+            tokenizer = UsedTokenizer(
+                name=seen.profile.tokenizer_name, loader=seen.tokenizer.loader, content=seen.tokenizer.digest
+            )
         self.outcome = outcome = replace(outcome, rendered=True, tokenizer=tokenizer)
-        self.judge(plugin, rendered, outcome)
+        self.judge(plugin, seen, document, outcome)
 
-    def judge(self, plugin: PromptfmtPlugin, rendered: Rendered, outcome: Outcome) -> None:
+    def judge(self, plugin: PromptfmtPlugin, seen: ProfileView, document: Document, outcome: Outcome) -> None:
         """Raise what is wrong with the prompts; rendering alone proves that they can be made."""
 
 
@@ -65,21 +71,20 @@ class SnapshotItem(RenderedItem):
         super().__init__(**kwargs)
         self.place = place
 
-    def judge(self, plugin: PromptfmtPlugin, rendered: Rendered, outcome: Outcome) -> None:
+    def judge(self, plugin: PromptfmtPlugin, seen: ProfileView, document: Document, outcome: Outcome) -> None:
         """Compare with the snapshot; raises ItemFailedError."""
+        narrowed = plugin.settings.is_narrowed
         verdict = snapshots.check(
-            self.config,
-            self,
-            self.place,
-            rendered.document,
-            expected=plugin.expected,
-            narrowed_run=plugin.settings.is_narrowed,
+            self.config, self, self.place, document, expected=plugin.expected, narrowed_run=narrowed
         )
-        note = plugin.lock.note(*rendered.tokenizer) if rendered.tokenizer and verdict.state == "changed" else None
-        change = self.text_change(plugin, verdict, rendered)
+        note = None
+        if outcome.tokenizer is not None and verdict.state == "changed":
+            used = outcome.tokenizer
+            note = plugin.lock.note(used.name, LockEntry(loader=used.loader, content=used.content))
+        change = self.text_change(plugin, verdict, seen)
         outcome = outcome_of(verdict, outcome, change=change, note=note)
         outcome = plugin.outputs.with_edit(outcome, verdict)
-        outcome = self.with_view(plugin, outcome, verdict, rendered)
+        outcome = self.with_view(plugin, outcome, verdict, seen)
         if verdict.comparison is not None and not plugin.tally.knows_profile(outcome):
             outcome = replace(outcome, tokens=describe_token_change(verdict.comparison.changes))
         self.outcome = outcome
@@ -87,40 +92,37 @@ class SnapshotItem(RenderedItem):
             return
         first = plugin.tally.first_item(outcome)
         if first is None:
-            text = explanation(verdict, outcome, docs=len(rendered.instances), change=change, note=note)
+            text = explanation(verdict, outcome, docs=len(seen.render()), change=change, note=note)
             self.outcome = replace(outcome, detail=text)
             raise ItemFailedError(f"{text}\naccept: {self.accept_command}")
         raise ItemFailedError(repeated_text(outcome, first, command=self.accept_command))
 
-    def text_change(self, plugin: PromptfmtPlugin, verdict: snapshots.Verdict, rendered: Rendered) -> TextChange | None:
-        """Return what changed in the text: for all profiles of a task what the one that shows it best tells."""
-        comparison, locate = verdict.comparison, self.tested.locate
+    def text_change(self, plugin: PromptfmtPlugin, verdict: snapshots.Verdict, seen: ProfileView) -> TextChange | None:
+        """Return what changed in the text: for all profiles of a task what the one that shows it best says."""
+        comparison, study = verdict.comparison, self.study
         if verdict.state != "changed" or comparison is None:
             return None
         profile = most_informative_profile(plugin.profiles_for(self.tested))
         if profile is None or profile is self.profile:
-            change = text_change(comparison, rendered.instances, locate, docs=rendered.docs)
-            plugin.last_change.remember(self.tested, change)
+            change = _text_change(comparison, seen)
+            study.once("text change", lambda: change)
             return change
-        shared = plugin.last_change.of(self.tested, lambda: self._text_change_in(plugin, profile))
-        if shared is not None and shared.explains(comparison):
-            return shared
-        return text_change(comparison, rendered.instances, locate, docs=rendered.docs)
+        shared = study.once("text change", lambda: self._text_change_in(plugin, profile))
+        return shared if shared is not None and shared.explains(comparison) else _text_change(comparison, seen)
 
     def _text_change_in(self, plugin: PromptfmtPlugin, profile: Profile) -> TextChange | None:
         """Return what changed for another profile, which this process has not tested, or not just now."""
         profile_id = plugin.settings_of(self.tested).run_id(profile.name)
         try:
-            rendered = plugin.pipeline.render(self.tested, profile, profile_id)
-            comparison = snapshots.compared(
-                self.path, self.tested.id, profile_id, rendered.document, narrowed_run=plugin.settings.is_narrowed
-            )
+            seen = seen_by(self.study, profile, profile_id)
+            document, narrowed = snapshot_document(seen), plugin.settings.is_narrowed
+            comparison = snapshots.compared(self.path, self.tested.id, profile_id, document, narrowed_run=narrowed)
         except (PromptfmtError, OSError):
             return None
-        return text_change(comparison, rendered.instances, self.tested.locate, docs=rendered.docs)
+        return _text_change(comparison, seen)
 
     def with_view(
-        self, plugin: PromptfmtPlugin, outcome: Outcome, verdict: snapshots.Verdict, rendered: Rendered
+        self, plugin: PromptfmtPlugin, outcome: Outcome, verdict: snapshots.Verdict, seen: ProfileView
     ) -> Outcome:
         """Return the outcome with what the HTML report shows of the prompts, where one is wanted."""
         if not plugin.outputs.needs_views:
@@ -128,9 +130,13 @@ class SnapshotItem(RenderedItem):
         from pytest_promptfmt.results.html import packed_view
         from pytest_promptfmt.results.item_views import comparison_view, prompts_view
 
-        loaded = rendered.loaded
-        view = prompts_view(rendered.instances, loaded.profile, loaded.tokenizer, rendered.pairs)
+        view = prompts_view(seen.render(), seen.profile, seen.tokenizer, seen.pairs)
         comparison = verdict.comparison
         if outcome.category == "changed" and comparison and comparison.old and comparison.new:
             view["comparison"] = comparison_view(comparison.old, comparison.new)
         return replace(outcome, view=packed_view(view))
+
+
+def _text_change(comparison: Comparison, seen: ProfileView) -> TextChange | None:
+    study = seen.study
+    return text_change(comparison, seen.render(), study.given.locate, docs=study.material.docs)

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import TaskView, question_message, shots_of
+from pytest_promptfmt.checks.views import question_message, shots_of
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.eval_framework import SYSTEM
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _QUOTES: Final = "\"'`‘’“”"
 
 
 @check("PF751", "demonstration-unlike-candidate", severity=Severity.ERROR, family=Family.CLASSES)
-def demonstration_unlike_candidate(view: TaskView) -> Iterator[Finding]:
+def demonstration_unlike_candidate(study: Study) -> Iterator[Finding]:
     """Report shots that show an answer without the space that the scored candidates begin with.
 
     Why: `Answer:B` is shown, and `Answer: B` is scored. The shots teach the model to answer without the space, which
@@ -50,10 +51,10 @@ def demonstration_unlike_candidate(view: TaskView) -> Iterator[Finding]:
     Real: the guide of eval-framework, "Few-shot Examples" and "Science Quiz".
 
     """
-    found = _class_of(view)
+    found = _class_of(study)
     if found is None:
         return
-    for instance in view.demonstrated[:1]:
+    for instance in study.demonstrated[:1]:
         candidates = candidates_of(instance)
         spaced = {candidate[:1].isspace() for candidate in candidates if candidate}
         if len(spaced) != 1:
@@ -74,7 +75,7 @@ def demonstration_unlike_candidate(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF752", "demonstration-without-cue", severity=Severity.WARNING, family=Family.CLASSES)
-def demonstration_without_cue(view: TaskView) -> Iterator[Finding]:
+def demonstration_without_cue(study: Study) -> Iterator[Finding]:
     r"""Report shots that lack the cue, and questions that end with it already.
 
     Why: eval-framework adds the cue before the answer that is asked for, not before those of the shots: the few-shot
@@ -99,10 +100,10 @@ def demonstration_without_cue(view: TaskView) -> Iterator[Finding]:
     Real: GSM8KBPB in eval-framework, where `Answer:Answer:` was found and fixed.
 
     """
-    found = _class_of(view)
+    found = _class_of(study)
     if found is None:
         return
-    for instance in view.demonstrated[:1]:
+    for instance in study.demonstrated[:1]:
         cue = _cue(instance).strip()
         question = question_message(instance)
         if not cue or question is None:
@@ -129,7 +130,7 @@ def demonstration_without_cue(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF756", "hook-changes-doc", severity=Severity.WARNING, family=Family.CLASSES)
-def hook_changes_doc(view: TaskView) -> Iterator[Finding]:
+def hook_changes_doc(study: Study) -> Iterator[Finding]:
     """Report a hook that changes the doc it is given.
 
     Why: eval-framework hands all hooks the same row, and shows it again as a shot of other docs. What a hook changes is
@@ -153,8 +154,8 @@ def hook_changes_doc(view: TaskView) -> Iterator[Finding]:
     Real: shots in eval-framework are the rows themselves, not copies.
 
     """
-    found = _class_of(view)
-    if found is None or found.kind != "hooks" or not view.real_docs:
+    found = _class_of(study)
+    if found is None or found.kind != "hooks" or not study.real_docs:
         return
     try:
         instance = found.make(0)
@@ -164,7 +165,7 @@ def hook_changes_doc(view: TaskView) -> Iterator[Finding]:
     from pytest_promptfmt.systems.eval_framework.hooks import TEXT_HOOKS, spelled  # only where there is a class
     from pytest_promptfmt.systems.eval_framework.rows import subject_of
 
-    item = copy.deepcopy(dict(view.real_docs[0]))
+    item = copy.deepcopy(dict(study.real_docs[0]))
     item["subject"] = subject_of(item, subjects)
     for hook in TEXT_HOOKS:
         if hook not in found.own:
@@ -187,7 +188,7 @@ def hook_changes_doc(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF757", "no-revision-lock-file", severity=Severity.WARNING, family=Family.CLASSES)
-def no_revision_lock_file(view: TaskView) -> Iterator[Finding]:
+def no_revision_lock_file(study: Study) -> Iterator[Finding]:
     """Report a subclass of eval-framework's BaseTask without REVISION_LOCKFILE.
 
     Why: eval-framework 0.15.4 reads the attribute when it builds a task, and gives it no default: the class as the
@@ -209,7 +210,7 @@ def no_revision_lock_file(view: TaskView) -> Iterator[Finding]:
     Real: every template of the guide of eval-framework.
 
     """
-    found = _class_of(view)
+    found = _class_of(study)
     if found is None:
         return
     from pytest_promptfmt.systems.eval_framework.hooks import misses_lock_file  # only where there is a class
@@ -227,7 +228,7 @@ def no_revision_lock_file(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF753", "probability-mass-of-text", severity=Severity.ERROR, family=Family.CLASSES)
-def probability_mass_of_text(view: TaskView) -> Iterator[Finding]:
+def probability_mass_of_text(study: Study) -> Iterator[Finding]:
     """Report a probability-mass metric together with a ground truth that is one text.
 
     Why: eval-framework's ProbabilityMass and ProbabilityMassNorm assert that the ground truth is a list. The run ends
@@ -249,11 +250,11 @@ def probability_mass_of_text(view: TaskView) -> Iterator[Finding]:
     Real: the guide of eval-framework recommends the two together.
 
     """
-    found = _class_of(view)
+    found = _class_of(study)
     used = [name for name in _metrics(found) if name in _MASS]
     if found is None or not used:
         return
-    for instance in view.instances:
+    for instance in study.instances:
         if isinstance(instance.target, str):
             yield Finding(
                 message=f"{used[0]} refuses a ground truth that is one text",
@@ -266,7 +267,7 @@ def probability_mass_of_text(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF754", "no-abstention-candidate", severity=Severity.WARNING, family=Family.CLASSES)
-def no_abstention_candidate(view: TaskView) -> Iterator[Finding]:
+def no_abstention_candidate(study: Study) -> Iterator[Finding]:
     """Report TernaryScore or DistributionalCorrectnessScore where the last candidate is an ordinary answer.
 
     Why: both take the last candidate for "I don't know", whatever it says. Without one, choosing the last option costs
@@ -288,11 +289,11 @@ def no_abstention_candidate(view: TaskView) -> Iterator[Finding]:
     Real: rows 1 and 2 of the metrics' own arithmetic in eval-framework 0.15.4.
 
     """
-    found = _class_of(view)
+    found = _class_of(study)
     used = [name for name in _metrics(found) if name in _ABSTAINING]
     if found is None or not used:
         return
-    for instance in view.instances:
+    for instance in study.instances:
         candidates = candidates_of(instance)
         golds = instance.target if isinstance(instance.target, list) else [instance.target]
         if candidates and (candidates[-1] in golds or not _ABSTENTION.search(candidates[-1])):
@@ -307,7 +308,7 @@ def no_abstention_candidate(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF755", "abstention-quoted-otherwise", severity=Severity.WARNING, family=Family.CLASSES)
-def abstention_quoted_otherwise(view: TaskView) -> Iterator[Finding]:
+def abstention_quoted_otherwise(study: Study) -> Iterator[Finding]:
     """Report an abstention that the prompt quotes differently from what is scored.
 
     Why: the prompt allows the answer 'I don't know', and " I don't know." is scored: a model that obeys gives the full
@@ -332,10 +333,10 @@ def abstention_quoted_otherwise(view: TaskView) -> Iterator[Finding]:
     Real: pattern 4 of the guide of eval-framework, and its tasks GPQA_IDK and ARC_IDK.
 
     """
-    found = _class_of(view)
+    found = _class_of(study)
     if found is None:
         return
-    for instance in view.instances[:1]:
+    for instance in study.instances[:1]:
         candidates = candidates_of(instance)
         last = candidates[-1].strip() if candidates else ""
         core = last.strip(" .!()")
@@ -354,7 +355,7 @@ def abstention_quoted_otherwise(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF758", "unscored-metric", severity=Severity.INFO, family=Family.CLASSES)
-def unscored_metric(view: TaskView) -> Iterator[Finding]:
+def unscored_metric(study: Study) -> Iterator[Finding]:
     """Report metrics of a task class that this plugin does not know.
 
     Why: the rules about scoring and runs with a model use the metrics that are known here by name.
@@ -374,7 +375,7 @@ def unscored_metric(view: TaskView) -> Iterator[Finding]:
     Real: metrics that run code or ask a judge.
 
     """
-    found = _class_of(view)
+    found = _class_of(study)
     if found is None:
         return
     from pytest_promptfmt.systems.eval_framework.metric_classes import COMPLETION_METRICS, LIKELIHOOD_METRICS
@@ -389,12 +390,12 @@ def unscored_metric(view: TaskView) -> Iterator[Finding]:
             )
 
 
-def _class_of(view: TaskView) -> TaskClass | None:
-    if view.task.system != SYSTEM.name:
+def _class_of(study: Study) -> TaskClass | None:
+    if study.task.system != SYSTEM.name:
         return None
     from pytest_promptfmt.systems.eval_framework.tasks import class_of  # only where there is a class
 
-    return class_of(view.task)
+    return class_of(study.task)
 
 
 def _metrics(found: TaskClass | None) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import TaskView
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.helm.file_rules import file_of
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ _SPEC: Final = "adapter_spec"
 _SHOWN: Final = 60
 
 
-def _joint(view: TaskView) -> AdapterFile | None:
-    file = file_of(view)
+def _joint(study: Study) -> AdapterFile | None:
+    file = file_of(study)
     return file if file is not None and file.spec.is_joint else None
 
 
 @check("PF156", "helm-labels-run-out", severity=Severity.ERROR, family=Family.HELM)
-def helm_labels_run_out(view: TaskView) -> Iterator[Finding]:
+def helm_labels_run_out(study: Study) -> Iterator[Finding]:
     """Report labels that run past Z, z or 9 into punctuation.
 
     Why: HELM counts labels up by code point. After `Z. ` comes `[. `, after `9) ` comes `:) `, and the answer mapping
@@ -48,7 +48,7 @@ def helm_labels_run_out(view: TaskView) -> Iterator[Finding]:
     Real: HELM 0.5.16 with eleven references and `1) `, or twenty-eight and `A. `.
 
     """
-    file = _joint(view)
+    file = _joint(study)
     if file is None or file.spec.reference_prefix_characters:
         return
     most = max((len(row.references) for row in file.first.rows), default=0)
@@ -71,7 +71,7 @@ def _kind_of(label: str) -> tuple[bool, bool]:
 
 
 @check("PF157", "helm-prefix-replaced", severity=Severity.ERROR, family=Family.HELM)
-def helm_prefix_replaced(view: TaskView) -> Iterator[Finding]:
+def helm_prefix_replaced(study: Study) -> Iterator[Finding]:
     """Report a reference prefix in which the label's letter appears more than once.
 
     Why: HELM takes the first letter or digit of the prefix as the label of the first reference, and for the others
@@ -90,7 +90,7 @@ def helm_prefix_replaced(view: TaskView) -> Iterator[Finding]:
     Real: HELM #2809 (other reference prefixes).
 
     """
-    file = _joint(view)
+    file = _joint(study)
     if file is None:
         return
     prefix = file.spec.reference_prefix
@@ -109,7 +109,7 @@ def helm_prefix_replaced(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF158", "helm-stop-dropped", severity=Severity.WARNING, family=Family.HELM)
-def helm_stop_dropped(view: TaskView) -> Iterator[Finding]:
+def helm_stop_dropped(study: Study) -> Iterator[Finding]:
     r"""Report stop sequences of a method that never sends them.
 
     Why: HELM's joint multiple choice always sends an empty list, and relies on max_tokens. With more than one token
@@ -128,7 +128,7 @@ def helm_stop_dropped(view: TaskView) -> Iterator[Finding]:
     Real: HELM 0.5.16, MultipleChoiceJointAdapter.
 
     """
-    file = file_of(view)
+    file = file_of(study)
     if file is None:
         return
     spec = file.spec
@@ -142,7 +142,7 @@ def helm_stop_dropped(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF159", "helm-gold-normalised-away", severity=Severity.WARNING, family=Family.HELM)
-def helm_gold_normalised_away(view: TaskView) -> Iterator[Finding]:
+def helm_gold_normalised_away(study: Study) -> Iterator[Finding]:
     """Report a right answer of which HELM's quasi metrics leave nothing, and options that become equal.
 
     Why: they drop articles and ASCII punctuation. The answer `A` becomes an empty text, with which every completion
@@ -165,7 +165,7 @@ def helm_gold_normalised_away(view: TaskView) -> Iterator[Finding]:
     Real: HELM 0.5.16: quasi_prefix_exact_match of `A` and `Berlin` is 1.
 
     """
-    file = file_of(view)
+    file = file_of(study)
     if file is None or not any("quasi" in name or name.startswith("f1") for name in file.metrics):
         return
     if file.spec.is_separate or file.spec.method in ("language_modeling", "ranking_binary"):
@@ -195,7 +195,7 @@ def helm_gold_normalised_away(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF160", "helm-question-cut", severity=Severity.ERROR, family=Family.HELM)
-def helm_question_cut(view: TaskView) -> Iterator[Finding]:
+def helm_question_cut(study: Study) -> Iterator[Finding]:
     """Report a prompt that loses the end of its question, and the cue for the answer, to the model's window.
 
     Why: HELM drops shots until a prompt fits. When none are left it cuts the text from the right: the model is
@@ -220,11 +220,11 @@ def helm_question_cut(view: TaskView) -> Iterator[Finding]:
     Real: HELM 0.5.16, in-context learning adapter.
 
     """
-    if file_of(view) is None:
+    if file_of(study) is None:
         return
     from pytest_promptfmt.systems.helm.window import CUT  # only where there is such a file
 
-    for instance in view.instances:
+    for instance in study.instances:
         for prompt in instance.prompts:
             if prompt.spans and prompt.spans[-1].origin.key == CUT:
                 yield Finding(
@@ -237,7 +237,7 @@ def helm_question_cut(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF161", "helm-scored-tail", severity=Severity.WARNING, family=Family.HELM)
-def helm_scored_tail(view: TaskView) -> Iterator[Finding]:
+def helm_scored_tail(study: Study) -> Iterator[Finding]:
     r"""Report affixes with which HELM scores other tokens than those of the reference.
 
     Why: the separate methods score the last tokens of the prompt, as many as a space and the reference have. That
@@ -256,7 +256,7 @@ def helm_scored_tail(view: TaskView) -> Iterator[Finding]:
     Real: HELM 0.5.16 with its own defaults, `Output: ` and `\n`: off by one token.
 
     """
-    file = file_of(view)
+    file = file_of(study)
     if file is None or not file.spec.is_separate:
         return
     spec = file.spec
@@ -275,7 +275,7 @@ def helm_scored_tail(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF162", "helm-labels-never-map", severity=Severity.ERROR, family=Family.HELM)
-def helm_labels_never_map(view: TaskView) -> Iterator[Finding]:
+def helm_labels_never_map(study: Study) -> Iterator[Finding]:
     """Report instances whose right labels are shown as a list, which HELM maps to nothing.
 
     Why: with multi_label shots show `A, C`, and a model that answers so scores 0: the mapping knows single
@@ -299,7 +299,7 @@ def helm_labels_never_map(view: TaskView) -> Iterator[Finding]:
     Real: HELM 0.5.16, MultipleChoiceJointAdapter and compute_reference_metrics.
 
     """
-    file = _joint(view)
+    file = _joint(study)
     if file is None or not file.spec.multi_label:
         return
     for row in file.first.rows:
@@ -314,7 +314,7 @@ def helm_labels_never_map(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF163", "helm-prefix-unused", severity=Severity.WARNING, family=Family.HELM)
-def helm_prefix_unused(view: TaskView) -> Iterator[Finding]:
+def helm_prefix_unused(study: Study) -> Iterator[Finding]:
     """Report a reference prefix that no prompt shows, because its method lists no references.
 
     Why: with a joint method it would print the only reference, which is the answer, before the question is asked. A
@@ -333,7 +333,7 @@ def helm_prefix_unused(view: TaskView) -> Iterator[Finding]:
     Real: a format for data providers whose example is not multiple choice and has a reference_prefix.
 
     """
-    file = file_of(view)
+    file = file_of(study)
     if file is None or file.spec.is_joint or file.spec.method == "ranking_binary":
         return
     written = file.top.get(_SPEC)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import TaskView
 from pytest_promptfmt.core.errors import did_you_mean
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.helm import SYSTEM
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ _TOP: Final = frozenset(
 _SHOTS: Final = ("adapter_spec", "max_train_instances")
 
 
-def file_of(view: TaskView) -> AdapterFile | None:
+def file_of(study: Study) -> AdapterFile | None:
     """Return the file of a HELM task; None for other tasks and for formats of HELM tasks."""
-    if view.task.system != SYSTEM.name or view.task.assembly is None:
+    if study.task.system != SYSTEM.name or study.task.assembly is None:
         return None
-    return cast("HelmAssembly", view.task.assembly).file
+    return cast("HelmAssembly", study.task.assembly).file
 
 
 @check("PF151", "helm-unknown-key", severity=Severity.WARNING, family=Family.HELM)
-def helm_unknown_key(view: TaskView) -> Iterator[Finding]:
+def helm_unknown_key(study: Study) -> Iterator[Finding]:
     r"""Report a key of a HELM adapter file that HELM does not have, and what it was read as.
 
     Why: HELM 0.5.16 refuses an adapter with a key it does not know, and a default takes the place of a field that is
@@ -50,7 +50,7 @@ def helm_unknown_key(view: TaskView) -> Iterator[Finding]:
     Real: a format for data providers that was made after HELM's (instance_prefixw, ouput_format).
 
     """
-    file = file_of(view)
+    file = file_of(study)
     if file is None:
         return
     yield from file.read.deviations
@@ -70,7 +70,7 @@ def helm_unknown_key(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF152", "helm-not-json", severity=Severity.WARNING, family=Family.HELM)
-def helm_not_json(view: TaskView) -> Iterator[Finding]:
+def helm_not_json(study: Study) -> Iterator[Finding]:
     """Report a HELM adapter file with comments, trailing commas or other things that only JSON5 allows, or a key twice.
 
     Why: HELM and most other programs read plain JSON alone, and stop at the first comment. Of a key that appears twice
@@ -89,7 +89,7 @@ def helm_not_json(view: TaskView) -> Iterator[Finding]:
     Real: a format for data providers whose specification is written with comments.
 
     """
-    file = file_of(view)
+    file = file_of(study)
     if file is None or file.whole is None:
         return
     if not file.whole.is_strict:
@@ -104,7 +104,7 @@ def helm_not_json(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF153", "helm-method-inferred", severity=Severity.WARNING, family=Family.HELM)
-def helm_method_inferred(view: TaskView) -> Iterator[Finding]:
+def helm_method_inferred(study: Study) -> Iterator[Finding]:
     """Report an adapter without method: which one is meant was read from the instances.
 
     Why: HELM has no default and refuses it. One more reference in one instance would change what is read into it.
@@ -122,7 +122,7 @@ def helm_method_inferred(view: TaskView) -> Iterator[Finding]:
     Real: HELM's AdapterFactory: "Invalid adaptation method".
 
     """
-    file = file_of(view)
+    file = file_of(study)
     if file is not None and file.read.method_is_inferred:
         yield Finding(
             message="the adapter has no method, and HELM refuses an empty one",
@@ -133,7 +133,7 @@ def helm_method_inferred(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF154", "helm-splits", severity=Severity.WARNING, family=Family.HELM)
-def helm_splits(view: TaskView) -> Iterator[Finding]:
+def helm_splits(study: Study) -> Iterator[Finding]:
     """Report instances from which HELM would take no shots, or too few of them.
 
     Why: HELM shows instances of the split train and evaluates those of valid and test; it reads the split from the
@@ -158,7 +158,7 @@ def helm_splits(view: TaskView) -> Iterator[Finding]:
     Real: HELM warns "only 0 training instances, wanted 5" and continues without.
 
     """
-    file = file_of(view)
+    file = file_of(study)
     if file is None or not file.has_states:
         return
     if any(row.has_split_below for row in file.first.rows):
@@ -195,7 +195,7 @@ def helm_splits(view: TaskView) -> Iterator[Finding]:
 
 
 @check("PF155", "helm-nested-result", severity=Severity.WARNING, family=Family.HELM)
-def helm_nested_result(view: TaskView) -> Iterator[Finding]:
+def helm_nested_result(study: Study) -> Iterator[Finding]:
     """Report results that are inside `request`, where HELM does not look for them.
 
     Why: HELM reads `result` beside `request`. A file with both reads differently in each program.
@@ -219,7 +219,7 @@ def helm_nested_result(view: TaskView) -> Iterator[Finding]:
     Real: a format for data providers that was made after HELM's.
 
     """
-    file = file_of(view)
+    file = file_of(study)
     if file is not None and file.first.has_nested_results:
         yield Finding(
             message="results are inside `request`, and HELM reads them beside it",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -67,6 +67,15 @@ def load_docs(task: Task, *, count: int | None = None, num_fewshot: int | None =
         kind=kind,
         fewshot_kind=pool_kind,
     )
+
+
+def with_pool(task: Task, docs: TaskDocs, shots: int) -> TaskDocs:
+    """Return the same docs with the pool that so many few-shot examples are drawn from; raises as `load_docs`."""
+    found = task.dataset.given(len(docs.evaluated), shots) if task.dataset.given is not None else None
+    if found is not None:
+        return found
+    pool, origin, kind = _pool(_Search(task), shots)
+    return replace(docs, fewshot=pool, fewshot_origin=origin, fewshot_kind=kind)
 
 
 def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str, DocsKind]:

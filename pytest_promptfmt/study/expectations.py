@@ -1,4 +1,4 @@
-"""Completions that users tell the battery, with what should be read from them: in the YAML's metadata or a sidecar."""
+"""Completions that users write down, with what should be read from them: in the YAML's metadata or a sidecar."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _KEYS: Final = ("id", "completion", "expected", "correct", "doc", "pipeline", "t
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
-    """One completion. `expected` is the extraction (UNSET: not told, None: nothing), `correct` whether it scores.
+class ExpectedCompletion:
+    """One completion. `expected` is the extraction (UNSET: not given, None: nothing), `correct` whether it scores.
 
     `doc` is the number of the doc it answers, from 0; `pipeline` the one it is for, None for all.
     """
@@ -30,13 +30,13 @@ class Told:
     pipeline: str | None = None
 
     def expects(self, extracted: Any) -> bool:
-        """Return whether this is the extraction that was told."""
+        """Return whether this is the expected extraction."""
         if self.expected is None:
             return extracted is None or str(extracted).strip() in ("", "[invalid]", "[]")
         return bool(extracted == self.expected) or str(extracted).strip() == str(self.expected).strip()
 
 
-def told_completions(task: Task) -> tuple[Told, ...]:
+def expected_completions(task: Task) -> tuple[ExpectedCompletion, ...]:
     """Return the completions of `metadata.promptfmt.completions`, then of `<stem>.completions.jsonl`.
 
     Lines of the sidecar with a `task` count for that task (or task@format) alone. Raises ScoringError with the line of
@@ -46,19 +46,19 @@ def told_completions(task: Task) -> tuple[Told, ...]:
     position = task.position("metadata", "promptfmt", "completions")
     if not isinstance(entries, list | tuple):
         raise ScoringError("completions must be a list of mappings with the key `completion`", position=position)
-    found = [_told(entry, f"told-{number}", position) for number, entry in enumerate(entries, start=1)]
+    found = [_expected(entry, f"told-{number}", position) for number, entry in enumerate(entries, start=1)]
     found += _of_sidecar(task)
     twice = next((name for name, count in Counter(one.id for one in found).items() if count > 1), None)
     if twice is not None:
-        raise ScoringError(f"two completions have the id {twice!r}: each needs one of its own", position=position)
+        raise ScoringError(f"two completions have the id {twice!r}", position=position)
     return tuple(found)
 
 
-def tells_scoring(task: Task) -> bool:
-    """Return whether a task's author asks for scoring to be tried, by completions or expected failures."""
+def has_expectations(task: Task) -> bool:
+    """Return whether a task's author writes down completions or expected failures, so that its scoring is tried."""
     sidecar = sidecar_of(task)
-    told = {"completions", "expected_failures"} & set(task.own_metadata)
-    return bool(told) or (sidecar is not None and sidecar.is_file())
+    written = {"completions", "expected_failures"} & set(task.own_metadata)
+    return bool(written) or (sidecar is not None and sidecar.is_file())
 
 
 def sidecar_of(task: Task) -> Path | None:
@@ -66,7 +66,7 @@ def sidecar_of(task: Task) -> Path | None:
     return task.path.with_name(f"{task.path.stem}.completions.jsonl") if task.path is not None else None
 
 
-def _of_sidecar(task: Task) -> Iterator[Told]:
+def _of_sidecar(task: Task) -> Iterator[ExpectedCompletion]:
     path = sidecar_of(task)
     if path is None or not path.is_file():
         return
@@ -84,10 +84,10 @@ def _of_sidecar(task: Task) -> Iterator[Told]:
             raise ScoringError(f"this line is no JSON: {error}", position=position) from error
         if isinstance(entry, Mapping) and entry.get("task") not in (None, task.name, task.id):
             continue
-        yield _told(entry, f"line-{number}", position)
+        yield _expected(entry, f"line-{number}", position)
 
 
-def _told(entry: Any, name: str, position: Position | None) -> Told:
+def _expected(entry: Any, name: str, position: Position | None) -> ExpectedCompletion:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("completion"), str):
         raise ScoringError(
             f"a completion is a mapping with the text `completion`, not {entry!r}",
@@ -112,7 +112,7 @@ def _told(entry: Any, name: str, position: Position | None) -> Told:
             "a completion needs `expected` (the extraction, null for nothing) or `correct` (true or false)",
             position=position,
         )
-    return Told(
+    return ExpectedCompletion(
         id=str(entry.get("id", name)),
         completion=entry["completion"],
         expected=entry.get("expected", UNSET),
@@ -156,7 +156,7 @@ def _with_reasons(given: Mapping[Any, Any], task: Task) -> dict[str, str]:
     return {str(name): reason for name, reason in given.items()}
 
 
-def judge_expected(expected: Mapping[str, str], failing: Sequence[str], known: Sequence[str]) -> list[str]:
+def unmet_expectations(expected: Mapping[str, str], failing: Sequence[str], known: Sequence[str]) -> list[str]:
     """Return what is wrong with the expected failures: those that do not fail, and names of no phrasing."""
     problems = []
     for name, reason in expected.items():

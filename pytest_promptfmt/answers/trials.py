@@ -1,0 +1,204 @@
+"""How a task scores, tried without a model: gold answers, nothing and nonsense, and made-up log-likelihoods.
+
+How an answer is phrased is the battery's part.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pytest_promptfmt.answers.answers import Answers, answers_of
+from pytest_promptfmt.answers.completions import NONSENSE, SECONDS_FOR_CODE, Chain
+from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
+from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.study.scoring import Scoring
+from pytest_promptfmt.systems.lm_eval.scoring.results import OUTSIDE, Question, gold_of, score_doc
+
+TINY: Final = -1000.0
+"""A log-likelihood whose exponential is 0."""
+
+_FAR: Final = -9000.0
+"""So much less that no length makes up for it."""
+
+_LENGTHS: Final[Mapping[str, Callable[[str], int]]] = {
+    "acc_norm": len,
+    "acc_bytes": lambda choice: len(choice.encode()),
+}
+
+Results = list[tuple[float, bool]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """One doc's scoring; `error` is the exception that it ended with, in words: then there are no scores."""
+
+    instance: Instance
+    question: Question
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerTrial(Trial):
+    """What one doc's answers score: better when higher, None where the score is no number.
+
+    `gold` is the right answer, `others` are the other options that count as right.
+    """
+
+    answers: Answers
+    gold: str
+    best: float | None = None
+    empty: float | None = None
+    nonsense: float | None = None
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChoiceTrial(Trial):
+    """What made-up log-likelihoods of one doc's choices score, by metric: `golds` are the indices of right choices.
+
+    `spaced` are the scores with and without the space that all choices begin with, where they differ.
+    """
+
+    golds: Sequence[int]
+    gold_best: Mapping[str, float | None] = field(default_factory=dict)
+    other_best: Mapping[str, float | None] = field(default_factory=dict)
+    all_equal: Mapping[str, float | None] = field(default_factory=dict)
+    all_tiny: Mapping[str, float | None] = field(default_factory=dict)
+    spaced: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trials:
+    """What was tried of a task: by the output type answers or choices, and the filters and metrics of answers."""
+
+    scoring: Scoring
+    chain: Chain | None = None
+    answers: Sequence[AnswerTrial] = ()
+    choices: Sequence[ChoiceTrial] = ()
+
+
+def trials_of(study: Study) -> Trials:
+    """Return what a task scores, tried once; nothing for output types that are neither generated nor chosen.
+
+    Raises the PromptfmtError that stops it: code not allowed, docs not found, a metric that cannot be had.
+    """
+    return study.once("trials", lambda: _trials(study.scoring))
+
+
+def _trials(scoring: Scoring) -> Trials:
+    asked = list(zip(scoring.instances, scoring.questions, strict=True))
+    if scoring.task.output_type == "multiple_choice":
+        choices = [_choice_trial(scoring, *pair) for pair in asked]
+        return Trials(scoring=scoring, choices=[trial for trial in choices if trial is not None])
+    if scoring.task.output_type == "generate_until":
+        chain = Chain(scoring.task, scoring.stops)
+        answers = [_answer_trial(scoring, chain, *pair) for pair in asked]
+        return Trials(scoring=scoring, chain=chain, answers=[trial for trial in answers if trial is not None])
+    return Trials(scoring=scoring)
+
+
+# -- generated answers -----------------------------------------------------------------------------------------------
+
+
+def _answer_trial(scoring: Scoring, chain: Chain, instance: Instance, question: Question) -> AnswerTrial | None:
+    answers = answers_of(question, instance.prompts[0].text)
+    if answers is None:
+        return None
+    gold = str(answers.labels[answers.gold] if answers.kind == "text" else answers.targets[answers.gold])
+    trial = AnswerTrial(instance=instance, question=question, answers=answers, gold=gold)
+    if not gold.strip():
+        return trial
+    try:
+        best, empty, nonsense = (chain.score(question, instance.doc, text) for text in (gold, "", NONSENSE))
+    except PromptfmtError:
+        raise
+    except Exception as error:
+        return replace(trial, error=f"{type(error).__name__}: {error}")
+    trial = replace(trial, best=best, empty=empty, nonsense=nonsense)
+    if answers.kind != "choice" or None in (best, empty, nonsense) or scoring.has_own_code:
+        return trial
+    targets = (target for index, target in enumerate(answers.targets) if index != answers.gold)
+    others = tuple(str(target) for target in targets if chain.is_right(question, instance.doc, target))
+    return replace(trial, others=others)
+
+
+# -- choices ---------------------------------------------------------------------------------------------------------
+
+
+def _choice_trial(scoring: Scoring, instance: Instance, question: Question) -> ChoiceTrial | None:
+    golds = _gold_indices(question)
+    if golds is None:
+        return None
+    count, own, right = len(question.choices), len(instance.requests), set(golds)
+    trial = ChoiceTrial(instance=instance, question=question, golds=golds)
+
+    def score(results: Results, asked: Question = question) -> Mapping[str, float | None]:
+        at = scoring.task.position("process_results" if scoring.has_own_code else "metric_list")
+        with time_limit(SECONDS_FOR_CODE if scoring.has_own_code else 0, "scoring one doc", at):
+            values = score_doc(scoring.task, scoring.metrics, copy.deepcopy(instance.doc), asked, results)
+        return {name: _number(value) for name, value in values.items()}
+
+    try:
+        return replace(
+            trial,
+            gold_best=score([(-0.01, True) if index % count in right else (_FAR, False) for index in range(own)]),
+            other_best=score([(_FAR, False) if index % count in right else (-0.01, True) for index in range(own)]),
+            all_tiny=score([(TINY - index, False) for index in range(own)]),
+            all_equal=score([(-1.0, False)] * own),
+            spaced=dict(_spaced(scoring, score, question, golds, own)),
+        )
+    except LimitExceededError:
+        raise
+    except Exception as error:
+        return replace(trial, error=f"{type(error).__name__}: {error}")
+
+
+def _gold_indices(question: Question) -> Sequence[int] | None:
+    """Return the indices of the right choices; None where there is none, which is a mistake of the docs."""
+    choices = question.choices
+    if not isinstance(choices, list | tuple) or not all(isinstance(choice, str) for choice in choices):
+        return None
+    gold = gold_of(question)
+    golds = gold if isinstance(gold, list) else [gold]
+    is_sound = golds and all(isinstance(index, int) and index != OUTSIDE and index >= 0 for index in golds)
+    return golds if is_sound else None
+
+
+def _spaced(
+    scoring: Scoring,
+    score: Callable[[Results, Question], Mapping[str, float | None]],
+    question: Question,
+    golds: Sequence[int],
+    own: int,
+) -> Iterator[tuple[str, tuple[float, float | None]]]:
+    """Yield what the same log-likelihoods score with and without a space that all choices begin with, by metric."""
+    choices, gold = list(question.choices), golds[0]
+    if scoring.has_own_code or len(set(golds)) != 1:
+        return
+    if not all(choice[:1].isspace() and choice.strip() for choice in choices):
+        return
+    bare = replace(question, choices=[choice[1:] for choice in choices], target=gold)
+    for name, length in _LENGTHS.items():
+        lengths, short = [length(choice) for choice in choices], [length(choice) for choice in bare.choices]
+        other = max(range(len(choices)), key=lambda index: abs(lengths[index] - lengths[gold]))
+        if lengths[other] == lengths[gold]:
+            continue
+        # Halfway between the two log-likelihoods at which the gold choice and the other one are even.
+        even = (lengths[other] / lengths[gold] + short[other] / short[gold]) / 2
+        results: Results = [(_FAR, False)] * own
+        results[gold], results[other] = (-1.0, False), (-even, False)
+        with_space, without = (score(results, asked).get(name) for asked in (question, bare))
+        if with_space is not None and with_space != without:
+            yield name, (with_space, without)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,129 @@
+"""Rules about stop sequences that can only be judged beside the prompt: one is in its end, or none ends an answer."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import Final
+
+from pytest_promptfmt.checks.generation import is_literal, question_labels
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Span
+from pytest_promptfmt.study import Study
+
+_UNTIL: Final = ("generation_kwargs", "until")
+_SHOWN: Final = 40
+
+
+@check("PF612", "stop-in-prefix", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+def stop_in_prefix(study: Study) -> Iterator[Finding]:
+    """Report a stop sequence that is part of `gen_prefix`, with which the prompt ends.
+
+    Why: back ends that look for stop sequences in the whole text end before the first token of the answer.
+
+    Example:
+        output_type: generate_until
+        gen_prefix: "Answer:"
+        generation_kwargs: {until: ["Answer:"]}
+
+    Silent example:
+        output_type: generate_until
+        gen_prefix: "Answer:"
+        generation_kwargs: {until: ["Question:"]}
+
+    Fix: choose stop sequences that begin the next question.
+
+    Real: the prefix `Answer:` beside the stop `Answer:` in tasks that repeat it after each example.
+
+    """
+    scoring = study.scoring
+    prefix = scoring.task.gen_prefix
+    if not study.generates or not prefix:
+        return
+    end = scoring.instances[0].prompts[0].text[-len(str(prefix)) :]
+    for number, stop in enumerate(scoring.stops):
+        if isinstance(stop, str) and stop and stop in end:
+            yield Finding(
+                message="a stop sequence is part of the end of the prompt",
+                saw=f"{stop!r} in {end!r}",
+                do="choose stop sequences that begin the next question",
+                keys=(*_UNTIL, number),
+            )
+
+
+@check("PF613", "no-stop-before-next-question", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
+    r"""Report stop sequences of which none is in what follows an answer, where few-shot examples show it.
+
+    Why: a base model continues with the next question. Nothing ends it, and the filters read an answer to a question
+    that nobody asked. A stop that is a label, such as `Q:`, is judged by PF910, a literal `\n` by PF902.
+
+    Example:
+        output_type: generate_until
+        num_fewshot: 2
+        generation_kwargs: {until: ["</s>"]}
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot:
+              - {question: Which metal melts?, choices: [tin, ice], answer: 0}
+              - {question: Which metal is yellow?, choices: [tin, gold], answer: 1}
+
+    Silent example:
+        output_type: generate_until
+        num_fewshot: 2
+        generation_kwargs: {until: ["\n\n"]}
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot:
+              - {question: Which metal melts?, choices: [tin, ice], answer: 0}
+              - {question: Which metal is yellow?, choices: [tin, gold], answer: 1}
+
+    Fix: take the label that begins a question, byte for byte, or a line break.
+
+    Real: lm-evaluation-harness #2945 (mmlu_pro).
+
+    """
+    stops = study.scoring.stops
+    texts = [stop for stop in stops if isinstance(stop, str) and stop]
+    if not study.generates or not texts or question_labels(study) or any(map(is_literal, texts)):
+        return
+    shown = study.scoring.instances if study.shots > 0 else study.demonstrated
+    if not shown:
+        return
+    spans = shown[0].prompts[0].spans
+    shots = sorted({span.origin.shot for span in spans if span.origin.shot is not None})
+    if not shots:
+        return
+    after = [span for span in spans if span.origin.shot == shots[0] and span.origin.part == "fewshot delimiter"]
+    second = shots[1] if len(shots) > 1 else None
+    question = [
+        span for span in spans if span.origin.shot == second and span.origin.part not in ("answer", "description")
+    ]
+    following = "".join(span.text for span in (*after, *question))
+    if any(stop in following for stop in texts):
+        return
+    plain = unicodedata.normalize("NFKC", following)
+    alike = [stop for stop in texts if unicodedata.normalize("NFKC", stop) in plain]
+    is_sure = study.shots > 0 and study.docs is not None and study.docs.fewshot_kind == "given"
+    if alike or is_sure:
+        yield Finding(
+            message="no stop sequence is in what follows an answer",
+            saw=f"{', '.join(map(repr, texts))}, but an answer is followed by {_begin_of([*after, *question])!r}",
+            do=f"{alike[0]!r} differs from the prompt only in the width of a character"
+            if alike
+            else "take the label that begins a question, byte for byte, or a line break",
+            keys=_UNTIL,
+            doc=shown[0].index,
+        )
+
+
+def _begin_of(spans: Sequence[Span]) -> str:
+    """Return the beginning of a question that is the same in all tasks of a kind: what comes before the data."""
+    own = "".join(span.text for span in takewhile(lambda span: span.origin.field is None, spans))[:_SHOWN]
+    return own if own == "".join(span.text for span in spans) else f"{own}…"

@@ -1,0 +1,172 @@
+"""What the author of a task wrote, as far as several rules ask for it: texts, templates, stop sequences, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Final
+
+from jinja2 import Environment, TemplateError, nodes
+
+from pytest_promptfmt.core.task import FunctionRef, Task, Unset
+from pytest_promptfmt.systems.lm_eval.synthetic.template_shapes import template_shapes
+
+Keys = tuple[str | int, ...]
+
+_MAX_STRINGS: Final = 4000
+_TEMPLATE_KEYS: Final = ("description", "doc_to_text", "doc_to_choice", "doc_to_target", "gen_prefix")
+_SHOT_KEYS: Final = ("doc_to_text", "doc_to_choice", "doc_to_target", "gen_prefix")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateText:
+    """A template taken apart: its constant texts, the names it uses, and the texts it prints as `{{ 'text' }}`."""
+
+    constants: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+    quoted: tuple[str, ...] = ()
+    has_markup: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTemplate:
+    """A template of the configuration: where it is written, its source, and what is in it."""
+
+    keys: Keys
+    source: str
+    text: TemplateText
+
+
+class Configuration:
+    """The configuration of a task: what follows from it alone, without docs and prompts."""
+
+    @property
+    def task(self) -> Task:
+        """Return the task as its author wrote it, in the format that is tested."""
+        raise NotImplementedError
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Return the merged mapping as written, functions unresolved."""
+        return self.task.config
+
+    @property
+    def written(self) -> Task:
+        """Return the task as its author wrote it, before a format laid it out."""
+        written = getattr(self.task, "written", self.task)
+        return written if isinstance(written, Task) else self.task
+
+    @cached_property
+    def strings(self) -> tuple[tuple[Keys, str], ...]:
+        """Return every text of the configuration with its key path, `metadata` and inline docs left out."""
+        found: list[tuple[Keys, str]] = []
+        for key, value in self.config.items():
+            if key != "metadata" and len(found) < _MAX_STRINGS:
+                found += _strings(value, (key,))
+        return tuple(found)
+
+    @cached_property
+    def used_names(self) -> frozenset[str]:
+        """Return the columns that the configuration names, in templates or by themselves."""
+        names: set[str] = set()
+        for _, spec in self.field_specs():
+            for one in spec if isinstance(spec, list | tuple) else [spec]:
+                if isinstance(one, str):
+                    names |= read_template(one).names | {one}
+        return frozenset(names)
+
+    @cached_property
+    def runs_functions(self) -> bool:
+        """Return whether Python code makes texts of the prompt, so that templates show only a part."""
+        return any(_is_code(spec) for _, spec in self.field_specs())
+
+    @cached_property
+    def has_own_scorer(self) -> bool:
+        """Return whether Python code of the task scores it."""
+        return self.written.process_results is not None or any(name.startswith("!function") for name in self.metrics)
+
+    @cached_property
+    def asks_by_code(self) -> bool:
+        """Return whether the question is what Python code makes of a doc."""
+        return _is_code(self.written.doc_to_text)
+
+    @cached_property
+    def stops(self) -> Any:
+        """Return `generation_kwargs.until` as written, None where it is not."""
+        kwargs = self.task.generation_kwargs
+        return kwargs.get("until") if isinstance(kwargs, Mapping) else None
+
+    @cached_property
+    def stop_texts(self) -> tuple[str, ...]:
+        """Return the stop sequences that are text."""
+        stops = [self.stops] if isinstance(self.stops, str) else self.stops
+        return tuple(stop for stop in stops if isinstance(stop, str)) if isinstance(stops, list | tuple) else ()
+
+    @property
+    def generates(self) -> bool:
+        """Return whether the answer is generated."""
+        return self.task.output_type == "generate_until"
+
+    @property
+    def is_multimodal(self) -> bool:
+        """Return whether an image or sound belongs to the prompt, which is then only a part of what is asked."""
+        return any(self.config.get(key) is not None for key in ("doc_to_image", "doc_to_audio"))
+
+    @cached_property
+    def metrics(self) -> tuple[str, ...]:
+        """Return the names of the metrics; those of functions as `!function name`."""
+        return tuple(_metric_name(entry.get("metric")) for entry in self.task.metric_list or ())
+
+    def field_specs(self) -> Iterator[tuple[Keys, Any]]:
+        """Yield the field mappings that prompts are made of, with their keys, as the author wrote them."""
+        task = self.written
+        for key in _TEMPLATE_KEYS:
+            yield (key,), getattr(task, key)
+        for key in _SHOT_KEYS:
+            spec = getattr(task.fewshot, key)
+            if not isinstance(spec, Unset):
+                yield ("fewshot_config", key), spec
+
+
+@lru_cache(maxsize=16384)
+def read_template(source: str) -> TemplateText:
+    """Return what is in a template; only its text when it does not parse (rendering says why)."""
+    if "{{" not in source and "{%" not in source and "{#" not in source:
+        return TemplateText(constants=(source,) if source else ())
+    try:
+        tree = _ENVIRONMENT.parse(source)
+    except (TemplateError, RecursionError):
+        return TemplateText(has_markup=True)
+    constants = tuple(node.data for node in tree.find_all(nodes.TemplateData))
+    quoted = tuple(
+        child.value
+        for output in tree.find_all(nodes.Output)
+        for child in output.nodes
+        if isinstance(child, nodes.Const) and isinstance(child.value, str)
+    )
+    names = frozenset(fact.path[0] for fact in template_shapes(source).facts if fact.path and fact.path[0] is not None)
+    return TemplateText(constants=constants, names=names, quoted=quoted, has_markup=True)
+
+
+_ENVIRONMENT: Final = Environment(keep_trailing_newline=True)
+
+
+def _strings(value: Any, keys: Keys) -> Iterator[tuple[Keys, str]]:
+    if isinstance(value, str):
+        yield keys, value
+    elif len(keys) < 8 and isinstance(value, Mapping):
+        for key, inner in value.items():
+            if (*keys, key) != ("fewshot_config", "samples"):
+                yield from _strings(inner, (*keys, key))
+    elif len(keys) < 8 and isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _strings(inner, (*keys, number))
+
+
+def _is_code(spec: Any) -> bool:
+    return isinstance(spec, FunctionRef) or callable(spec)
+
+
+def _metric_name(written: Any) -> str:
+    return f"!function {written.name}" if isinstance(written, FunctionRef) else str(written)

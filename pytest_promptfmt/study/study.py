@@ -1,0 +1,317 @@
+"""One task@format under the settings of a run: whatever is needed of it is made at most once, by its study.
+
+Functions are bound, docs loaded, prompts rendered and texts encoded when somebody asks for them first. What stops a
+part is kept like the part, and raised each time it is asked for. Only the study of the task worked on last is held, so
+that a run over thousands of tasks stays small.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, TypeVar, cast
+
+from pytest_promptfmt.chat.profile_loading import LoadedProfile, load_profile
+from pytest_promptfmt.core.errors import PromptfmtError, ScoringError
+from pytest_promptfmt.core.limits import RENDERING_MEMORY, time_limit
+from pytest_promptfmt.core.profile import PLAIN, Profile
+from pytest_promptfmt.core.prompt import Instance, Span, join
+from pytest_promptfmt.core.task import CodeAssembly, Doc, Task, TaskDocs
+from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.study.configuration import Configuration, WrittenTemplate, read_template
+from pytest_promptfmt.study.expectations import ExpectedCompletion, expected_completions
+from pytest_promptfmt.study.scoring import Scoring
+from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs, with_pool
+from pytest_promptfmt.systems.lm_eval.functions import bind_functions, bind_scoring
+from pytest_promptfmt.systems.lm_eval.rendering.fields import refuse_mistyped_columns
+from pytest_promptfmt.systems.renderer import TaskRenderer
+
+_TRIED_SHOTS: Final = 2
+"""Few-shot examples that rules look at where the run shows none."""
+
+_REASONING: Final = re.compile(
+    r"step[- ]by[- ]step|chain[- ]of[- ]thought|\bthink (?:carefully|through)|show your (?:work|reasoning)", re.I
+)
+
+T = TypeVar("T")
+Load = Callable[[Profile], LoadedProfile]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Material:
+    """What the profiles of a task share: its functions bound, its docs, and what renders them."""
+
+    task: Task
+    docs: TaskDocs
+    shots: int
+    renderer: TaskRenderer
+
+
+class Study(Configuration):
+    """One task@format: `given` is the task as it was collected, `settings` are those of its folder.
+
+    The properties that rules look at raise nothing: they are empty where the task cannot be rendered, and `failure`
+    says why. Every other one raises the PromptfmtError that stopped it.
+    """
+
+    def __init__(self, given: Task, settings: Settings, load: Load | None = None) -> None:
+        self.given = given
+        self.settings = settings
+        self._load = load or (lambda profile: load_profile(profile, download=settings.download))
+        self._made: dict[Hashable, object] = {}
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` gives, kept under a key as long as the study is; its PromptfmtError is raised each time.
+
+        For whoever derives something costly from the task: two makers must not share a key.
+        """
+        if key not in self._made:
+            try:
+                self._made[key] = make()
+            except PromptfmtError as error:
+                self._made[key] = error
+        made = self._made[key]
+        if isinstance(made, PromptfmtError):
+            raise made.with_traceback(None)
+        return cast(T, made)
+
+    # -- made of the task --------------------------------------------------------------------------------------------
+
+    @property
+    def bound(self) -> Task:
+        """Return the task with the functions that rendering needs.
+
+        Raises CodeNotAllowedError, FunctionError or SourceError.
+        """
+        settings = self.settings
+        return self.once(
+            "bound",
+            lambda: bind_functions(self.given, trusted=settings.trusts, time_limit=settings.import_limit),
+        )
+
+    @property
+    def bound_for_scoring(self) -> Task:
+        """Return the task with the functions that score it as well; raises as `bound`."""
+        settings = self.settings
+        return self.once(
+            "bound for scoring",
+            lambda: bind_scoring(self.bound, trusted=settings.trusts, time_limit=settings.import_limit),
+        )
+
+    @property
+    def material(self) -> Material:
+        """Return the docs and what renders them; raises what stops binding, DocsError or LimitExceededError."""
+        return self._material(self.settings.docs)
+
+    def render(self, profile: Profile = PLAIN) -> tuple[Instance, ...]:
+        """Return the rendered docs for a loaded profile; raises as `material`, and RenderError."""
+        return self._rendered(self.settings.docs, profile)
+
+    def load(self, profile: Profile) -> LoadedProfile:
+        """Return a profile with its tokenizer; raises TokenizerError or SettingsError."""
+        return self.once(("profile", profile.name), lambda: self._load(profile))
+
+    @property
+    def expected(self) -> tuple[ExpectedCompletion, ...]:
+        """Return the completions that the task's author wrote down; raises ScoringError for some that make no sense."""
+        return self.once("expected", lambda: expected_completions(self.given))
+
+    @property
+    def scoring(self) -> Scoring:
+        """Return what scoring needs: as many docs as usual, and those that expected completions answer.
+
+        Raises what stops binding or rendering, and ScoringError for a completion that answers a doc that is not there.
+        """
+        last = max((one.doc for one in self.expected), default=0)
+        scoring = self._scoring(last + 1 if last > 1 else None)
+        unknown = next((one for one in self.expected if one.doc >= len(scoring.instances)), None)
+        if unknown is not None:
+            known = len(scoring.instances) - 1
+            raise ScoringError(
+                f"the completion {unknown.id!r} answers doc {unknown.doc}, and the last one is {known}",
+                position=self.given.position("metadata", "promptfmt", "completions"),
+            )
+        return scoring
+
+    @property
+    def scoring_of_prompts(self) -> Scoring:
+        """Return what scoring needs of all docs that are rendered; raises what stops binding or rendering."""
+        return self._scoring(self.settings.docs)
+
+    def _scoring(self, count: int | None) -> Scoring:
+        def make() -> Scoring:
+            task, instances = self.bound_for_scoring, self._rendered(count, PLAIN)
+            docs = self._material(count).docs
+            return Scoring(task=task, docs=docs, instances=tuple(map(_of_first_question, instances)))
+
+        return self.once(("scoring", count), make)
+
+    def _material(self, count: int | None) -> Material:
+        return self.once(("material", count), lambda: self._make_material(count))
+
+    def _make_material(self, count: int | None) -> Material:
+        task, shots = self.bound, self.settings.num_fewshot
+        with self._limit():
+            docs = load_docs(task, count=count, num_fewshot=shots)
+            refuse_mistyped_columns(task, docs)
+            renderer = TaskRenderer(task, docs, num_fewshot=shots)
+        return Material(task=task, docs=docs, shots=task.shots(shots), renderer=renderer)
+
+    def _rendered(self, count: int | None, profile: Profile) -> tuple[Instance, ...]:
+        def make() -> tuple[Instance, ...]:
+            renderer = self._material(count).renderer
+            with self._limit(profile):
+                return tuple(renderer.instances(profile))
+
+        return self.once(("instances", count, profile.name), make)
+
+    def _limit(self, profile: Profile = PLAIN) -> AbstractContextManager[None]:
+        seen = f" with the chat template of profile {profile.name!r}" if profile.is_chat else ""
+        what = f"rendering {self.given.id}{seen}"
+        return time_limit(self.settings.time_limit, what, self.given.position("doc_to_text"), memory=RENDERING_MEMORY)
+
+    # -- for rules ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def task(self) -> Task:
+        """Return the task as its author wrote it; a task class with what only its code can say, where that may run."""
+        if isinstance(self.given.assembly, CodeAssembly):
+            with suppress(PromptfmtError):
+                return self.bound
+        return self.given
+
+    @cached_property
+    def failure(self) -> PromptfmtError | None:
+        """Return what stopped rendering, None when nothing did."""
+        try:
+            self.render()
+        except PromptfmtError as error:
+            return error
+        return None
+
+    @property
+    def instances(self) -> Sequence[Instance]:
+        """Return the rendered docs for the profile plain, whose messages every chat profile is made of."""
+        return self.render() if self.failure is None else ()
+
+    @property
+    def docs(self) -> TaskDocs | None:
+        """Return the docs, None where they cannot be had or rendered."""
+        return self.material.docs if self.failure is None else None
+
+    @property
+    def shots(self) -> int:
+        """Return the number of few-shot examples in `instances`."""
+        return self.material.shots if self.failure is None else self.task.shots()
+
+    @property
+    def has_real_docs(self) -> bool:
+        """Return whether the docs are the user's own; synthetic ones say nothing about data."""
+        return self.docs is not None and self.docs.kind == "given"
+
+    @property
+    def real_docs(self) -> Sequence[Doc]:
+        """Return the evaluated docs when they are the user's own."""
+        return self.docs.evaluated if self.docs is not None and self.has_real_docs else ()
+
+    @property
+    def real_instances(self) -> Sequence[Instance]:
+        """Return the rendered docs when the docs are the user's own."""
+        return self.instances if self.has_real_docs else ()
+
+    @cached_property
+    def demonstrated(self) -> Sequence[Instance]:
+        """Return rendered docs with few-shot examples: `instances`, or a doc with 2 where the run asks for none.
+
+        Empty where there are no examples, or only synthetic ones.
+        """
+        if self.shots > 0:
+            return self.instances
+        if not self.has_real_docs:
+            return ()
+        try:
+            return self._with_shots()
+        except PromptfmtError:
+            return ()
+
+    def _with_shots(self) -> Sequence[Instance]:
+        task, docs = self.bound, self.material.docs
+        if not task.shots(_TRIED_SHOTS):
+            task = replace(task, num_fewshot=_TRIED_SHOTS)
+        shown = with_pool(task, replace(docs, evaluated=docs.evaluated[:1]), _TRIED_SHOTS)
+        if shown.fewshot_kind != "given":
+            return ()
+        return tuple(TaskRenderer(task, shown, num_fewshot=_TRIED_SHOTS).instances())
+
+    @cached_property
+    def templates(self) -> tuple[WrittenTemplate, ...]:
+        """Return the templates of the task, as its author wrote them; plain column names are none."""
+        columns = set(self.docs.columns) if self.docs is not None else set()
+        return tuple(
+            WrittenTemplate(keys, spec, read_template(spec))
+            for keys, spec in self.field_specs()
+            if isinstance(spec, str) and spec and spec not in columns
+        )
+
+    @property
+    def has_guessed_text(self) -> bool:
+        """Return whether the question is what Python code makes of synthetic docs, so that its ends mean nothing."""
+        return self.asks_by_code and not self.has_real_docs
+
+    @cached_property
+    def asks_for_reasoning(self) -> bool:
+        """Return whether the prompt asks the model to reason before it answers."""
+        if not self.generates:
+            return False
+        texts = [constant for template in self.templates for constant in template.text.constants]
+        texts += [join(constant_spans(instance)) for instance in self.instances[:1]]
+        return any(_REASONING.search(text) for text in texts)
+
+
+class Studies:
+    """The studies of a run: that of the task worked on last is held, and every profile is loaded once."""
+
+    def __init__(self, settings_of: Callable[[Task], Settings]) -> None:
+        self._settings_of = settings_of
+        self._last: Study | None = None
+        # By identity, for two folders may give one name to different profiles; the profile is kept alive beside it.
+        self._profiles: dict[int, tuple[Profile, LoadedProfile | PromptfmtError]] = {}
+
+    def of(self, task: Task) -> Study:
+        """Return the study of a task: the one there is, as long as no other task came between."""
+        if self._last is None or self._last.given is not task:
+            settings = self._settings_of(task)
+            self._last = Study(task, settings, lambda profile: self._loaded(profile, download=settings.download))
+        return self._last
+
+    def _loaded(self, profile: Profile, *, download: bool) -> LoadedProfile:
+        known = self._profiles.get(id(profile))
+        if known is None:
+            loaded: LoadedProfile | PromptfmtError
+            try:
+                loaded = load_profile(profile, download=download)
+            except PromptfmtError as error:
+                loaded = error
+            known = self._profiles[id(profile)] = profile, loaded
+        if isinstance(known[1], PromptfmtError):
+            raise known[1].with_traceback(None)
+        return known[1]
+
+
+def constant_spans(instance: Instance) -> tuple[Span, ...]:
+    """Return the spans of the first prompt that belong to no few-shot example and print no column."""
+    prompts = instance.prompts[:1]
+    return tuple(
+        span for prompt in prompts for span in prompt.spans if span.origin.field is None and span.origin.shot is None
+    )
+
+
+def _of_first_question(instance: Instance) -> Instance:
+    """Return the instance with its first question alone, and what that is scored by, where its doc asks several."""
+    own = instance.requests[0].doc if instance.requests else None
+    if own is None:
+        return instance
+    return replace(instance, doc=own, requests=tuple(one for one in instance.requests if one.doc is own))

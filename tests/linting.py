@@ -1,0 +1,26 @@
+"""What the rules say of a task, without pytest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_promptfmt.checks.running import Checked, Linter
+from pytest_promptfmt.checks.selection import Selection
+from pytest_promptfmt.checks.views import FileView
+from pytest_promptfmt.core.profile import PLAIN, Profile
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.study import Study, seen_by
+
+
+def study_of(task: Task, folder: Path = Path(), *, no_code: bool = False) -> Study:
+    """Return the study of a task whose files lie below a folder."""
+    return Study(task, Settings(rootdir=folder, profiles=(PLAIN,), no_code=no_code))
+
+
+def linted(
+    study: Study, selection: Selection, *profiles: Profile, name: str = "", file: FileView | None = None
+) -> Checked:
+    """Return what the rules say of a task as it stands and as profiles see it; `name` is that of the only profile."""
+    views = [seen_by(study, profile, name) for profile in profiles or (PLAIN,)]
+    return Linter().check(study, selection, views, file=file)
