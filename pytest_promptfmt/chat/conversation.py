@@ -78,8 +78,8 @@ def _rendered(template: Template, variables: Mapping[str, Any], profile: Profile
     try:
         return template.render(variables)
     except LimitExceededError as error:
-        told = error.message.removeprefix("the template ")
-        raise LimitExceededError(f"the chat template of profile {profile.name!r} {told}", hint=error.hint) from error
+        what = error.message.removeprefix("the template ")
+        raise LimitExceededError(f"the chat template of profile {profile.name!r} {what}", hint=error.hint) from error
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:

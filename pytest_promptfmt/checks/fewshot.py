@@ -11,7 +11,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Message
 from pytest_promptfmt.core.task import Task, Unset
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems.lm_eval.rendering.shots import leaves_evaluated_doc_out
+from pytest_promptfmt.systems.lm_eval.rendering.sampling import leaves_evaluated_doc_out
 
 
 @check("PF801", "unused-samples", severity=Severity.ERROR, family=Family.FEWSHOT)

@@ -90,7 +90,7 @@ def checks(
 def _as_data(profile: Any, is_default: bool) -> dict[str, Any]:
     template = None
     if profile.is_chat:
-        template = profile.template_name or "of its own"
+        template = profile.template_name or "inline"
     return {
         "name": profile.name,
         "tokenizer": profile.tokenizer_name or profile.tokenizer or "",

@@ -24,6 +24,7 @@ from pytest_promptfmt.results.baseline_file import ERROR, read_entries, write_ba
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
 from pytest_promptfmt.revisions.report import as_comparison
+from pytest_promptfmt.revisions.rewritten import rewritten
 from pytest_promptfmt.revisions.unaffected import (
     TASK_SUFFIXES,
     TaskSource,
@@ -33,7 +34,6 @@ from pytest_promptfmt.revisions.unaffected import (
     unaffected_files,
     words_of,
 )
-from pytest_promptfmt.revisions.written import rewritten
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, decode_name, encode_name, snapshot_folder
 

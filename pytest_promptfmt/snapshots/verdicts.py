@@ -14,7 +14,7 @@ from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section, read_document
 
 EXTRACTION = "extraction"
-"""What stands in the place of a profile in the name of the snapshot file."""
+"""Takes the place of a profile in the name of the snapshot file."""
 
 RECORDING = "recording"
 """The same for a recording, followed by its name."""

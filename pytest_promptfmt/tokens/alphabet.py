@@ -1,4 +1,4 @@
-"""How the pieces of a vocabulary spell text, and how a reader is shown them."""
+"""How the pieces of a vocabulary spell text, and how they are shown to a reader."""
 
 from __future__ import annotations
 

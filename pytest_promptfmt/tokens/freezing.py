@@ -42,7 +42,7 @@ _EXTRAS: Final = {
 }
 """Packages that transformers may ask for, and the extra of ours that brings them."""
 
-# What the frozen copy must encode as transformers does. Blanks, text behind special tokens, and forms of letters are
+# What the frozen copy must encode as transformers does. Whitespace, text after special tokens, and forms of letters are
 # where tokenizers of the same vocabulary differ.
 _PROBES: Final = (
     "", "A", " A", "  A", "\nA", "\tA", "A ", "A\n", "(A", " (A)", "Answer: A", "Answer:", "Answer: ", "Answer:\n",

@@ -388,7 +388,7 @@ def test_custom_dataset_that_may_not_run_gives_way_to_synthetic_docs(tmp_path: P
 
 def test_missing_file_is_told_with_the_closest_name(tmp_path: Path) -> None:
     write_docs(tmp_path / "arc.docs.jsonl", *numbered("x", 1))
-    with pytest.raises(DocsError, match=r"there is no docs file .*arc\.doc\.jsonl") as caught:
+    with pytest.raises(DocsError, match=r"missing docs file: .*arc\.doc\.jsonl") as caught:
         load_docs(make_task(tmp_path, {"docs": "arc.doc.jsonl"}))
     assert caught.value.hint == "did you mean 'arc.docs.jsonl'?"
 

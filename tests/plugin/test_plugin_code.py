@@ -71,7 +71,7 @@ def test_code_that_does_not_work_fails_its_own_task_alone(project: Project) -> N
         "ends": "its module ends the program when it is imported (exit status 3)",
         "endless": "the import did not finish within 1 s",
         "raises": "SystemExit",
-        "unknown": "there is no module 'no_such_module_at_all'",
+        "unknown": "no module named 'no_such_module_at_all'",
         "wrong": "tasks/wrong_utils.py:1",
     }.items():
         assert f"{name}.yaml::{name}::snapshot[plain] FAILED" in output

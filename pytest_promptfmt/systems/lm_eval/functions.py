@@ -337,7 +337,7 @@ def _explained(error: BaseException, file: Path | None) -> tuple[str, str | None
     at = _last_line_in(error, file)
     if isinstance(error, ModuleNotFoundError) and error.name:
         hint = _install_hint(error.name, file)
-        return f"its module does not import{at}: there is no module {error.name!r}", hint, True
+        return f"its module does not import{at}: no module named {error.name!r}", hint, True
     is_mistake = isinstance(error, SyntaxError | NameError)
     return f"its module does not import{at}: {type(error).__name__}: {error}", None, not is_mistake
 

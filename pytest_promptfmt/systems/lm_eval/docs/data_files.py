@@ -69,7 +69,7 @@ def missing_file(path: Path, position: Position | None) -> DocsError:
     except OSError:
         beside = []
     hint = did_you_mean(path.name, beside) or "paths are relative to the task file"
-    return DocsError(f"there is no docs file {display_path(path)}", position=position, hint=hint)
+    return DocsError(f"missing docs file: {display_path(path)}", position=position, hint=hint)
 
 
 # -- JSON ------------------------------------------------------------------------------------------------------------

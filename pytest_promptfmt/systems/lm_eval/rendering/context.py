@@ -32,7 +32,7 @@ from pytest_promptfmt.systems.lm_eval.rendering.fields import (
     target_field,
     text_field,
 )
-from pytest_promptfmt.systems.lm_eval.rendering.shots import draw_shots, make_sampler
+from pytest_promptfmt.systems.lm_eval.rendering.sampling import draw_shots, make_sampler
 
 _CACHED_TURNS: Final = 4096
 
