@@ -204,6 +204,13 @@ def test_the_options_ini_values_and_markers_of_the_settings_page_are_those_of_th
     assert set(markers) == set(re.findall(r"`(promptfmt_\w+)`", kinds))
 
 
+def test_the_docs_list_every_group_of_entry_points() -> None:
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "pytest_promptfmt").rglob("*.py"))
+    groups = re.findall(r'^\w+(?:: Final)? = "(pytest_promptfmt\.[a-z]+)"$', sources, re.MULTILINE)
+    page = (ROOT / "docs" / "python-api.md").read_text("utf-8")
+    assert sorted(groups) == sorted(re.findall(r"^\| `(pytest_promptfmt\.[a-z]+)`", page, re.MULTILINE))
+
+
 @pytest.mark.parametrize("name", ["main", "tests"])
 def test_the_readme_names_its_two_commands_once_as_ci_looks_for_them(name: str) -> None:
     found = [block for block in blocks_of("README.md") if block.note == f"command: {name}"]

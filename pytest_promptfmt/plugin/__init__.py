@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.settings.table import SETTINGS, Setting, plain
+from pytest_promptfmt.plugin.kinds import KINDS
+from pytest_promptfmt.settings.table import SETTINGS, Setting
 from pytest_promptfmt.settings.values import FLAG
 
 
@@ -18,17 +19,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the command-line options and ini values; all of them begin with promptfmt."""
     group = parser.getgroup("promptfmt", "prompt-format regression tests")
     for setting in SETTINGS:
-        if setting.option is not None:
+        if setting.option:
             group.addoption(setting.option, **_option(setting))
         if setting.ini is not None:
             written = setting.ini_help or (f"As {setting.option}." if setting.option else setting.help)
             default = {} if setting.default is None else {"default": setting.default}
-            parser.addini(setting.ini, plain(written), type=setting.kind.ini_type, **default)
+            parser.addini(setting.ini, _plain(written), type=setting.kind.ini_type, **default)
 
 
 def _option(setting: Setting) -> dict[str, Any]:
     """Return what argparse is to know of a setting."""
-    help_text = plain(setting.help)
+    help_text = _plain(setting.help)
     if setting.is_hidden:
         help_text = argparse.SUPPRESS
     elif setting.is_repeatable:
@@ -45,16 +46,15 @@ def _option(setting: Setting) -> dict[str, Any]:
     }
 
 
+def _plain(text: str) -> str:
+    """Return Markdown as `pytest --help` shows it."""
+    return text.replace("`", "")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers always, and the working plugin when this run asks for it."""
-    config.addinivalue_line("markers", "promptfmt_snapshot: the prompts of a task compared with their snapshot")
-    config.addinivalue_line("markers", "promptfmt_lint: a task or group looked at by the checks")
-    config.addinivalue_line("markers", "promptfmt_variant: a variant of a format, rendered without a snapshot")
-    config.addinivalue_line("markers", "promptfmt_extraction: whether a task's filters read answers as they should")
-    config.addinivalue_line("markers", "promptfmt_scoring: whether a task's metrics tell right from wrong answers")
-    config.addinivalue_line("markers", "promptfmt_recorded: prompts and completions of a recorded run, made again")
-    config.addinivalue_line("markers", "promptfmt_recording: recorded completions, replayed")
-    config.addinivalue_line("markers", "promptfmt_model: a task put to a model")
+    for kind in KINDS:
+        config.addinivalue_line("markers", f"{kind.marker}: {kind.help}")
     if not (config.getoption("promptfmt") or config.getini("promptfmt")):
         return
     _load_as_compiled(config)

@@ -14,7 +14,10 @@ import pytest
 
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 from pytest_promptfmt.core.finding import Reported
-from pytest_promptfmt.plugin.items import PLUGIN, LintItem, LoadItem, SnapshotItem
+from pytest_promptfmt.plugin.items.base import LoadItem
+from pytest_promptfmt.plugin.items.lint import LintItem, wanted
+from pytest_promptfmt.plugin.items.prompts import SnapshotItem
+from pytest_promptfmt.plugin.run import RUN
 from pytest_promptfmt.study import ProfileView, seen_by
 
 
@@ -27,13 +30,13 @@ class CollectedPrompts:
         self.profile = item.profile
         self.path = item.path
         self.snapshot = Path(item.place.path)
-        self._plugin = item.config.stash[PLUGIN]
-        self.profile_id = self._plugin.settings_of(item.tested).run_id(item.profile.name)
+        self._run = item.run
+        self.profile_id = self._run.folders.settings_of(item.tested).run_id(item.profile.name)
 
     @property
     def seen(self) -> ProfileView:
         """Return the task as the profile sees it; its `render` raises the PromptfmtError that stops it."""
-        return seen_by(self._plugin.studies.of(self.task), self.profile, self.profile_id)
+        return seen_by(self._run.studies.of(self.task), self.profile, self.profile_id)
 
     def findings(self) -> Sequence[Reported]:
         """Return what the rules say of the profile; with the first profile of the task also of the task.
@@ -46,10 +49,10 @@ class CollectedPrompts:
             checked = self.seen.study.once("findings", self._lint.check)
         except PromptfmtError:
             return ()  # rendering says why
-        wanted = self._plugin.wanted(checked, self.path)
+        reported = wanted(self._run, checked, self.path)
         is_first = self.profile is self._lint.profiles[0]
-        found = [finding.limited_to([self.profile_id]) for finding in wanted if self.profile_id in finding.profiles]
-        return [finding for finding in wanted if is_first and not finding.profiles] + found
+        found = [finding.limited_to([self.profile_id]) for finding in reported if self.profile_id in finding.profiles]
+        return [finding for finding in reported if is_first and not finding.profiles] + found
 
 
 @dataclass(slots=True)
@@ -78,7 +81,7 @@ class _Catcher:
         self.result = Collection(
             found=len(found),
             errors=[item.error for item in session.items if isinstance(item, LoadItem)],
-            unmatched=session.config.stash[PLUGIN].unmatched,
+            unmatched=session.config.stash[RUN].found.unmatched,
         )
         try:
             self.use(found)

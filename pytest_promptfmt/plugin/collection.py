@@ -3,54 +3,33 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from pytest_promptfmt.answers.recordings import recording_name, recordings_of
 from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
     Position,
     PromptfmtError,
-    ScoringError,
-    SettingsError,
     SnapshotError,
     SourceError,
     did_you_mean,
 )
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.recorded import RecordedAssembly
 from pytest_promptfmt.core.task import CodeAssembly, Task
-from pytest_promptfmt.formats import Attempt, is_variant, remarks
-from pytest_promptfmt.plugin.items import (
-    PLUGIN,
-    ClassItem,
-    FileLintItem,
-    LintItem,
-    LoadItem,
-    ModelItem,
-    ScoringItem,
-    SnapshotItem,
-    VariantItem,
-    node_name,
-)
-from pytest_promptfmt.plugin.items.answers import ExtractionItem, RecordingItem
-from pytest_promptfmt.plugin.items.recorded import RecordedPromptsItem, RecordedScoresItem
+from pytest_promptfmt.formats import Attempt, attempts, is_variant, remarks
+from pytest_promptfmt.plugin.items.base import ClassItem, LoadItem, PromptItem, node_name
+from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.snapshots.recorded import RECORDED
-from pytest_promptfmt.snapshots.verdicts import EXTRACTION, RECORDING
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.study.expectations import has_expectations
 from pytest_promptfmt.systems import TaskFile, shapes
+from pytest_promptfmt.systems.lm_eval.functions import load_function
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
-from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers
 from pytest_promptfmt.systems.task_files import read_task_file
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.plugin.session import PromptfmtPlugin
 
 
 class PromptfmtWarning(pytest.PytestWarning):
@@ -67,11 +46,12 @@ class TaskFileNode(pytest.File):
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         """Return a node per task@format, or one failing item when the file cannot be read."""
         self._refused: list[LoadItem] = []
-        plugin = self.config.stash[PLUGIN]
-        root = plugin.root_of(self)
+        run = self.config.stash[RUN]
+        folders = run.folders
+        root = folders.root_of(self)
         try:
-            settings = plugin.settings_for(self.path)
-            file = read_task_file(self.path, plugin.index, trusted=settings.trusts, import_limit=settings.import_limit)
+            settings = folders.settings_for(self.path)
+            file = read_task_file(self.path, folders.index, trusted=settings.trusts, import_limit=settings.import_limit)
         except CodeNotAllowedError as error:
             return [ClassItem.from_parent(self, task_name=self.path.stem, reason=str(error))]
         except PromptfmtError as error:
@@ -80,19 +60,20 @@ class TaskFileNode(pytest.File):
             return self._no_task()
         if file.kind == "class" and not file.tasks:
             return [ClassItem.from_parent(self, task_name=file.names[0], reason=file.notes[-1])]
-        if not (settings.lint and file.yaml is not None):  # else PF101, PF131 and PF136 tell it
-            self._remark(*file.notes, *_likely_misspelt(file, plugin.index))
-        found = [attempt for task in file.tasks for attempt in plugin.attempts(task)]
-        plugin.expected.define(self.path, [attempt.task for attempt in found])
-        plugin.baseline.define(self.path, (*file.names, *(attempt.task.id for attempt in found)))
-        nodes: list[pytest.Item | pytest.Collector] = [self._task_node(plugin, root, attempt) for attempt in found]
+        if not (settings.lint and file.yaml is not None):  # else PF101, PF131 and PF136 report it
+            self._remark(*file.notes, *_likely_misspelt(file, folders.index))
+        found = [attempt for task in file.tasks for attempt in _attempts(task, run.settings)]
+        run.expected.define(self.path, [attempt.task for attempt in found])
+        if run.outputs.baseline is not None:
+            run.found.defined[str(self.path)] = [*file.names, *(attempt.task.id for attempt in found)]
+        nodes: list[pytest.Item | pytest.Collector] = [self._task_node(run, root, attempt) for attempt in found]
         if file.yaml is not None:
-            view = FileView(path=self.path, yaml=file.yaml, file=file, index=plugin.index)
+            view = FileView(path=self.path, yaml=file.yaml, file=file, index=folders.index)
             first = next((node for node in nodes if isinstance(node, TaskNode) and node.error is None), None)
             if first is not None:
                 first.file = view
-            elif settings.lint:
-                nodes.append(FileLintItem.from_parent(self, name="lint", view=view))
+            else:
+                nodes += [item for kind in run.kinds for item in kind.file_items(self, view)]
         nodes += [
             LoadItem.from_parent(self, name=f"load[{number}]", error=problem)
             for number, problem in enumerate(file.problems, start=1)
@@ -110,18 +91,15 @@ class TaskFileNode(pytest.File):
     def _no_task(self) -> list[pytest.Item]:
         if not self.session.isinitpath(self.path):
             return []
-        error = SourceError(
-            "this file defines no task",
-            position=Position(self.path),
-            hint=shapes(),
-        )
+        error = SourceError("this file defines no task", position=Position(self.path), hint=shapes())
         return [LoadItem.from_parent(self, name="load", error=error)]
 
-    def _task_node(self, plugin: PromptfmtPlugin, root: Path, attempt: Attempt) -> TaskNode:
+    def _task_node(self, run: Run, root: Path, attempt: Attempt) -> TaskNode:
         task, error = attempt.task, attempt.error
-        if task.format not in plugin.settings.formats:  # a format that is merely tried replaces what it must
-            self._remark(*remarks(task, replaced=not plugin.settings_for(self.path).lint))  # PF103 tells it
-        earlier = plugin.earlier_definition(task, root)
+        if task.format not in run.settings.formats:  # a format that is merely tried replaces what it must
+            lint = run.folders.settings_for(self.path).lint
+            self._remark(*remarks(task, replaced=not lint))  # PF103 reports it
+        earlier = run.folders.earlier_definition(task, root)
         if earlier is not None:
             error = SourceError(
                 f"task {task.id!r} is also defined in {earlier.position('task')}",
@@ -132,121 +110,73 @@ class TaskFileNode(pytest.File):
 
 
 class TaskNode(pytest.Collector):
-    """One task@format; its children are the items of each profile."""
+    """One task@format; its children are the items of every kind of test that applies to it."""
 
     def __init__(self, *, task: Task, error: PromptfmtError | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.task = task
         self.error = error
         self.file: FileView | None = None
+        self.profiles: tuple[Profile, ...] = ()
 
     def __repr__(self) -> str:
         """Return the line of --collect-only: `<Task arc@mcqa>`."""
         return f"<Task {self.name}>"
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield one snapshot or variant item per profile, or one failing item for a task that cannot be tested."""
-        plugin = self.config.stash[PLUGIN]
-        settings = plugin.settings_for(self.path)
-        if self.error is not None:
-            yield LoadItem.from_parent(self, name="load", error=self.error, task=self.task)
-            return
+        """Yield the items of each kind, or one failing item for a task that cannot be tested."""
+        run = self.config.stash[RUN]
         try:
-            profiles = plugin.profiles_for(self.task)
-        except SettingsError as error:
-            yield LoadItem.from_parent(self, name="load", error=error, task=self.task)
+            if self.error is not None:
+                raise self.error
+            self.profiles = run.folders.profiles_for(self.task)
+        except PromptfmtError as error:
+            yield self.make(LoadItem, "load", error=error)
             return
-        for profile in profiles:
-            profile_id = settings.run_id(profile.name)
-            if is_variant(self.task.format):
-                name = f"variant[{profile_id}]"
-                yield VariantItem.from_parent(self, name=name, task=self.task, profile=profile)
-                continue
-            try:
-                place = plugin.expected.claim(self.path, self.task.id, profile_id)
-            except SnapshotError as error:
-                yield LoadItem.from_parent(self, name=f"load[{profile_id}]", error=error, task=self.task)
-                continue
-            yield SnapshotItem.from_parent(
-                self, name=f"snapshot[{profile_id}]", task=self.task, profile=profile, place=place
-            )
-        if not is_variant(self.task.format):
-            if settings.lint:
-                yield LintItem.from_parent(self, name="lint", task=self.task, profiles=profiles, file=self.file)
-            yield from self._answer_items(plugin, settings)
-            yield from self._model_items(plugin, settings, profiles)
-        yield from self._recorded_items(plugin, settings)
+        for kind in run.kinds:
+            yield from kind.items(self)
 
-    def _recorded_items(self, plugin: PromptfmtPlugin, settings: Settings) -> Iterator[pytest.Item]:
-        assembly = self.task.assembly
-        if not isinstance(assembly, RecordedAssembly):
-            return
-        if assembly.has_recorded_prompts:
-            yield RecordedPromptsItem.from_parent(self, name="recorded[prompts]", task=self.task)
-        if assembly.has_recorded_answers:
-            yield from self._placed(plugin, settings, RECORDED, RecordedScoresItem, name="recorded[scores]")
+    @property
+    def settings(self) -> Settings:
+        """Return the settings of the task's folder."""
+        return self.config.stash[RUN].folders.settings_for(self.path)
 
-    def _answer_items(self, plugin: PromptfmtPlugin, settings: Settings) -> Iterator[pytest.Item]:
-        """Yield what tries how answers are read and scored, by what the run and the task ask for."""
-        answers = settings.answers
-        task = self._with_its_class(settings) if answers != "none" else self.task
-        if task is None:
-            return
-        tries = answers != "none" and (answers == "all" or looks_for_answers(task) or has_expectations(task))
-        task, output_type = self.task, task.output_type
-        generates = output_type == "generate_until"
-        if not (generates or output_type == "multiple_choice"):
-            return
-        if tries and (generates or answers == "all" or has_expectations(task)):
-            if generates:
-                yield from self._placed(plugin, settings, EXTRACTION, ExtractionItem, name="extraction")
-            yield ScoringItem.from_parent(self, name="scoring", task=task)
-        if not generates:
-            return
-        try:
-            recordings = recordings_of(task)
-        except ScoringError as error:
-            yield LoadItem.from_parent(self, name="load[recordings]", error=error, task=task)
-            return
-        for path in recordings:
-            name = recording_name(task, path)
-            kind, title = (f"{RECORDING}-{name}", f"{RECORDING}[{node_name(name)}]") if name else (RECORDING, RECORDING)
-            items = self._placed(
-                plugin, settings, kind, RecordingItem, name=title, recording=path, profile=settings.run_id(kind)
-            )
-            yield from items if answers != "none" else ()
+    @property
+    def is_variant(self) -> bool:
+        """Return whether the format is a variant of another one."""
+        return is_variant(self.task.format)
 
-    def _placed(
-        self, plugin: PromptfmtPlugin, settings: Settings, kind: str, item: type[pytest.Item], **given: Any
-    ) -> Iterable[pytest.Item]:
-        """Return an item with a snapshot of this kind, or one that fails because that cannot be."""
-        try:
-            place = plugin.expected.claim(self.path, self.task.id, settings.run_id(kind))
-        except SnapshotError as error:
-            return [LoadItem.from_parent(self, name=f"load[{kind}]", error=error, task=self.task)]
-        return [item.from_parent(self, task=self.task, place=place, **given)]
-
-    def _with_its_class(self, settings: Settings) -> Task | None:
+    @cached_property
+    def imported(self) -> Task | None:
         """Return the task; where it is a class, imported, as nothing else says how it reads and scores answers.
 
-        None where that fails, which the snapshot items tell.
+        None where that fails, which the snapshot items report.
         """
         if not isinstance(self.task.assembly, CodeAssembly):
             return self.task
         try:
-            return Study(self.task, settings).bound_for_scoring
+            return Study(self.task, self.settings).bound_for_scoring
         except PromptfmtError:
             return None
 
-    def _model_items(
-        self, plugin: PromptfmtPlugin, settings: Settings, profiles: Sequence[Profile]
-    ) -> Iterator[pytest.Item]:
-        if plugin.model is None or self.task.output_type == "loglikelihood_rolling":
-            return
-        for profile in profiles:
-            if not profile.is_archetype or profile.tokenizer is None:  # no model has the tokenizer of an archetype
-                name = f"model[{settings.run_id(profile.name)}]"
-                yield ModelItem.from_parent(self, name=name, task=self.task, profile=profile)
+    def make(self, item: type[PromptItem], name: str, **given: Any) -> pytest.Item:
+        """Return an item of the task."""
+        return item.from_parent(self, name=name, task=self.task, **given)
+
+    def make_with_snapshot(self, kind: str, item: type[PromptItem], name: str, **given: Any) -> pytest.Item:
+        """Return an item that has a snapshot of this name, or one that fails because it cannot have it."""
+        profile_id = self.settings.run_id(kind)
+        try:
+            place = self.config.stash[RUN].expected.claim(self.path, self.task.id, profile_id)
+        except SnapshotError as error:
+            return self.make(LoadItem, f"load[{profile_id}]", error=error)
+        return self.make(item, name, place=place, **given)
+
+
+def _attempts(task: Task, settings: Settings) -> Iterable[Attempt]:
+    """Return the task in every format and variant that is tested."""
+    resolve = partial(load_function, trusted=settings.trusts)
+    return attempts(task, settings.formats, variants=settings.variants, resolve=resolve)
 
 
 def _likely_misspelt(file: TaskFile, index: TaskIndex) -> Iterator[str]:

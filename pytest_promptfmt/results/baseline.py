@@ -35,10 +35,7 @@ class BaselineResult:
 
 
 class BaselineRun:
-    """The baseline of one run: what it accepts, and what becomes of its file at the end.
-
-    `defined` are the files that were read to their end, with the names they define.
-    """
+    """The baseline of one run: what it accepts, and what becomes of its file at the end."""
 
     def __init__(self, path: Path | None, update: BaselineUpdate | None, rootdir: Path) -> None:
         self._path = path
@@ -46,12 +43,6 @@ class BaselineRun:
         self._rootdir = rootdir
         entries = read_entries(path) if path is not None and path.exists() else ()
         self._baseline = Baseline(entries, rootdir=rootdir)
-        self.defined: dict[str, list[str]] = {}
-
-    def define(self, file: Path, names: Iterable[str]) -> None:
-        """Remember that a file was read to its end and defines these names."""
-        if self._path is not None:
-            self.defined[str(file)] = list(names)
 
     def judge_findings(self, outcome: Outcome, findings: Sequence[Reported]) -> Outcome:
         """Return the outcome with the findings that are new, and apart from them those that the baseline accepts.
@@ -105,13 +96,15 @@ class BaselineRun:
         self,
         outcomes: Iterable[Outcome],
         *,
+        defined: Mapping[str, Collection[str]],
         codes_for: Callable[[Path], Mapping[str, bool]],
         not_run: Collection[str] = (),
     ) -> BaselineResult | None:
         """Return what became of the baseline; None where the run has none.
 
-        `codes_for` gives the codes of the rules that look at a file, and whether they are about scoring. The file is
-        not to be written where there are items that could not be set up, `not_run`: they would all be missing.
+        `defined` are the files that were read to their end, with the names they define; `codes_for` gives the codes of
+        the rules that look at a file, and whether they are about scoring. The file is not to be written where there
+        are items that could not be set up, `not_run`: they would all be missing.
         """
         if self._path is None:
             return None
@@ -121,7 +114,7 @@ class BaselineRun:
         seen = list(outcomes)
         accepted = [each for outcome in seen for each in outcome.accepted]
         used = {each.met for each in accepted}
-        looked_at = _LookedAt(seen, self._rootdir, self.defined, codes_for)
+        looked_at = _LookedAt(seen, self._rootdir, defined, codes_for)
         removable = [entry for entry in self._baseline.entries if entry.key not in used and looked_at.covers(entry)]
         written = None
         if self._update is not None:

@@ -46,15 +46,14 @@ def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 def _options() -> Iterator[tuple[str, str]]:
     for setting in SETTINGS:
-        if setting.option is not None and not setting.is_hidden:
-            written = f"`{setting.option} {setting.metavar}`" if setting.takes_value else f"`{setting.option}`"
-            yield written, " ".join((setting.help, *_more(setting)))
+        if setting.option and not setting.is_hidden:
+            yield f"`{setting.written}`", " ".join((setting.help, *_more(setting)))
 
 
 def _more(setting: Setting) -> Iterator[str]:
-    if setting.option is not None and setting.is_repeatable:
+    if setting.option and setting.is_repeatable:
         yield "Repeatable."
-    if setting.page is not None:
+    if setting.page:
         yield f"See [{setting.page}]({setting.page})."
 
 
@@ -62,7 +61,7 @@ def _ini_values() -> Iterator[tuple[str, str]]:
     for setting in SETTINGS:
         if setting.ini is None:
             continue
-        if setting.option is None:
+        if not setting.option:
             text = " ".join((setting.ini_help or setting.help, *_more(setting)))
         elif setting.kind is FLAG:
             text = setting.ini_help or f"`true`: always act as with `{setting.option}`."

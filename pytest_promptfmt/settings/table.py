@@ -6,7 +6,6 @@ pytest imports this module at every start of every project: it imports nothing h
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final, NamedTuple
 
 from pytest_promptfmt.settings.values import (
@@ -32,396 +31,250 @@ from pytest_promptfmt.settings.values import (
 class Setting(NamedTuple):
     """One setting and where it can be written: as an option, an ini value, a key of `promptfmt.yaml`.
 
-    `help` is Markdown; `ini_help` and `key_help` take its place where more or something else is to be said, and `page`
-    is the page of the docs that says more. `const` is the value of an option that takes none, `default` that of an ini
-    value that is not written. `at_rootdir` says that only the file in the rootdir may have the key: it lets code run
-    or the network be used, or is read before any folder is entered. `is_repeated` says that another run needs the
-    option to render the same. (A named tuple, which is made faster than a dataclass.)
+    `written` is the option with the name of its value, `const` the value of an option that takes none, `default` that
+    of an ini value that is not written. `at_rootdir` says that only the file in the rootdir may have the key: it lets
+    code run or the network be used, or is read before any folder is entered. `is_repeated` says that another run needs
+    the option to render the same. (A named tuple, which is made faster than a dataclass.)
     """
 
     name: str
     kind: Kind
-    help: str
-    option: str | None = None
-    metavar: str | None = None
+    written: str = ""
     const: Any = None
     ini: str | None = None
-    ini_help: str | None = None
     key: str | None = None
-    key_help: str | None = None
     at_rootdir: bool = False
     default: Any = None
-    page: str | None = None
     is_repeated: bool = False
     is_hidden: bool = False
+    help: str = ""
+    ini_help: str = ""
+    key_help: str = ""
+    page: str = ""
+
+    def about(self, text: str, *, ini: str = "", key: str = "", page: str = "") -> Setting:
+        """Return the setting with what it is for, in Markdown, and the page of the docs that says more.
+
+        `ini` and `key` take the place of the text where something else is to be said of the ini value or key.
+        """
+        return self._replace(help=text, ini_help=ini, key_help=key, page=page)
+
+    @property
+    def option(self) -> str:
+        """Return the option, "" where there is none."""
+        return self.written.partition(" ")[0]
+
+    @property
+    def metavar(self) -> str | None:
+        """Return what help calls the value of the option, None where it takes none."""
+        return self.written.partition(" ")[2] or None
 
     @property
     def is_repeatable(self) -> bool:
         """Return whether the option can be given several times."""
         return self.kind.ini_type in ("args", "paths")
 
-    @property
-    def takes_value(self) -> bool:
-        """Return whether a value is written after the option."""
-        return self.kind is not FLAG and self.const is None
-
 
 SETTINGS: Final[tuple[Setting, ...]] = (
-    Setting(
-        name="promptfmt",
-        kind=FLAG,
-        option="--promptfmt",
-        ini="promptfmt",
-        help="Collect task files and test their prompts. With paths, only those; without, the ini value "
+    Setting("promptfmt", FLAG, "--promptfmt", ini="promptfmt").about(
+        "Collect task files and test their prompts. With paths, only those; without, the ini value "
         "`promptfmt_paths`, else the rootdir.",
-        ini_help="`true`: always act as with `--promptfmt`, beside the ordinary tests.",
+        ini="`true`: always act as with `--promptfmt`, beside the ordinary tests.",
+    ),
+    Setting("task_globs", NAMES, "--promptfmt-task GLOB").about(
+        "Run only tasks whose name or `name@format` matches, such as `'arc_*'` or `'arc_*@mcqa'`. The rest is "
+        "deselected: their snapshots are left alone."
     ),
     Setting(
-        name="task_globs",
-        kind=NAMES,
-        option="--promptfmt-task",
-        metavar="GLOB",
-        help="Run only tasks whose name or `name@format` matches, such as `'arc_*'` or `'arc_*@mcqa'`. The rest is "
-        "deselected: their snapshots are left alone.",
-    ),
-    Setting(
-        name="profiles",
-        kind=NAMES,
-        option="--promptfmt-profile",
-        metavar="NAME",
+        "profiles",
+        NAMES,
+        "--promptfmt-profile NAME",
         ini="promptfmt_profiles",
         key="default_profiles",
-        help="Render for this profile: `plain`, `chat-chatml`, `chat-gemma`, `chat-llama2`, `chat-llama3`, "
+        is_repeated=True,
+    ).about(
+        "Render for this profile: `plain`, `chat-chatml`, `chat-gemma`, `chat-llama2`, `chat-llama3`, "
         "`chat-mistral`, `chat` for all of these, or one of `promptfmt.yaml`; `NAME:key=value,key=value` gives "
         "arguments to its chat template.",
-        ini_help="Profiles rendered by default. Default: `plain chat-chatml chat-llama2`.",
-        key_help="What is rendered where the command line names no profile. Without it: plain and all of profiles.",
+        ini="Profiles rendered by default. Default: `plain chat-chatml chat-llama2`.",
+        key="What is rendered where the command line names no profile. Without it: plain and all of profiles.",
         page="profiles.md",
-        is_repeated=True,
     ),
-    Setting(
-        name="defined",
-        kind=MAPPING,
-        key="profiles",
-        help="Profiles by name.",
-    ),
-    Setting(
-        name="tokenizers",
-        kind=NAMES,
-        option="--promptfmt-tokenizer",
-        metavar="PATH_OR_ID",
-        ini="promptfmt_tokenizer",
-        help="Render for a profile with this tokenizer: a folder, a file, `archetype:NAME`, or the id of a model on "
+    Setting("defined", MAPPING, key="profiles").about("Profiles by name."),
+    Setting("tokenizers", NAMES, "--promptfmt-tokenizer PATH_OR_ID", ini="promptfmt_tokenizer", is_repeated=True).about(
+        "Render for a profile with this tokenizer: a folder, a file, `archetype:NAME`, or the id of a model on "
         "the hub that is in the local cache. With `--promptfmt-profile`, in place of that profile's own.",
-        ini_help="Tokenizers, each a profile of its own, rendered besides `promptfmt_profiles`; without that, alone.",
-        is_repeated=True,
+        ini="Tokenizers, each a profile of its own, rendered besides `promptfmt_profiles`; without that, alone.",
     ),
     Setting(
-        name="chat_templates",
-        kind=NAMES,
-        option="--promptfmt-chat-template",
-        metavar="FILE_OR_NAME",
+        "chat_templates",
+        NAMES,
+        "--promptfmt-chat-template FILE_OR_NAME",
         ini="promptfmt_chat_template",
-        help="The chat template of that profile: a Jinja file, `own` for the tokenizer's default, another of its "
+        is_repeated=True,
+    ).about(
+        "The chat template of that profile: a Jinja file, `own` for the tokenizer's default, another of its "
         "names, a built-in one (`chatml`, `gemma`, `llama2`, `llama3`, `mistral`), or `none`.",
-        ini_help="The chat templates of these tokenizers.",
-        is_repeated=True,
+        ini="The chat templates of these tokenizers.",
     ),
-    Setting(
-        name="formats",
-        kind=NAMES,
-        option="--promptfmt-format",
-        metavar="NAME",
-        help="Try this format on tasks that name none, and choose it on tasks that declare it.",
+    Setting("formats", NAMES, "--promptfmt-format NAME", is_repeated=True).about(
+        "Try this format on tasks that name none, and choose it on tasks that declare it.",
         page="formats.md",
-        is_repeated=True,
     ),
-    Setting(
-        name="variants",
-        kind=NAMES,
-        option="--promptfmt-variants",
-        metavar="AXIS",
-        help="Also render variants of every format that differ in one thing: an axis (`enumerator`), one value "
+    Setting("variants", NAMES, "--promptfmt-variants AXIS", is_repeated=True).about(
+        "Also render variants of every format that differ in one thing: an axis (`enumerator`), one value "
         "(`enumerator-roman`) or `all`. They are items `variant[…]`, without snapshots.",
         page="formats.md",
-        is_repeated=True,
+    ),
+    Setting("docs", whole(1), "--promptfmt-docs N", ini="promptfmt_docs", key="docs", is_repeated=True).about(
+        "Docs in each snapshot. Default: 2 synthetic ones, 3 otherwise."
     ),
     Setting(
-        name="docs",
-        kind=whole(1),
-        option="--promptfmt-docs",
-        metavar="N",
-        ini="promptfmt_docs",
-        key="docs",
-        help="Docs in each snapshot. Default: 2 synthetic ones, 3 otherwise.",
-        is_repeated=True,
-    ),
-    Setting(
-        name="num_fewshot",
-        kind=whole(0),
-        option="--promptfmt-num-fewshot",
-        metavar="N",
+        "num_fewshot",
+        whole(0),
+        "--promptfmt-num-fewshot N",
         ini="promptfmt_num_fewshot",
         key="num_fewshot",
-        help="Shots for every task that does not fix them to 0. Such runs have snapshots of their own, "
-        "`plain-5shot.txt`.",
         is_repeated=True,
+    ).about(
+        "Shots for every task that does not fix them to 0. Such runs have snapshots of their own, `plain-5shot.txt`."
     ),
     Setting(
-        name="allow_code",
-        kind=PATHS,
-        option="--promptfmt-allow-code",
-        metavar="PATH",
+        "allow_code",
+        PATHS,
+        "--promptfmt-allow-code PATH",
         ini="promptfmt_allow_code",
         key="allow_code",
         at_rootdir=True,
-        help="Let `!function` code below this path run, besides that below the rootdir.",
-        ini_help="Paths whose `!function` code may run.",
-        key_help="Paths whose `!function` code may run.",
         is_repeated=True,
+    ).about(
+        "Let `!function` code below this path run, besides that below the rootdir.",
+        ini="Paths whose `!function` code may run.",
+        key="Paths whose `!function` code may run.",
+    ),
+    Setting("no_code", FLAG, "--promptfmt-no-code").about(
+        "Run no `!function` code at all; tasks that need it are skipped with that reason."
     ),
     Setting(
-        name="no_code",
-        kind=FLAG,
-        option="--promptfmt-no-code",
-        help="Run no `!function` code at all; tasks that need it are skipped with that reason.",
-    ),
-    Setting(
-        name="download",
-        kind=FLAG,
-        option="--promptfmt-download",
+        "download",
+        FLAG,
+        "--promptfmt-download",
         ini="promptfmt_download",
         key="download",
         at_rootdir=True,
-        help="Download tokenizers that are not in the local cache; never code of a model.",
-        key_help="Whether tokenizers that are not in the local cache may be downloaded.",
         is_repeated=True,
+    ).about(
+        "Download tokenizers that are not in the local cache; never code of a model.",
+        key="Whether tokenizers that are not in the local cache may be downloaded.",
     ),
-    Setting(
-        name="lint",
-        kind=FLAG,
-        ini="promptfmt_lint",
-        key="lint",
-        default=True,
-        help="Whether the rules run.",
-        ini_help="`false`: no items `lint`, so no rules run. Default: `true`.",
+    Setting("lint", FLAG, ini="promptfmt_lint", key="lint", default=True).about(
+        "Whether the rules run.",
+        ini="`false`: no items `lint`, so no rules run. Default: `true`.",
         page="checks.md",
     ),
-    Setting(
-        name="select",
-        kind=CODES,
-        option="--promptfmt-select",
-        metavar="CODES",
-        ini="promptfmt_select",
-        key="select",
-        help="Run only the rules with these codes or prefixes, such as `PF2` or `PF101,PF203`.",
-        key_help="Codes and prefixes of the rules to run.",
+    Setting("select", CODES, "--promptfmt-select CODES", ini="promptfmt_select", key="select").about(
+        "Run only the rules with these codes or prefixes, such as `PF2` or `PF101,PF203`.",
+        key="Codes and prefixes of the rules to run.",
         page="checks.md",
     ),
-    Setting(
-        name="ignore",
-        kind=CODES,
-        option="--promptfmt-ignore",
-        metavar="CODES",
-        ini="promptfmt_ignore",
-        key="ignore",
-        help="Leave out the rules with these codes or prefixes. Where `--promptfmt-select` names a rule as well, the "
+    Setting("ignore", CODES, "--promptfmt-ignore CODES", ini="promptfmt_ignore", key="ignore").about(
+        "Leave out the rules with these codes or prefixes. Where `--promptfmt-select` names a rule as well, the "
         "longer prefix wins.",
-        key_help="Codes and prefixes of rules to leave out.",
+        key="Codes and prefixes of rules to leave out.",
+    ),
+    Setting("per_file_ignores", PER_FILE, ini="promptfmt_per_file_ignores", key="per_file_ignores").about(
+        "Codes of rules to leave out, by glob of the path below this file's folder or of the file name.",
+        ini="Rules to leave out in some files: lines `glob: codes`.",
+    ),
+    Setting("checks", PATHS, ini="promptfmt_checks", key="checks", at_rootdir=True).about(
+        "Python files with rules of your own. They are run."
     ),
     Setting(
-        name="per_file_ignores",
-        kind=PER_FILE,
-        ini="promptfmt_per_file_ignores",
-        key="per_file_ignores",
-        help="Codes of rules to leave out, by glob of the path below this file's folder or of the file name.",
-        ini_help="Rules to leave out in some files: lines `glob: codes`.",
-    ),
-    Setting(
-        name="checks",
-        kind=PATHS,
-        ini="promptfmt_checks",
-        key="checks",
-        at_rootdir=True,
-        help="Python files with rules of your own. They are run.",
-    ),
-    Setting(
-        name="answers",
-        kind=one_of("auto", "all", "none", spellings={"true": "all", "false": "none"}),
-        option="--promptfmt-scoring",
+        "answers",
+        one_of("auto", "all", "none", spellings={"true": "all", "false": "none"}),
+        "--promptfmt-scoring",
         const="all",
         ini="promptfmt_scoring",
         key="scoring",
-        help="Try how every task reads and scores answers, not only those with a filter that looks for one, and fail "
+        is_repeated=True,
+    ).about(
+        "Try how every task reads and scores answers, not only those with a filter that looks for one, and fail "
         "also what snapshots have accepted.",
-        ini_help="Of which tasks it is tried how answers are read and scored: `auto` (default: those with a filter "
+        ini="Of which tasks it is tried how answers are read and scored: `auto` (default: those with a filter "
         "that looks for an answer), `all` (as `--promptfmt-scoring`) or `none`.",
-        key_help="Of which tasks it is tried how answers are read and scored: of those with a filter that looks for "
+        key="Of which tasks it is tried how answers are read and scored: of those with a filter that looks for "
         "one (auto), of all, and then more strictly, or of none.",
         page="scoring.md",
-        is_repeated=True,
     ),
-    Setting(
-        name="time_limit",
-        kind=SECONDS,
-        ini="promptfmt_time_limit",
-        key="time_limit",
-        help="Seconds for making the docs of one task, for rendering them with one profile, and for importing one "
-        "module of functions. Default: 10, and 60 for the import.",
+    Setting("time_limit", SECONDS, ini="promptfmt_time_limit", key="time_limit").about(
+        "Seconds for making the docs of one task, for rendering them with one profile, and for importing one "
+        "module of functions. Default: 10, and 60 for the import."
     ),
-    Setting(
-        name="paths",
-        kind=PATHS,
-        ini="promptfmt_paths",
-        key="paths",
-        at_rootdir=True,
-        help="Where task files are looked for when the command line names no path.",
+    Setting("paths", PATHS, ini="promptfmt_paths", key="paths", at_rootdir=True).about(
+        "Where task files are looked for when the command line names no path."
     ),
-    Setting(
-        name="task_modules",
-        kind=PATHS,
-        ini="promptfmt_task_modules",
-        key="task_modules",
-        at_rootdir=True,
-        help="Python files (globs, folders) with task classes; they are imported to find them.",
+    Setting("task_modules", PATHS, ini="promptfmt_task_modules", key="task_modules", at_rootdir=True).about(
+        "Python files (globs, folders) with task classes; they are imported to find them.",
         page="task-classes.md",
     ),
-    Setting(
-        name="model",
-        kind=TEXT,
-        option="--promptfmt-model",
-        metavar="MODEL",
-        help="Also put every task to a model: `tiny` (bundled), `hf:PATH_OR_ID`, `openai:URL[#NAME]` or `replay:FILE`.",
+    Setting("model", TEXT, "--promptfmt-model MODEL").about(
+        "Also put every task to a model: `tiny` (bundled), `hf:PATH_OR_ID`, `openai:URL[#NAME]` or `replay:FILE`.",
         page="models.md",
     ),
-    Setting(
-        name="record",
-        kind=FILE,
-        option="--promptfmt-record",
-        metavar="FILE",
-        help="Write what the model answers to this file, to be replayed later; resumes an interrupted run.",
+    Setting("record", FILE, "--promptfmt-record FILE").about(
+        "Write what the model answers to this file, to be replayed later; resumes an interrupted run.",
         page="models.md",
     ),
-    Setting(
-        name="model_device",
-        kind=TEXT,
-        option="--promptfmt-model-device",
-        metavar="DEVICE",
-        help="Where the model runs: `auto` (the default: a GPU where there is one), `cpu`, `cuda`, `cuda:1`.",
+    Setting("model_device", TEXT, "--promptfmt-model-device DEVICE").about(
+        "Where the model runs: `auto` (the default: a GPU where there is one), `cpu`, `cuda`, `cuda:1`."
     ),
-    Setting(
-        name="model_dtype",
-        kind=TEXT,
-        option="--promptfmt-model-dtype",
-        metavar="DTYPE",
-        help="Its numbers: `auto` (the default: float32 on a CPU, bfloat16 on a GPU), `float32`, `bfloat16`, "
-        "`float16`.",
+    Setting("model_dtype", TEXT, "--promptfmt-model-dtype DTYPE").about(
+        "Its numbers: `auto` (the default: float32 on a CPU, bfloat16 on a GPU), `float32`, `bfloat16`, `float16`."
     ),
-    Setting(
-        name="model_batch_size",
-        kind=whole(1),
-        option="--promptfmt-model-batch-size",
-        metavar="N",
-        help="The most rows at once; halved when memory runs out. Default: 16.",
+    Setting("model_batch_size", whole(1), "--promptfmt-model-batch-size N").about(
+        "The most rows at once; halved when memory runs out. Default: 16."
     ),
-    Setting(
-        name="model_timeout",
-        kind=SECONDS,
-        option="--promptfmt-model-timeout",
-        metavar="SECONDS",
-        help="How long a server may take for one answer. Default: 60.",
+    Setting("model_timeout", SECONDS, "--promptfmt-model-timeout SECONDS").about(
+        "How long a server may take for one answer. Default: 60."
     ),
-    Setting(
-        name="model_concurrency",
-        kind=whole(1),
-        option="--promptfmt-model-concurrency",
-        metavar="N",
-        help="The most questions that a server is asked at once. Default: 8.",
+    Setting("model_concurrency", whole(1), "--promptfmt-model-concurrency N").about(
+        "The most questions that a server is asked at once. Default: 8."
     ),
-    Setting(
-        name="baseline",
-        kind=FILE,
-        option="--promptfmt-baseline",
-        metavar="FILE",
-        ini="promptfmt_baseline",
-        help="Accept the findings and errors that the file lists; new ones fail.",
-        ini_help="As `--promptfmt-baseline`; below the rootdir.",
+    Setting("baseline", FILE, "--promptfmt-baseline FILE", ini="promptfmt_baseline").about(
+        "Accept the findings and errors that the file lists; new ones fail.",
+        ini="As `--promptfmt-baseline`; below the rootdir.",
         page="baseline.md",
     ),
-    Setting(
-        name="baseline_update",
-        kind=one_of("write", "prune"),
-        option="--promptfmt-baseline-update",
-        metavar="MODE",
-        help="`write`: put what is found now into the baseline. `prune`: remove what is no longer found.",
+    Setting("baseline_update", one_of("write", "prune"), "--promptfmt-baseline-update MODE").about(
+        "`write`: put what is found now into the baseline. `prune`: remove what is no longer found."
     ),
-    Setting(
-        name="shard",
-        kind=TEXT,
-        option="--promptfmt-shard",
-        metavar="I/N",
-        help="Read only the I-th of N parts of the task files, such as 1/4.",
+    Setting("shard", TEXT, "--promptfmt-shard I/N").about(
+        "Read only the I-th of N parts of the task files, such as 1/4.",
         page="ci.md",
     ),
-    Setting(  # a file of absolute paths with NUL between them: what `promptfmt diff` knows to be the same
-        name="left_out",
-        kind=FILE,
-        option="--promptfmt-leave-out",
-        metavar="FILE",
-        help="Task files that are not read.",
-        is_hidden=True,
+    # A file of absolute paths with NUL between them: what `promptfmt diff` knows to be the same in both revisions.
+    Setting("left_out", FILE, "--promptfmt-leave-out FILE", is_hidden=True).about("Task files that are not read."),
+    Setting("patch", FILE, "--promptfmt-patch FILE").about(
+        "Write what `--snapshot-update` would do as a patch for `git apply`."
     ),
-    Setting(
-        name="patch",
-        kind=FILE,
-        option="--promptfmt-patch",
-        metavar="FILE",
-        help="Write what `--snapshot-update` would do as a patch for `git apply`.",
+    Setting("pending", FILE, "--promptfmt-pending FILE").about(
+        "Write what `--snapshot-update` would do as JSON lines, for `promptfmt review`."
     ),
-    Setting(
-        name="pending",
-        kind=FILE,
-        option="--promptfmt-pending",
-        metavar="FILE",
-        help="Write what `--snapshot-update` would do as JSON lines, for `promptfmt review`.",
+    Setting("json", FILE, "--promptfmt-json FILE").about("Write the result of the run as one JSON object."),
+    Setting("markdown", FILE, "--promptfmt-markdown FILE").about(
+        "Write the result of the run as Markdown, at most 1 MiB."
     ),
-    Setting(
-        name="json",
-        kind=FILE,
-        option="--promptfmt-json",
-        metavar="FILE",
-        help="Write the result of the run as one JSON object.",
-    ),
-    Setting(
-        name="markdown",
-        kind=FILE,
-        option="--promptfmt-markdown",
-        metavar="FILE",
-        help="Write the result of the run as Markdown, at most 1 MiB.",
-    ),
-    Setting(
-        name="html",
-        kind=FILE,
-        option="--promptfmt-html",
-        metavar="FILE",
-        help="Write all prompts, changes and findings as one HTML page.",
+    Setting("html", FILE, "--promptfmt-html FILE").about(
+        "Write all prompts, changes and findings as one HTML page.",
         page="report.md",
     ),
-    Setting(
-        name="write",
-        kind=NAMES,
-        option="--promptfmt-write",
-        metavar="WRITER=FILE",
-        help="Write the result of the run with a writer: `json`, `markdown`, `html`, `patch`, `pending`, or one of "
+    Setting("write", NAMES, "--promptfmt-write WRITER=FILE").about(
+        "Write the result of the run with a writer: `json`, `markdown`, `html`, `patch`, `pending`, or one of "
         "another package.",
         page="ci.md",
     ),
-    Setting(
-        name="step_summary",
-        kind=FLAG,
-        option="--promptfmt-step-summary",
-        ini="promptfmt_step_summary",
-        help="Append the Markdown to the file that `GITHUB_STEP_SUMMARY` names, where it is set.",
+    Setting("step_summary", FLAG, "--promptfmt-step-summary", ini="promptfmt_step_summary").about(
+        "Append the Markdown to the file that `GITHUB_STEP_SUMMARY` names, where it is set."
     ),
 )
 """Every setting, in the order of the docs."""
@@ -434,54 +287,36 @@ REPORTS: Final = ("patch", "pending", "json", "markdown", "html")
 KEYS: Final = {setting.key: setting for setting in SETTINGS if setting.key is not None}
 """The settings that are keys of `promptfmt.yaml`, by key."""
 
-
-def _of_profile(key: str, kind: Kind, text: str) -> Setting:
-    return Setting(name=key, kind=kind, key=key, help=text)
-
-
 _PROFILE: Final = (
-    _of_profile(
-        "extends", NAME, "The profile whose keys this one takes over; template_args are merged, all else is replaced."
+    Setting("extends", NAME, key="extends").about(
+        "The profile whose keys this one takes over; template_args are merged, all else is replaced."
     ),
-    _of_profile(
-        "tokenizer",
-        NAME_OR_NONE,
+    Setting("tokenizer", NAME_OR_NONE, key="tokenizer").about(
         "A folder or file relative to this file, `archetype:NAME`, or the id of a model on the hub.",
     ),
-    _of_profile(
-        "chat_template",
-        NAME_OR_NONE,
+    Setting("chat_template", NAME_OR_NONE, key="chat_template").about(
         "`own` for the tokenizer's default, the name of another one of its templates, the path of a Jinja file "
         "relative to this file, a built-in template, or `none` (the default).",
     ),
-    _of_profile(
-        "template_args", ARGUMENTS, "Variables of the chat template: enable_thinking, date_string, tools, documents …"
+    Setting("template_args", ARGUMENTS, key="template_args").about(
+        "Variables of the chat template: enable_thinking, date_string, tools, documents …"
     ),
-    _of_profile(
-        "formatter",
-        one_of("concat", "no-strip-concat", "llama3", "identity"),
+    Setting("formatter", one_of("concat", "no-strip-concat", "llama3", "identity"), key="formatter").about(
         "A formatter of eval-framework that joins the messages; without chat_template.",
     ),
-    _of_profile("system_instruction", TEXT, "Text before the task's description, as lm-eval's option."),
-    _of_profile(
-        "fewshot_as_turns", FLAG, "true: shots are turns of user and assistant; false: text inside one user turn."
+    Setting("system_instruction", TEXT, key="system_instruction").about(
+        "Text before the task's description, as lm-eval's option."
     ),
-    _of_profile(
-        "mode",
-        one_of("loglikelihood", "generate"),
+    Setting("fewshot_as_turns", FLAG, key="fewshot_as_turns").about(
+        "true: shots are turns of user and assistant; false: text inside one user turn."
+    ),
+    Setting("mode", one_of("loglikelihood", "generate"), key="mode").about(
         "What the model is asked for: how likely each continuation is, or a text of its own.",
     ),
-    _of_profile(
-        "split",
-        one_of("lm-eval", "pairwise"),
+    Setting("split", one_of("lm-eval", "pairwise"), key="split").about(
         "How context and continuation become tokens: encoded together and cut, or each by itself.",
     ),
-    _of_profile("clock", CLOCK, "The date that strftime_now of a chat template sees."),
+    Setting("clock", CLOCK, key="clock").about("The date that strftime_now of a chat template sees."),
 )
 PROFILE_KEYS: Final = {setting.name: setting for setting in _PROFILE}
 """The keys of one profile in `promptfmt.yaml`."""
-
-
-def plain(text: str) -> str:
-    """Return Markdown as the help of a command shows it."""
-    return re.sub(r"`([^`]*)`", r"\1", text)

@@ -46,7 +46,7 @@ class Written:
     def option(self, name: str) -> Any:
         """Return what the command line says."""
         setting = BY_NAME[name]
-        if setting.option is None:
+        if not setting.option:
             return None
         given = self.config.getoption(setting.option)
         return _parsed(setting, given or None, setting.option, Path.cwd())
@@ -85,7 +85,7 @@ class Written:
             given = self.config.getoption(setting.option) or None
             for value in given if isinstance(given, list) else [given]:
                 if value is not None:
-                    yield from (setting.option, str(value)) if setting.takes_value else (setting.option,)
+                    yield from (setting.option, str(value)) if setting.metavar else (setting.option,)
 
 
 def _parsed(setting: Setting, written: Any, where: str, base: Path) -> Any:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from pytest_promptfmt.answers.battery import Tried, try_answers
+from pytest_promptfmt.answers.recordings import recording_name, recordings_of
 from pytest_promptfmt.answers.transcripts import transcribed
 from pytest_promptfmt.answers.verdicts import SLOW, Row
-from pytest_promptfmt.core.errors import display_path
+from pytest_promptfmt.core.errors import ScoringError, display_path
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.plugin.items.base import PLUGIN, ItemFailedError, TaskItem
+from pytest_promptfmt.plugin.items.base import ItemFailedError, LoadItem, TaskItem, node_name
+from pytest_promptfmt.plugin.items.lint import ScoringItem
+from pytest_promptfmt.plugin.kinds import Kind
 from pytest_promptfmt.plugin.progress import reading
 from pytest_promptfmt.results.answer_texts import (
     change_of,
@@ -25,11 +28,20 @@ from pytest_promptfmt.results.answer_texts import (
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.verdicts import (
     EXTRACTION,
+    RECORDING,
     accepted_failures,
     accepted_verdicts,
     extraction_document,
     recording_document,
 )
+from pytest_promptfmt.study.expectations import has_expectations
+from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.plugin.collection import TaskNode
+
+
+GENERATES: Final = "generate_until"
 
 
 class AnswerWarning(pytest.PytestWarning):
@@ -48,8 +60,8 @@ class ExtractionItem(TaskItem):
 
     def runtest(self) -> None:
         """Try every phrasing; skip where something is withheld."""
-        plugin = self.config.stash[PLUGIN]
-        settings = plugin.settings_of(self.tested)
+        run = self.run
+        settings = run.folders.settings_of(self.tested)
         item = Outcome(task=self.tested.id, file=str(self.path), profile=settings.run_id(EXTRACTION))
         accepted = accepted_failures(self.place.path)
         with self.failures_of(item):
@@ -57,7 +69,7 @@ class ExtractionItem(TaskItem):
         header = {"task": self.tested.id, "profile": item.profile, "docs": tried.docs}
         document = extraction_document(header, tried.matrix)
         verdict, self.outcome = self.compared(self.place, document, item)
-        if plugin.outputs.needs_views:
+        if run.outputs.needs_views:
             from pytest_promptfmt.results.html import packed_view
             from pytest_promptfmt.results.item_views import matrix_view
 
@@ -142,3 +154,63 @@ class RecordingItem(TaskItem):
         text = "\n".join(recording_lines(f"{self.tested.id} [{self.profile}]", replay, verdict))
         self.outcome = replace(self.outcome, detail=text)
         raise ItemFailedError(f"{text}\naccept: {self.accept_command}")
+
+
+class ExtractionKind(Kind):
+    """Whether the answers of a task that generates are read as they should."""
+
+    snapshot_names = (EXTRACTION,)
+
+    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
+        """Yield an item for a task that generates, where answers are tried."""
+        if _output_type(node) == GENERATES and _tries_answers(node):
+            yield node.make_with_snapshot(EXTRACTION, ExtractionItem, "extraction")
+
+
+class ScoringKind(Kind):
+    """Whether the metrics of a task tell right from wrong answers."""
+
+    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
+        """Yield an item where answers are tried; for multiple choice where that was asked for."""
+        output_type, is_asked = _output_type(node), node.settings.answers == "all"
+        if output_type == "multiple_choice" and not is_asked:
+            is_asked = node.imported is not None and has_expectations(node.imported)
+        if (output_type == GENERATES or (output_type == "multiple_choice" and is_asked)) and _tries_answers(node):
+            yield node.make(ScoringItem, "scoring")
+
+
+class RecordingKind(Kind):
+    """Recordings beside a task that generates, replayed."""
+
+    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
+        """Yield an item per recording; where answers are not tried, its snapshot is still that of a recording."""
+        if _output_type(node) != GENERATES:
+            return
+        try:
+            recordings = recordings_of(node.task)
+        except ScoringError as error:
+            yield node.make(LoadItem, "load[recordings]", error=error)
+            return
+        for path in recordings:
+            name = recording_name(node.task, path)
+            kind, title = (f"{RECORDING}-{name}", f"{RECORDING}[{node_name(name)}]") if name else (RECORDING, RECORDING)
+            profile = node.settings.run_id(kind)
+            item = node.make_with_snapshot(kind, RecordingItem, title, recording=path, profile=profile)
+            if node.settings.answers != "none":
+                yield item
+
+
+def _output_type(node: TaskNode) -> str | None:
+    """Return what a task asks of a model; None where nothing tries how it reads answers."""
+    if node.is_variant:
+        return None
+    task = node.task if node.settings.answers == "none" else node.imported
+    return task.output_type if task is not None else None
+
+
+def _tries_answers(node: TaskNode) -> bool:
+    """Return whether it is tried how a task reads and scores answers, by what the run and the task ask for."""
+    answers, task = node.settings.answers, node.imported
+    if answers == "none" or task is None:
+        return False
+    return answers == "all" or looks_for_answers(task) or has_expectations(task)

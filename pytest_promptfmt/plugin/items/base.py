@@ -6,25 +6,20 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from pytest_promptfmt.core.errors import Position, PromptfmtError, UnavailableError, display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.plugin.selection import Selectable
 from pytest_promptfmt.results.failures import accept_command, outcome_of
 from pytest_promptfmt.results.text_changes import text_change
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.document import Document
 from pytest_promptfmt.study import Study
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.plugin.session import PromptfmtPlugin
-
-PLUGIN: Final[pytest.StashKey[PromptfmtPlugin]] = pytest.StashKey()
-"""Where the config keeps the plugin object of the run."""
 
 
 class ItemFailedError(Exception):
@@ -45,6 +40,11 @@ class PromptItem(pytest.Item):
         self.selectable = Selectable(name=task.name, id=task.id, format=task.format) if task is not None else None
         self.outcome: Outcome | None = None
         self.own_markers.append(_mark(self.marker))
+
+    @property
+    def run(self) -> Run:
+        """Return the run that the item is part of."""
+        return self.config.stash[RUN]
 
     def listchain(self) -> list[Any]:
         """Return the collectors above and the item itself, without Python packages.
@@ -83,8 +83,7 @@ class PromptItem(pytest.Item):
 
     def fail_with(self, error: PromptfmtError, outcome: Outcome) -> NoReturn:
         """Raise the error and make it the item's outcome; where the baseline has it, the item fails as expected."""
-        plugin = self.config.stash[PLUGIN]
-        self.outcome = plugin.baseline.judge_error(outcome, error)
+        self.outcome = self.run.baseline.judge_error(outcome, error)
         if self.outcome.category == "accepted":
             pytest.xfail(f"in the baseline: {error.message}")
         raise error
@@ -100,7 +99,7 @@ class PromptItem(pytest.Item):
             yield show
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return the message of our own errors; a traceback only for what is a defect of this plugin."""
+        """Return the message of our own errors; a traceback only for what is a defect of this run."""
         # What fails as the baseline expects has a message too: a traceback of each takes longer than the test.
         if isinstance(excinfo.value, (PromptfmtError, ItemFailedError, pytest.xfail.Exception)):
             return str(excinfo.value)
@@ -154,22 +153,22 @@ class TaskItem(PromptItem):
     @property
     def study(self) -> Study:
         """Return what this run knows of the task: made once for all of its items."""
-        return self.config.stash[PLUGIN].studies.of(self.tested)
+        return self.run.studies.of(self.tested)
 
     def compared(
         self, place: snapshots.Place, document: Document, outcome: Outcome
     ) -> tuple[snapshots.Verdict, Outcome]:
         """Return how a document of answers compares with its snapshot, and the outcome with that."""
-        plugin = self.config.stash[PLUGIN]
-        verdict = snapshots.check(self.config, self, place, document, expected=plugin.expected)
+        run = self.run
+        verdict = snapshots.check(self.config, self, place, document, expected=run.expected)
         change = text_change(verdict.comparison, ()) if verdict.comparison is not None else None
-        return verdict, plugin.outputs.with_edit(outcome_of(verdict, outcome, change=change), verdict)
+        return verdict, run.outputs.with_edit(outcome_of(verdict, outcome, change=change), verdict)
 
     @property
     def accept_command(self) -> str:
         """Return the command line that accepts what the item found."""
         names = self.nodeid.partition("::")[2]
-        options = self.config.stash[PLUGIN].settings.repeat
+        options = self.run.settings.repeat
         return accept_command(display_path(self.path), names, options, self.tested.id)
 
 

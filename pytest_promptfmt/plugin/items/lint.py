@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,14 +12,17 @@ import pytest
 from pytest_promptfmt.checks.running import Checked, check_file, check_scoring
 from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError
+from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.plugin.items.base import PLUGIN, ItemFailedError, PromptItem, TaskItem
+from pytest_promptfmt.plugin.items.base import ItemFailedError, PromptItem, TaskItem
+from pytest_promptfmt.plugin.kinds import Kind
+from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.selection import Selectable
 from pytest_promptfmt.study import seen_by
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.plugin.session import PromptfmtPlugin
+    from pytest_promptfmt.plugin.collection import TaskFileNode, TaskNode
 
 _LINTED: Final = pytest.StashKey[set[pytest.Collector | None]]()
 """The tasks whose lint items are in the run."""
@@ -38,14 +41,14 @@ class LintItem(TaskItem):
 
     def check(self) -> Checked:
         """Return what the rules say; raises PromptfmtError."""
-        plugin = self.config.stash[PLUGIN]
+        run = self.run
         study = self.study
         views = [seen_by(study, profile, study.settings.run_id(profile.name)) for profile in self.profiles]
-        return plugin.linter.check(study, plugin.checks_for(self.path), views, file=self.file)
+        return run.linter.check(study, run.folders.checks_for(self.path), views, file=self.file)
 
     def runtest(self) -> None:
         """Check; what stops rendering is an error, except where something is unavailable."""
-        plugin = self.config.stash[PLUGIN]
+        run = self.run
         item = Outcome(task=self.tested.id, file=str(self.path))
         try:
             checked = self.check()
@@ -53,10 +56,10 @@ class LintItem(TaskItem):
             self.fail_with(error, item)
         if checked.failure is None:
             item = replace(item, rendered=True, linted=("", *checked.profiles))
-        self.outcome = outcome = _with_findings(plugin, item, checked)
+        self.outcome = outcome = _with_findings(run, item, checked)
         if checked.failure is not None and not isinstance(checked.failure, UnavailableError):
             self.fail_with(checked.failure, outcome)
-        _raise_errors(plugin, outcome)
+        _raise_errors(run, outcome)
 
 
 class ScoringItem(TaskItem):
@@ -67,12 +70,12 @@ class ScoringItem(TaskItem):
 
     def runtest(self) -> None:
         """Score made-up answers; skip where something is unavailable."""
-        plugin = self.config.stash[PLUGIN]
+        run = self.run
         item = Outcome(task=self.tested.id, file=str(self.path))
         with self.failures_of(item):
-            checked = check_scoring(self.study, plugin.checks_for(self.path), is_linted=_is_linted(self))
-        self.outcome = _with_findings(plugin, replace(item, rendered=True, scored=True), checked)
-        _raise_errors(plugin, self.outcome)
+            checked = check_scoring(self.study, run.folders.checks_for(self.path), is_linted=_is_linted(self))
+        self.outcome = _with_findings(run, replace(item, rendered=True, scored=True), checked)
+        _raise_errors(run, self.outcome)
 
 
 class FileLintItem(PromptItem):
@@ -88,11 +91,11 @@ class FileLintItem(PromptItem):
 
     def runtest(self) -> None:
         """Check."""
-        plugin = self.config.stash[PLUGIN]
-        checked = check_file(self.view, plugin.checks_for(self.path))
+        run = self.run
+        checked = check_file(self.view, run.folders.checks_for(self.path))
         outcome = Outcome(task=self.view.name, file=str(self.path), rendered=True, linted=("",))
-        self.outcome = _with_findings(plugin, outcome, checked)
-        _raise_errors(plugin, self.outcome)
+        self.outcome = _with_findings(run, outcome, checked)
+        _raise_errors(run, self.outcome)
 
 
 def _is_linted(item: ScoringItem) -> bool:
@@ -103,11 +106,21 @@ def _is_linted(item: ScoringItem) -> bool:
     return item.parent in stash[_LINTED]
 
 
-def _with_findings(plugin: PromptfmtPlugin, item: Outcome, checked: Checked) -> Outcome:
+def wanted(run: Run, checked: Checked, file: Path) -> tuple[Reported, ...]:
+    """Return the findings of a task file to report: infos only with -v, or where the rule was selected."""
+    checks = run.folders.checks_for(file)
+    return tuple(
+        finding
+        for finding in checked.findings
+        if finding.severity is not Severity.INFO or run.config.get_verbosity() > 0 or checks.is_asked_for(finding.code)
+    )
+
+
+def _with_findings(run: Run, item: Outcome, checked: Checked) -> Outcome:
     file = Path(item.file)
-    globs = plugin.checks_for(file).per_file_ignores(file)
+    globs = run.folders.checks_for(file).per_file_ignores(file)
     item = replace(item, globs=tuple(globs), used_globs=checked.used_globs)
-    item = plugin.baseline.judge_findings(item, plugin.wanted(checked, file))
+    item = run.baseline.judge_findings(item, wanted(run, checked, file))
     errors = item.errors
     if not errors:
         return item
@@ -117,11 +130,25 @@ def _with_findings(plugin: PromptfmtPlugin, item: Outcome, checked: Checked) -> 
     )
 
 
-def _raise_errors(plugin: PromptfmtPlugin, outcome: Outcome) -> None:
+def _raise_errors(run: Run, outcome: Outcome) -> None:
     if outcome.category != "finding":
         return
-    first = plugin.tally.first_item(outcome)
+    first = run.tally.first_item(outcome)
     if first is not None:
         codes = ", ".join(dict.fromkeys(error.code for error in outcome.errors))
         raise ItemFailedError(f"{outcome.task}: {codes}, as {first}")
     raise ItemFailedError(outcome.detail)
+
+
+class LintKind(Kind):
+    """What the rules say of a task, and of a file without tasks."""
+
+    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
+        """Yield the item of the task."""
+        if node.settings.lint and not node.is_variant:
+            yield node.make(LintItem, "lint", profiles=node.profiles, file=node.file)
+
+    def file_items(self, node: TaskFileNode, view: FileView, /) -> Iterator[pytest.Item]:
+        """Yield the item of the file."""
+        if self.run.folders.settings_for(node.path).lint:
+            yield FileLintItem.from_parent(node, name="lint", view=view)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.plugin.items.base import PLUGIN, ItemFailedError, TaskItem
+from pytest_promptfmt.plugin.items.base import ItemFailedError, TaskItem
+from pytest_promptfmt.plugin.kinds import Kind
 from pytest_promptfmt.results.failures import explanation, outcome_of, repeated_text
 from pytest_promptfmt.results.text_changes import (
     TextChange,
@@ -24,7 +28,7 @@ from pytest_promptfmt.snapshots.studied import snapshot_document
 from pytest_promptfmt.study import ProfileView, seen_by
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.plugin.session import PromptfmtPlugin
+    from pytest_promptfmt.plugin.collection import TaskNode
 
 
 class RenderedItem(TaskItem):
@@ -36,8 +40,7 @@ class RenderedItem(TaskItem):
 
     def runtest(self) -> None:
         """Render and judge; skip where something is withheld that rendering needs."""
-        plugin = self.config.stash[PLUGIN]
-        profile_id = plugin.settings_of(self.tested).run_id(self.profile.name)
+        profile_id = self.run.folders.settings_of(self.tested).run_id(self.profile.name)
         self.outcome = outcome = Outcome(task=self.tested.id, file=str(self.path), profile=profile_id)
         with self.failures_of(outcome):
             seen = seen_by(self.study, self.profile, profile_id)
@@ -48,9 +51,9 @@ class RenderedItem(TaskItem):
                 name=seen.profile.tokenizer_name, loader=seen.tokenizer.loader, content=seen.tokenizer.digest
             )
         self.outcome = outcome = replace(outcome, rendered=True, tokenizer=tokenizer)
-        self.judge(plugin, seen, document, outcome)
+        self.judge(seen, document, outcome)
 
-    def judge(self, plugin: PromptfmtPlugin, seen: ProfileView, document: Document, outcome: Outcome) -> None:
+    def judge(self, seen: ProfileView, document: Document, outcome: Outcome) -> None:
         """Raise what is wrong with the prompts; rendering alone proves that they can be made."""
 
 
@@ -71,61 +74,59 @@ class SnapshotItem(RenderedItem):
         super().__init__(**kwargs)
         self.place = place
 
-    def judge(self, plugin: PromptfmtPlugin, seen: ProfileView, document: Document, outcome: Outcome) -> None:
+    def judge(self, seen: ProfileView, document: Document, outcome: Outcome) -> None:
         """Compare with the snapshot; raises ItemFailedError."""
-        narrowed = plugin.settings.is_narrowed
+        narrowed = self.run.settings.is_narrowed
         verdict = snapshots.check(
-            self.config, self, self.place, document, expected=plugin.expected, narrowed_run=narrowed
+            self.config, self, self.place, document, expected=self.run.expected, narrowed_run=narrowed
         )
         note = None
         if outcome.tokenizer is not None and verdict.state == "changed":
             used = outcome.tokenizer
-            note = plugin.lock.note(used.name, LockEntry(loader=used.loader, content=used.content))
-        change = self.text_change(plugin, verdict, seen)
+            note = self.run.lock.note(used.name, LockEntry(loader=used.loader, content=used.content))
+        change = self.text_change(verdict, seen)
         outcome = outcome_of(verdict, outcome, change=change, note=note)
-        outcome = plugin.outputs.with_edit(outcome, verdict)
-        outcome = self.with_view(plugin, outcome, verdict, seen)
-        if verdict.comparison is not None and not plugin.tally.knows_profile(outcome):
+        outcome = self.run.outputs.with_edit(outcome, verdict)
+        outcome = self.with_view(outcome, verdict, seen)
+        if verdict.comparison is not None and not self.run.tally.knows_profile(outcome):
             outcome = replace(outcome, tokens=describe_token_change(verdict.comparison.changes))
         self.outcome = outcome
         if verdict.passed:
             return
-        first = plugin.tally.first_item(outcome)
+        first = self.run.tally.first_item(outcome)
         if first is None:
             text = explanation(verdict, outcome, docs=len(seen.render()), change=change, note=note)
             self.outcome = replace(outcome, detail=text)
             raise ItemFailedError(f"{text}\naccept: {self.accept_command}")
         raise ItemFailedError(repeated_text(outcome, first, command=self.accept_command))
 
-    def text_change(self, plugin: PromptfmtPlugin, verdict: snapshots.Verdict, seen: ProfileView) -> TextChange | None:
+    def text_change(self, verdict: snapshots.Verdict, seen: ProfileView) -> TextChange | None:
         """Return what changed in the text: for all profiles of a task what the one that shows it best says."""
         comparison, study = verdict.comparison, self.study
         if verdict.state != "changed" or comparison is None:
             return None
-        profile = most_informative_profile(plugin.profiles_for(self.tested))
+        profile = most_informative_profile(self.run.folders.profiles_for(self.tested))
         if profile is None or profile is self.profile:
             change = _text_change(comparison, seen)
             study.once("text change", lambda: change)
             return change
-        shared = study.once("text change", lambda: self._text_change_in(plugin, profile))
+        shared = study.once("text change", lambda: self._text_change_in(profile))
         return shared if shared is not None and shared.explains(comparison) else _text_change(comparison, seen)
 
-    def _text_change_in(self, plugin: PromptfmtPlugin, profile: Profile) -> TextChange | None:
+    def _text_change_in(self, profile: Profile) -> TextChange | None:
         """Return what changed for another profile, which this process has not tested, or not just now."""
-        profile_id = plugin.settings_of(self.tested).run_id(profile.name)
+        profile_id = self.run.folders.settings_of(self.tested).run_id(profile.name)
         try:
             seen = seen_by(self.study, profile, profile_id)
-            document, narrowed = snapshot_document(seen), plugin.settings.is_narrowed
+            document, narrowed = snapshot_document(seen), self.run.settings.is_narrowed
             comparison = snapshots.compared(self.path, self.tested.id, profile_id, document, narrowed_run=narrowed)
         except (PromptfmtError, OSError):
             return None
         return _text_change(comparison, seen)
 
-    def with_view(
-        self, plugin: PromptfmtPlugin, outcome: Outcome, verdict: snapshots.Verdict, seen: ProfileView
-    ) -> Outcome:
+    def with_view(self, outcome: Outcome, verdict: snapshots.Verdict, seen: ProfileView) -> Outcome:
         """Return the outcome with what the HTML report shows of the prompts, where one is wanted."""
-        if not plugin.outputs.needs_views:
+        if not self.run.outputs.needs_views:
             return outcome
         from pytest_promptfmt.results.html import packed_view
         from pytest_promptfmt.results.item_views import comparison_view, prompts_view
@@ -140,3 +141,22 @@ class SnapshotItem(RenderedItem):
 def _text_change(comparison: Comparison, seen: ProfileView) -> TextChange | None:
     study = seen.study
     return text_change(comparison, seen.render(), study.given.locate, docs=study.material.docs)
+
+
+class SnapshotKind(Kind):
+    """The prompts of a task, for each profile of the run."""
+
+    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
+        """Yield one item per profile; variants have no snapshots."""
+        for profile in () if node.is_variant else node.profiles:
+            name = f"snapshot[{node.settings.run_id(profile.name)}]"
+            yield node.make_with_snapshot(profile.name, SnapshotItem, name, profile=profile)
+
+
+class VariantKind(Kind):
+    """The prompts of a variant, for each profile of the run."""
+
+    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
+        """Yield one item per profile."""
+        for profile in node.profiles if node.is_variant else ():
+            yield node.make(VariantItem, f"variant[{node.settings.run_id(profile.name)}]", profile=profile)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.recorded import RecordedAssembly
-from pytest_promptfmt.plugin.items.base import PLUGIN, ItemFailedError, TaskItem
+from pytest_promptfmt.plugin.items.base import ItemFailedError, TaskItem
+from pytest_promptfmt.plugin.kinds import Kind
 from pytest_promptfmt.results.answer_texts import scores_text, some_errors
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.recorded import RECORDED, recorded_document
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.plugin.collection import TaskNode
 
 
 class RecordedPromptsItem(TaskItem):
@@ -48,10 +55,10 @@ class RecordedScoresItem(TaskItem):
 
     def runtest(self) -> None:
         """Score and compare; raises ItemFailedError, also for states that cannot be scored."""
-        plugin = self.config.stash[PLUGIN]
+        run = self.run
         assembly = self.tested.assembly
         assert isinstance(assembly, RecordedAssembly)
-        run_id = plugin.settings_of(self.tested).run_id(RECORDED)
+        run_id = run.folders.settings_of(self.tested).run_id(RECORDED)
         item = Outcome(task=self.tested.id, file=str(self.path), profile=run_id)
         with self.failures_of(item):
             found = assembly.recorded_scores()
@@ -64,3 +71,19 @@ class RecordedScoresItem(TaskItem):
         if text:
             self.outcome = replace(self.outcome, detail=text)
             raise ItemFailedError(text)
+
+
+class RecordedKind(Kind):
+    """The run that a task's own file recorded, made again."""
+
+    snapshot_names = (RECORDED,)
+
+    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
+        """Yield an item for recorded prompts, and one for recorded answers."""
+        assembly = node.task.assembly
+        if not isinstance(assembly, RecordedAssembly):
+            return
+        if assembly.has_recorded_prompts:
+            yield node.make(RecordedPromptsItem, "recorded[prompts]")
+        if assembly.has_recorded_answers:
+            yield node.make_with_snapshot(RECORDED, RecordedScoresItem, "recorded[scores]")

