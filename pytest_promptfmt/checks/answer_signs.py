@@ -55,7 +55,6 @@ def betrayed_gold(study: Study) -> Iterator[Finding]:
     Fix: treat all choices alike in the template or in `process_docs`; leave out the passage that tells the answer.
 
     Real: lm-evaluation-harness #3500 (mmlu_pro); eval-framework #81 (sciq with its passage).
-
     """
     if len(study.real_instances) < 3 or study.task.output_type != "multiple_choice":
         return
@@ -147,7 +146,6 @@ def same_gold_position(study: Study) -> Iterator[Finding]:
     Fix: choose demonstrations with different answers.
 
     Real: hand-picked demonstrations of several benchmarks.
-
     """
     if study.docs is None or study.docs.fewshot_kind != "given" or study.shots < 4:
         return

@@ -39,7 +39,6 @@ def gold_is_no_choice(study: Study) -> Iterator[Finding]:
     Fix: give the index from 0, or exactly the text of a choice.
 
     Real: lm-evaluation-harness #1216 (social_iqa), #2434 (catcola); pattern 1 of the eval-framework guide.
-
     """
     if study.task.output_type != "multiple_choice":
         return
@@ -99,7 +98,6 @@ def padded_target(study: Study) -> Iterator[Finding]:
     Fix: strip it: `{{answer.strip()}}`.
 
     Real: lm-evaluation-harness #1275 (gsm8k_cot), #3795 (fda).
-
     """
     if not study.generates or study.has_own_scorer:
         return
@@ -139,7 +137,6 @@ def padded_choice(study: Study) -> Iterator[Finding]:
     Fix: strip the choices in the template.
 
     Real: lm-evaluation-harness #3500 (mmlu_pro).
-
     """
     for instance in study.real_instances:
         choices = choices_of(study, instance)
@@ -185,7 +182,6 @@ def blank_choice(study: Study) -> Iterator[Finding]:
     Fix: drop missing choices in `doc_to_choice` or `process_docs`.
 
     Real: lm-evaluation-harness #1760 (m_arc with four options).
-
     """
     for instance in study.instances:
         choices = choices_of(study, instance)
@@ -215,7 +211,6 @@ def same_choices(study: Study) -> Iterator[Finding]:
     Fix: mend the data, or drop such docs in `process_docs`.
 
     Real: lm-evaluation-harness #3735 (gpqa: options became equal when brackets were cut out).
-
     """
     for instance in study.instances if isinstance(study.written.doc_to_choice, list) else study.real_instances:
         choices = choices_of(study, instance)
@@ -251,7 +246,6 @@ def letters_shown(study: Study) -> Iterator[Finding]:
     Fix: score the letters, or leave them out of the prompt.
 
     Real: lm-evaluation-harness before 0.4.0 (mmlu_original).
-
     """
     if study.task.output_type != "multiple_choice":
         return
@@ -291,7 +285,6 @@ def labels_past_z(study: Study) -> Iterator[Finding]:
     Fix: use numbers counted up as numbers, or two letters.
 
     Real: formats that label by `chr(65 + i)`. What HELM does alike, PF156 tells.
-
     """
     if "PF708" in replaced_rules(study.task):
         return
@@ -340,7 +333,6 @@ def more_answers_are_right(study: Study) -> Iterator[Finding]:
     Fix: give the indices of all right choices, or score by `process_results`.
 
     Real: eval-framework #81 (truthfulqa with several right answers).
-
     """
     if study.has_own_scorer:
         return

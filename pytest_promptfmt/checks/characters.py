@@ -39,7 +39,6 @@ def carriage_return(study: Study) -> Iterator[Finding]:
     Fix: replace `\r\n` in `process_docs`.
 
     Real: betalgo/openai #145 (64 and 68 tokens); google/dotprompt PR #256.
-
     """
     for instance in study.real_instances:
         for prompt in instance.prompts:
@@ -74,7 +73,6 @@ def invisible_character(study: Study) -> Iterator[Finding]:
     Fix: delete the character; the finding shows it by number.
 
     Real: a zero-width blank in a label is part of several reports about answers that never match.
-
     """
     for keys, text in study.strings:
         invisible = _INVISIBLE.search(text)
@@ -126,7 +124,6 @@ def look_alike_letters(study: Study) -> Iterator[Finding]:
     Fix: type the letters again with one keyboard layout.
 
     Real: labels of translated multiple-choice tasks, typed in part by hand.
-
     """
     for instance in study.instances:
         texts = [text.strip() for text in continuations(instance)]

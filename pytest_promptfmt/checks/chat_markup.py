@@ -33,7 +33,6 @@ def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
     Fix: take `|safe` and `|e` out of the template; its environment escapes nothing by itself.
 
     Real: mistral-common #311, llama.cpp PR #19553, sglang PR #12123.
-
     """
     facts = loaded.facts
     if facts is None:
@@ -68,7 +67,6 @@ def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
     Fix: mend the name, or give it in the profile's `template_args`.
 
     Real: pallets/jinja #1849, mini-swe-agent #497, chat_templates #25.
-
     """
     facts = loaded.facts
     if facts is None:
@@ -112,7 +110,6 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
     Fix: write `{{-` and `{%-`, or join the lines of the file, as its authors may have meant it.
 
     Real: the files of chat_templates (chujiezheng), whose README joins their lines before use.
-
     """
     facts = loaded.facts
     if facts is not None and facts.indentation:
@@ -145,7 +142,6 @@ def carriage_return_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
     Fix: save the file with line feeds only.
 
     Real: two of 204 public templates; betalgo/openai #145 counts the tokens it costs.
-
     """
     facts = loaded.facts
     if facts is not None and facts.has_carriage_return:
@@ -174,7 +170,6 @@ def tools_not_shown(loaded: LoadedProfile) -> Iterator[Finding]:
     Fix: choose the template that is made for tools (`chat_template: tool_use`), or leave the tools out.
 
     Real: llama.cpp PR #19553, oumi PR #2599, flama #258.
-
     """
     facts = loaded.facts
     if facts is None or not _has_tools(loaded):
@@ -217,7 +212,6 @@ def none_and_parts(loaded: LoadedProfile) -> Iterator[Finding]:
     Fix: send text, or a template that looks at what it is given.
 
     Real: transformers PR #45422, vllm PR #54368, minijinja #911.
-
     """
     facts = loaded.facts
     if facts is None:

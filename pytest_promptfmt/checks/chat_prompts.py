@@ -40,7 +40,6 @@ def system_text_lost(view: ProfileView) -> Iterator[Finding]:
     Fix: for such models put the instruction into `doc_to_text`, or choose a template that takes system messages.
 
     Real: lm-evaluation-harness #2069; unsloth #334; TGI #3198.
-
     """
     facts = view.facts
     if facts is None:
@@ -93,7 +92,6 @@ def turns_refused(view: ProfileView) -> Iterator[Finding]:
     Fix: give demonstrations an answer, or show them as text in one turn with `fewshot_as_turns: false`.
 
     Real: lm-evaluation-harness #2069; adk-python #1373.
-
     """
     cause = view.failure.__cause__ if view.failure is not None else None
     if type(cause) is not TemplateError:  # what `raise_exception` raises; other failures say enough
@@ -128,7 +126,6 @@ def white_space_stripped(view: ProfileView) -> Iterator[Finding]:
     Fix: begin the message with a visible character, such as a fence of code.
 
     Real: llama.cpp tests its templates with padded messages for this reason; vllm #20717.
-
     """
     facts = view.facts
     if facts is None:
@@ -176,7 +173,6 @@ def text_altered(view: ProfileView) -> Iterator[Finding]:
     Fix: look for filters and splits in the template.
 
     Real: chat templates of idefics3 and llava-next drop contents that are plain text; functionary escapes.
-
     """
     facts = view.facts
     if facts is None or facts.user == "dropped":
@@ -228,7 +224,6 @@ def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
     Fix: drop such docs in `process_docs`, or put a blank into the mark.
 
     Real: transformers #29279 and PR #47386; vllm PR #31735; the papers ChatBug and ChatInject.
-
     """
     marks = _control_tokens(view)
     if not marks:
@@ -287,7 +282,6 @@ def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
     Fix: write the reasoning without the marks, or show demonstrations as text in one turn.
 
     Real: ollama #10448; TRL PR #3522.
-
     """
     for instance, prompt in view.prompts[:1]:
         for message in prompt.messages:
@@ -329,7 +323,6 @@ def begun_answer_changed(view: ProfileView) -> Iterator[Finding]:
     Fix: look for a template argument that turns the block off, or ask without the prefix.
 
     Real: transformers #35433, #34462; lm-evaluation-harness PR #2615.
-
     """
     facts = view.facts
     if facts is None or facts.prefill == "refused":

@@ -38,7 +38,6 @@ def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
     Fix: give the profile a `system_instruction`, or know that the text is there.
 
     Real: aprender #3990, lmdeploy PR #3475, LlamaFactory PR #10772.
-
     """
     facts = loaded.facts
     if facts is not None and facts.default_system and not loaded.profile.system_instruction:
@@ -77,7 +76,6 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
     and in the real run alike.
 
     Real: sglang #3296, text-generation-webui PR #6692, llama.cpp #12729.
-
     """
     facts = loaded.facts
     if facts is None:
@@ -120,7 +118,6 @@ def reasoning_cut_from_history(loaded: LoadedProfile) -> Iterator[Finding]:
     Fix: nothing, unless demonstrations are to reason; then write their reasoning as plain text.
 
     Real: ollama #10448, verl #6854, prime-rl #1334.
-
     """
     facts = loaded.facts
     if facts is not None and not facts.keeps_think:
@@ -155,7 +152,6 @@ def answer_begins_elsewhere(loaded: LoadedProfile) -> Iterator[Finding]:
     one turn with `fewshot_as_turns: false`.
 
     Real: tinker-cookbook PR #142, TRL PR #3522 and most templates of reasoning models.
-
     """
     facts = loaded.facts
     if facts is None or facts.answer in ("fits", "refused"):
@@ -206,7 +202,6 @@ def history_rewritten(loaded: LoadedProfile) -> Iterator[Finding]:
     Fix: nothing, where the template is the model's own; else look for `loop.last` in it.
 
     Real: verifiers PR #476, ART #726.
-
     """
     facts = loaded.facts
     if facts is not None and not facts.keeps_prefix:
@@ -237,7 +232,6 @@ def answer_not_closed(loaded: LoadedProfile) -> Iterator[Finding]:
     Fix: nothing, where the template is the model's own; else close answers with the end token.
 
     Real: axolotl PR #2710, #1608; TRL PR #6044.
-
     """
     facts = loaded.facts
     if facts is not None and facts.answer != "refused" and not facts.closes_answer:

@@ -47,7 +47,6 @@ def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
     Fix: take the chat template and the tokenizer from the same model.
 
     Real: gpt2 with ChatML has no control token at all in its prompts.
-
     """
     facts, tokenizer = loaded.facts, loaded.tokenizer
     if facts is None or tokenizer is None:
@@ -87,7 +86,6 @@ def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
     Fix: encode what a chat template has written with `add_special_tokens=False`; let the template begin with BOS.
 
     Real: llama-cpp-python #1501; open-r1 PR #462; reward-bench #164; LiveCodeBench PR #146.
-
     """
     facts, tokenizer = loaded.facts, loaded.tokenizer
     bos = tokenizer.bos_token_id if tokenizer is not None else None
@@ -128,7 +126,6 @@ def bos_missing(loaded: LoadedProfile) -> Iterator[Finding]:
     Fix: begin the template with `{{ bos_token }}`, if the model's own does.
 
     Real: lm-evaluation-harness #3333, PR #1465; llama.cpp PR #7107.
-
     """
     facts, tokenizer = loaded.facts, loaded.tokenizer
     bos = tokenizer.bos_token_id if tokenizer is not None else None
@@ -161,7 +158,6 @@ def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
     Fix: give the profile `split: pairwise`, or `mode: generate` when nothing is scored.
 
     Real: lm-eval 0.4.13 splits T5 and other encoder-decoder models pairwise for this reason.
-
     """
     tokenizer, profile = loaded.tokenizer, loaded.profile
     if tokenizer is None or profile.split != "lm-eval" or profile.mode == "generate":
@@ -193,7 +189,6 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     Fix: lay tasks out for such models without line breaks, or leave them out.
 
     Real: transformers #6150 (T5 drops line breaks); sentencepiece #208; llama.cpp #6980.
-
     """
     tokenizer = loaded.tokenizer
     if tokenizer is None:
@@ -243,7 +238,6 @@ def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     snapshots.
 
     Real: transformers #45488, #45701; the files of Llama 2 and Phi-3 mini.
-
     """
     tokenizer = loaded.tokenizer
     if tokenizer is None or not tokenizer.raw_ids:

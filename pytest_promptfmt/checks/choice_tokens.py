@@ -44,7 +44,6 @@ def labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
     Fix: use labels that are one token each; `promptfmt show` prints the tokens.
 
     Real: lm-evaluation-harness #663, #1396; sglang #523 and PR #835.
-
     """
     tokenizer = view.tokenizer
     if tokenizer is None:
@@ -87,7 +86,6 @@ def same_first_token(view: ProfileView) -> Iterator[Finding]:
     letters.
 
     Real: EuroEval turns log-probabilities off for such labels; lighteval #355.
-
     """
     tokenizer = view.tokenizer
     if tokenizer is None:
@@ -129,7 +127,6 @@ def choice_begins_another(view: ProfileView) -> Iterator[Finding]:
     Fix: score letters instead of texts, or end every choice with the same mark.
 
     Real: guidance #564, #472; lm-evaluation-harness PR #411.
-
     """
     tokenizer = view.tokenizer
     if tokenizer is None:
@@ -173,7 +170,6 @@ def choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
     Fix: word the choices otherwise, or leave such models out.
 
     Real: `Yes` and `yes` are the same ids on bert-base-uncased; transformers #6150 for T5.
-
     """
     for choices in view.scored:
         for one, other in combinations(_of_one_prompt(choices), 2):
@@ -212,7 +208,6 @@ def unknown_token(view: ProfileView) -> Iterator[Finding]:
     Fix: leave such models out of tasks in this script, or write the text with characters that they know.
 
     Real: braces and tildes are unknown to t5-small, Chinese to bert-base-uncased; tokenizers PR #1183.
-
     """
     tokenizer = view.tokenizer
     if tokenizer is None or tokenizer.unk_token_id is None:
@@ -273,7 +268,6 @@ def spelled_in_bytes(view: ProfileView) -> Iterator[Finding]:
     Fix: score letters instead of texts for such models.
 
     Real: llama.cpp #28862, swift-transformers #387; normal for Chinese and emoji on Llama 2.
-
     """
     tokenizer = view.tokenizer
     if tokenizer is None:

@@ -48,7 +48,6 @@ def repeated_key(view: FileView) -> Iterator[Finding]:
     Fix: remove one of them.
 
     Real: lm-evaluation-harness #1769 (ifeval).
-
     """
     for part in view.yaml.parts:
         for key, position in (*part.repeated, *part.repeated_inside):
@@ -78,7 +77,6 @@ def not_text(study: Study) -> Iterator[Finding]:
     Fix: put the words in quotes.
 
     Real: the Norway problem of YAML; here it would hit every yes/no task that forgets the quotes.
-
     """
     choices = study.written.doc_to_choice
     values = choices.items() if isinstance(choices, dict) else enumerate(choices) if isinstance(choices, list) else ()
@@ -110,7 +108,6 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
     Fix: remove the key, or set it inside the format.
 
     Real: the proposal for formats in lm-evaluation-harness leaves open which of the two wins.
-
     """
     for overwritten in getattr(study.task, "overwritten", ()):
         yield Finding(
@@ -147,7 +144,6 @@ def missing_function(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness 0.4.11 and 0.4.12: an import that looked unused was removed, and 175 AfriMMLU tasks no
     longer loaded.
-
     """
     for function in functions_of(study.written):
         file = function.directory / f"{function.module.replace('.', '/')}.py"
@@ -201,7 +197,6 @@ def unseen_suffix(view: FileView) -> Iterator[Finding]:
     Fix: rename the file to `.yaml`.
 
     Real: lm-evaluation-harness before #1216 (siqa/default.yml).
-
     """
     if view.path.suffix == ".yml":
         yield Finding(
@@ -227,7 +222,6 @@ def unused_generation_arguments(study: Study) -> Iterator[Finding]:
     Fix: remove them, or set the output type.
 
     Real: several multiple-choice tasks of lm-evaluation-harness 0.4.13.
-
     """
     if not study.generates and study.task.generation_kwargs:
         yield Finding(
@@ -260,7 +254,6 @@ def unknown_own_key(study: Study) -> Iterator[Finding]:
     Fix: write `docs`, `fields`, `ignore`, `normalize` or `profiles`.
 
     Real: a mistyped key of this kind would make a task test made-up docs.
-
     """
     system = known_systems().get(study.task.system)
     known = (*_OWN_KEYS, *(system.metadata_keys if system is not None else ()))
@@ -292,7 +285,6 @@ def overruled_by_prompt(study: Study) -> Iterator[Finding]:
     Fix: remove one of them.
 
     Real: `use_prompt` of lm-evaluation-harness, which no task of 0.4.13 uses any more.
-
     """
     if study.config.get("use_prompt") is None:
         return

@@ -45,7 +45,6 @@ def nothing_from_data(study: Study) -> Iterator[Finding]:
     Fix: leave the line out where the value is empty.
 
     Real: seven bugs of lm-evaluation-harness showed a dropped text or the word None in the prompt.
-
     """
     for instance in study.real_instances:
         empty = {key for key, value in instance.doc.items() if value is None or value != value}
@@ -111,7 +110,6 @@ def unused_column(study: Study) -> Iterator[Finding]:
     Fix: print the column, or ignore this rule with the reason why it is not needed.
 
     Real: lm-evaluation-harness #885 (belebele without its passages).
-
     """
     if not study.real_instances or study.is_multimodal or study.task.output_type == "loglikelihood_rolling":
         return
@@ -156,7 +154,6 @@ def text_dropped(study: Study) -> Iterator[Finding]:
     Fix: clean only what the data set needs.
 
     Real: lm-evaluation-harness #3691, #3735 (gpqa).
-
     """
     for instance in study.real_instances:
         whole = _shown_text(instance)
@@ -208,7 +205,6 @@ def changed_text(study: Study) -> Iterator[Finding]:
     Fix: print the text as it is, write the changed text into a column of its own, or say in an ignore why it is so.
 
     Real: lm-evaluation-harness #3691 and #3735 (gpqa) were such code.
-
     """
     if not study.runs_functions:
         return

@@ -29,7 +29,6 @@ def exact_match_keeps_blank(study: Study) -> Iterator[Finding]:
     Fix: add a filter `remove_whitespace` or `regex` (which strips) before `take_first`.
 
     Real: lm-evaluation-harness #1206 (fld), #2503 (mmlu_generative).
-
     """
     task = study.task
     if (

@@ -32,7 +32,6 @@ def unused_samples(study: Study) -> Iterator[Finding]:
     Fix: remove the split, and set `num_fewshot`.
 
     Real: lm-evaluation-harness #2299 (mmlu_flan_cot_fewshot).
-
     """
     task = study.written
     if task.fewshot.samples is None:
@@ -68,7 +67,6 @@ def ignored_indices(study: Study) -> Iterator[Finding]:
     Fix: use `sampler: first_n`, or inline `samples`.
 
     Real: lm-evaluation-harness 0.4.13.
-
     """
     written = study.config.get("fewshot_config")
     if isinstance(written, dict) and "fewshot_indices" in written:
@@ -97,7 +95,6 @@ def demonstrations_from_test(study: Study) -> Iterator[Finding]:
     Fix: name a `fewshot_split`, or write `samples`.
 
     Real: lm-evaluation-harness #4145, #4168; it can happen to 3,356 tasks of its 0.4.13.
-
     """
     task = study.written
     if task.fewshot.samples is not None or _pool_split(task) is not None:
@@ -146,7 +143,6 @@ def one_more_drawn(study: Study) -> Iterator[Finding]:
     Fix: name a `fewshot_split`.
 
     Real: 533 tasks of lm-evaluation-harness 0.4.13 (arithmetic).
-
     """
     task = study.written
     if leaves_evaluated_doc_out(task) and task.dataset.test_split is None and task.num_fewshot != 0:
@@ -182,7 +178,6 @@ def own_demonstration(study: Study) -> Iterator[Finding]:
     Fix: draw demonstrations from another split.
 
     Real: lm-evaluation-harness #4145, PR #3978.
-
     """
     if study.docs is None or study.docs.fewshot_kind != "given" or study.shots == 0:
         return
@@ -231,7 +226,6 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
     Fix: put the answer into `fewshot_config.doc_to_target`.
 
     Real: lm-evaluation-harness #3693 (mmlu_pro), #3747 (mmlu_pro_plus), #2780.
-
     """
     task = study.written
     own = task.fewshot.doc_to_target
@@ -283,7 +277,6 @@ def unlike_question(study: Study) -> Iterator[Finding]:
     Fix: lay demonstrations out as the question.
 
     Real: lm-evaluation-harness #2587 (mgsm), #1055.
-
     """
     for instance in study.demonstrated[:1]:
         asked = question_message(instance)

@@ -49,7 +49,6 @@ def stop_is_not_text(study: Study) -> Iterator[Finding]:
     Fix: give a list of texts; an empty list means that only the end of text stops.
 
     Real: lm-evaluation-harness #2827 (mmlu_pro_llama).
-
     """
     if not study.generates or study.stops is None:
         return
@@ -84,7 +83,6 @@ def literal_stop(study: Study) -> Iterator[Finding]:
     Fix: use double quotes.
 
     Real: lm-evaluation-harness #2983 (LongBench).
-
     """
     if not study.generates:
         return
@@ -122,7 +120,6 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
     Fix: choose stops that begin the next question.
 
     Real: lm-evaluation-harness #2816 (mmlu_pro_llama).
-
     """
     if not study.generates:
         return
@@ -172,7 +169,6 @@ def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
     Fix: choose stops that begin the next question.
 
     Real: lm-evaluation-harness #2816 (mmlu_pro_llama).
-
     """
     if not study.asks_for_reasoning:
         return
@@ -208,7 +204,6 @@ def blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
     Fix: give `until` with what begins the next question.
 
     Real: lm-evaluation-harness #1837, #1086, #3700.
-
     """
     if not study.asks_for_reasoning or study.shots > 0:
         return  # demonstrations show how long the reasoning is, and that it has no blank lines
@@ -244,7 +239,6 @@ def shadowed_stop(study: Study) -> Iterator[Finding]:
     Fix: keep one of the two.
 
     Real: lm-evaluation-harness #3465 (mgsm_ca).
-
     """
     if not study.generates:
         return
@@ -280,7 +274,6 @@ def no_budget(study: Study) -> Iterator[Finding]:
     Fix: set `max_gen_toks`.
 
     Real: four bugs of lm-evaluation-harness were a missing or misnamed budget.
-
     """
     kwargs = study.task.generation_kwargs or {}
     if study.asks_for_reasoning and not any("max" in str(key) for key in kwargs):
@@ -309,7 +302,6 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
     Fix: use `max_gen_toks`, `until`, `do_sample`, `temperature`, `top_p`, `top_k`.
 
     Real: lm-evaluation-harness tasks with `max_length`.
-
     """
     if not study.generates:
         return
@@ -348,7 +340,6 @@ def prefix_ends_with_blank(study: Study) -> Iterator[Finding]:
     Fix: end the prefix with the last visible character.
 
     Real: lm-evaluation-harness #3508, #3220.
-
     """
     prefix = study.written.gen_prefix
     if isinstance(prefix, str) and prefix.strip() and prefix[-1] in " \t":
@@ -392,7 +383,6 @@ def stop_unlike_demonstrations(study: Study) -> Iterator[Finding]:
     Fix: take the label that begins a question, byte for byte, or a line break.
 
     Real: lm-evaluation-harness #2945 (mmlu_pro), #2587 (mgsm_zh, mgsm_ja).
-
     """
     labels = question_labels(study)
     if not study.generates or not labels:

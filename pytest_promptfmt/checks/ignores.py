@@ -40,7 +40,6 @@ def unknown_ignore(ignores: Ignores) -> Iterator[Finding]:
     Fix: write the code that the finding shows, or a prefix of it.
 
     Real: the same in every linter with ignores; ruff has RUF100 for it.
-
     """
     for code in ignores.unknown:
         yield Finding(
@@ -74,7 +73,6 @@ def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
     Fix: remove the ignore.
 
     Real: the same in every linter with ignores; ruff has RUF100 for it.
-
     """
     for code in ignores.unused:
         yield Finding(

@@ -42,7 +42,6 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
     Fix: end `doc_to_text` without white space, or set `target_delimiter: ""`.
 
     Real: lm-evaluation-harness #3526 (gsm8k_cot_llama), and 447 tasks of its 0.4.13.
-
     """
     for instance in () if study.has_guessed_text else study.instances:
         for request in instance.requests:
@@ -93,7 +92,6 @@ def trailing_blank(study: Study) -> Iterator[Finding]:
     Fix: end the prompt with the last visible character.
 
     Real: lm-evaluation-harness #3795 (fda, squad_completion), and about a thousand tasks of its 0.4.13.
-
     """
     if not study.generates or study.has_guessed_text:
         return
@@ -139,7 +137,6 @@ def glued_description(study: Study) -> Iterator[Finding]:
     Fix: end the description with `\n\n`, in double quotes; YAML block scalars (`|`) keep only one line break.
 
     Real: lm-evaluation-harness #2334 (mmlu_pro), and 689 tasks of its 0.4.13.
-
     """
     for instance in study.instances[:1]:
         for prompt in instance.prompts[:1]:
@@ -179,7 +176,6 @@ def glued_text(study: Study) -> Iterator[Finding]:
     Fix: put the line break or blank into the template.
 
     Real: eval-framework #195 (naturalqs), HELM #3790 (InfiniteBench).
-
     """
     for instance in study.instances[:1]:
         message = question_message(instance)
@@ -230,7 +226,6 @@ def many_line_breaks(study: Study) -> Iterator[Finding]:
     Fix: keep line breaks at one side of a join.
 
     Real: qqp in lm-evaluation-harness before #1661 began every question with a line break.
-
     """
     for instance in study.instances[:1]:
         for prompt in instance.prompts[:1]:
@@ -265,7 +260,6 @@ def leading_line_break(study: Study) -> Iterator[Finding]:
     Fix: begin the template with a visible character.
 
     Real: lm-evaluation-harness before #1661 (qqp).
-
     """
     for instance in study.instances[:1]:
         for prompt in instance.prompts[:1]:
@@ -299,7 +293,6 @@ def glued_choice(study: Study) -> Iterator[Finding]:
     Fix: remove `target_delimiter`, or end the question with white space.
 
     Real: lm-evaluation-harness #508 and #1297 are about what stands at this seam.
-
     """
     for instance in study.instances[:1]:
         for request in instance.requests:
@@ -336,7 +329,6 @@ def text_begins_with_blank(study: Study) -> Iterator[Finding]:
     Fix: set `target_delimiter: ""`.
 
     Real: lm-evaluation-harness #2759 (paws-x).
-
     """
     for instance in study.instances[:1]:
         for request in instance.requests:

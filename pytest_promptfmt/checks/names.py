@@ -53,7 +53,6 @@ def unresolved_member(view: FileView) -> Iterator[Finding]:
     Fix: write the name of a task, tag or group.
 
     Real: lm-evaluation-harness #2112 (haerae), #2420 (tmlu).
-
     """
     for member in view.file.unresolved:
         yield Finding(
@@ -91,7 +90,6 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
     Fix: rename one of them.
 
     Real: lm-evaluation-harness #3343 (longbench2), #3394 (mmlu_redux), storycloze_2018.
-
     """
     for duplicate in view.index.duplicates:
         if duplicate.dropped.file is not None and duplicate.dropped.file.path == view.yaml.path:
@@ -151,7 +149,6 @@ def group_metric(view: FileView) -> Iterator[Finding]:
     Fix: name a metric that the members have, and under `filter_list` one of their pipelines.
 
     Real: thirteen registry bugs of lm-evaluation-harness were of this kind or of PF131 and PF132.
-
     """
     written = view.config.get("aggregate_metric_list")
     if view.file.kind != "group" or not written:
@@ -192,7 +189,6 @@ def unselectable_name(view: FileView) -> Iterator[Finding]:
     Fix: use letters, digits, hyphens and underscores.
 
     Real: names with `[…]` of formats that were never quoted in anybody's shell.
-
     """
     name = view.config.get("group" if view.file.kind == "group" else "task")
     if isinstance(name, str) and _UNSELECTABLE.search(name):
@@ -222,7 +218,6 @@ def swapped_letters(study: Study) -> Iterator[Finding]:
     Fix: spell it as the file or folder does, or rename those.
 
     Real: lm-evaluation-harness #3824 (20 DarijaBench tasks).
-
     """
     path = study.task.path
     if path is None:
@@ -266,7 +261,6 @@ def group_remark(view: FileView) -> Iterator[Finding]:
     Fix: as the remark says.
 
     Real: groups written for lm-evaluation-harness before 0.4.4.
-
     """
     if view.file.kind != "group":
         return

@@ -53,7 +53,6 @@ def broken_formula(study: Study) -> Iterator[Finding]:
     Fix: mend the formula; in YAML write it between single quotes, in Python as a raw string.
 
     Real: lm-evaluation-harness #4045 (minerva_math, from 0.4.8 to 0.4.12).
-
     """
     if study.shots == 0:
         return
@@ -105,7 +104,6 @@ def open_bracket(study: Study) -> Iterator[Finding]:
     Fix: close it.
 
     Real: prompts of multilingual benchmarks whose translations lost a bracket.
-
     """
     for instance in study.instances[:1]:
         message = question_message(instance)

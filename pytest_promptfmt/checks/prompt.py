@@ -45,7 +45,6 @@ def repeated_block(study: Study) -> Iterator[Finding]:
     Fix: keep one of them.
 
     Real: instructions that a template and its include both carry.
-
     """
     for instance in study.instances[:1]:
         for prompt in instance.prompts[:1]:
@@ -78,7 +77,6 @@ def full_width_punctuation(study: Study) -> Iterator[Finding]:
     Fix: write the ASCII character.
 
     Real: lm-evaluation-harness #2111 (122 belebele languages).
-
     """
     for template in study.templates:
         text = "".join(template.text.constants)
@@ -115,7 +113,6 @@ def mixed_colons(study: Study) -> Iterator[Finding]:
     Fix: use one of them everywhere.
 
     Real: lm-evaluation-harness #2587 (mgsm_zh, mgsm_ja).
-
     """
     for instance in study.demonstrated[:1]:
         for prompt in instance.prompts[:1]:
@@ -153,7 +150,6 @@ def open_fence(study: Study) -> Iterator[Finding]:
     Fix: close the fence after the column.
 
     Real: lm-evaluation-harness #3092 (humaneval_instruct).
-
     """
     for instance in study.instances[:1]:
         message = question_message(instance)
@@ -187,7 +183,6 @@ def raw_key(study: Study) -> Iterator[Finding]:
     Fix: `{{subject | replace('_', ' ')}}`.
 
     Real: MMLU_IDK of eval-framework 0.15.4.
-
     """
     for instance in study.instances[:1]:
         text = join(constant_spans(instance))
@@ -231,7 +226,6 @@ def reasoning_then_cue(study: Study) -> Iterator[Finding]:
     Fix: end with the beginning of the reasoning, or without a cue.
 
     Real: eval-framework's chain-of-thought tasks that keep the cue of the short ones.
-
     """
     if not study.asks_for_reasoning:
         return
@@ -267,7 +261,6 @@ def abstention(study: Study) -> Iterator[Finding]:
     Fix: quote the choice byte for byte.
 
     Real: the IDK tasks of eval-framework 0.15.4.
-
     """
     for instance in study.instances[:1]:
         choices = [text.strip() for text in continuations(instance)]
@@ -303,7 +296,6 @@ def label_without_colon(study: Study) -> Iterator[Finding]:
     Fix: add the colon.
 
     Real: lm-evaluation-harness #769 (boolq for T5).
-
     """
     for instance in study.instances[:1]:
         message = question_message(instance)
@@ -345,7 +337,6 @@ def no_cue(study: Study) -> Iterator[Finding]:
     Fix: end the prompt with `Answer:` or the like.
 
     Real: HELM #3790 (InfiniteBench).
-
     """
     if study.task.gen_prefix is not None or study.task.output_type == "loglikelihood_rolling":
         return

@@ -38,7 +38,6 @@ def empty_gold(study: Study) -> Iterator[Finding]:
     Fix: name the column with the answer, or use a split that has labels.
 
     Real: test splits without labels, such as those of GLUE.
-
     """
     for trial in trials_of(study).answers:
         if not trial.gold.strip():
@@ -72,7 +71,6 @@ def normalises_to_nothing(study: Study) -> Iterator[Finding]:
     Fix: ignore less.
 
     Real: HELM's quasi-exact match drops articles, and with them the answer A.
-
     """
     for trial, texts in _normalised(trials_of(study)):
         for target, text in texts.items():
@@ -109,7 +107,6 @@ def normalise_alike(study: Study) -> Iterator[Finding]:
     Fix: ignore less, or make the options differ in letters.
 
     Real: options that differ only in signs, such as formulas and operators.
-
     """
     for trial, texts in _normalised(trials_of(study)):
         if _is_ambiguous(texts):
@@ -149,7 +146,6 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
     Fix: make the function expect any answer.
 
     Real: lm-evaluation-harness #3353 (aime: process_results), #1499 (m_truthfulqa: mc2_targets).
-
     """
     trials = trials_of(study)
     if scoring_failure(study) is not None:
@@ -193,7 +189,6 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
     Fix: compare what the filters give with the target as it is written.
 
     Real: lm-evaluation-harness #1216 (social_iqa: labels from 1), #2434 (pawsx: labels swapped).
-
     """
     trials = trials_of(study)
     if scoring_failure(study) is not None:
@@ -245,7 +240,6 @@ def empty_wins(study: Study) -> Iterator[Finding]:
     Fix: let an empty completion score 0.
 
     Real: metrics that look for the completion in the target, where the empty text is in every other one.
-
     """
     trials = trials_of(study)
     if scoring_failure(study) is not None:
@@ -288,7 +282,6 @@ def another_choice_wins(study: Study) -> Iterator[Finding]:
     Fix: compare the option that wins with the gold answer.
 
     Real: metrics that look for the target in the completion, where one option is a part of another.
-
     """
     trials = trials_of(study)
     if scoring_failure(study) is not None:
@@ -347,7 +340,6 @@ def random_fallback(study: Study) -> Iterator[Finding]:
     Fix: give a fixed fallback.
 
     Real: the extraction of MMLU-Pro's own code, which guesses where no pattern matches.
-
     """
     trials = trials_of(study)
     if trials.chain is None or scoring_failure(study) is not None:
@@ -396,7 +388,6 @@ def tie_counts_as_right(study: Study) -> Iterator[Finding]:
     Fix: take the index of the first maximum and compare it with the gold index.
 
     Real: `scores[gold] == max(scores)` in scoring code of several tasks.
-
     """
     trials = trials_of(study)
     for trial in trials.choices:
@@ -440,7 +431,6 @@ def underflow(study: Study) -> Iterator[Finding]:
     Fix: subtract the largest log-likelihood before `exp()`.
 
     Real: the probability mass of eval-framework 0.15.4.
-
     """
     trials = trials_of(study)
     for trial in trials.choices:
@@ -479,7 +469,6 @@ def space_counts_as_length(study: Study) -> Iterator[Finding]:
     Fix: write the choices without the space, and `target_delimiter` with it.
 
     Real: pattern 1 of the eval-framework guide; tasks that were ported from it.
-
     """
     for trial in trials_of(study).choices:
         for name, (with_space, without) in trial.spaced.items():

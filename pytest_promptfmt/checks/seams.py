@@ -43,7 +43,6 @@ def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
     Fix: let the prompt end before the mark, and begin the answers with it.
 
     Real: lm-evaluation-harness #1297, #3336 and PR #4055; lighteval PR #354.
-
     """
     for scored in _each(view):
         if not scored.ids and scored.continuation.strip():
@@ -83,7 +82,6 @@ def token_over_seam(view: ProfileView) -> Iterator[Finding]:
     Fix: let the prompt end with a visible character and the answer begin with a blank.
 
     Real: lm-evaluation-harness PR #63, #1053; TruthfulQA #11; token healing in transformers PR #30081.
-
     """
     tokenizer = view.tokenizer
     if tokenizer is None:
@@ -133,7 +131,6 @@ def blank_before_choice(view: ProfileView) -> Iterator[Finding]:
     Fix: write choices without blanks, and leave the blank to `target_delimiter`, which chat templates drop.
 
     Real: lm-evaluation-harness #2346 (fixed in #2475); the paper Mind the Gap: up to 11 points.
-
     """
     tokenizer = view.tokenizer
     if tokenizer is None:
@@ -192,7 +189,6 @@ def tokens_unlike_demonstrations(view: ProfileView) -> Iterator[Finding]:
     demonstrated answers, show demonstrations as text in one turn with `fewshot_as_turns: false`.
 
     Real: lm-evaluation-harness #2346; lighteval #45 and #159.
-
     """
     tokenizer = view.tokenizer
     if tokenizer is None or not view.scored:
@@ -248,7 +244,6 @@ def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
     Fix: encode prompt and answer together (`split: lm-eval`), or begin the answer with a blank.
 
     Real: lm-evaluation-harness PR #531, #546 (hellaswag 76 % and 58 %); llama.cpp #7094.
-
     """
     tokenizer = view.tokenizer
     if tokenizer is None or view.profile.split != "pairwise" or ends_every_text(tokenizer):

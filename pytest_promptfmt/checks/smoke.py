@@ -59,7 +59,6 @@ def scoring_fails(study: Study) -> Iterator[Finding]:
     Fix: as the exception says; a package that is missing here is only an info.
 
     Real: lm-evaluation-harness #3353 (aime: process_results), and metrics with a key that their function does not take.
-
     """
     failure = scoring_failure(study)
     if failure is not None and not any(missing_function(study)):  # PF104 reports a function that is not there

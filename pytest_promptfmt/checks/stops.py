@@ -36,7 +36,6 @@ def stop_in_prefix(study: Study) -> Iterator[Finding]:
     Fix: choose stop sequences that begin the next question.
 
     Real: the prefix `Answer:` beside the stop `Answer:` in tasks that repeat it after each example.
-
     """
     scoring = study.scoring
     prefix = scoring.task.gen_prefix
@@ -87,7 +86,6 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
     Fix: take the label that begins a question, byte for byte, or a line break.
 
     Real: lm-evaluation-harness #2945 (mmlu_pro).
-
     """
     stops = study.scoring.stops
     texts = [stop for stop in stops if isinstance(stop, str) and stop]

@@ -46,7 +46,6 @@ def markup_not_rendered(study: Study) -> Iterator[Finding]:
     Fix: write one template that gives the list: `"{{[answerA, answerB]}}"`.
 
     Real: lm-evaluation-harness #1909 (social_iqa).
-
     """
     task = study.written
     places: list[tuple[Keys, Any]] = [
@@ -93,7 +92,6 @@ def python_braces(study: Study) -> Iterator[Finding]:
     Fix: write `{{name}}`.
 
     Real: lm-evaluation-harness #3944 (35 AfriXNLI tasks), #1587.
-
     """
     columns = set(study.docs.columns) if study.docs is not None and study.has_real_docs else set()
     for template in study.templates:
@@ -127,7 +125,6 @@ def quoted_name(study: Study) -> Iterator[Finding]:
     Fix: remove the quotes.
 
     Real: 36 xlsum tasks of lm-evaluation-harness 0.4.13.
-
     """
     columns = set(study.docs.columns) if study.docs is not None else set()
     for template in study.templates:
@@ -159,7 +156,6 @@ def constant_field(study: Study) -> Iterator[Finding]:
     Fix: write the name of a column.
 
     Real: lm-evaluation-harness #3567 (80 masakhanews tasks), #2434 (catcola).
-
     """
     if not study.has_real_docs or study.docs is None:
         return
@@ -199,7 +195,6 @@ def constant_prompt(study: Study) -> Iterator[Finding]:
     Fix: print the columns of the question with `{{name}}`.
 
     Real: lm-evaluation-harness #3944; xlsum in its 0.4.13.
-
     """
     if study.is_multimodal or study.task.output_type not in ("generate_until", "multiple_choice"):
         return
@@ -249,7 +244,6 @@ def literal_line_break(study: Study) -> Iterator[Finding]:
     Fix: use double quotes, or a block scalar with real line breaks.
 
     Real: lm-evaluation-harness #3273 (34 LongBench tasks), #3102; 189 tasks of its 0.4.13.
-
     """
     places = [
         (template.keys, constant)
@@ -307,7 +301,6 @@ def control_character(study: Study) -> Iterator[Finding]:
     Fix: use single quotes, or two backslashes.
 
     Real: lm-evaluation-harness #1305 (nq_open).
-
     """
     for keys, text in study.strings:
         found = _CONTROL.search(text)
@@ -339,7 +332,6 @@ def python_string(study: Study) -> Iterator[Finding]:
     Fix: remove the r and the inner quotes; in YAML single quotes keep backslashes.
 
     Real: lm-evaluation-harness #2238.
-
     """
     for keys, text in study.strings:
         if any("regex" in str(key) for key in keys[-3:]) and text[:1] in "rR" and _RAW_STRING.match(text):
@@ -368,7 +360,6 @@ def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
     Fix: name a column, or write a template.
 
     Real: lm-evaluation-harness #3718 (headqa).
-
     """
     query = study.config.get("doc_to_decontamination_query")
     if not isinstance(query, str) or not study.has_real_docs or study.docs is None or not query:

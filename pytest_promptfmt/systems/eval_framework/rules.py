@@ -49,7 +49,6 @@ def demonstration_unlike_candidate(study: Study) -> Iterator[Finding]:
     Fix: return the same text as the candidate, space included, or leave the hook out: the default is the ground truth.
 
     Real: the guide of eval-framework, "Few-shot Examples" and "Science Quiz".
-
     """
     found = _class_of(study)
     if found is None:
@@ -98,7 +97,6 @@ def demonstration_without_cue(study: Study) -> Iterator[Finding]:
     Fix: return cue and answer from `_get_fewshot_target_text`; keep the cue out of the question.
 
     Real: GSM8KBPB in eval-framework, where `Answer:Answer:` was found and fixed.
-
     """
     found = _class_of(study)
     if found is None:
@@ -152,7 +150,6 @@ def hook_changes_doc(study: Study) -> Iterator[Finding]:
     Fix: make a copy before changing it.
 
     Real: shots in eval-framework are the rows themselves, not copies.
-
     """
     found = _class_of(study)
     if found is None or found.kind != "hooks" or not study.real_docs:
@@ -208,7 +205,6 @@ def no_revision_lock_file(study: Study) -> Iterator[Finding]:
     Fix: `REVISION_LOCKFILE = None`, or the path of a lock file that pins the data set.
 
     Real: every template of the guide of eval-framework.
-
     """
     found = _class_of(study)
     if found is None:
@@ -248,7 +244,6 @@ def probability_mass_of_text(study: Study) -> Iterator[Finding]:
     Fix: return a list with the text in it; give `_get_fewshot_target_text`, which is one text.
 
     Real: the guide of eval-framework recommends the two together.
-
     """
     found = _class_of(study)
     used = [name for name in _metrics(found) if name in _MASS]
@@ -287,7 +282,6 @@ def no_abstention_candidate(study: Study) -> Iterator[Finding]:
     Fix: add the abstention as last candidate, or use another metric.
 
     Real: rows 1 and 2 of the metrics' own arithmetic in eval-framework 0.15.4.
-
     """
     found = _class_of(study)
     used = [name for name in _metrics(found) if name in _ABSTAINING]
@@ -331,7 +325,6 @@ def abstention_quoted_otherwise(study: Study) -> Iterator[Finding]:
     Fix: quote the candidate byte for byte.
 
     Real: pattern 4 of the guide of eval-framework, and its tasks GPQA_IDK and ARC_IDK.
-
     """
     found = _class_of(study)
     if found is None:
@@ -373,7 +366,6 @@ def unscored_metric(study: Study) -> Iterator[Finding]:
     Fix: ignore it where the metric is your own; its scores are left out here.
 
     Real: metrics that run code or ask a judge.
-
     """
     found = _class_of(study)
     if found is None:

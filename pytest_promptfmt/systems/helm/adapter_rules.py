@@ -46,7 +46,6 @@ def helm_labels_run_out(study: Study) -> Iterator[Finding]:
     Fix: give labels as reference_prefix_characters.
 
     Real: HELM 0.5.16 with eleven references and `1) `, or twenty-eight and `A. `.
-
     """
     file = _joint(study)
     if file is None or file.spec.reference_prefix_characters:
@@ -88,7 +87,6 @@ def helm_prefix_replaced(study: Study) -> Iterator[Finding]:
     Fix: leave words out of the prefix; its first letter or digit must be the label, and appear once.
 
     Real: HELM #2809 (other reference prefixes).
-
     """
     file = _joint(study)
     if file is None:
@@ -126,7 +124,6 @@ def helm_stop_dropped(study: Study) -> Iterator[Finding]:
     Fix: set max_tokens to 1, or give an output_mapping_pattern that finds the label.
 
     Real: HELM 0.5.16, MultipleChoiceJointAdapter.
-
     """
     file = file_of(study)
     if file is None:
@@ -163,7 +160,6 @@ def helm_gold_normalised_away(study: Study) -> Iterator[Finding]:
     Fix: write answers that have a word or a number that is left, or score by exact_match alone.
 
     Real: HELM 0.5.16: quasi_prefix_exact_match of `A` and `Berlin` is 1.
-
     """
     file = file_of(study)
     if file is None or not any("quasi" in name or name.startswith("f1") for name in file.metrics):
@@ -218,7 +214,6 @@ def helm_question_cut(study: Study) -> Iterator[Finding]:
     Fix: shorten the instance, lower max_tokens, or use a model with a larger window.
 
     Real: HELM 0.5.16, in-context learning adapter.
-
     """
     if file_of(study) is None:
         return
@@ -254,7 +249,6 @@ def helm_scored_tail(study: Study) -> Iterator[Finding]:
     Fix: set output_prefix to text that ends with a space, and output_suffix and global_suffix to nothing.
 
     Real: HELM 0.5.16 with its own defaults, `Output: ` and `\n`: off by one token.
-
     """
     file = file_of(study)
     if file is None or not file.spec.is_separate:
@@ -297,7 +291,6 @@ def helm_labels_never_map(study: Study) -> Iterator[Finding]:
     Fix: ask with the method generation, or tag one reference as correct.
 
     Real: HELM 0.5.16, MultipleChoiceJointAdapter and compute_reference_metrics.
-
     """
     file = _joint(study)
     if file is None or not file.spec.multi_label:
@@ -331,7 +324,6 @@ def helm_prefix_unused(study: Study) -> Iterator[Finding]:
     Fix: leave it out.
 
     Real: a format for data providers whose example is not multiple choice and has a reference_prefix.
-
     """
     file = file_of(study)
     if file is None or file.spec.is_joint or file.spec.method == "ranking_binary":

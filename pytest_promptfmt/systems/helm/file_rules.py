@@ -48,7 +48,6 @@ def helm_unknown_key(study: Study) -> Iterator[Finding]:
     Fix: write HELM's name.
 
     Real: a format for data providers that was made after HELM's (instance_prefixw, ouput_format).
-
     """
     file = file_of(study)
     if file is None:
@@ -87,7 +86,6 @@ def helm_not_json(study: Study) -> Iterator[Finding]:
     Fix: remove them.
 
     Real: a format for data providers whose specification is written with comments.
-
     """
     file = file_of(study)
     if file is None or file.whole is None:
@@ -120,7 +118,6 @@ def helm_method_inferred(study: Study) -> Iterator[Finding]:
     Fix: write the method.
 
     Real: HELM's AdapterFactory: "Invalid adaptation method".
-
     """
     file = file_of(study)
     if file is not None and file.read.method_is_inferred:
@@ -156,7 +153,6 @@ def helm_splits(study: Study) -> Iterator[Finding]:
     Fix: mark the shots, or lower max_train_instances.
 
     Real: HELM warns "only 0 training instances, wanted 5" and continues without.
-
     """
     file = file_of(study)
     if file is None or not file.has_states:
@@ -217,7 +213,6 @@ def helm_nested_result(study: Study) -> Iterator[Finding]:
     Fix: move it beside `request`.
 
     Real: a format for data providers that was made after HELM's.
-
     """
     file = file_of(study)
     if file is not None and file.first.has_nested_results:
