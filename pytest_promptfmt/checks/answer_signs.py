@@ -75,7 +75,6 @@ def betrayed_gold(study: Study) -> Iterator[Finding]:
         yield Finding(
             message=f"of all choices only the right one {sign}, in every doc",
             saw=told[0][0],
-            do="treat all choices alike",
             keys=("doc_to_choice",),
             doc=0,
         )
@@ -155,6 +154,5 @@ def same_gold_position(study: Study) -> Iterator[Finding]:
         yield Finding(
             message="all demonstrations have the same answer",
             saw=answers[0],
-            do="choose demonstrations with different answers",
             keys=("fewshot_config",),
         )

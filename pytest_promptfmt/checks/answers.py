@@ -113,7 +113,6 @@ def padded_target(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="the gold answer begins or ends with white space",
                 saw=target,
-                do="strip it: {{answer.strip()}}",
                 keys=("doc_to_target",),
                 doc=instance.index,
                 severity=None if target[0].isspace() and is_exact else Severity.WARNING,
@@ -189,7 +188,6 @@ def blank_choice(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="a choice without any visible character",
                 saw=str(choices),
-                do="drop missing choices in doc_to_choice or process_docs",
                 keys=("doc_to_choice",),
                 doc=instance.index,
             )
@@ -222,7 +220,6 @@ def same_choices(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="two choices are the same" if same else "two choices differ only in case or white space",
                 saw=str(choices),
-                do="mend the data, or drop such docs in process_docs",
                 keys=("doc_to_choice",),
                 doc=instance.index,
                 severity=None if same else Severity.WARNING,
@@ -261,7 +258,6 @@ def letters_shown(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="the options are listed with letters, and their texts are scored",
                 saw=f"{next(iter(listed))}. {choices[0]}, scored {choices[0]!r}",
-                do="score the letters, or leave them out of the prompt",
                 keys=("doc_to_choice",),
                 doc=instance.index,
             )
@@ -346,7 +342,6 @@ def more_answers_are_right(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="one choice counts as right, and the doc marks several",
                 saw=f"{marked} for {choices!r}",
-                do="give the indices of all right choices, or score by process_results",
                 keys=("doc_to_target",),
                 doc=instance.index,
             )

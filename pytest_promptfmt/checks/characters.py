@@ -36,7 +36,7 @@ def carriage_return(study: Study) -> Iterator[Finding]:
           promptfmt:
             docs: [{question: "Which metal\nrusts?", choices: [iron, gold], answer: 0}]
 
-    Fix: replace `\r\n` in `process_docs`.
+    Fix: replace carriage returns in `process_docs`.
 
     Real: betalgo/openai #145 (64 and 68 tokens); google/dotprompt PR #256.
     """
@@ -48,7 +48,6 @@ def carriage_return(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message="the prompt has a carriage return",
                     saw=prompt.text[max(0, at - 20) : at + 10],
-                    do="replace carriage returns in process_docs",
                     keys=span.origin.keys if span is not None else (),
                     doc=instance.index,
                     field=span.origin.field if span is not None else None,
@@ -136,7 +135,6 @@ def look_alike_letters(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message=f"a label with {unicodedata.name(letter).title()} among Latin ones",
                 saw=", ".join(labels),
-                do="type the letters again with one keyboard layout",
                 keys=("doc_to_choice",),
                 doc=instance.index,
             )

@@ -41,7 +41,6 @@ def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
         if where == "content" or _has_tools(loaded):
             yield Finding(
                 message=f"the chat template writes HTML entities into {where}",
-                do="take |safe and |e out of the template",
                 position=loaded.place_of("|safe", "| safe", "|e", "| e", "escape"),
             )
 
@@ -116,7 +115,6 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
         yield Finding(
             message="the chat template prints the indentation of its own file",
             saw=facts.indentation,
-            do="write {{- and {%-, or join the lines of the file",
             position=loaded.place_of("\n    {{ ", "\n    <"),
         )
 
@@ -147,7 +145,6 @@ def carriage_return_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
     if facts is not None and facts.has_carriage_return:
         yield Finding(
             message="the chat template has the line ends of Windows, which not every engine reads alike",
-            do="save the file with line feeds only",
             position=loaded.place(1),
         )
 
@@ -209,7 +206,7 @@ def none_and_parts(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: mine.jinja
         {% for m in messages %}<|{{ m.role }}|>{{ '' + m.content }}<|end|>{% endfor %}
 
-    Fix: send text, or a template that looks at what it is given.
+    Fix: send contents as text, or use a template that checks what it is given.
 
     Real: transformers PR #45422, vllm PR #54368, minijinja #911.
     """
@@ -220,7 +217,6 @@ def none_and_parts(loaded: LoadedProfile) -> Iterator[Finding]:
         if shown == "as Python":
             yield Finding(
                 message=f"the chat template prints {what} in Python's notation",
-                do="send contents as text",
                 position=loaded.place(),
             )
 

@@ -99,7 +99,6 @@ def turns_refused(view: ProfileView) -> Iterator[Finding]:
     yield Finding(
         message="the chat template refuses the turns of this task",
         saw=str(cause)[:_SAID],
-        do="show demonstrations as text in one turn (fewshot_as_turns: false), or give each an answer",
         keys=("fewshot_config",) if view.study.shots else ("doc_to_text",),
     )
 
@@ -123,7 +122,7 @@ def white_space_stripped(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         doc_to_text: "    return {{question}}\n    return"
 
-    Fix: begin the message with a visible character, such as a fence of code.
+    Fix: begin and end messages with a visible character.
 
     Real: llama.cpp tests its templates with padded messages for this reason; vllm #20717.
     """
@@ -144,7 +143,6 @@ def white_space_stripped(view: ProfileView) -> Iterator[Finding]:
                 if is_code
                 else "the chat template strips white space at the ends of messages",
                 saw=text[:_SAID] if is_code or text[0].isspace() else text[-_SAID // 2 :],
-                do="begin and end messages with a visible character",
                 keys=_key_of(message.content if text[0].isspace() else message.content[::-1]),
                 doc=instance.index,
                 severity=None if is_code else Severity.INFO,
@@ -291,7 +289,6 @@ def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
                 yield Finding(
                     message="the chat template cuts the reasoning out of the demonstrations",
                     saw=message.text[:_SAID],
-                    do="write the reasoning without <think> marks, or show demonstrations as text in one turn",
                     keys=_key_of(message.content),
                     doc=instance.index,
                 )

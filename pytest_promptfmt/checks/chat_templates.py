@@ -35,7 +35,7 @@ def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
 
-    Fix: give the profile a `system_instruction`, or know that the text is there.
+    Fix: give the profile a `system_instruction`.
 
     Real: aprender #3990, lmdeploy PR #3475, LlamaFactory PR #10772.
     """
@@ -44,7 +44,6 @@ def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
         yield Finding(
             message="the chat template writes a system text of its own when none is given",
             saw=facts.default_system[:_SAID],
-            do="give the profile a system_instruction of its own, or know that this text is in every prompt",
             position=loaded.place_of(re.split(r"[.!?,]", facts.default_system)[0][:30]),
         )
 
@@ -115,7 +114,7 @@ def reasoning_cut_from_history(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
 
-    Fix: nothing, unless demonstrations are to reason; then write their reasoning as plain text.
+    Fix: write reasoning that has to be seen without these marks.
 
     Real: ollama #10448, verl #6854, prime-rl #1334.
     """
@@ -123,7 +122,6 @@ def reasoning_cut_from_history(loaded: LoadedProfile) -> Iterator[Finding]:
     if facts is not None and not facts.keeps_think:
         yield Finding(
             message="the chat template cuts <think>…</think> out of earlier answers",
-            do="write the reasoning of demonstrations without these marks, if it is to be seen",
             position=loaded.place_of("</think>"),
         )
 
@@ -199,7 +197,7 @@ def history_rewritten(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
 
-    Fix: nothing, where the template is the model's own; else look for `loop.last` in it.
+    Fix: look in the template for what it does to the last turn only (`loop.last`).
 
     Real: verifiers PR #476, ART #726.
     """
@@ -207,7 +205,6 @@ def history_rewritten(loaded: LoadedProfile) -> Iterator[Finding]:
     if facts is not None and not facts.keeps_prefix:
         yield Finding(
             message="the chat template rewrites earlier turns once the conversation goes on",
-            do="look for what the template does to the last turn only",
             position=loaded.place_of("loop.last"),
         )
 
@@ -229,7 +226,7 @@ def answer_not_closed(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
 
-    Fix: nothing, where the template is the model's own; else close answers with the end token.
+    Fix: close answers with the end token in the template.
 
     Real: axolotl PR #2710, #1608; TRL PR #6044.
     """
@@ -238,6 +235,5 @@ def answer_not_closed(loaded: LoadedProfile) -> Iterator[Finding]:
         yield Finding(
             message="no token says that a finished answer is over",
             saw=facts.answer_end,
-            do="know that only the next turn ends an answer",
             position=loaded.place(),
         )

@@ -59,7 +59,6 @@ def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
         yield Finding(
             message=f"{'the' if are_all else 'some'} control marks of the template are plain text for the tokenizer",
             saw=f"{plain[0]} is {count} tokens" + (f"; so are {', '.join(plain[1:4])}" if plain[1:] else ""),
-            do="take the chat template and the tokenizer from the same model",
             position=loaded.place_of(plain[0]),
             severity=None if are_all else Severity.INFO,
         )
@@ -135,7 +134,6 @@ def bos_missing(loaded: LoadedProfile) -> Iterator[Finding]:
         yield Finding(
             message="the tokenizer puts BOS before every text, and the chat template writes none",
             saw=_prompt(loaded)[:40],
-            do="begin the template with {{ bos_token }}, if the model's own does",
             position=loaded.place(1),
         )
 
@@ -166,7 +164,6 @@ def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
         yield Finding(
             message="the tokenizer ends every text with a token of its own, which is scored instead of the answer",
             saw=shown_tokens(tokenizer, tokenizer.ids("red")),
-            do="give the profile split: pairwise",
             position=profile.origin,
         )
 
@@ -186,7 +183,7 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: promptfmt.yaml
         profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2"}}
 
-    Fix: lay tasks out for such models without line breaks, or leave them out.
+    Fix: normalize these characters first, or leave such models out.
 
     Real: transformers #6150 (T5 drops line breaks); sentencepiece #208; llama.cpp #6980.
     """
@@ -198,7 +195,6 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
             yield Finding(
                 message=f"the tokenizer does not keep {what}",
                 saw=f"{text} and {same} are the same tokens",
-                do="know that the model cannot see them",
                 position=loaded.profile.origin,
                 severity=severity,
             )
@@ -234,8 +230,7 @@ def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
          "model": {"type": "BPE", "unk_token": "<unk>", "merges": ["▁ A"],
                    "vocab": {"<unk>": 0, "▁": 1, "A": 2, "▁A": 3}}}
 
-    Fix: nothing, where the model runs with transformers; else compare the tokens of the engine with those in the
-    snapshots.
+    Fix: compare the tokens of an engine that reads the file with those in the snapshots.
 
     Real: transformers #45488, #45701; the files of Llama 2 and Phi-3 mini.
     """
@@ -248,7 +243,6 @@ def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
         message="engines that read tokenizer.json by itself see other tokens than AutoTokenizer",
         saw=f'"{text}" is {shown_tokens(tokenizer, tokenizer.ids(text))}, and by the file alone '
         f"{shown_tokens(tokenizer, tokenizer.raw_ids[text])}" + (f"; so with {count - 1} more texts" * (count > 1)),
-        do="compare the tokens of such an engine with those in the snapshots",
         position=loaded.profile.origin,
     )
 

@@ -55,7 +55,6 @@ def labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
             yield Finding(
                 message="labels have different numbers of tokens",
                 saw=", ".join(_tokens(tokenizer, scored) for scored in choices[:_TOKENS]),
-                do="use labels that are one token each",
                 keys=("doc_to_choice",),
                 doc=choices[0].instance.index,
                 severity=Severity.INFO if has_digits or tokenizer.is_archetype else None,
@@ -82,8 +81,7 @@ def same_first_token(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         doc_to_choice: [A, B, C]
 
-    Fix: put the bracket into the prompt's end only where the tokenizer does not melt it with the letter, else use bare
-    letters.
+    Fix: use bare letters, or labels whose first tokens differ.
 
     Real: EuroEval turns log-probabilities off for such labels; lighteval #355.
     """
@@ -96,7 +94,6 @@ def same_first_token(view: ProfileView) -> Iterator[Finding]:
             yield Finding(
                 message="labels begin with the same token",
                 saw=", ".join(_tokens(tokenizer, scored) for scored in choices[:_TOKENS]),
-                do="know that the first token alone does not tell these answers apart",
                 keys=("doc_to_choice",),
                 doc=choices[0].instance.index,
             )
@@ -140,7 +137,6 @@ def choice_begins_another(view: ProfileView) -> Iterator[Finding]:
                 yield Finding(
                     message="the tokens of a choice are the first tokens of another, which can never win by likelihood",
                     saw=f"{short.continuation} | {long.continuation}",
-                    do="score letters instead of texts, or end every choice with the same mark",
                     keys=("doc_to_choice",),
                     doc=short.instance.index,
                     severity=Severity.INFO if is_normed else None,
@@ -179,7 +175,6 @@ def choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
                 yield Finding(
                     message="two choices are the same tokens",
                     saw=f"{one.continuation} | {other.continuation}",
-                    do="word the choices otherwise, or leave such models out",
                     keys=("doc_to_choice",),
                     doc=one.instance.index,
                 )
@@ -285,7 +280,6 @@ def spelled_in_bytes(view: ProfileView) -> Iterator[Finding]:
             if share > 0.5
             else "an answer holds single bytes",
             saw=f"{scored.continuation[:24]}: {_tokens(tokenizer, scored)}",
-            do="score letters instead of texts for such models",
             keys=("doc_to_choice",) if view.study.config.get("doc_to_choice") is not None else ("doc_to_target",),
             doc=scored.instance.index,
             severity=None if share > 0.5 and not tokenizer.is_archetype else Severity.INFO,

@@ -54,7 +54,6 @@ def repeated_key(view: FileView) -> Iterator[Finding]:
             yield Finding(
                 message="a key is written twice, and the later one wins",
                 saw=str(key),
-                do="remove one of them",
                 position=position,
             )
 
@@ -85,7 +84,6 @@ def not_text(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message=f"YAML reads this choice as {type(choice).__name__}, not as text",
                 saw=str(choice),
-                do="put it in quotes",
                 keys=("doc_to_choice", number),
             )
 
@@ -113,7 +111,6 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
         yield Finding(
             message=f"the format replaces {overwritten.key}, which the task writes out",
             saw=str(overwritten.written),
-            do="remove the key, or set it inside the format",
             keys=(overwritten.key,),
             position=overwritten.position,
         )
@@ -202,7 +199,6 @@ def unseen_suffix(view: FileView) -> Iterator[Finding]:
         yield Finding(
             message="lm-eval finds no task in a file that ends in .yml",
             saw=view.path.name,
-            do="rename it to .yaml",
         )
 
 
@@ -219,7 +215,7 @@ def unused_generation_arguments(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         generation_kwargs: {max_gen_toks: 32}
 
-    Fix: remove them, or set the output type.
+    Fix: remove them, or set `output_type: generate_until`.
 
     Real: several multiple-choice tasks of lm-evaluation-harness 0.4.13.
     """
@@ -227,7 +223,6 @@ def unused_generation_arguments(study: Study) -> Iterator[Finding]:
         yield Finding(
             message="generation_kwargs have no effect: the task does not generate",
             saw=str(dict(study.task.generation_kwargs)),
-            do="remove them, or set output_type: generate_until",
             keys=("generation_kwargs",),
         )
 
@@ -294,6 +289,5 @@ def overruled_by_prompt(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message=f"use_prompt replaces {key}, which the task writes out",
                 saw=str(written),
-                do="remove one of them",
                 keys=(key,),
             )

@@ -126,7 +126,6 @@ def unused_column(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="a column of long texts appears nowhere in the prompt",
                 saw=f"{name}: {values[0]}",
-                do="print the column, or ignore this rule with the reason why it is not needed",
                 keys=("doc_to_text",),
                 field=name,
                 doc=0,
@@ -151,7 +150,7 @@ def text_dropped(study: Study) -> Iterator[Finding]:
           promptfmt:
             docs: [{question: "What is benzo[B]imidazole, in one word?", choices: [salt, base], answer: 1}]
 
-    Fix: clean only what the data set needs.
+    Fix: clean only what this data set needs.
 
     Real: lm-evaluation-harness #3691, #3735 (gpqa).
     """
@@ -166,7 +165,6 @@ def text_dropped(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message="a text of the data has lost its brackets and what stood in them",
                     saw=f"{full[:50]} became {cut[:40]}",
-                    do="clean only what this data set needs",
                     keys=("doc_to_text",),
                     doc=instance.index,
                     field=name,

@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -78,6 +79,12 @@ def documentation_of(check: Check) -> Documentation:
 def _with_included(example: str, check: Check) -> str:
     folder = Path(inspect.getfile(check.rule)).parent
     return _INCLUDE.sub(lambda found: (folder / found[1]).read_text("utf-8"), example)
+
+
+@cache
+def remedy_of(check: Check) -> str:
+    """Return what a finding of the rule says to do where the rule says nothing else: its `Fix`, as one plain line."""
+    return " ".join(documentation_of(check).fix.replace("`", "").split()).removesuffix(".")
 
 
 def write_example(example: str, folder: Path) -> tuple[Path, ...]:

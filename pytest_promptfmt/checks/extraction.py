@@ -54,6 +54,5 @@ def exact_match_keeps_blank(study: Study) -> Iterator[Finding]:
     yield Finding(
         message="exact_match compares completions with their leading blank",
         saw=f"{text[-20:]}{task.target_delimiter}…",
-        do="add a filter remove_whitespace before take_first",
         keys=("filter_list",) if task.filter_list else ("metric_list",),
     )

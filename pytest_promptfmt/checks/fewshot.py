@@ -73,7 +73,6 @@ def ignored_indices(study: Study) -> Iterator[Finding]:
         yield Finding(
             message="fewshot_indices are accepted and never looked at",
             saw=str(written["fewshot_indices"]),
-            do="use sampler: first_n, or inline samples",
             keys=("fewshot_config", "fewshot_indices"),
         )
 
@@ -104,7 +103,6 @@ def demonstrations_from_test(study: Study) -> Iterator[Finding]:
         yield Finding(
             message="demonstrations come from the test split, the evaluated doc among them",
             saw=f"split {data.test_split!r}",
-            do="name a fewshot_split, or write samples",
             keys=("num_fewshot",) if task.num_fewshot else ("test_split",),
             severity=None if (task.num_fewshot or 0) > 0 else Severity.INFO,
         )
@@ -148,7 +146,6 @@ def one_more_drawn(study: Study) -> Iterator[Finding]:
     if leaves_evaluated_doc_out(task) and task.dataset.test_split is None and task.num_fewshot != 0:
         yield Finding(
             message="one demonstration more is drawn and one dropped, because neither split has a name",
-            do="name a fewshot_split",
             keys=("num_fewshot",) if task.num_fewshot else ("validation_split",),
         )
 
@@ -190,7 +187,6 @@ def own_demonstration(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message="a doc is among its own demonstrations",
                     saw=asked.text[-60:],
-                    do="draw demonstrations from another split",
                     keys=("fewshot_split",),
                     doc=instance.index,
                 )
@@ -289,7 +285,6 @@ def unlike_question(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="demonstrations end with another cue than the question",
                 saw=f"{other!r} in a demonstration, {cue!r} in the question",
-                do="lay demonstrations out as the question",
                 keys=("fewshot_config", "doc_to_text"),
                 doc=instance.index,
             )

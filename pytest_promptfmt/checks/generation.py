@@ -91,7 +91,6 @@ def literal_stop(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="a stop sequence with a backslash and a letter instead of a line break",
                 saw=stop,
-                do="use double quotes",
                 keys=(*_UNTIL, number),
             )
 
@@ -138,7 +137,6 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message=f"a stop sequence stands inside the answer {kind}",
                     saw=f"{stop!r} in {hit[1][max(0, at - 30) : at + 20]}",
-                    do="choose stops that begin the next question",
                     keys=(*_UNTIL, number),
                     doc=hit[0],
                 )
@@ -178,7 +176,6 @@ def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="the task asks for reasoning, and a stop sequence ends it at the first sentence or line",
                 saw=stop,
-                do="choose stops that begin the next question",
                 keys=(*_UNTIL, number),
                 severity=Severity.WARNING if stop == "\n" else None,
             )
@@ -249,7 +246,6 @@ def shadowed_stop(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="a stop sequence that can never fire: another one is a part of it",
                 saw=f"{stop!r} holds {shadow!r}",
-                do="keep one of the two",
                 keys=(*_UNTIL, number),
             )
             return
@@ -271,7 +267,7 @@ def no_budget(study: Study) -> Iterator[Finding]:
         description: "Think step by step. "
         generation_kwargs: {until: ["Question:"], max_gen_toks: 1024}
 
-    Fix: set `max_gen_toks`.
+    Fix: set `generation_kwargs.max_gen_toks`.
 
     Real: four bugs of lm-evaluation-harness were a missing or misnamed budget.
     """
@@ -279,7 +275,6 @@ def no_budget(study: Study) -> Iterator[Finding]:
     if study.asks_for_reasoning and not any("max" in str(key) for key in kwargs):
         yield Finding(
             message="the task asks for reasoning within the default of 256 tokens",
-            do="set generation_kwargs.max_gen_toks",
             keys=("generation_kwargs",),
         )
 
@@ -346,7 +341,6 @@ def prefix_ends_with_blank(study: Study) -> Iterator[Finding]:
         yield Finding(
             message="gen_prefix ends with a blank",
             saw=prefix[-30:],
-            do="end it with the last visible character",
             keys=("gen_prefix",),
         )
 

@@ -78,7 +78,6 @@ def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
         yield Finding(
             message="an ignored code that matches no finding",
             saw=code,
-            do="remove the ignore",
             keys=(*_IGNORE, code),
         )
 

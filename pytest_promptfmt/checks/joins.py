@@ -173,7 +173,7 @@ def glued_text(study: Study) -> Iterator[Finding]:
     Silent example:
         doc_to_text: "Answer the question with one word.\n{{question}}\nAnswer:"
 
-    Fix: put the line break or blank into the template.
+    Fix: put a line break or a space between them.
 
     Real: eval-framework #195 (naturalqs), HELM #3790 (InfiniteBench).
     """
@@ -187,7 +187,6 @@ def glued_text(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message="text and a column stand against each other without a blank",
                     saw=f"{before.text[-24:]}{after.text[:24]}",
-                    do="put a line break or a blank between them",
                     keys=after.origin.keys or ("doc_to_text",),
                     field=after.origin.field or before.origin.field,
                     doc=instance.index,
@@ -236,7 +235,6 @@ def many_line_breaks(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message="two blank lines stand where two parts of the prompt meet",
                     saw=prompt.text[max(0, found.start() - 16) : found.end() + 16],
-                    do="keep line breaks at one side of the join",
                     keys=last.origin.keys or ("doc_to_text",),
                     doc=instance.index,
                     span=found.span(),
@@ -268,7 +266,6 @@ def leading_line_break(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message="the prompt begins with white space",
                     saw=text[:24],
-                    do="begin the template with a visible character",
                     keys=prompt.spans[0].origin.keys or ("doc_to_text",),
                     doc=instance.index,
                     span=(0, len(text) - len(text.lstrip())),
@@ -290,7 +287,7 @@ def glued_choice(study: Study) -> Iterator[Finding]:
         doc_to_text: "Question: {{question}}\nAnswer:\n"
         target_delimiter: ""
 
-    Fix: remove `target_delimiter`, or end the question with white space.
+    Fix: set `target_delimiter`, or end `doc_to_text` with whitespace.
 
     Real: lm-evaluation-harness #508 and #1297 are about what stands at this seam.
     """
@@ -304,7 +301,6 @@ def glued_choice(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message="the choices follow the question without a delimiter",
                     saw=f"{context[-24:]}{continuation[:16]}",
-                    do="set target_delimiter, or end doc_to_text with white space",
                     keys=("target_delimiter",),
                     doc=instance.index,
                 )
@@ -339,7 +335,6 @@ def text_begins_with_blank(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message="nothing comes before the scored text, and it begins with a blank",
                     saw=text[:24],
-                    do='set target_delimiter: ""',
                     keys=("target_delimiter",) if "target_delimiter" in study.task.config else ("doc_to_text",),
                     doc=instance.index,
                 )

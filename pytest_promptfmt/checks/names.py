@@ -196,7 +196,6 @@ def unselectable_name(view: FileView) -> Iterator[Finding]:
         yield Finding(
             message="a name that cannot be selected on the command line",
             saw=name,
-            do="use letters, digits, hyphens and underscores",
             position=view.yaml.locate((key,)),
         )
 

@@ -64,7 +64,6 @@ def broken_formula(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message=problem[0],
                     saw=text[max(0, problem[1] - _SHOWN) : problem[1] + _SHOWN],
-                    do="mend the formula; in YAML write it between single quotes, in Python as a raw string",
                     keys=("fewshot_config", "samples") if study.task.fewshot.samples is not None else ("doc_to_text",),
                     doc=instance.index,
                 )
@@ -115,7 +114,6 @@ def open_bracket(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="a bracket is opened and never closed",
                 saw=constant[max(0, place - _SHOWN) : place + _SHOWN].replace(_COLUMN, "…"),
-                do="close it",
                 keys=("doc_to_text",),
                 doc=instance.index,
             )

@@ -54,7 +54,6 @@ def repeated_block(study: Study) -> Iterator[Finding]:
                     yield Finding(
                         message="the same paragraph stands twice in a row",
                         saw=before,
-                        do="keep one of them",
                         keys=("doc_to_text",),
                         doc=instance.index,
                     )
@@ -86,7 +85,6 @@ def full_width_punctuation(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message=f"a {name} after a Latin word",
                 saw=text[max(0, found.start() - 10) : found.end() + 10],
-                do="write the ASCII character",
                 keys=template.keys,
             )
 
@@ -126,7 +124,6 @@ def mixed_colons(study: Study) -> Iterator[Finding]:
                     yield Finding(
                         message="the same label stands with two kinds of colon",
                         saw=f"{label}: and {label}：",
-                        do="use one of them everywhere",
                         keys=("doc_to_text",),
                         doc=instance.index,
                     )
@@ -161,7 +158,6 @@ def open_fence(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="a code fence is opened and never closed",
                 saw=message.text[message.text.rfind("```") :][:60],
-                do="close the fence after the column",
                 keys=("doc_to_text",),
                 doc=instance.index,
             )
@@ -235,7 +231,6 @@ def reasoning_then_cue(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="the prompt asks for reasoning and ends with a cue for the answer",
                 saw=text[-40:],
-                do="end with the beginning of the reasoning, or without a cue",
                 keys=("doc_to_text",),
                 doc=instance.index,
             )
@@ -272,7 +267,6 @@ def abstention(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message="the prompt quotes an answer that differs a little from the choice",
                     saw=f"{quoted!r} is quoted, {near[0]!r} is scored",
-                    do="quote the choice byte for byte",
                     keys=("doc_to_text",),
                     doc=instance.index,
                 )
@@ -312,7 +306,6 @@ def label_without_colon(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message="a label lacks the colon that another label has",
                     saw=f"{text[-20:]}…",
-                    do="add the colon",
                     keys=("doc_to_text",),
                     field=name,
                     doc=instance.index,
@@ -352,7 +345,6 @@ def no_cue(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="the prompt ends with the last option, without a cue for the answer",
                 saw=message.text[-40:],
-                do="end the prompt with `Answer:` or the like",
                 keys=("doc_to_text",),
                 doc=instance.index,
             )

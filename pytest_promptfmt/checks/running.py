@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_promptfmt.answers.trials import trials_of
+from pytest_promptfmt.checks.documentation import remedy_of
 from pytest_promptfmt.checks.ignores import Ignores
 from pytest_promptfmt.checks.registry import Check, Scope
 from pytest_promptfmt.checks.selection import Selection, written_ignores
@@ -243,7 +244,7 @@ def _reported(run: _Run, kept: Iterable[_Found]) -> Iterator[Reported]:
             span=finding.span,
             message=finding.message,
             saw=shown(finding.saw),
-            do=_in_own_keys(run, finding.do),
+            do=_in_own_keys(run, finding.do or remedy_of(check)),
             profiles=(profile,) if profile else (),
             stable_keys=(stable_key(same, count[same]),),
         )

@@ -44,7 +44,6 @@ def empty_gold(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="the gold answer is empty",
                 saw=repr(trial.gold),
-                do="name the column with the answer, or use a split that has labels",
                 keys=("doc_to_target",),
                 doc=trial.instance.index,
             )
@@ -68,7 +67,7 @@ def normalises_to_nothing(study: Study) -> Iterator[Finding]:
         metric_list: [{metric: exact_match, ignore_punctuation: true}]
         metadata: {promptfmt: {docs: [{question: "Which operator adds?", answer: plus}]}}
 
-    Fix: ignore less.
+    Fix: ignore less: an empty completion, or one of punctuation alone, counts as right.
 
     Real: HELM's quasi-exact match drops articles, and with them the answer A.
     """
@@ -78,7 +77,6 @@ def normalises_to_nothing(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message="nothing is left of an answer after what exact_match ignores",
                     saw=repr(target),
-                    do="ignore less: an empty completion, or one of punctuation alone, counts as right",
                     keys=_METRICS,
                     doc=trial.instance.index,
                 )
@@ -113,7 +111,6 @@ def normalise_alike(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="some options are the same after what exact_match ignores",
                 saw=repr(sorted(texts)),
-                do="ignore less, or make the options differ in letters",
                 keys=_METRICS,
                 doc=trial.instance.index,
             )
@@ -252,7 +249,6 @@ def empty_wins(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="an empty completion scores as the gold answer does",
                 saw=f"{trial.empty:g} for '', {trial.best:g} for {trial.gold!r}",
-                do="let an empty completion score 0",
                 keys=_scored_by(trials),
                 doc=trial.instance.index,
             )
@@ -337,7 +333,7 @@ def random_fallback(study: Study) -> Iterator[Finding]:
         def first(resps, docs):
             return [each[0] if each[0] else "[invalid]" for each in resps]
 
-    Fix: give a fixed fallback.
+    Fix: give a fixed fallback: a guess hides that nothing was found.
 
     Real: the extraction of MMLU-Pro's own code, which guesses where no pattern matches.
     """
@@ -356,7 +352,6 @@ def random_fallback(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message="the filters answer by chance where they find nothing",
                     saw=f"{' or '.join(sorted(found))} by {pipeline.name!r}",
-                    do="give a fixed fallback: a guess hides that nothing was found",
                     keys=("filter_list", number),
                 )
     finally:
@@ -439,7 +434,6 @@ def underflow(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message="a metric is NaN for very small log-likelihoods",
                     saw=f"{name} is NaN around {TINY:g}",
-                    do="subtract the largest log-likelihood before exp()",
                     keys=_scored_by(trials),
                     doc=trial.instance.index,
                 )
@@ -466,7 +460,7 @@ def space_counts_as_length(study: Study) -> Iterator[Finding]:
           promptfmt:
             docs: [{question: Which metal rusts?, choices: [iron, tin, platinum], answer: 0}]
 
-    Fix: write the choices without the space, and `target_delimiter` with it.
+    Fix: write the choices without it, and `target_delimiter` with it: the requests stay the same.
 
     Real: pattern 1 of the eval-framework guide; tasks that were ported from it.
     """
@@ -476,7 +470,6 @@ def space_counts_as_length(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message=f"all choices begin with a space, which {name} counts as length",
                 saw=f"the same log-likelihoods score {with_space:g} with it and {score} without it",
-                do="write the choices without it, and target_delimiter with it: the requests stay the same",
                 keys=("doc_to_choice",),
                 doc=trial.instance.index,
             )

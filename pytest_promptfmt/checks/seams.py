@@ -40,7 +40,7 @@ def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
         doc_to_text: "{{question}}\nAnswer:"
         doc_to_choice: [(A), (B), (C)]
 
-    Fix: let the prompt end before the mark, and begin the answers with it.
+    Fix: end the prompt before the mark that merges with the answer, and begin the answers with it.
 
     Real: lm-evaluation-harness #1297, #3336 and PR #4055; lighteval PR #354.
     """
@@ -49,7 +49,6 @@ def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
             yield Finding(
                 message="the answer is one token with the end of the prompt: nothing is left to score",
                 saw=f"{scored.context[-_TAIL:]}|{scored.continuation}",
-                do="end the prompt before the mark that the answer melts with, and begin the answers with it",
                 keys=_seam_keys(view),
                 doc=scored.instance.index,
             )
@@ -79,7 +78,7 @@ def token_over_seam(view: ProfileView) -> Iterator[Finding]:
         doc_to_text: "{{question}}\nAnswer:"
         doc_to_choice: [A, B, C]
 
-    Fix: let the prompt end with a visible character and the answer begin with a blank.
+    Fix: end the prompt with a visible character, and begin the answer with a space.
 
     Real: lm-evaluation-harness PR #63, #1053; TruthfulQA #11; token healing in transformers PR #30081.
     """
@@ -99,7 +98,6 @@ def token_over_seam(view: ProfileView) -> Iterator[Finding]:
             if is_same_text
             else "prompt and answer meet inside a token: what the model is given does not spell the text",
             saw=f"{shown_tokens(tokenizer, given[around])} for {shown_tokens(tokenizer, whole[around])}",
-            do="end the prompt with a visible character, and begin the answer with a blank",
             keys=_seam_keys(view),
             doc=scored.instance.index,
             severity=Severity.INFO if is_same_text else None,
@@ -128,7 +126,7 @@ def blank_before_choice(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         doc_to_choice: [A, B, C]
 
-    Fix: write choices without blanks, and leave the blank to `target_delimiter`, which chat templates drop.
+    Fix: write choices without outer spaces, and leave the space to `target_delimiter`, which chat templates drop.
 
     Real: lm-evaluation-harness #2346 (fixed in #2475); the paper Mind the Gap: up to 11 points.
     """
@@ -151,7 +149,6 @@ def blank_before_choice(view: ProfileView) -> Iterator[Finding]:
             if is_twice
             else "the answer begins with a blank right after the generation prompt",
             saw=f"{scored.context[-_TAIL:]}|{text[:_TAIL]}: {shown_tokens(tokenizer, scored.ids[:_TOKENS])}",
-            do="write answers without blanks, and leave the blank to target_delimiter, which chat templates drop",
             keys=("doc_to_choice" if view.study.config.get("doc_to_choice") is not None else "doc_to_target",),
             doc=scored.instance.index,
         )
@@ -260,7 +257,6 @@ def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
             if not is_same_text
             else "the answer has other tokens by itself than after the prompt",
             saw=f"{tokens} for {scored.context[-8:]}|{scored.continuation[:_TAIL]}",
-            do="encode prompt and answer together (split: lm-eval), or begin the answer with a blank",
             keys=_seam_keys(view),
             doc=scored.instance.index,
             severity=Severity.WARNING if is_same_text else None,

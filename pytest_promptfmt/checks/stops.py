@@ -47,7 +47,6 @@ def stop_in_prefix(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="a stop sequence is part of the end of the prompt",
                 saw=f"{stop!r} in {end!r}",
-                do="choose stop sequences that begin the next question",
                 keys=(*_UNTIL, number),
             )
 

@@ -260,7 +260,6 @@ def literal_line_break(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="a backslash and an n instead of a line break",
                 saw=text[max(0, found.start() - 20) : found.end() + 20],
-                do="use double quotes, or a block scalar with real line breaks",
                 keys=keys,
             )
 
@@ -308,7 +307,6 @@ def control_character(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message=f"the control character U+{ord(found[0]):04X}",
                 saw=text[max(0, found.start() - 20) : found.end() + 20],
-                do="use single quotes, or two backslashes",
                 keys=keys,
             )
 
@@ -338,7 +336,6 @@ def python_string(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="a pattern in Python's quotes, which become part of it",
                 saw=text,
-                do="remove the r and the inner quotes",
                 keys=keys,
             )
 

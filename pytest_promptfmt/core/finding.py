@@ -51,13 +51,13 @@ class Finding:
     """One thing a rule has to say.
 
     `message` is the same for the same mistake, and must not name docs or tasks: equal messages are one entry of a
-    report. `saw` is the text that was seen, `do` what to do now. The place is a key path of the
-    configuration (`keys`) or a `position`; besides it the number of the doc (from 0), the doc's `field`, and
-    the characters of the prompt (`span`, from 0). `severity` may be milder than the rule's own.
+    report. `saw` is the text that was seen, `do` what to do now: by default the `Fix` of the rule's docstring. The
+    place is a key path of the configuration (`keys`) or a `position`; besides it the number of the doc (from 0), the
+    doc's `field`, and the characters of the prompt (`span`, from 0). `severity` may be milder than the rule's own.
     """
 
     message: str
-    do: str
+    do: str = ""
     saw: str = ""
     keys: tuple[str | int, ...] = ()
     position: Position | None = None
@@ -199,5 +199,5 @@ def _html(message: str, *, where: str, saw: str, do: str, kind: Severity | None 
     parts = [f"<strong>{escape(message)}</strong>"]
     parts += [f"<small>{escape(where)}</small>"] if where else []
     parts += [f"saw: <code>{escape(saw)}</code>"] if saw else []
-    parts.append(f"do: {escape(do)}")
+    parts += [f"do: {escape(do)}"] if do else []
     return f'<div style="border-left:4px solid {colour};padding-left:.6em">{"<br>".join(parts)}</div>'

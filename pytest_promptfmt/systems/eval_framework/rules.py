@@ -46,7 +46,7 @@ def demonstration_unlike_candidate(study: Study) -> Iterator[Finding]:
         class Quiz(LetterQuiz):
             def _get_fewshot_target_text(self, item): return f" {item['key']}"
 
-    Fix: return the same text as the candidate, space included, or leave the hook out: the default is the ground truth.
+    Fix: return the candidate's text byte for byte from `_get_fewshot_target_text`.
 
     Real: the guide of eval-framework, "Few-shot Examples" and "Science Quiz".
     """
@@ -66,7 +66,6 @@ def demonstration_unlike_candidate(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message="a shot shows its answer differently from the scored candidates",
                     saw=f"{answer!r} is shown, {like!r} is scored",
-                    do="return the candidate's text byte for byte from _get_fewshot_target_text",
                     position=found.line_of("_get_fewshot_target_text"),
                     doc=instance.index,
                 )
@@ -177,7 +176,6 @@ def hook_changes_doc(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message=f"{hook} changes the doc it is given",
                 saw=", ".join(changed),
-                do="make a copy before changing it",
                 position=found.line_of(hook),
                 field=changed[0],
                 doc=0,
@@ -202,7 +200,7 @@ def no_revision_lock_file(study: Study) -> Iterator[Finding]:
         class Quiz(LetterQuiz, BaseTask):
             REVISION_LOCKFILE = None
 
-    Fix: `REVISION_LOCKFILE = None`, or the path of a lock file that pins the data set.
+    Fix: set `REVISION_LOCKFILE = None`, or the path of a lock file.
 
     Real: every template of the guide of eval-framework.
     """
@@ -215,7 +213,6 @@ def no_revision_lock_file(study: Study) -> Iterator[Finding]:
         yield Finding(
             message="eval-framework 0.15.4 cannot build a class without REVISION_LOCKFILE",
             saw=found.name,
-            do="set REVISION_LOCKFILE = None, or the path of a lock file",
             position=found.position,
         )
 
@@ -241,7 +238,7 @@ def probability_mass_of_text(study: Study) -> Iterator[Finding]:
             METRICS = ["AccuracyLoglikelihood", "ProbabilityMass"]
             def _get_ground_truth(self, item): return [f" {item['key']}"]
 
-    Fix: return a list with the text in it; give `_get_fewshot_target_text`, which is one text.
+    Fix: return a list with the text in it from `_get_ground_truth`, and write `_get_fewshot_target_text`.
 
     Real: the guide of eval-framework recommends the two together.
     """
@@ -254,7 +251,6 @@ def probability_mass_of_text(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message=f"{used[0]} refuses a ground truth that is one text",
                 saw=repr(instance.target),
-                do="return a list with the text in it from _get_ground_truth, and write _get_fewshot_target_text",
                 position=found.line_of("_get_ground_truth"),
                 doc=instance.index,
             )
@@ -279,7 +275,7 @@ def no_abstention_candidate(study: Study) -> Iterator[Finding]:
             METRICS = ["TernaryScore"]
             def _get_possible_completions(self, item): return [" A", " B", " I don't know."]
 
-    Fix: add the abstention as last candidate, or use another metric.
+    Fix: add ` I don't know.` as the last of `_get_possible_completions`, or use another metric.
 
     Real: rows 1 and 2 of the metrics' own arithmetic in eval-framework 0.15.4.
     """
@@ -294,7 +290,6 @@ def no_abstention_candidate(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message=f"{used[0]} takes the last candidate, an ordinary answer, for an abstention",
                 saw=repr(list(candidates)),
-                do='add " I don\'t know." as the last of _get_possible_completions, or use another metric',
                 position=found.line_of("_get_possible_completions"),
                 doc=instance.index,
             )
@@ -322,7 +317,7 @@ def abstention_quoted_otherwise(study: Study) -> Iterator[Finding]:
             def _get_initial_prompt_text(self, item): return "You may answer with 'I don't know'."
             def _get_possible_completions(self, item): return [" A", " B", " I don't know"]
 
-    Fix: quote the candidate byte for byte.
+    Fix: quote the candidate byte for byte, or score what is quoted.
 
     Real: pattern 4 of the guide of eval-framework, and its tasks GPQA_IDK and ARC_IDK.
     """
@@ -341,7 +336,6 @@ def abstention_quoted_otherwise(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="the prompt quotes the abstention differently from what is scored",
                 saw=f"{quoted[1]!r} is quoted, {candidates[-1]!r} is scored",
-                do="quote the candidate byte for byte, or score what is quoted",
                 position=found.line_of("_get_initial_prompt_text"),
                 doc=instance.index,
             )
@@ -377,7 +371,6 @@ def unscored_metric(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message=f"unknown metric {name}",
                 saw=name,
-                do="ignore it where the metric is your own; its scores are left out here",
                 position=found.position,
             )
 

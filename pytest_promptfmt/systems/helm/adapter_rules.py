@@ -43,7 +43,7 @@ def helm_labels_run_out(study: Study) -> Iterator[Finding]:
            {"output": {"text": "gold"}, "tags": []}, {"output": {"text": "iron"}, "tags": ["correct"]},
            {"output": {"text": "zinc"}, "tags": []}]}}]}
 
-    Fix: give labels as reference_prefix_characters.
+    Fix: write `reference_prefix_characters`, a list with a label for each reference.
 
     Real: HELM 0.5.16 with eleven references and `1) `, or twenty-eight and `A. `.
     """
@@ -60,7 +60,6 @@ def helm_labels_run_out(study: Study) -> Iterator[Finding]:
         yield Finding(
             message="labels run past the end of their letters or digits",
             saw=f"{most} references, labelled {labels[0]} to {labels[-1]}; {' '.join(odd)}"[:_SHOWN],
-            do="write reference_prefix_characters, a list with a label for each reference",
             keys=(_SPEC, "reference_prefix"),
         )
 
@@ -101,7 +100,6 @@ def helm_prefix_replaced(study: Study) -> Iterator[Finding]:
         yield Finding(
             message="the label's letter appears more than once in reference_prefix, and HELM replaces it everywhere",
             saw=f"{prefix!r} becomes {second!r}",
-            do="leave words out of the prefix",
             keys=(_SPEC, "reference_prefix"),
         )
 
@@ -225,7 +223,6 @@ def helm_question_cut(study: Study) -> Iterator[Finding]:
                 yield Finding(
                     message="the window cuts off the end of the question",
                     saw=f"…{prompt.text[-_SHOWN:]}",
-                    do="shorten the instance, lower max_tokens, or take a larger window",
                     keys=("metadata", "promptfmt", "window"),
                     doc=instance.index,
                 )
@@ -300,7 +297,6 @@ def helm_labels_never_map(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="several labels are right at once, and no completion with all of them maps to anything",
                 saw=str(row.labels(file.spec).get("label", "")),
-                do="use the method generation, or tag one reference as correct",
                 keys=(_SPEC, "multi_label"),
             )
             return
@@ -333,6 +329,5 @@ def helm_prefix_unused(study: Study) -> Iterator[Finding]:
         yield Finding(
             message=f"the method {file.spec.method} shows no reference_prefix",
             saw=repr(written["reference_prefix"]),
-            do="leave it out",
             keys=(_SPEC, "reference_prefix"),
         )

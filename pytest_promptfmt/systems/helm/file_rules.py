@@ -210,7 +210,7 @@ def helm_nested_result(study: Study) -> Iterator[Finding]:
                         "references": [{"output": {"text": "mercury"}, "tags": ["correct"]}]},
            "result": {"success": true, "completions": [{"text": " mercury", "logprob": -0.1}]}}]}
 
-    Fix: move it beside `request`.
+    Fix: move `result` out of `request`.
 
     Real: a format for data providers that was made after HELM's.
     """
@@ -218,6 +218,5 @@ def helm_nested_result(study: Study) -> Iterator[Finding]:
     if file is not None and file.first.has_nested_results:
         yield Finding(
             message="results are inside `request`, and HELM reads them beside it",
-            do='move "result" out of "request"',
             keys=(_STATES,),
         )
