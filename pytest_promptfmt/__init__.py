@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_promptfmt.core.docs import TaskDocs
     from pytest_promptfmt.core.errors import (
         CodeNotAllowedError,
         DocsError,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     )
     from pytest_promptfmt.core.profile import PLAIN, Profile, builtin_profile
     from pytest_promptfmt.core.prompt import Instance, Message, Origin, Prompt, Request, Span
-    from pytest_promptfmt.core.task import Dataset, FewShot, Task, TaskDocs
+    from pytest_promptfmt.core.task import Dataset, FewShot, Task
     from pytest_promptfmt.formats import (
         Format,
         LaidOutTask,
@@ -153,7 +154,8 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     "systems.renderer": ("render_task",),
     "core.prompt": ("Instance", "Message", "Origin", "Prompt", "Request", "Span"),
     "systems.task_files": ("load_tasks",),
-    "core.task": ("Dataset", "FewShot", "Task", "TaskDocs"),
+    "core.docs": ("TaskDocs",),
+    "core.task": ("Dataset", "FewShot", "Task"),
     "tokens": ("ARCHETYPES", "Encoding", "Tokenizer", "load_tokenizer"),
     "tokens.encoding": ("EncodedPair", "encode_pairs"),
 }

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import (
     LimitExceededError,
     MetricUnavailableError,
@@ -18,7 +19,7 @@ from pytest_promptfmt.core.errors import (
     did_you_mean,
 )
 from pytest_promptfmt.core.limits import time_limit
-from pytest_promptfmt.core.task import Doc, Task
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline, pipelines_of
 from pytest_promptfmt.systems.lm_eval.scoring.metrics import METRICS, TaskMetric, metrics_of
 from pytest_promptfmt.systems.lm_eval.scoring.regexes import BUDGET_SECONDS, within_budget

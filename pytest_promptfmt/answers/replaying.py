@@ -13,11 +13,12 @@ from typing import Any, Final, Literal
 
 from pytest_promptfmt.answers.completions import Chain, Stages, is_nothing
 from pytest_promptfmt.answers.recordings import read_recording
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, TooSlowError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.recorded import BadRecord, Recorded
-from pytest_promptfmt.core.task import UNSET, Doc, Task
+from pytest_promptfmt.core.task import UNSET, Task
 from pytest_promptfmt.study.scoring import Scoring, stops_of
 from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.checks.config import missing_function
 from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import (
     FunctionError,
     LimitExceededError,
@@ -23,7 +24,7 @@ from pytest_promptfmt.core.errors import (
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.core.task import Doc, Task
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.systems.lm_eval.scoring.aggregations import OF_NUMBERS

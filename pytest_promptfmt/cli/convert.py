@@ -18,7 +18,8 @@ from pytest_promptfmt.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.core.task import Task, TaskDocs
+    from pytest_promptfmt.core.docs import TaskDocs
+    from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.formats.conversion import Conversion
 
 PROOF_SECONDS = 60.0

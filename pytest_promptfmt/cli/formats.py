@@ -52,7 +52,8 @@ def formats(
 
 def sample(format_: Format) -> str:
     """Return the prompt of a doc followed by its answer, as in a few-shot example."""
-    from pytest_promptfmt.core.task import Task, TaskDocs
+    from pytest_promptfmt.core.docs import TaskDocs
+    from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.formats.apply import lay_out
     from pytest_promptfmt.formats.labels import label_count
     from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import synthetic_docs

@@ -13,8 +13,8 @@ from html import escape
 from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple
 
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import Position
-from pytest_promptfmt.core.task import Doc
 from pytest_promptfmt.core.text import show_inner
 
 Part = Literal[

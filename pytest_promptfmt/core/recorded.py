@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
 
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Origin
-from pytest_promptfmt.core.task import UNSET, Assembly, Doc
+from pytest_promptfmt.core.task import UNSET, Assembly
 
 SHOWN_DIFFERENCES: Final = 5
 """How many prompts that differ are shown; all are counted."""

@@ -1,4 +1,4 @@
-"""What is asked: tasks, their few-shot settings and their docs, as frozen values that every system produces.
+"""What is asked: tasks and their few-shot settings, as frozen values that every system produces.
 
 A `Task` holds what the author wrote, typed and unrendered. How systems, formats and profiles turn it into prompts is
 decided in `systems/` and `formats/`; nothing here imports them except the two convenience methods at the end of `Task`,
@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
 
+from pytest_promptfmt.core.docs import Doc, GivenDocs, TaskDocs
 from pytest_promptfmt.core.errors import Position
 
 if TYPE_CHECKING:
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 
 OUTPUT_TYPES: Final = ("loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until")
 OutputType = Literal["loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until"]
-
-Doc = Mapping[str, Any]
-"""One row of data: column name to value."""
-
-DocsKind = Literal["given", "mixed", "synthetic"]
-"""Where docs come from: the user or a data set, the templates of the task (synthetic), or some from each."""
 
 
 class Unset:
@@ -172,17 +167,6 @@ class CodeAssembly(Assembly, Protocol):
         ...
 
 
-class GivenDocs(Protocol):
-    """Docs that come with the task itself: those of the file or object that holds both."""
-
-    def __call__(self, count: int | None, shots: int) -> TaskDocs | None:
-        """Return the first `count` docs to evaluate (None: the default few), and the pool for so many shots.
-
-        None where there are none: then docs are found as for other tasks. Raises DocsError.
-        """
-        ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dataset:
     """Where the docs come from, as the author wrote it; `given` where they come with the task itself."""
@@ -307,35 +291,3 @@ class Task:
         if profile is not None and profile.template_name is not None:
             profile = load_profile(profile).profile
         return render_task(self, docs, profile or PLAIN, num_fewshot=num_fewshot)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TaskDocs:
-    """The docs of one task after `process_docs`: those evaluated, and the pool that shots are drawn from.
-
-    `columns` are the names that count as columns: those of the evaluated docs (lm-eval 0.4.13 uses the same list for
-    shots). `origin` and `fewshot_origin` describe where the docs came from (`2 synthetic`, `3 from arc.docs.jsonl`),
-    for the snapshot header alone: what they are is `kind` and `fewshot_kind`.
-    """
-
-    evaluated: tuple[Doc, ...]
-    fewshot: tuple[Doc, ...]
-    columns: tuple[str, ...]
-    origin: str
-    fewshot_origin: str
-    kind: DocsKind = "given"
-    fewshot_kind: DocsKind = "given"
-
-    @classmethod
-    def in_memory(cls, docs: Iterable[Doc], fewshot: Iterable[Doc] | None = None) -> TaskDocs:
-        """Return docs given by the caller; shots come from `fewshot`, otherwise from the same docs."""
-        evaluated = tuple(docs)
-        pool = evaluated if fewshot is None else tuple(fewshot)
-        columns = tuple(evaluated[0]) if evaluated else ()
-        return cls(
-            evaluated=evaluated,
-            fewshot=pool,
-            columns=columns,
-            origin=f"{len(evaluated)} in memory",
-            fewshot_origin=f"{len(pool)} in memory",
-        )

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FormatError, PromptfmtError, did_you_mean
-from pytest_promptfmt.core.task import Task, TaskDocs
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats.jinja_text import has_markup, is_name, only_expression
 from pytest_promptfmt.formats.reading import labels_in, listed_choices, segments_of
 from pytest_promptfmt.formats.registry import find_format

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.answers.answers import answers_of
 from pytest_promptfmt.answers.completions import Chain, is_nothing, number_of
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.core.task import Doc, Task
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.models.asking import Asked
 from pytest_promptfmt.models.base import Generation, Likelihood
 from pytest_promptfmt.models.recording import digest_of

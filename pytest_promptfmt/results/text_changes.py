@@ -16,9 +16,10 @@ from hashlib import sha256
 from itertools import repeat
 from typing import Any, Final
 
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Span
-from pytest_promptfmt.core.task import Locate, TaskDocs, locate_nowhere
+from pytest_promptfmt.core.task import Locate, locate_nowhere
 from pytest_promptfmt.core.text import END
 from pytest_promptfmt.results.causes import Cause, cause_of
 from pytest_promptfmt.results.clusters import cluster_key, fragments

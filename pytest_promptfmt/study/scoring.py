@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.core.task import Task, TaskDocs
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline, pipelines_of
 from pytest_promptfmt.systems.lm_eval.scoring.metrics import TaskMetric, metrics_of
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question, questions_of

@@ -15,11 +15,12 @@ from functools import cached_property
 from typing import Final, TypeVar, cast
 
 from pytest_promptfmt.chat.profile_loading import LoadedProfile, load_profile
+from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, ScoringError
 from pytest_promptfmt.core.limits import RENDERING_MEMORY, time_limit
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Instance, Span, join
-from pytest_promptfmt.core.task import CodeAssembly, Doc, Task, TaskDocs
+from pytest_promptfmt.core.task import CodeAssembly, Task
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study.configuration import Configuration, WrittenTemplate, read_template
 from pytest_promptfmt.study.expectations import ExpectedCompletion, expected_completions

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.core.task import Assembler, Task, TaskDocs
+from pytest_promptfmt.core.task import Assembler, Task
 from pytest_promptfmt.systems.lm_eval.rendering.assembly import LmEvalAssembler
 
 __all__ = ["TaskRenderer", "render_task"]

@@ -17,8 +17,9 @@ from pytest_promptfmt.answers.battery import try_phrasings
 from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.phrasings import contract_sentences, degenerate_phrasings
 from pytest_promptfmt.answers.verdicts import Matrix, Row
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import LimitExceededError, MetricUnavailableError, ScoringError, TooSlowError
-from pytest_promptfmt.core.task import FewShot, Task, TaskDocs
+from pytest_promptfmt.core.task import FewShot, Task
 from pytest_promptfmt.formats import known_formats
 from pytest_promptfmt.study.expectations import (
     ExpectedCompletion,

@@ -12,9 +12,10 @@ import pytest
 from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.recordings import read_recording
 from pytest_promptfmt.answers.replaying import replay
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import ScoringError, TooSlowError
 from pytest_promptfmt.core.recorded import BadRecord, Recorded
-from pytest_promptfmt.core.task import Task, TaskDocs
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.renderer import TaskRenderer
 
 DOCS = [{"question": "6 * 7?", "answer": "42"}, {"question": "1 + 1?", "answer": "2"}]

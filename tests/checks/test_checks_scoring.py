@@ -14,8 +14,9 @@ from linting import linted, study_of
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.running import check_scoring
 from pytest_promptfmt.checks.selection import Selection
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.finding import Reported
-from pytest_promptfmt.core.task import Dataset, Task, TaskDocs
+from pytest_promptfmt.core.task import Dataset, Task
 
 SELECTION = Selection(checks={code: rule for code, rule in known_checks().items() if rule.is_builtin})
 

@@ -50,9 +50,10 @@ with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
     )
 
 from pytest_promptfmt import load_tasks
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.profile import Profile, builtin_profile
-from pytest_promptfmt.core.task import FunctionRef, Task, TaskDocs
+from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.systems.eval_framework.hooks import task_class
 from pytest_promptfmt.systems.eval_framework.metric_classes import LIKELIHOOD_METRICS
 from pytest_promptfmt.systems.eval_framework.tasks import ClassAssembly

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt import load_tasks
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.profile import builtin_profile
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.core.task import TaskDocs
 from pytest_promptfmt.formats.registry import PUBLISHED, published_format
 
 DOC = {"question": "Which falls?", "choices": ["stone", "smoke"], "answer": 0}

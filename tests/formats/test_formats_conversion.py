@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FormatError
-from pytest_promptfmt.core.task import Task, TaskDocs
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import laid_out
 from pytest_promptfmt.formats.conversion import convert_layout, convert_template_key
 from pytest_promptfmt.systems.task_files import load_tasks

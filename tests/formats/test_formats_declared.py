@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FormatError, RenderError
-from pytest_promptfmt.core.task import FewShot, FunctionRef, Task, TaskDocs
+from pytest_promptfmt.core.task import FewShot, FunctionRef, Task
 from pytest_promptfmt.formats import (
     LaidOutTask,
     apply_format,

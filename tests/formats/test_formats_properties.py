@@ -9,8 +9,9 @@ from format_pieces import Asked, answer_pieces, prompt_pieces, shown_order, targ
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.core.task import Task, TaskDocs
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import Format, LaidOutTask, known_formats, lay_out, variants_of
 from pytest_promptfmt.formats.jinja_text import grammar, literal, printed, sealed
 from pytest_promptfmt.formats.labels import label_count

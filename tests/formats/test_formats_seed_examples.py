@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.profile import builtin_profile
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.core.task import Task, TaskDocs
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import LaidOutTask, known_formats, laid_out
 from pytest_promptfmt.systems.task_files import load_tasks
 

@@ -25,8 +25,9 @@ from pytest_promptfmt import (
     mmlu_template,
     numbered_template,
 )
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import CodeNotAllowedError, FormatError, RenderError
-from pytest_promptfmt.core.task import FunctionRef, Task, TaskDocs
+from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.formats import laid_out
 from pytest_promptfmt.formats.template import TemplatedTask
 from pytest_promptfmt.formats.template_extensions import (

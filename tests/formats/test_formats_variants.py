@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 from format_pieces import CHANGED_BY_AXIS, Asked, differences, undeclared_changes
 
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FormatError
-from pytest_promptfmt.core.task import Task, TaskDocs
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import (
     AXES,
     apply_format,

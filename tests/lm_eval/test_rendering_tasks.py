@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import CodeNotAllowedError, LimitExceededError, Position, RenderError, SettingsError
 from pytest_promptfmt.core.profile import PLAIN, Profile, builtin_profile, resolve_profiles
 from pytest_promptfmt.core.prompt import Instance, join
-from pytest_promptfmt.core.task import Dataset, Doc, FewShot, FunctionRef, Task, TaskDocs, TextTemplate
+from pytest_promptfmt.core.task import Dataset, FewShot, FunctionRef, Task, TextTemplate
 from pytest_promptfmt.systems.lm_eval.rendering import fields
 from pytest_promptfmt.systems.renderer import TaskRenderer, render_task
 

@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
+from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, RenderError
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.task import Doc, FunctionRef, Task, TaskDocs, Unset, locate_nowhere
+from pytest_promptfmt.core.task import FunctionRef, Task, Unset, locate_nowhere
 from pytest_promptfmt.systems.lm_eval.kinds import kind_of
 from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import synthetic_docs
 from pytest_promptfmt.systems.lm_eval.task_config import task_from_config

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.profile import PLAIN, Profile, builtin_profile
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.core.task import Doc, Task, TaskDocs
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.results.text_changes import TextChange, text_change
 from pytest_promptfmt.snapshots.changes import changes
 from pytest_promptfmt.snapshots.comparison import Comparison

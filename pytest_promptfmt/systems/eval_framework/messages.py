@@ -15,10 +15,11 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.chat.chat_prompt import join_system, prompt_of
+from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, RenderError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Message, Origin, Part, Place, Prompt, Request, Span, Spans, Turn
-from pytest_promptfmt.core.task import Doc, Task, TaskDocs
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.eval_framework.hooks import SEED, Constants, TaskClass, in_words, spelled
 from pytest_promptfmt.systems.eval_framework.rows import (
     ClassDocs,

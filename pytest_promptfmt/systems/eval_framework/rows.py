@@ -13,8 +13,9 @@ from enum import Enum
 from itertools import islice
 from typing import Any, Final
 
+from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import DocsError, RenderError, SyntheticDocsError
-from pytest_promptfmt.core.task import Doc, Task, TaskDocs
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.eval_framework.hooks import Constants, TaskClass
 from pytest_promptfmt.systems.lm_eval.docs.data_files import MAX_DOCS
 from pytest_promptfmt.systems.lm_eval.docs.loading import DEFAULT_COUNT, load_docs

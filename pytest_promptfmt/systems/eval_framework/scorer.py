@@ -8,8 +8,9 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, Final
 
+from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import ScoringError
-from pytest_promptfmt.core.task import Doc, Task, TaskDocs
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.eval_framework.hooks import POST_PROCESS, TaskClass, in_words, spelled
 from pytest_promptfmt.systems.eval_framework.messages import ClassAssembler, Sample, given_sample
 from pytest_promptfmt.systems.eval_framework.metric_classes import COMPLETION_METRICS, LIKELIHOOD_METRICS

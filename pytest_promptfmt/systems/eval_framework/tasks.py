@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
     FunctionError,
@@ -22,7 +23,7 @@ from pytest_promptfmt.core.errors import (
     UnavailableError,
     did_you_mean,
 )
-from pytest_promptfmt.core.task import Dataset, FunctionRef, Locate, Task, TaskDocs
+from pytest_promptfmt.core.task import Dataset, FunctionRef, Locate, Task
 from pytest_promptfmt.systems.eval_framework.hooks import TaskClass, is_lm_eval_class, is_task_class, task_class
 from pytest_promptfmt.systems.eval_framework.rows import OWN_DOCS, class_docs
 from pytest_promptfmt.systems.lm_eval.functions import IMPORT_SECONDS, load_module, load_object

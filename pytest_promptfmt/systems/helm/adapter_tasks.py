@@ -9,8 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import Position, SourceError
-from pytest_promptfmt.core.task import Dataset, OutputType, Task, TaskDocs
+from pytest_promptfmt.core.task import Dataset, OutputType, Task
 from pytest_promptfmt.systems import TaskFile
 from pytest_promptfmt.systems.helm import SYSTEM
 from pytest_promptfmt.systems.helm.adapter_files import RUN_SPEC, SCENARIO_STATE, AdapterFile, read_adapter_file

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.chat.chat_prompt import prompt_of
+from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Message, Origin, Place, Prompt, Request, Span, Turn
-from pytest_promptfmt.core.task import Doc, Task, TaskDocs
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
 from pytest_promptfmt.systems.helm.adapters import HelmAdapter, HelmRequest
 from pytest_promptfmt.systems.helm.instances import Row

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from pytest_promptfmt.core.task import Doc
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.systems.helm.instances import Row
 from pytest_promptfmt.systems.helm.request_states import Completion, most_likely_first
 

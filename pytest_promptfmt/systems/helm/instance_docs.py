@@ -9,8 +9,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
+from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import DocsError, Position, SourceError
-from pytest_promptfmt.core.task import Task, TaskDocs
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.helm.adapter_files import AdapterFile
 from pytest_promptfmt.systems.helm.instances import Row, completed
 from pytest_promptfmt.systems.lm_eval.docs.data_files import MAX_DOCS

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import SourceError, did_you_mean
-from pytest_promptfmt.core.task import Doc
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
 
 Refuse = Callable[..., SourceError]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import ScoringError, did_you_mean
-from pytest_promptfmt.core.task import Doc
 from pytest_promptfmt.systems.lm_eval.scoring.results import LogLikelihood
 
 REFERENCE_METRIC: Final = "exact_match"

@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import DocsError, Position, did_you_mean, display_path
-from pytest_promptfmt.core.task import Doc
 
 MAX_DOCS: Final = 10_000
 """The most docs that are read where a whole split is wanted (few-shot pools, `process_docs`)."""

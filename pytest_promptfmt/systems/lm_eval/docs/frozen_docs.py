@@ -16,8 +16,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import DocsError, SettingsError, did_you_mean
-from pytest_promptfmt.core.task import Doc, Task
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.lm_eval.docs.data_files import MAX_DOCS, read_data_file
 from pytest_promptfmt.systems.lm_eval.docs.local_data import local_files
 

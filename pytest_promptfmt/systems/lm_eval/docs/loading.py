@@ -15,9 +15,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_promptfmt.core.docs import Doc, DocsKind, TaskDocs
 from pytest_promptfmt.core.errors import CodeNotAllowedError, DocsError, Position, PromptfmtError, did_you_mean
 from pytest_promptfmt.core.limits import time_limit
-from pytest_promptfmt.core.task import Doc, DocsKind, FunctionRef, Spec, Task, TaskDocs, Unset
+from pytest_promptfmt.core.task import FunctionRef, Spec, Task, Unset
 from pytest_promptfmt.systems.lm_eval.docs.data_files import MAX_DOCS, needs_datasets, read_data_file
 from pytest_promptfmt.systems.lm_eval.docs.local_data import local_files
 from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import SHOT_SPLIT, synthetic_docs

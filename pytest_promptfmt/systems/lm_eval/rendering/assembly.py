@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pytest_promptfmt.chat.chat_prompt import join_system, prompt_of
+from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Place, Prompt, Request
-from pytest_promptfmt.core.task import Doc, OutputType, Task, TaskDocs
+from pytest_promptfmt.core.task import OutputType, Task
 from pytest_promptfmt.systems.lm_eval.rendering.context import ContextBuilder, Layout
 
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import Position, RenderError
 from pytest_promptfmt.core.prompt import (
     Message,
@@ -23,7 +24,7 @@ from pytest_promptfmt.core.prompt import (
     joined_spans,
     meet_without_space,
 )
-from pytest_promptfmt.core.task import Doc, Spec, Task, TaskDocs, Unset
+from pytest_promptfmt.core.task import Spec, Task, Unset
 from pytest_promptfmt.systems.lm_eval.rendering.fields import (
     Field,
     Value,

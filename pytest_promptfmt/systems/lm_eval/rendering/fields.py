@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple
 
+from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
     LimitExceededError,
@@ -21,7 +22,7 @@ from pytest_promptfmt.core.errors import (
 )
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Origin, Part, Place, Span
-from pytest_promptfmt.core.task import Doc, FunctionRef, Spec, Task, TaskDocs, TextTemplate, Unset
+from pytest_promptfmt.core.task import FunctionRef, Spec, Task, TextTemplate, Unset
 from pytest_promptfmt.systems.lm_eval.rendering.jinja import Piece, Template, compile_template, explain
 
 FUNCTION_SECONDS: Final = 10.0

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import RenderError, did_you_mean
 from pytest_promptfmt.core.prompt import Place
-from pytest_promptfmt.core.task import Doc, FunctionRef, Task, Unset
+from pytest_promptfmt.core.task import FunctionRef, Task, Unset
 from pytest_promptfmt.systems.lm_eval.rendering.fields import call_function
 
 FEWSHOT_SEED: Final = 1234

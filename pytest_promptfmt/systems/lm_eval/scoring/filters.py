@@ -17,8 +17,9 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import Position, ScoringError, did_you_mean
-from pytest_promptfmt.core.task import Doc, FunctionRef, Task
+from pytest_promptfmt.core.task import FunctionRef, Task
 
 NUMBER_AFTER_HASHES: Final = r"#### (\-?[0-9\.\,]+)"
 NOT_FOUND: Final = "[invalid]"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from pytest_promptfmt.core.task import Doc
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.systems.lm_eval.synthetic.shapes import ELEMENT, Fact, Path
 
 Guess = Literal["text", "index", "ordinal", "choice", "letter", "number", "digits", "list", "float", "date", "mapping"]

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from jinja2 import TemplateError, UndefinedError
 
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
     LimitExceededError,
@@ -24,7 +25,7 @@ from pytest_promptfmt.core.errors import (
     SyntheticDocsError,
 )
 from pytest_promptfmt.core.prompt import Place
-from pytest_promptfmt.core.task import Doc, FunctionRef, Spec, Task, Unset
+from pytest_promptfmt.core.task import FunctionRef, Spec, Task, Unset
 from pytest_promptfmt.systems.lm_eval.rendering import fields as rendering
 from pytest_promptfmt.systems.lm_eval.synthetic.doc_values import Choices, DocPlan, Guess, Guesses
 from pytest_promptfmt.systems.lm_eval.synthetic.shapes import Fact, Path
