@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import Assembler, Task
 from pytest_promptfmt.systems.lm_eval.rendering.assembly import LmEvalAssembler
 
@@ -60,7 +58,7 @@ class TaskRenderer:
     def _start_over(self) -> None:
         self._layouts: list[Any] = []  # what the assembler makes, or the PromptfmtError that it raised
         self._made: Assembler | PromptfmtError | None = None
-        self._random = _OwnRandomness()
+        self._random = OwnRandomness()
 
     def _assembler(self) -> Assembler:
         if self._made is None:
@@ -99,38 +97,3 @@ class TaskRenderer:
         if self._keep:
             self._layouts.append(layout)
         return layout
-
-
-class _OwnRandomness:
-    """Python's and numpy's global random state as a task's functions see it: seeded, and separate from all others."""
-
-    _PYTHON_SEED: Final = 0
-    _NUMPY_SEED: Final = 1234
-
-    def __init__(self) -> None:
-        self._python: Any = None
-        self._numpy: Any = None
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """Put the task's own state in place for the block, and the earlier one back after it."""
-        numpy = sys.modules.get("numpy.random")
-        earlier = random.getstate()
-        earlier_numpy = numpy.get_state() if numpy is not None else None
-        if self._python is None:
-            random.seed(self._PYTHON_SEED)
-        else:
-            random.setstate(self._python)
-        if numpy is not None:
-            if self._numpy is None:
-                numpy.seed(self._NUMPY_SEED)
-            else:
-                numpy.set_state(self._numpy)
-        try:
-            yield
-        finally:
-            self._python = random.getstate()
-            random.setstate(earlier)
-            if numpy is not None:
-                self._numpy = numpy.get_state()
-                numpy.set_state(earlier_numpy)

@@ -1,8 +1,10 @@
 """Whose Python code runs, and what becomes of a task whose code does not work."""
 
+import random
 import shutil
 from pathlib import Path
 
+import numpy
 import pytest
 from plugin_project import Project
 
@@ -89,3 +91,24 @@ def test_the_file_and_its_name_are_no_way_round_the_rule(project: Project, tmp_p
     result = project.run("linked.yaml")
     result.assert_outcomes(skipped=2)
     assert "it ran" not in result.stdout.str()
+
+
+def test_docs_that_a_function_draws_at_random_are_the_same_in_every_run(project: Project) -> None:
+    file = project.task("drawn.yaml")
+    file.write_text(file.read_text("utf-8") + "process_docs: !function drawing.drawn\n", "utf-8")
+    project.write("drawn.docs.jsonl", "".join(f'{{"question": "{n}", "answer": "{n}"}}\n' for n in range(40)))
+    project.write(
+        "drawing.py",
+        "import random\nimport numpy\n\n"
+        "def drawn(docs):\n"
+        "    found = [docs[int(n)] for n in numpy.random.permutation(len(docs))]\n"
+        "    random.shuffle(found)\n"
+        "    return found\n",
+    )
+    project.run("--snapshot-update").assert_outcomes(passed=2)
+    snapshot = (project.root / "__prompts__/drawn/drawn/plain.txt").read_text("utf-8")
+    project.run().assert_outcomes(passed=2)
+    seeded = random.Random(0), numpy.random.RandomState(1234)  # those of lm-eval 0.4.13
+    found = [int(n) for n in seeded[1].permutation(40)]
+    seeded[0].shuffle(found)
+    assert [f"| Q: {n}" in snapshot for n in found[:4]] == [True, True, True, False]

@@ -18,6 +18,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.docs import Doc, DocsKind, TaskDocs
 from pytest_promptfmt.core.errors import CodeNotAllowedError, DocsError, Position, PromptfmtError, did_you_mean
 from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import FunctionRef, Spec, Task, Unset
 from pytest_promptfmt.systems.lm_eval.docs.data_files import MAX_DOCS, needs_datasets, read_data_file
 from pytest_promptfmt.systems.lm_eval.docs.local_data import local_files
@@ -361,10 +362,13 @@ def _not_allowed(function: FunctionRef, task: Task, keys: tuple[str, ...]) -> Co
 
 
 def _run(function: Callable[[], Any], task: Task, keys: tuple[str, ...]) -> Any:
-    """Return what the user's function gives, within its time limit; raises DocsError for whatever it raises."""
+    """Return what the user's function gives, within its time limit; raises DocsError for whatever it raises.
+
+    What it draws at random is what it draws for the first task of a run of lm-eval, which sets the seeds itself.
+    """
     position = task.position(*keys)
     try:
-        with time_limit(FUNCTION_SECONDS, f"{'.'.join(keys)} of {task.name}", position):
+        with OwnRandomness().used(), time_limit(FUNCTION_SECONDS, f"{'.'.join(keys)} of {task.name}", position):
             return function()
     except PromptfmtError:
         raise
