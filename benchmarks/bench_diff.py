@@ -26,7 +26,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import Unset
 from pytest_promptfmt.revisions.git import Repository
 from pytest_promptfmt.revisions.unaffected import task_sources
-from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
+from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
 from pytest_promptfmt.systems.task_files import load_tasks
 
 SIDE = Path(__file__).with_name("lm_eval_side.py")

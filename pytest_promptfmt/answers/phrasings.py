@@ -8,13 +8,54 @@ A phrasing is one completion with what should be read from it. Which class it is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Final, Literal
 
 from pytest_promptfmt.answers.answers import Answers
-from pytest_promptfmt.systems.lm_eval.scoring.languages import ANSWER_WORDS
+
+ANSWER_WORDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "ar": "الإجابة",
+        "bn": "উত্তর",
+        "ca": "Resposta",
+        "cs": "Odpověď",
+        "da": "Svar",
+        "de": "Antwort",
+        "el": "Απάντηση",
+        "es": "Respuesta",
+        "eu": "Erantzuna",
+        "fa": "پاسخ",
+        "fi": "Vastaus",
+        "fr": "Réponse",
+        "he": "תשובה",
+        "hi": "उत्तर",
+        "hu": "Válasz",
+        "id": "Jawaban",
+        "it": "Risposta",
+        "ja": "答え",
+        "ko": "정답",
+        "nl": "Antwoord",
+        "no": "Svaret",
+        "pl": "Odpowiedź",
+        "pt": "Resposta correta",
+        "ro": "Răspuns",
+        "ru": "Ответ",
+        "sv": "Svaret är",
+        "sw": "Jibu",
+        "ta": "விடை",
+        "te": "సమాధానం",
+        "th": "คำตอบ",
+        "tr": "Cevap",
+        "uk": "Відповідь",
+        "vi": "Đáp án",
+        "zh": "答案",
+    }
+)
+"""Language code to the word for "answer" before a colon, as answer sheets and benchmarks in it write it."""
+
 
 PhrasingClass = Literal["contract", "own", "hazard", "abstain", "tolerance", "numeric", "degenerate"]
 CLASSES: Final[tuple[PhrasingClass, ...]] = (

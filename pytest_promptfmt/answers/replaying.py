@@ -20,7 +20,7 @@ from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.recorded import BadRecord, Recorded
 from pytest_promptfmt.core.task import UNSET, Task
 from pytest_promptfmt.study.scoring import Scoring, stops_of
-from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
+from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question, questions_of
 

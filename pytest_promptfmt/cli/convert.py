@@ -105,7 +105,7 @@ def _conversion(task: Task, to: str | None, format_name: str | None) -> tuple[Co
     from pytest_promptfmt.core.limits import time_limit
     from pytest_promptfmt.formats.conversion import convert_layout, convert_template_key
     from pytest_promptfmt.formats.template import has_template
-    from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
+    from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
 
     if to is not None and has_template(task):
         return convert_template_key(task, to), ("one template becomes another, so the prompts change",)

@@ -281,7 +281,7 @@ class Task:
         """
         from pytest_promptfmt.chat.profile_loading import load_profile
         from pytest_promptfmt.core.profile import PLAIN
-        from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
+        from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
         from pytest_promptfmt.systems.renderer import render_task
 
         if docs is None:

@@ -25,9 +25,9 @@ from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study.configuration import Configuration, WrittenTemplate, read_template
 from pytest_promptfmt.study.expectations import ExpectedCompletion, expected_completions
 from pytest_promptfmt.study.scoring import Scoring
-from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs, with_pool
+from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs, with_pool
 from pytest_promptfmt.systems.lm_eval.functions import bind_functions, bind_scoring
-from pytest_promptfmt.systems.lm_eval.rendering.fields import refuse_mistyped_columns
+from pytest_promptfmt.systems.lm_eval.rendering.field_mappings import refuse_mistyped_columns
 from pytest_promptfmt.systems.renderer import TaskRenderer
 
 _TRIED_SHOTS: Final = 2

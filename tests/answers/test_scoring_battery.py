@@ -15,7 +15,7 @@ from pytest_promptfmt.answers import battery, completions
 from pytest_promptfmt.answers.answers import Answers, answers_of
 from pytest_promptfmt.answers.battery import try_phrasings
 from pytest_promptfmt.answers.completions import Chain
-from pytest_promptfmt.answers.phrasings import contract_sentences, degenerate_phrasings
+from pytest_promptfmt.answers.phrasings import ANSWER_WORDS, contract_sentences, degenerate_phrasings
 from pytest_promptfmt.answers.verdicts import Matrix, Row
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import LimitExceededError, MetricUnavailableError, ScoringError, TooSlowError
@@ -28,7 +28,6 @@ from pytest_promptfmt.study.expectations import (
     unmet_expectations,
 )
 from pytest_promptfmt.study.scoring import Scoring
-from pytest_promptfmt.systems.lm_eval.scoring.languages import ANSWER_WORDS
 from pytest_promptfmt.systems.lm_eval.scoring.regexes import within_budget
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question
 from pytest_promptfmt.systems.renderer import TaskRenderer

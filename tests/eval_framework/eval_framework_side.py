@@ -57,7 +57,7 @@ from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.systems.eval_framework.hooks import task_class
 from pytest_promptfmt.systems.eval_framework.metric_classes import LIKELIHOOD_METRICS
 from pytest_promptfmt.systems.eval_framework.tasks import ClassAssembly
-from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
+from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
 from pytest_promptfmt.systems.renderer import render_task
 
 FORMATTERS = {

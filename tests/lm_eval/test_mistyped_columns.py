@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_promptfmt import FewShot, RenderError, Task, TaskDocs
-from pytest_promptfmt.systems.lm_eval.rendering.fields import refuse_mistyped_columns
+from pytest_promptfmt.systems.lm_eval.rendering.field_mappings import refuse_mistyped_columns
 
 DOCS = TaskDocs.in_memory([{"question": "Is snow cold?", "Answer Key": "yes", "choices": ["yes", "no"]}])
 

@@ -17,7 +17,7 @@ from pytest_promptfmt.core.errors import CodeNotAllowedError, LimitExceededError
 from pytest_promptfmt.core.profile import PLAIN, Profile, builtin_profile, resolve_profiles
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.task import Dataset, FewShot, FunctionRef, Task, TextTemplate
-from pytest_promptfmt.systems.lm_eval.rendering import fields
+from pytest_promptfmt.systems.lm_eval.rendering import field_mappings
 from pytest_promptfmt.systems.renderer import TaskRenderer, render_task
 
 DOCS: list[Doc] = [{"question": f"Q{n}?", "choices": ["red", "blue"], "answer": n % 2} for n in range(8)]
@@ -450,7 +450,7 @@ def test_function_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) ->
         while True:
             pass
 
-    monkeypatch.setattr(fields, "FUNCTION_SECONDS", 0.05)
+    monkeypatch.setattr(field_mappings, "FUNCTION_SECONDS", 0.05)
     assert isinstance(failure(generation_task(doc_to_text=spin)), LimitExceededError)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_promptfmt.core.errors import CodeNotAllowedError, Position, RenderError, SyntheticDocsError
 from pytest_promptfmt.core.task import Dataset, FewShot, FunctionRef, Task
-from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
+from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
 from pytest_promptfmt.systems.lm_eval.synthetic import synthetic_docs as synthetic
 from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import synthetic_docs
 from pytest_promptfmt.systems.lm_eval.synthetic.template_shapes import template_shapes

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.core.docs import TaskDocs
-from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs
+from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
 from pytest_promptfmt.systems.task_files import load_tasks
 
 pytest.importorskip("lm_eval")

@@ -18,7 +18,7 @@ from pytest_promptfmt.core.errors import DocsError, RenderError, SyntheticDocsEr
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.eval_framework.hooks import Constants, TaskClass
 from pytest_promptfmt.systems.lm_eval.docs.data_files import MAX_DOCS
-from pytest_promptfmt.systems.lm_eval.docs.loading import DEFAULT_COUNT, load_docs
+from pytest_promptfmt.systems.lm_eval.docs.doc_sources import DEFAULT_COUNT, load_docs
 
 OWN_DOCS: Final = "PROMPTFMT_DOCS"
 """The class attribute that may hold docs: a list, a file beside the class, or a mapping of splits to either."""

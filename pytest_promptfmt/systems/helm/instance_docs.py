@@ -48,7 +48,7 @@ def instance_docs(file: AdapterFile, plain: Task, count: int | None, shots: int)
 
 
 def _from_elsewhere(file: AdapterFile, plain: Task, count: int | None, shots: int) -> TaskDocs:
-    from pytest_promptfmt.systems.lm_eval.docs.loading import load_docs  # asks the task for docs, and so calls us
+    from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs  # asks the task for docs, and so calls us
 
     docs = load_docs(replace(plain, num_fewshot=shots), count=count)
     evaluated = tuple(completed(doc, file.spec) for doc in docs.evaluated)

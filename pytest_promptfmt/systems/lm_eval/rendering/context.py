@@ -25,7 +25,7 @@ from pytest_promptfmt.core.prompt import (
     meet_without_space,
 )
 from pytest_promptfmt.core.task import Spec, Task, Unset
-from pytest_promptfmt.systems.lm_eval.rendering.fields import (
+from pytest_promptfmt.systems.lm_eval.rendering.field_mappings import (
     Field,
     Value,
     choice_field,

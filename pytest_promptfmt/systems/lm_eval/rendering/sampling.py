@@ -10,7 +10,7 @@ from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import RenderError, did_you_mean
 from pytest_promptfmt.core.prompt import Place
 from pytest_promptfmt.core.task import FunctionRef, Task, Unset
-from pytest_promptfmt.systems.lm_eval.rendering.fields import call_function
+from pytest_promptfmt.systems.lm_eval.rendering.field_mappings import call_function
 
 FEWSHOT_SEED: Final = 1234
 """The fourth of lm-eval's default seeds; set once per rendered task."""

@@ -11,7 +11,7 @@ from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.core.prompt import Place
 from pytest_promptfmt.core.task import OutputType, Task
-from pytest_promptfmt.systems.lm_eval.rendering.fields import choice_field, target_field, text_field
+from pytest_promptfmt.systems.lm_eval.rendering.field_mappings import choice_field, target_field, text_field
 from pytest_promptfmt.systems.lm_eval.scoring.metrics import TaskMetric
 
 OUTSIDE: Final = -100

@@ -26,7 +26,7 @@ from pytest_promptfmt.core.errors import (
 )
 from pytest_promptfmt.core.prompt import Place
 from pytest_promptfmt.core.task import FunctionRef, Spec, Task, Unset
-from pytest_promptfmt.systems.lm_eval.rendering import fields as rendering
+from pytest_promptfmt.systems.lm_eval.rendering import field_mappings as rendering
 from pytest_promptfmt.systems.lm_eval.synthetic.doc_values import Choices, DocPlan, Guess, Guesses
 from pytest_promptfmt.systems.lm_eval.synthetic.shapes import Fact, Path
 from pytest_promptfmt.systems.lm_eval.synthetic.template_shapes import template_shapes
