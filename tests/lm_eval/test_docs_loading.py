@@ -10,7 +10,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import CodeNotAllowedError, DocsError, LimitExceededError, Position
 from pytest_promptfmt.core.task import Dataset, FewShot, FunctionRef, Task
-from pytest_promptfmt.systems.lm_eval.docs import loading as docs_module
+from pytest_promptfmt.systems.lm_eval.docs import doc_sources as docs_module
 from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
 from pytest_promptfmt.systems.task_files import load_tasks
 
