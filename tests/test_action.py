@@ -81,7 +81,7 @@ def test_the_action_fails_on_a_changed_prompt_and_leaves_patch_report_and_summar
 
 @pytest.mark.parametrize("file", ["action.yml", "pytest_promptfmt/data/init/workflow.yaml"])
 def test_the_comment_says_what_changed_against_the_base_and_how_to_accept_it(repository: Path, file: str) -> None:
-    script = steps(file)["Comment on the pull request"]["run"].replace("\npromptfmt diff", "\npython -m pytest_promptfmt diff")
+    script = steps(file)["Comment what changed"]["run"].replace("\npromptfmt diff", "\npython -m pytest_promptfmt diff")
     comment = repository / "commented-11.md"
     before = {
         "NUMBER": "7",
