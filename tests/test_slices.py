@@ -34,6 +34,7 @@ class Slice:
 SLICES = (
     Slice("systems/helm", "systems/__init__.py", '    "helm",\n'),
     Slice("systems/eval_framework", "systems/__init__.py", '    "eval_framework",\n'),
+    Slice("models", "checks/registry.py", '    "models.rules",\n'),
 )
 
 
@@ -75,3 +76,11 @@ def test_the_gallery_passes_without_a_slice(without: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert " failed" not in done.stdout
     assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize("without", SLICES[-1:], ids=ids, indirect=True)
+def test_asking_a_model_without_the_slice_ends_with_one_message(without: Path) -> None:
+    done = python(without, "-m", "pytest", "--promptfmt", "--promptfmt-model", "tiny", "tasks")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    said = "--promptfmt-model needs pytest_promptfmt.models, which this installation lacks"
+    assert done.stderr.strip() == f"ERROR: promptfmt: {said}"

@@ -43,12 +43,13 @@ _BUILTIN: Final = (
     "checks.seams",
     "checks.choice_tokens",
     "checks.characters",
+    "models.rules",
 )
 _PACKAGE: Final = __package__.partition(".")[0]
 _CODE: Final = re.compile(r"[A-Z]{2,8}[0-9]{3,4}")
 
 Rule = Callable[[Any], Iterable[Finding]]
-Scope = Literal["task", "file", "profile", "template", "scoring", "ignores"]
+Scope = Literal["task", "file", "profile", "template", "scoring", "model", "ignores"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,8 @@ class Check:
 
     `scope` is what the function is given: the `Study` of each task@format (`task`, and `scoring` where its scoring is
     tried), a `ProfileView` for each profile that sees it, a `LoadedProfile` for each profile once in a run
-    (`template`), a `FileView` for each YAML file, or what became of the `Ignores` of a task once all others have run.
+    (`template`), a `FileView` for each YAML file, what a model answered where one is asked (`model`), or what became of
+    the `Ignores` of a task once all others have run.
     `scores` says of a rule about tasks that what it finds spoils the score: where the lint of a task does not run, the
     item `scoring` applies it.
     """

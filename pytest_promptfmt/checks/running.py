@@ -107,6 +107,13 @@ def check_scoring(study: Study, selection: Selection, *, is_linted: bool) -> Che
     return run.result("scoring")
 
 
+def check_model(study: Study, selection: Selection, judged: object, *, profile: str) -> Checked:
+    """Return what the rules about models say about the answers to a task in one profile."""
+    run = _Run(selection, study.given.path or Path(), study.given.id, study, None)
+    run.apply("model", judged, profile=profile)
+    return run.result("model")
+
+
 def _limit(study: Study) -> AbstractContextManager[None]:
     task = study.given
     return time_limit(study.settings.time_limit, f"checking {task.id}", task.position("doc_to_text"))

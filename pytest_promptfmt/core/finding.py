@@ -44,6 +44,7 @@ class Family(StrEnum):
     TOKENS = "tokens"
     CLASSES = "task classes"
     HELM = "HELM adapters"
+    MODELS = "models"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

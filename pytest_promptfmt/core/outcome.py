@@ -59,7 +59,8 @@ class Outcome:
     column. `tokens` is the line about the tokens that followed the text, of the first item of a profile in its cluster.
     `view` is what the HTML report shows of the item, where one is wanted: JSON, compressed, as text. `accepted` is what
     the baseline accepts; it may call an entry fixed where the item was `rendered`, where the rules looked at the task
-    (`linted` has "") or at how a profile sees it (its name), and where those about scoring did (`scored`).
+    (`linted` has "") or at how a profile sees it (its name), where those about scoring did (`scored`), and in the
+    profiles in which a model was `asked`.
     """
 
     task: str
@@ -82,6 +83,7 @@ class Outcome:
     rendered: bool = False
     linted: tuple[str, ...] = ()
     scored: bool = False
+    asked: tuple[str, ...] = ()
     tokenizer: UsedTokenizer | None = None
 
     @property
@@ -134,5 +136,6 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "globs": tuple,
     "used_globs": tuple,
     "linted": tuple,
+    "asked": tuple,
     "figures": lambda figures: tuple((name, cell) for name, cell in figures),
 }

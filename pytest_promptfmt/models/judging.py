@@ -1,4 +1,4 @@
-"""What a model's answers say about a task: whether the chain from prompt to score holds.
+"""What a model's answers show about a task: figures for a table, and the facts that rules look at.
 
 The facts are those that hold for any model that can do a task at all: it sees the ids that were meant, puts
 probability on the candidates as they are spelled, ends where it should, and is understood by filters and metrics.
@@ -7,20 +7,19 @@ probability on the candidates as they are spelled, ends where it should, and is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.answers.answers import answers_of
 from pytest_promptfmt.answers.completions import Chain, is_nothing, number_of
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.errors import ModelError, PromptfmtError, did_you_mean
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.models.asking import Asked
 from pytest_promptfmt.models.base import Generation, Likelihood
-from pytest_promptfmt.models.recording import digest_of
-from pytest_promptfmt.models.thresholds import Thresholds
 from pytest_promptfmt.systems.lm_eval.scoring.metrics import metrics_of
 from pytest_promptfmt.systems.lm_eval.scoring.results import LogLikelihood, Question, questions_of, score_doc
 
@@ -30,10 +29,49 @@ if TYPE_CHECKING:
 LABEL_TOKENS: Final = 2
 """A candidate of up to so many tokens is a label, on which a model that follows the format puts its probability."""
 
-RIVAL_FACTOR: Final = 10.0
-"""The other spelling must be so many times likelier before the task's own is called wrong."""
 
-_SHOWN: Final = 60
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Thresholds:
+    """Shares from 0 to 1; a value below one is a finding.
+
+    `mass`: the probability that falls on the candidates of a doc, where each is a label of few tokens (mean over
+    docs). `stops`: generations that end before their budget does. `extraction`: generations in which the filters find
+    an answer. `score`: the mean of the first metric.
+    """
+
+    mass: float = 0.01
+    stops: float = 0.5
+    extraction: float = 0.5
+    score: float = 0.0
+
+
+def thresholds_of(task: Task) -> Thresholds | None:
+    """Return the thresholds that the author of a task wrote under `metadata.promptfmt.model`, None without any.
+
+    Raises ModelError for an unknown name, and for a value that is not a share.
+    """
+    written: Any = task.own_metadata.get("model")
+    if written is None:
+        return None
+    names = [each.name for each in fields(Thresholds)]
+    if not isinstance(written, Mapping):
+        position = task.position("metadata", "promptfmt", "model")
+        raise ModelError(
+            f"metadata.promptfmt.model is {written!r}", position=position, hint=f"write shares of {', '.join(names)}"
+        )
+    for name, share in written.items():
+        position = task.position("metadata", "promptfmt", "model", name)
+        if name not in names:
+            raise ModelError(
+                f"unknown key {name!r} in metadata.promptfmt.model; expected one of {', '.join(names)}",
+                position=position,
+                hint=did_you_mean(str(name), names),
+            )
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise ModelError(
+                f"the threshold {name!r} is {share!r}", position=position, hint="write a share from 0 to 1"
+            )
+    return replace(Thresholds(), **written)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,176 +84,136 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that does not hold: a short title that is equal for equal problems, and what was seen."""
+class Failure:
+    """A filter or metric (`part`) that failed on an answer about the doc with this index."""
 
-    title: str
-    details: str
+    part: str
+    doc: int
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """One row of the closing table, and the problems. Shares are None where they make no sense.
+class Scored:
+    """What the replies to one question of a doc show; None where a fact makes no sense.
 
-    `tokens` is the mean length of what was written, or of the candidates; `seconds` how long the model took.
+    `mass` is the probability on the candidates, `rival_mass` that on their other spellings. `stopped` and `extracted`
+    are about a generation. `tokens` are the lengths of the candidates, or of what was written.
     """
 
-    task: str
-    profile: str
+    tokens: tuple[int, ...]
     mass: float | None = None
-    extraction: float | None = None
+    rival_mass: float | None = None
+    stopped: bool | None = None
+    extracted: bool | None = None
     score: float | None = None
-    tokens: float = 0.0
-    seconds: float = 0.0
-    docs: int = 0
-    problems: tuple[Problem, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """The answers of a model about a task's docs in one profile, and what they show.
+
+    `shown` are the digests of ids that the snapshot of the profile shows, None where it shows no tokens. `thresholds`
+    are None where shares are shown and not judged. `seconds` is how long the model took.
+    """
+
+    task: Task
+    profile: str
+    replies: Sequence[Reply]
+    questions: Sequence[Scored]
+    tokenizer: Tokenizer | None
+    shown: frozenset[str] | None
+    thresholds: Thresholds | None
+    seconds: float
+
+    @cached_property
+    def mass(self) -> float | None:
+        """Return the mean probability on the candidates."""
+        return _mean(one.mass for one in self.questions)
+
+    @cached_property
+    def rival_mass(self) -> float | None:
+        """Return the mean probability on the other spellings of the candidates."""
+        return _mean(one.rival_mass for one in self.questions)
+
+    @cached_property
+    def has_labels(self) -> bool:
+        """Return whether the candidates are labels of few tokens."""
+        return all(length <= LABEL_TOKENS for one in self.questions for length in one.tokens)
+
+    @cached_property
+    def stops(self) -> float | None:
+        """Return the share of generations that end before their budget of tokens."""
+        return _mean(one.stopped for one in self.questions)
+
+    @cached_property
+    def extraction(self) -> float | None:
+        """Return the share of generations in which the filters find an answer."""
+        return _mean(one.extracted for one in self.questions)
+
+    @cached_property
+    def score(self) -> float | None:
+        """Return the mean of the first metric."""
+        return _mean(one.score for one in self.questions)
 
     @property
     def figures(self) -> tuple[tuple[str, str], ...]:
-        """Return the row of the table, by column.
+        """Return the row of the closing table, by column.
 
         `mass` is the probability on the candidates, `extracted` the share of generations in which the filters find an
         answer, `tokens` the mean length of what was written or scored.
         """
-        mass = "" if self.mass is None else f"{self.mass:.2f}" if self.mass >= 0.01 else f"{self.mass:.0e}"
+        mass, extraction, score = self.mass, self.extraction, self.score
+        tokens = _mean(length for one in self.questions for length in one.tokens)
         return (
-            ("task", self.task),
+            ("task", self.task.id),
             ("profile", self.profile),
-            ("mass", mass),
-            ("extracted", "" if self.extraction is None else f"{self.extraction:.0%}"),
-            ("score", "" if self.score is None else f"{self.score:.2f}"),
-            ("tokens", f"{self.tokens:.1f}"),
+            ("mass", "" if mass is None else f"{mass:.2f}" if mass >= 0.01 else f"{mass:.0e}"),
+            ("extracted", "" if extraction is None else f"{extraction:.0%}"),
+            ("score", "" if score is None else f"{score:.2f}"),
+            ("tokens", f"{tokens or 0.0:.1f}"),
             ("seconds", f"{self.seconds:.2f}"),
         )
 
-    @property
-    def problems_text(self) -> str:
-        """Return the text of a failing item."""
-        lines = [f"{self.task} [{self.profile}]: the chain from prompt to score does not hold for the model's answers"]
-        for problem in self.problems:
-            lines += [f"  {problem.title}", f"    {problem.details}"]
-        return "\n".join(lines)
+
+def scored_questions(task: Task, instances: Sequence[Instance], replies: Sequence[Reply]) -> tuple[Scored, ...]:
+    """Return what the replies show, by question; functions of the task must be bound."""
+    return (*_scored_likelihoods(task, instances, replies), *_scored_generations(task, instances, replies))
 
 
-@dataclass(kw_only=True, slots=True)
-class _Sums:
-    """What is added up over the docs."""
-
-    masses: list[float] = field(default_factory=list)
-    rivals: list[float] = field(default_factory=list)
-    are_labels: bool = True
-    lengths: list[int] = field(default_factory=list)
-    stopped: int = 0
-    written: int = 0
-    extracted: int = 0
-    scores: list[float] = field(default_factory=list)
-
-
-def judge(
-    task: Task,
-    instances: Sequence[Instance],
-    replies: Sequence[Reply],
-    *,
-    profile: str,
-    tokenizer: Tokenizer | None,
-    shown: frozenset[str] | None,
-    thresholds: Thresholds,
-    enforced: bool,
-) -> Judged:
-    """Return what the replies say; functions of the task must be bound.
-
-    `shown` are the digests of ids that the snapshot of the profile shows, None where it shows no tokens. With
-    `enforced` false, only what is wrong with any model is a problem: ids that are not the prompt's, two BOS tokens,
-    metrics that fail; shares are told and not judged.
-    """
-    problems = [*_about_ids(replies, tokenizer, shown)]
-    sums = _Sums()
-    problems += _about_likelihoods(task, instances, replies, sums)
-    problems += _about_generations(task, instances, replies, sums)
-    if enforced:
-        problems += _below(sums, thresholds, replies)
-    return Judged(
-        task=task.id,
-        profile=profile,
-        mass=_mean(sums.masses),
-        extraction=sums.extracted / sums.written if sums.written else None,
-        score=_mean(sums.scores),
-        tokens=_mean(sums.lengths) or 0.0,
-        docs=len(instances),
-        problems=tuple(dict.fromkeys(problems)),
-    )
-
-
-# -- what was sent -----------------------------------------------------------------------------------------------------
-
-
-def _about_ids(
-    replies: Sequence[Reply], tokenizer: Tokenizer | None, shown: frozenset[str] | None
-) -> Iterator[Problem]:
-    for reply in replies:
-        ask = reply.asked.ask
-        meant = (*ask.context_ids, *ask.continuation_ids)
-        where = f"doc {reply.asked.doc + 1}"
-        if meant and reply.sent is not None and reply.sent != digest_of(meant):
-            yield Problem(
-                "the model got other ids than the prompt has",
-                f"{where}: {len(meant)} ids were meant; the row is longer than the model takes, or the tokenizer "
-                "is not the one that was recorded",
-            )
-        if shown is not None and not reply.asked.is_rival and digest_of(ask.context_ids) not in shown:
-            yield Problem(
-                "the model got other ids than the snapshot shows",
-                f"{where}: digest {digest_of(ask.context_ids)}, which the snapshot does not have",
-            )
-        if isinstance(reply.answer, Likelihood) and ask.continuation_ids:
-            measured = len(reply.answer.logprobs)
-            if measured != len(ask.continuation_ids):
-                yield Problem(
-                    "a log-likelihood is not that of its continuation",
-                    f"{where}: {ask.continuation!r} has {len(ask.continuation_ids)} tokens, {measured} were measured",
-                )
-        bos = tokenizer.bos_token_id if tokenizer is not None else None
-        if bos is not None and ask.context_ids[:2] == (bos, bos):
-            yield Problem(
-                "the prompt begins with two BOS tokens",
-                f"{where}: {tokenizer.bos_token!r} stands in the text, and the tokenizer adds another"
-                if tokenizer is not None
-                else where,
-            )
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 # -- log-likelihoods ---------------------------------------------------------------------------------------------------
 
 
-def _about_likelihoods(
-    task: Task, instances: Sequence[Instance], replies: Sequence[Reply], sums: _Sums
-) -> Iterator[Problem]:
+def _scored_likelihoods(task: Task, instances: Sequence[Instance], replies: Sequence[Reply]) -> Iterator[Scored]:
     asked = _by_question([reply for reply in replies if isinstance(reply.answer, Likelihood)], instances)
     questions = questions_of(task, [one.doc for one in asked])
     metrics = metrics_of(task)
-    worse = {metric.name for metric in metrics if metric.higher_is_better is False}  # perplexities are no scores
+    worse = {metric.name for metric in metrics if metric.higher_is_better is False}  # perplexities are not scores
     for one, question in zip(asked, questions, strict=True):
         own = [reply for reply in one.replies if not reply.asked.is_rival]
-        rivals = [reply for reply in one.replies if reply.asked.is_rival]
-        if len(own) > 1:  # one candidate alone is no choice
-            sums.masses.append(_mass(own))
-            sums.rivals.append(_mass(rivals))
-        results = []
-        for reply in own:
-            assert isinstance(reply.answer, Likelihood)
-            sums.lengths.append(len(reply.answer.logprobs))
-            sums.are_labels = sums.are_labels and len(reply.answer.logprobs) <= LABEL_TOKENS
-            results.append(LogLikelihood(reply.answer.logprobs, reply.answer.is_greedy))
-        if len(own) != one.count:  # unconditional log-likelihoods are not asked
-            continue
-        try:
-            values = score_doc(task, metrics, one.doc, question, results)
-            score = number_of(metrics, {name: value for name, value in values.items() if name not in worse})
-        except Exception as error:
-            yield Problem("a metric fails on the model's answers", f"doc {one.number + 1}: {_in_words(error)}")
-            continue
-        if score is not None and math.isfinite(score):
-            sums.scores.append(score)
+        results = [
+            LogLikelihood(reply.answer.logprobs, reply.answer.is_greedy)
+            for reply in own
+            if isinstance(reply.answer, Likelihood)
+        ]
+        scored = Scored(tokens=tuple(len(result.logprobs) for result in results))
+        if len(own) > 1:  # one candidate alone is not a choice
+            rivals = [reply for reply in one.replies if reply.asked.is_rival]
+            scored = replace(scored, mass=_mass(own), rival_mass=_mass(rivals))
+        if len(own) == one.count:  # unconditional log-likelihoods are not asked
+            try:
+                values = score_doc(task, metrics, one.doc, question, results)
+                score = number_of(metrics, {name: value for name, value in values.items() if name not in worse})
+            except Exception as error:
+                scored = replace(scored, failures=(Failure("metric", one.number, _reason(error)),))
+            else:
+                scored = replace(scored, score=score if score is not None and math.isfinite(score) else None)
+        yield scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +243,12 @@ def _by_question(replies: Sequence[Reply], instances: Sequence[Instance]) -> lis
     return list(found.values())
 
 
-def _in_words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, PromptfmtError) else f"{type(error).__name__}: {error}"
 
 
 def _mass(replies: Sequence[Reply]) -> float:
-    """Return the probability on the candidates of one doc, those written alike counted once."""
+    """Return the probability on the candidates of one doc, equal ones counted once."""
     chances = {
         (reply.asked.ask.context, reply.asked.ask.continuation): math.exp(reply.answer.total)
         for reply in replies
@@ -263,47 +261,44 @@ def _mass(replies: Sequence[Reply]) -> float:
 # -- generations -------------------------------------------------------------------------------------------------------
 
 
-def _about_generations(
-    task: Task, instances: Sequence[Instance], replies: Sequence[Reply], sums: _Sums
-) -> Iterator[Problem]:
+def _scored_generations(task: Task, instances: Sequence[Instance], replies: Sequence[Reply]) -> Iterator[Scored]:
     written = [reply for reply in replies if isinstance(reply.answer, Generation)]
     if not written:
         return
     chain = Chain(task, written[0].asked.ask.stop)
     asked = _by_question(written, instances)
     questions = questions_of(task, [one.doc for one in asked])
-    pairs = [
-        (reply, one.doc, question) for one, question in zip(asked, questions, strict=True) for reply in one.replies
-    ]
-    for reply, doc, question in pairs:
-        assert isinstance(reply.answer, Generation)
-        sums.written += 1
+    for one, question in zip(asked, questions, strict=True):
+        for reply in one.replies:
+            yield _scored_generation(chain, reply, one.doc, question)
+
+
+def _scored_generation(chain: Chain, reply: Reply, doc: Doc, question: Question) -> Scored:
+    answer, ask, number = reply.answer, reply.asked.ask, reply.asked.doc
+    assert isinstance(answer, Generation)
+    scores: list[float] = []
+    failures: list[Failure] = []
+    found = False
+    for pipeline in chain.pipelines:
+        stages = chain.read(pipeline, answer.text, doc, f"doc {number + 1}")
+        if stages.problem is not None:
+            failures.append(Failure("filter", number, f"{pipeline.name}: {stages.problem} on {short(answer.text)}"))
+            continue
+        found = found or _is_answer(stages.extracted, question, ask.context)
+        try:
+            score = chain.score(question, doc, stages.extracted)
+        except Exception as error:
+            failures.append(Failure("metric", number, _reason(error)))
+            continue
+        scores += [] if score is None else [score]
+    return Scored(
+        tokens=(answer.tokens,),
         # A budget of a label's length is there to be used up.
-        sums.stopped += reply.answer.finish != "length" or reply.asked.ask.max_tokens <= LABEL_TOKENS
-        sums.lengths.append(reply.answer.tokens)
-        best: float | None = None
-        found = False
-        for pipeline in chain.pipelines:
-            stages = chain.read(pipeline, reply.answer.text, doc, f"doc {reply.asked.doc + 1}")
-            if stages.problem is not None:
-                yield Problem(
-                    "a filter fails on what the model wrote",
-                    f"doc {reply.asked.doc + 1}, {pipeline.name}: {stages.problem} on {_short(reply.answer.text)}",
-                )
-                continue
-            found = found or _is_answer(stages.extracted, question, reply.asked.ask.context)
-            try:
-                score = chain.score(question, doc, stages.extracted)
-            except Exception as error:
-                yield Problem(
-                    "a metric fails on what the model wrote",
-                    f"doc {reply.asked.doc + 1}: {_in_words(error)}",
-                )
-                continue
-            best = score if best is None or (score is not None and score > best) else best
-        sums.extracted += found
-        if best is not None:
-            sums.scores.append(best)
+        stopped=answer.finish != "length" or ask.max_tokens <= LABEL_TOKENS,
+        extracted=found,
+        score=max(scores, default=None),
+        failures=tuple(failures),
+    )
 
 
 def _is_answer(extracted: Any, question: Question, prompt: str) -> bool:
@@ -319,52 +314,9 @@ def _is_answer(extracted: Any, question: Question, prompt: str) -> bool:
     return str(extracted).strip() in wanted
 
 
-# -- shares ------------------------------------------------------------------------------------------------------------
-
-
-def _below(sums: _Sums, thresholds: Thresholds, replies: Sequence[Reply]) -> Iterator[Problem]:
-    mass, rival = _mean(sums.masses), _mean(sums.rivals)
-    if mass is not None and rival is not None and rival > mass * RIVAL_FACTOR:
-        own, other = _spellings(replies)
-        yield Problem(
-            "the candidates are spelled otherwise than the model writes them",
-            f"{other} has the probability {rival:.2g}, {own} as the task asks {mass:.2g}: see the blank before the "
-            "candidates (target_delimiter, doc_to_choice) and the end of the prompt",
-        )
-    elif mass is not None and sums.are_labels and mass < thresholds.mass:
-        yield Problem(
-            "the model puts its probability elsewhere than on the candidates",
-            f"{mass:.2g} in the mean over {len(sums.masses)} docs, wanted at least {thresholds.mass:g}: the prompt "
-            "does not lead to them",
-        )
-    if not sums.written:
-        return
-    written = [reply.answer.text for reply in replies if isinstance(reply.answer, Generation)]
-    for name, share, wanted, means in (
-        ("stops", sums.stopped / sums.written, thresholds.stops, "end before their budget of tokens does"),
-        ("extraction", sums.extracted / sums.written, thresholds.extraction, "hold an answer that the filters find"),
-    ):
-        if share < wanted:
-            yield Problem(
-                f"too few answers {means}",
-                f"{share:.0%} of {sums.written}, wanted at least {wanted:.0%} ({name}); first {_short(written[0])}",
-            )
-    score = _mean(sums.scores)
-    if score is not None and score < thresholds.score:
-        yield Problem("the score is too low", f"{score:.2f}, wanted at least {thresholds.score:g}")
-
-
-def _spellings(replies: Sequence[Reply]) -> tuple[str, str]:
-    own = next(reply for reply in replies if not reply.asked.is_rival)
-    other = next(reply for reply in replies if reply.asked.is_rival)
-    end = len(other.asked.ask.context) - 8
-    shown = f"{other.asked.ask.context[max(end, 0) :]}|{other.asked.ask.continuation}"
-    return f"{own.asked.ask.context[-8:] + '|' + str(own.asked.ask.continuation)!r}", f"{shown!r}"
-
-
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """Return the beginning of an answer as messages show it."""
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+_SHOWN: Final = 60

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core.errors import ModelError, OtherTokenizerError
 from pytest_promptfmt.core.profile import Profile
@@ -15,10 +14,9 @@ from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.models.asking import Asked, questions, with_ids
 from pytest_promptfmt.models.base import Answer, Model, ModelOptions
-from pytest_promptfmt.models.judging import Judged, Reply, judge
+from pytest_promptfmt.models.judging import Judged, Reply, Thresholds, scored_questions, thresholds_of
 from pytest_promptfmt.models.recording import Entry, Recorder, ReplayModel, digest_of, join_parts
 from pytest_promptfmt.models.registry import open_model
-from pytest_promptfmt.models.thresholds import thresholds_of
 
 if TYPE_CHECKING:
     from pytest_promptfmt.tokens import Tokenizer
@@ -33,24 +31,20 @@ Progress = Callable[[int, str], AbstractContextManager[Callable[[int], object]]]
 """For a number of questions and what they are about, a context manager of what is called with the answers so far."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelSettings:
-    """Which model a run asks, how it runs, and where its answers are recorded (None: nowhere).
+class ModelRun:
+    """The model of a run, opened once; an error while opening is raised for each task.
 
-    `worker` names the process where several record at once.
+    `written` is what `open_model` takes. Answers are recorded in the file `record` (None: nowhere); `worker` names the
+    process where several record at once.
     """
 
-    model: str
-    options: ModelOptions = field(default_factory=ModelOptions)
-    record: Path | None = None
-    worker: str = ""
-
-
-class ModelRun:
-    """The model of a run, opened once; an error while opening is raised for each task."""
-
-    def __init__(self, settings: ModelSettings) -> None:
-        self._settings = settings
+    def __init__(
+        self, written: str, options: ModelOptions | None = None, *, record: Path | None = None, worker: str = ""
+    ) -> None:
+        self._written = written
+        self._options = options
+        self._record = record
+        self._worker = worker
         self._model: Model | ModelError | None = None
         self._recorder: Recorder | None = None
 
@@ -59,7 +53,7 @@ class ModelRun:
         """Return the model, opened at the first use; raises ModelError when that fails."""
         if self._model is None:
             try:
-                self._model = open_model(self._settings.model, self._settings.options)
+                self._model = open_model(self._written, self._options)
             except ModelError as error:
                 self._model = error
         if isinstance(self._model, ModelError):
@@ -76,16 +70,17 @@ class ModelRun:
         shown: frozenset[str] | None = None,
         progress: Progress = lambda _count, _what: nullcontext(lambda _done: None),
     ) -> Judged:
-        """Return what the model's answers say about a task's docs in one profile.
+        """Return the model's answers about a task's docs in one profile, and what they show.
 
-        `shown` are the digests of ids in the profile's snapshot, None where it shows none.
-        A model that runs here has a tokenizer of its own, and sees the ids that it makes; one that is behind a server
-        gets the ids of the profile's tokenizer, or text where it has none. Functions of the task must be bound. Raises
-        ModelError when the model cannot be asked, or cannot answer, OtherTokenizerError for a profile that shows how
-        some other model sees the prompt.
+        `shown` are the digests of ids in the profile's snapshot, None where it shows none. A model that runs here has
+        its own tokenizer and sees the ids that it makes; one behind a server gets the ids of the profile's tokenizer,
+        or text where that has none. Functions of the task must be bound. Raises ModelError when the model cannot be
+        asked, or cannot answer, OtherTokenizerError for a profile with the tokenizer of another model.
         """
-        thresholds, are_written = thresholds_of(task)
+        thresholds = thresholds_of(task)
         model = self.model
+        if thresholds is None and (not _is_tiny(model) or task.format in TINY_FORMATS):
+            thresholds = Thresholds()
         tokenizer = _tokenizer_for(model, profile)
         asked = questions(instances)
         if not asked:
@@ -96,18 +91,16 @@ class ModelRun:
         with progress(len(asked), f"{task.id} [{profile_id}]") as show:
             replies = list(self._replies(model, asked, task, profile_id, show))
         seconds = time.perf_counter() - began
-        enforced = are_written or not _is_tiny(model) or task.format in TINY_FORMATS
-        judged = judge(
-            task,
-            instances,
-            replies,
+        return Judged(
+            task=task,
             profile=profile_id,
+            replies=replies,
+            questions=scored_questions(task, instances, replies),
             tokenizer=tokenizer,
             shown=shown,
             thresholds=thresholds,
-            enforced=enforced,
+            seconds=seconds,
         )
-        return replace(judged, seconds=seconds)
 
     def close(self, *, joins: bool) -> None:
         """Close the recording; the process that outlives all others `joins` the parts of each.
@@ -116,8 +109,8 @@ class ModelRun:
         """
         if self._recorder is not None:
             self._recorder.close()
-        if joins and self._settings.record is not None:
-            join_parts(self._settings.record)
+        if joins and self._record is not None:
+            join_parts(self._record)
 
     def _replies(
         self, model: Model, asked: Sequence[Asked], task: Task, profile: str, show: Callable[[int], object]
@@ -146,8 +139,8 @@ class ModelRun:
                 yield Reply(asked=one, answer=answers[at], sent=digest_of(answers[at].sent))
 
     def _opened_recorder(self) -> Recorder | None:
-        if self._recorder is None and self._settings.record is not None:
-            self._recorder = Recorder(self._settings.record, worker=self._settings.worker)
+        if self._recorder is None and self._record is not None:
+            self._recorder = Recorder(self._record, worker=self._worker)
         return self._recorder
 
     @staticmethod
@@ -155,6 +148,11 @@ class ModelRun:
         if isinstance(model, ReplayModel):
             return model.entry(one.ask)
         return recorder.known(one.ask, model.name) if recorder is not None else None
+
+
+def open_run(written: str, *, record: Path | None, worker: str, **options: Any) -> ModelRun:
+    """Return the model of a run by its settings; `options` are those of `ModelOptions` that are set."""
+    return ModelRun(written, ModelOptions(**options), record=record, worker=worker)
 
 
 def _tokenizer_for(model: Model, profile: Profile) -> Tokenizer | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.checks.registry import Scope, known_checks
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.task import Task
@@ -49,10 +49,12 @@ class Folders:
         """Return the rules that look at a task file, and what is ignored there."""
         return self._select(self.settings_for(file))
 
-    def codes_for(self, file: Path) -> dict[str, bool]:
-        """Return the codes of the rules that look at a task file, and whether the items `scoring` apply them."""
-        codes = {check.code: check.scope == "scoring" for check in self.checks_for(file).chosen}
-        return codes if self.settings_for(file).lint else {code: True for code, scores in codes.items() if scores}
+    def codes_for(self, file: Path) -> dict[str, Scope]:
+        """Return the codes of the rules that look at a task file, and what they look at."""
+        codes = {check.code: check.scope for check in self.checks_for(file).chosen}
+        if self.settings_for(file).lint:
+            return codes
+        return {code: scope for code, scope in codes.items() if scope in ("scoring", "model")}
 
     def _select(self, settings: Settings) -> Selection:
         known = self._selections.get(id(settings))

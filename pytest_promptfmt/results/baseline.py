@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from pytest_promptfmt.checks.registry import Scope
 from pytest_promptfmt.core.errors import PromptfmtError, display_path
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Accepted, BaselineEntry, Outcome
@@ -97,14 +98,14 @@ class BaselineRun:
         outcomes: Iterable[Outcome],
         *,
         defined: Mapping[str, Collection[str]],
-        codes_for: Callable[[Path], Mapping[str, bool]],
+        codes_for: Callable[[Path], Mapping[str, Scope]],
         not_run: Collection[str] = (),
     ) -> BaselineResult | None:
         """Return what became of the baseline; None where the run has none.
 
         `defined` are the files that were read to their end, with the names they define; `codes_for` gives the codes of
-        the rules that look at a file, and whether they are about scoring. The file is not to be written where there
-        are items that could not be set up, `not_run`: they would all be missing.
+        the rules that look at a file, and what they look at. The file is not to be written where there are items that
+        could not be set up, `not_run`: they would all be missing.
         """
         if self._path is None:
             return None
@@ -137,7 +138,7 @@ class _LookedAt:
         outcomes: Iterable[Outcome],
         rootdir: Path,
         defined: Mapping[str, Collection[str]],
-        codes_for: Callable[[Path], Mapping[str, bool]],
+        codes_for: Callable[[Path], Mapping[str, Scope]],
     ) -> None:
         self._rootdir = rootdir
         self._defined = defined
@@ -145,11 +146,13 @@ class _LookedAt:
         self._rendered: set[tuple[str, str]] = set()
         self._linted: set[tuple[str, str, str]] = set()
         self._scored: set[tuple[str, str]] = set()
+        self._asked: set[tuple[str, str, str]] = set()
         for outcome in outcomes:
             if outcome.rendered:
                 self._rendered.add((outcome.file, outcome.task))
             if outcome.scored:
                 self._scored.add((outcome.file, outcome.task))
+            self._asked.update((outcome.file, outcome.task, profile) for profile in outcome.asked)
             self._linted.update((outcome.file, outcome.task, profile) for profile in outcome.linted)
         self._profiles = {profile for _, _, profile in self._linted}
 
@@ -168,10 +171,11 @@ class _LookedAt:
         if not entry.task:
             written_in = path if entry.file else self._rootdir / "-"
             return entry.profile in self._profiles and entry.code in self._codes_for(written_in)
-        is_about_scoring = self._codes_for(path).get(entry.code)
-        if is_about_scoring:
+        scope = self._codes_for(path).get(entry.code)
+        if scope == "scoring":
             return (file, entry.task) in self._scored
-        return is_about_scoring is not None and (file, entry.task, entry.profile) in self._linted
+        seen = self._asked if scope == "model" else self._linted
+        return scope is not None and (file, entry.task, entry.profile) in seen
 
 
 def _findings_in(entries: Iterable[BaselineEntry]) -> int:

@@ -22,7 +22,8 @@ from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.task_files import read_task_file
 
 CHECKS = {code: check for code, check in known_checks().items() if check.is_builtin}
-WITH_EXAMPLE = [code for code, check in CHECKS.items() if documentation_of(check).example]
+ASKED = {"model"}  # scopes of rules whose examples need a model: tests/models runs them
+WITH_EXAMPLE = [code for code, check in CHECKS.items() if documentation_of(check).example and check.scope not in ASKED]
 
 
 def profiles_in(folder: Path) -> dict[str, Profile]:

@@ -11,27 +11,32 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt import load_tasks
+from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.core.finding import Finding
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.models.base import Ask, ModelOptions
-from pytest_promptfmt.models.running import ModelRun, ModelSettings
 
 pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
+models = pytest.importorskip("pytest_promptfmt.models", reason="without models none can be asked")
+running = pytest.importorskip("pytest_promptfmt.models.running")
 
-OPTIONS = ModelOptions(device="cpu")
+OPTIONS = models.ModelOptions(device="cpu")
+RULES = [check for check in known_checks().values() if check.scope == "model"]
 
 
 @pytest.fixture(scope="module")
 def tiny() -> Any:
-    from pytest_promptfmt.models import open_model
-
-    return open_model("tiny", OPTIONS)
+    return models.open_model("tiny", OPTIONS)
 
 
 def judged(task: Task) -> Any:
-    run = ModelRun(ModelSettings(model="tiny", options=OPTIONS))
+    run = running.ModelRun("tiny", OPTIONS)
     return run.judged(task, list(task.render()), profile=PLAIN, profile_id="plain")
+
+
+def findings(result: Any) -> list[Finding]:
+    return [finding for check in RULES for finding in check.rule(result)]
 
 
 def helm_task(folder: Path, method: str, **spec: Any) -> Task:
@@ -54,7 +59,7 @@ def by_token(tiny: Any, instance: Instance) -> Iterator[float]:
     for request in instance.requests:
         whole = tiny.tokenizer.ids(f"{request.context}{request.continuation}")
         size = len(tiny.tokenizer.ids(request.context))
-        ask = Ask(context="", continuation="x", context_ids=whole[:size], continuation_ids=whole[size:])
+        ask = models.Ask(context="", continuation="x", context_ids=whole[:size], continuation_ids=whole[size:])
         answer = next(iter(tiny.loglikelihood([ask])))
         yield answer.total / len(answer.logprobs)
 
@@ -69,12 +74,12 @@ def test_each_reference_that_is_ranked_has_its_own_answer(tmp_path: Path) -> Non
     task = helm_task(tmp_path, "ranking_binary", output_prefix="Answer: ", max_tokens=1)
     golds = [request.doc["answer"] for instance in task.render() for request in instance.requests if request.doc]
     assert golds == ["No", "Yes", "No", "Yes"]
-    assert not judged(task).problems
+    assert not findings(judged(task))
 
 
 def test_a_budget_of_a_label_is_there_to_be_used_up(tmp_path: Path) -> None:
     task = helm_task(tmp_path, "multiple_choice_joint", output_prefix="Answer: ", max_tokens=1)
     own = replace(task, metadata={"promptfmt": {**task.own_metadata, "model": {"stops": 1.0, "extraction": 0.0}}})
     result = judged(own)
-    assert not result.problems
-    assert result.tokens == 1.0
+    assert not findings(result)
+    assert [one.tokens for one in result.questions] == [(1,), (1,)]

@@ -5,15 +5,20 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.prompt import Request
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.models.asking import Asked, with_ids
-from pytest_promptfmt.models.base import Ask
+from pytest_promptfmt.models.base import Ask, Likelihood
+from pytest_promptfmt.models.judging import Judged
 from pytest_promptfmt.models.tiny import FOLDER
 
 needs_torch = "running a model needs torch, of the extra `model`"
@@ -67,3 +72,68 @@ def server() -> Iterator[str]:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"
         process.kill()
+
+
+@pytest.fixture(scope="session")
+def llama3_like(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the folder of a random model with a tokenizer that puts BOS before every text."""
+    import torch
+    from tokenizers import Tokenizer
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    folder = tmp_path_factory.mktemp("llama3")
+    archetype = resources.files("pytest_promptfmt") / "data" / "tokenizers" / "bytelevel-llama3"
+    for file in archetype.iterdir():
+        if file.name.endswith(".json"):
+            (folder / file.name).write_bytes(file.read_bytes())
+    config = LlamaConfig(
+        vocab_size=Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size(),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
+    torch.manual_seed(0)
+    models: Any = AutoModelForCausalLM
+    models.from_config(config).save_pretrained(folder)
+    return f"hf:{folder}"
+
+
+@pytest.fixture(scope="session")
+def judge() -> Callable[..., Judged]:
+    """Return a function that puts the docs of a task to a model."""
+    pytest.importorskip("torch", reason=needs_torch)
+    from pytest_promptfmt.models.base import ModelOptions
+    from pytest_promptfmt.models.running import ModelRun
+
+    def judged(task: Task, docs: Iterable[Any] | None = None, *, model: str = "tiny") -> Judged:
+        run = ModelRun(model, ModelOptions(device="cpu"))
+        return run.judged(task, list(task.render(docs)), profile=PLAIN, profile_id="plain")
+
+    return judged
+
+
+@pytest.fixture(scope="session")
+def codes() -> Callable[[Judged], set[str]]:
+    """Return a function that gives the codes of the rules about models that find something."""
+    rules = [check for check in known_checks().values() if check.scope == "model"]
+    return lambda judged: {check.code for check in rules if list(check.rule(judged))}
+
+
+@pytest.fixture(scope="session")
+def asked_alone(tiny: Any) -> Callable[..., list[list[tuple[Any, Likelihood]]]]:
+    """Return a function that gives each question's requests with the model's answers, asked one by one."""
+
+    def answers(instances: list[Any]) -> list[list[tuple[Any, Likelihood]]]:
+        found: list[list[tuple[Any, Likelihood]]] = []
+        for instance in instances:
+            by_prompt: dict[int, list[tuple[Any, Likelihood]]] = {}
+            for request in instance.requests:
+                whole = tiny.tokenizer.ids(f"{request.context}{request.continuation}")
+                size = len(tiny.tokenizer.ids(request.context))
+                ask = Ask(context="", continuation="x", context_ids=whole[:size], continuation_ids=whole[size:])
+                by_prompt.setdefault(request.prompt, []).append((request, next(iter(tiny.loglikelihood([ask])))))
+            found += by_prompt.values()
+        return found
+
+    return answers

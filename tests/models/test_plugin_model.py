@@ -88,31 +88,35 @@ def test_what_holds_passes_with_a_table(pytester: pytest.Pytester) -> None:
             CHOICE,
             "doc_to_target: answer",
             'doc_to_target: answer\ntarget_delimiter: ""',
-            "spelled otherwise than the model writes them",
-            id="the blank before the choices is gone",
+            "PF654 the model writes the candidates with another spelling",
+            id="the space before the choices is missing",
         ),
         pytest.param(
             GENERATE,
             'gen_prefix: "The best answer is"',
             'gen_prefix: "Therefore, the river"',
-            "hold an answer that the filters find",
+            "PF657 too few answers hold an answer that the filters find",
             id="another gen prefix",
         ),
         pytest.param(
-            GENERATE, "([A-C])", "([1-3])", "hold an answer that the filters find", id="a regex for other labels"
+            GENERATE,
+            "([A-C])",
+            "([1-3])",
+            "PF657 too few answers hold an answer that the filters find",
+            id="a regex for other labels",
         ),
         pytest.param(
             GENERATE,
             'until: ["\\n\\n"]',
             'until: [" "]',
-            "hold an answer that the filters find",
+            "PF657 too few answers hold an answer that the filters find",
             id="a stop sequence that cuts the answer",
         ),
         pytest.param(
             GENERATE,
             'until: ["\\n\\n"], max_gen_toks: 32',
             'until: ["</answer>"], max_gen_toks: 3',
-            "end before their budget of tokens does",
+            "PF656 too few answers end before their budget of tokens",
             id="a stop sequence that never comes",
         ),
     ],
@@ -125,7 +129,42 @@ def test_what_is_broken_is_caught_and_only_that(
     task(pytester, good.replace(right, wrong), name="broken")
     result = run(pytester)
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["broken *what the model answers*", f"*{says}*"])
+    result.stdout.fnmatch_lines([f"broken.yaml:*profile plain): {says}*", "  saw: *", "  do: *"])
+
+
+SPACELESS = f'{CHOICE}target_delimiter: ""\n'
+
+
+def test_a_finding_about_a_model_is_ignored_like_any_other(pytester: pytest.Pytester) -> None:
+    task(pytester, SPACELESS)
+    run(pytester).assert_outcomes(failed=1)
+    run(pytester, "--promptfmt-ignore", "PF654").assert_outcomes(passed=1)
+    path = pytester.path / "asked.yaml"
+    path.write_text(f"{path.read_text()}    ignore: {{PF654: the server adds the space}}\n")
+    run(pytester).assert_outcomes(passed=1)
+
+
+def test_the_baseline_accepts_what_a_model_showed_until_a_model_shows_that_it_is_fixed(
+    pytester: pytest.Pytester,
+) -> None:
+    task(pytester, SPACELESS)
+    written = run(pytester, "--promptfmt-baseline", "base.jsonl", "--promptfmt-baseline-update", "write")
+    written.assert_outcomes(passed=1)
+    assert Path("base.jsonl").read_text().count('"PF') == Path("base.jsonl").read_text().count('"PF654"') == 1
+    run(pytester, "--promptfmt-baseline", "base.jsonl").assert_outcomes(passed=1)
+    task(pytester, CHOICE)
+    arguments = ("-p", "no:cacheprovider", "-o", "promptfmt_lint=true", "--promptfmt-baseline", "base.jsonl")
+    without = pytester.runpytest_inprocess("--promptfmt", *arguments, "--promptfmt-profile", "plain")
+    without.stdout.no_fnmatch_line("*no longer found*")
+    result = run(pytester, "--promptfmt-baseline", "base.jsonl")
+    result.stdout.fnmatch_lines(["1 entry of base.jsonl no longer found*"])
+
+
+def test_findings_about_a_model_are_counted_and_written_with_all_others(pytester: pytest.Pytester) -> None:
+    task(pytester, SPACELESS)
+    result = run(pytester, "--promptfmt-json", "out.json")
+    result.stdout.fnmatch_lines(["PF654 model-spells-otherwise: 1 error in 1 task", "1 error; *"])
+    assert '"PF654"' in Path("out.json").read_text()
 
 
 def test_the_ids_that_the_model_gets_are_those_of_the_snapshot(pytester: pytest.Pytester) -> None:
@@ -144,7 +183,7 @@ def test_a_profile_of_another_tokenizer_is_skipped(pytester: pytest.Pytester) ->
     Path("promptfmt.yaml").write_text(f"profiles:\n  own:\n    tokenizer: {other}\n")
     result = run(pytester, "--promptfmt-profile", "own")
     result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["*profiles with whose tokenizer is not the model's*"])
+    result.stdout.fnmatch_lines(["*profiles whose tokenizer is not the model's*"])
 
 
 def test_a_recording_is_replayed_without_the_model_until_the_prompt_changes(pytester: pytest.Pytester) -> None:

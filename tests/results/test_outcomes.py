@@ -110,7 +110,7 @@ def test_a_finding_is_new_for_the_profiles_without_an_entry_alone(root: Path) ->
 def test_a_baseline_lists_a_finding_for_each_profile_and_counts_it_once(root: Path) -> None:
     run = BaselineRun(root / "baseline.jsonl", "write", root)
     outcome = judged(root, *merged([FINDING, OTHER_PROFILE]), update="write")
-    result = run.result([outcome], defined={}, codes_for=lambda _file: {"PF301": False})
+    result = run.result([outcome], defined={}, codes_for=lambda _file: {"PF301": "profile"})
     assert result is not None
     assert (result.accepted, len(result.written or ())) == (1, 2)
 

@@ -56,10 +56,10 @@ class LintItem(TaskItem):
             self.fail_with(error, item)
         if checked.failure is None:
             item = replace(item, rendered=True, linted=("", *checked.profiles))
-        self.outcome = outcome = _with_findings(run, item, checked)
+        self.outcome = outcome = with_findings(run, item, checked)
         if checked.failure is not None and not isinstance(checked.failure, UnavailableError):
             self.fail_with(checked.failure, outcome)
-        _raise_errors(run, outcome)
+        raise_errors(run, outcome)
 
 
 class ScoringItem(TaskItem):
@@ -74,8 +74,8 @@ class ScoringItem(TaskItem):
         item = Outcome(task=self.tested.id, file=str(self.path))
         with self.failures_of(item):
             checked = check_scoring(self.study, run.folders.checks_for(self.path), is_linted=_is_linted(self))
-        self.outcome = _with_findings(run, replace(item, rendered=True, scored=True), checked)
-        _raise_errors(run, self.outcome)
+        self.outcome = with_findings(run, replace(item, rendered=True, scored=True), checked)
+        raise_errors(run, self.outcome)
 
 
 class FileLintItem(PromptItem):
@@ -94,8 +94,8 @@ class FileLintItem(PromptItem):
         run = self.run
         checked = check_file(self.view, run.folders.checks_for(self.path))
         outcome = Outcome(task=self.view.name, file=str(self.path), rendered=True, linted=("",))
-        self.outcome = _with_findings(run, outcome, checked)
-        _raise_errors(run, self.outcome)
+        self.outcome = with_findings(run, outcome, checked)
+        raise_errors(run, self.outcome)
 
 
 def _is_linted(item: ScoringItem) -> bool:
@@ -116,7 +116,8 @@ def wanted(run: Run, checked: Checked, file: Path) -> tuple[Reported, ...]:
     )
 
 
-def _with_findings(run: Run, item: Outcome, checked: Checked) -> Outcome:
+def with_findings(run: Run, item: Outcome, checked: Checked) -> Outcome:
+    """Return the outcome with the findings to be reported, apart from those that the baseline accepts."""
     file = Path(item.file)
     globs = run.folders.checks_for(file).per_file_ignores(file)
     item = replace(item, globs=tuple(globs), used_globs=checked.used_globs)
@@ -130,7 +131,8 @@ def _with_findings(run: Run, item: Outcome, checked: Checked) -> Outcome:
     )
 
 
-def _raise_errors(run: Run, outcome: Outcome) -> None:
+def raise_errors(run: Run, outcome: Outcome) -> None:
+    """Fail the item where findings are errors, in short where an earlier item had the same."""
     if outcome.category != "finding":
         return
     first = run.tally.first_item(outcome)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 
+from pytest_promptfmt.checks.running import check_model
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.models.base import ModelOptions
-from pytest_promptfmt.models.running import ModelRun, ModelSettings
-from pytest_promptfmt.plugin.items.base import ItemFailedError
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.plugin.items.lint import raise_errors, with_findings
 from pytest_promptfmt.plugin.items.prompts import RenderedItem
 from pytest_promptfmt.plugin.kinds import Kind
 from pytest_promptfmt.plugin.progress import answering
@@ -25,9 +29,39 @@ from pytest_promptfmt.study import ProfileView
 if TYPE_CHECKING:
     from pytest_promptfmt.plugin.collection import TaskNode
 
+_MODELS: Final = "pytest_promptfmt.models.running"
+"""What asks models: imported where a run names one, for everything else works without it."""
 
-def read_model_settings(config: pytest.Config) -> ModelSettings | None:
-    """Return which model this run asks, None for none; raises SettingsError for values that make no sense."""
+
+class Judged(Protocol):
+    """What the rules about models look at, with the row of the closing table."""
+
+    @property
+    def figures(self) -> tuple[tuple[str, str], ...]:
+        """Return the row, by column."""
+
+
+class ModelRun(Protocol):
+    """The model of a run."""
+
+    def judged(
+        self,
+        task: Task,
+        instances: Sequence[Instance],
+        *,
+        profile: Profile,
+        profile_id: str,
+        shown: frozenset[str] | None,
+        progress: Callable[[int, str], AbstractContextManager[Callable[[int], object]]],
+    ) -> Judged:
+        """Return what the model's answers show about the docs of a task; raises ModelError."""
+
+    def close(self, *, joins: bool) -> None:
+        """Close the recording; `joins` where this process outlives all others that record. Raises ModelError."""
+
+
+def open_model_run(config: pytest.Config) -> ModelRun | None:
+    """Return the model that this run asks, None for none; raises SettingsError for values that make no sense."""
     written = Written(config)
     model, record = written.value("model"), written.value("record")
     if model is None:
@@ -36,17 +70,17 @@ def read_model_settings(config: pytest.Config) -> ModelSettings | None:
         return None
     if record is not None and model.startswith("replay:"):
         raise SettingsError("a recording cannot be recorded again", hint="copy the file")
+    try:
+        models = import_module(_MODELS)
+    except ModuleNotFoundError as error:
+        package = _MODELS.rpartition(".")[0]
+        raise SettingsError(f"--promptfmt-model needs {package}, which this installation lacks") from error
     names = ("device", "dtype", "batch_size", "timeout", "concurrency")
-    given = {name: written.value(f"model_{name}") for name in names}
-    return ModelSettings(
-        model=model,
-        options=ModelOptions(
-            download=written.option("download") or False,
-            **{name: value for name, value in given.items() if value is not None},
-        ),
-        record=record,
-        worker=getattr(config, "workerinput", {}).get("workerid", ""),
-    )
+    given = {name: value for name in names if (value := written.value(f"model_{name}")) is not None}
+    download = written.option("download") or False
+    worker = getattr(config, "workerinput", {}).get("workerid", "")
+    run: ModelRun = models.open_run(model, record=record, worker=worker, download=download, **given)
+    return run
 
 
 class ModelItem(RenderedItem):
@@ -70,13 +104,11 @@ class ModelItem(RenderedItem):
                 shown=shown_digests(document) if seen.tokenizer is not None else None,
                 progress=lambda count, what: self.on_terminal(answering(count, f"asking about {what}")),
             )
-        self.outcome = outcome = replace(outcome, figures=judged.figures)
-        if not judged.problems:
-            return
-        text = judged.problems_text
-        first = judged.problems[0]
-        self.outcome = replace(outcome.misread(first.title, f"{first.title}: {first.details}"), detail=text)
-        raise ItemFailedError(text)
+            selection = self.run.folders.checks_for(self.path)
+            checked = check_model(self.study, selection, judged, profile=outcome.profile)
+        outcome = replace(outcome, figures=judged.figures, asked=(outcome.profile,))
+        self.outcome = with_findings(self.run, outcome, checked)
+        raise_errors(self.run, self.outcome)
 
 
 class ModelKind(Kind):
@@ -84,8 +116,7 @@ class ModelKind(Kind):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        settings = read_model_settings(self.run.config)
-        self.model = ModelRun(settings) if settings is not None else None
+        self.model = open_model_run(self.run.config)
 
     def items(self, node: TaskNode) -> Iterator[pytest.Item]:
         """Yield one item per profile that a model can have: none has the tokenizer of an archetype."""
