@@ -1,10 +1,11 @@
-"""Data moves one way: no module imports from a room on its right, and what costs much is imported where it is used."""
+"""Data moves one way: no package imports from one on its right, nothing from inside a slice, nothing heavy at start."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,49 +13,39 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pytest_promptfmt"
 
-# From left to right; each may import from those before it, and from those on its own line.
+# From left to right; each may import from those before it, and from those on its own line. Imports for types count.
 ORDER = (
-    "errors",
-    "limits network cache_directory options",
-    "tokenization profiles",
-    "tasks",
-    "sources formats",
+    "core",
+    "tokens",
+    "chat",
+    "formats",
+    "systems",
     "settings",
-    "rendering",
-    "scoring",
-    "snapshots models",
-    "checks",
-    "pipeline selection",
-    "reports",
+    "study",
+    "checks answers snapshots",
+    "results",
+    "systems.helm systems.eval_framework models",
     "revisions",
-    "items collection session collected",
-    "plugin cli",
+    "plugin",
+    "cli",
     "__init__ __main__",
 )
 PLACE = {room: place for place, rooms in enumerate(ORDER) for room in rooms.split()}
 
-# What a module on the left may load from the right when it is called, and why.
-WHEN_CALLED = {
-    ("tasks", "formats"): "the methods of a task begin the way through the rooms",
-    ("tasks", "rendering"): "the methods of a task begin the way through the rooms",
-    ("tasks", "sources"): "the methods of a task begin the way through the rooms",
-    (
-        "sources",
-        "rendering",
-    ): "a source brings the assembler of its own prompts; made-up docs render to compare",
-    ("sources", "scoring"): "a source with scores of its own brings what scores them",
-    ("rendering", "reports"): "how a prompt shows itself in a notebook",
-    ("options", "models"): "what the options say is read once the plugin runs",
-}
+# What can be deleted together with its line in a registry: others know it by name alone.
+SLICES = ("systems.helm", "systems.eval_framework", "models")
+
+# The convenience methods of a task begin the way from left to right, and load it when they are called.
+CONVENIENCE = "pytest_promptfmt/core/task.py"
 
 ONLY_IN = {
-    "pytest": {"items", "collection", "session", "collected", "plugin"},
+    "pytest": {"plugin"},
     "_pytest": set[str](),
     "syrupy": {"snapshots"},
     "torch": {"models"},
-    "transformers": {"models", "tokenization"},
-    "tokenizers": {"tokenization"},
-    "huggingface_hub": {"sources", "tokenization"},
+    "transformers": {"models", "tokens"},
+    "tokenizers": {"tokens"},
+    "huggingface_hub": {"systems", "tokens"},
     "lm_eval": set[str](),
 }
 HEAVY = {
@@ -72,31 +63,49 @@ HEAVY = {
 
 @dataclass(frozen=True)
 class Import:
-    """One import statement: the room and line it stands in, what it names, and when it runs."""
+    """One import: the module and line it is in, what it names, whether it waits for a call, or is for types alone."""
 
-    room: str
-    where: str
     module: str
+    where: str
+    target: str
     is_called: bool
+    is_for_types: bool
 
     @property
-    def target(self) -> str:
-        """The room of ours that is imported, else the package."""
-        head, _, rest = self.module.partition(".")
-        return rest.partition(".")[0] or "__init__" if head == PACKAGE.name else head
+    def is_ours(self) -> bool:
+        return self.target.partition(".")[0] == PACKAGE.name
+
+    @property
+    def package(self) -> str:
+        """The package that is imported, ours or another one."""
+        return room_of(self.target) if self.is_ours else self.target.partition(".")[0]
+
+
+def room_of(module: str) -> str:
+    """Return the room of one of our modules; a slice is one of its own."""
+    parts = module.split(".")[1:]
+    two = ".".join(parts[:2])
+    return two if two in PLACE else parts[0] if parts else "__init__"
 
 
 class Imports(ast.NodeVisitor):
-    """Collects the imports that run: those of types alone do not."""
+    """Collects the imports of one module, those for types among them."""
 
-    def __init__(self, path: Path) -> None:
-        self.room = path.relative_to(PACKAGE).with_suffix("").parts[0]
+    def __init__(self, path: Path, modules: set[str]) -> None:
+        self.module = name_of(path)
         self.name = path.relative_to(ROOT).as_posix()
+        self.modules = modules
         self.depth = 0
+        self.for_types = False
         self.found: list[Import] = []
 
     def visit_If(self, node: ast.If) -> None:
-        for each in node.orelse if ast.unparse(node.test) == "TYPE_CHECKING" else [*node.body, *node.orelse]:
+        is_for_types = ast.unparse(node.test) == "TYPE_CHECKING"
+        for each in node.body:
+            self.for_types, before = self.for_types or is_for_types, self.for_types
+            self.visit(each)
+            self.for_types = before
+        for each in node.orelse:
             self.visit(each)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -110,45 +119,71 @@ class Imports(ast.NodeVisitor):
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         assert not node.level, f"{self.name}:{node.lineno}: write the whole name"
-        for alias in node.names if node.module == PACKAGE.name else [ast.alias("")]:
-            self._add(node, f"{node.module}.{alias.name}".rstrip("."))
+        for alias in node.names:
+            dotted = f"{node.module}.{alias.name}"
+            self._add(node, dotted if dotted in self.modules else str(node.module))
 
-    def _add(self, node: ast.stmt, module: str) -> None:
-        self.found.append(Import(self.room, f"{self.name}:{node.lineno}", module, self.depth > 0))
+    def _add(self, node: ast.stmt, target: str) -> None:
+        where = f"{self.name}:{node.lineno}"
+        self.found.append(Import(self.module, where, target, self.depth > 0, self.for_types))
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def all_imports() -> Iterator[Import]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        visitor = Imports(path)
+    paths = sorted(PACKAGE.rglob("*.py"))
+    modules = {name_of(path) for path in paths}
+    for path in paths:
+        visitor = Imports(path, modules)
         visitor.visit(ast.parse(path.read_text("utf-8")))
         yield from visitor.found
 
 
 IMPORTS = tuple(all_imports())
-OURS = [each for each in IMPORTS if each.module.partition(".")[0] == PACKAGE.name]
+OURS = [each for each in IMPORTS if each.is_ours]
 
 
-def test_every_room_has_its_place_and_stands_in_the_table_of_contributing() -> None:
+def test_every_package_has_its_place_and_is_in_the_table_of_contributing() -> None:
     rooms = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert rooms == set(PLACE)
+    assert rooms == {room for room in PLACE if "." not in room}
     table = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    written = {room for room in rooms if f"`{room}.py`" in table or f"`{room}/`" in table}
-    assert rooms - written == {"__init__", "__main__"}
+    missing = {room for room in PLACE if f"`{room.replace('.', '/')}/`" not in table}
+    assert missing == {"__init__", "__main__"}
 
 
-def test_no_module_imports_from_a_room_on_its_right() -> None:
-    to_the_right = [each for each in OURS if PLACE[each.target] > PLACE[each.room]]
-    assert [each for each in to_the_right if not each.is_called] == []
-    assert [each for each in to_the_right if (each.room, each.target) not in WHEN_CALLED] == []
-    assert {(each.room, each.target) for each in to_the_right} == set(WHEN_CALLED)  # none that has become needless
+def test_no_module_imports_from_a_package_on_its_right() -> None:
+    to_the_right = [each for each in OURS if PLACE[each.package] > PLACE[room_of(each.module)]]
+    assert [each for each in to_the_right if not each.where.startswith(CONVENIENCE)] == []
+    assert all(each.is_called or each.is_for_types for each in to_the_right)
+    assert to_the_right  # else the exception has become needless
+
+
+def test_nothing_outside_a_slice_imports_from_inside_it() -> None:
+    inside = [each for each in OURS if each.package in SLICES and room_of(each.module) != each.package]
+    assert inside == []
+
+
+def test_no_circle_of_imports_even_with_those_for_types() -> None:
+    graph: dict[str, set[str]] = {}
+    for each in OURS:
+        # A package's __init__ gathers what is inside it, which never imports from there.
+        if not each.where.startswith(CONVENIENCE) and not each.target.startswith(f"{each.module}."):
+            graph.setdefault(each.module, set()).add(each.target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 @pytest.mark.parametrize("package", ONLY_IN)
 def test_package_is_imported_in_its_own_rooms_alone(package: str) -> None:
-    found = [each for each in IMPORTS if each.target == package]
-    assert [each for each in found if each.room not in ONLY_IN[package]] == []
-    assert {each.room for each in found} == ONLY_IN[package]
+    found = [each for each in IMPORTS if each.package == package and not each.is_ours and not each.is_for_types]
+    assert [each for each in found if room_of(each.module) not in ONLY_IN[package]] == []
+    assert {room_of(each.module) for each in found} == ONLY_IN[package]
 
 
 def test_heavy_packages_are_imported_by_the_functions_that_need_them() -> None:
-    assert [each for each in IMPORTS if each.target in HEAVY and not each.is_called] == []
+    heavy = [each for each in IMPORTS if each.package in HEAVY and not each.is_ours]
+    assert [each for each in heavy if not each.is_called and not each.is_for_types] == []
