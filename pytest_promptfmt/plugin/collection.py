@@ -23,6 +23,7 @@ from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.task import CodeAssembly, Task
 from pytest_promptfmt.formats import Attempt, attempts, is_variant, remarks
 from pytest_promptfmt.plugin.items.base import ClassItem, LoadItem, PromptItem, node_name
+from pytest_promptfmt.plugin.kinds import LOADED
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import Study
@@ -73,7 +74,7 @@ class TaskFileNode(pytest.File):
             if first is not None:
                 first.file = view
             else:
-                nodes += [item for kind in run.kinds for item in kind.file_items(self, view)]
+                nodes += [item for kind in self.config.stash[LOADED] for item in kind.file_items(self, view)]
         nodes += [
             LoadItem.from_parent(self, name=f"load[{number}]", error=problem)
             for number, problem in enumerate(file.problems, start=1)
@@ -133,7 +134,7 @@ class TaskNode(pytest.Collector):
         except PromptfmtError as error:
             yield self.make(LoadItem, "load", error=error)
             return
-        for kind in run.kinds:
+        for kind in self.config.stash[LOADED]:
             yield from kind.items(self)
 
     @property

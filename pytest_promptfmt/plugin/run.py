@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -11,7 +12,6 @@ import pytest
 from pytest_promptfmt.checks.running import Linter
 from pytest_promptfmt.core.profile import BUILTIN_PROFILES
 from pytest_promptfmt.plugin.folders import Folders
-from pytest_promptfmt.plugin.kinds import load_kinds
 from pytest_promptfmt.plugin.outputs import read_outputs
 from pytest_promptfmt.results.baseline import BaselineRun
 from pytest_promptfmt.results.run_result import Tally
@@ -41,15 +41,14 @@ class Found:
 
 
 class Run:
-    """One run: its settings by folder, the studies of its tasks, the kinds of test, and what became of the items."""
+    """One run: its settings by folder, the studies of its tasks, and what became of the items."""
 
-    def __init__(self, config: pytest.Config, tree: SettingsTree) -> None:
-        """Raise SettingsError for options that make no sense."""
+    def __init__(self, config: pytest.Config, tree: SettingsTree, snapshot_names: Iterable[str]) -> None:
+        """Raise SettingsError for options that make no sense; `snapshot_names` are those that no profile has."""
         self.config = config
         self.outputs = outputs = read_outputs(config)
         self.expected = snapshots.ExpectedSnapshots()
-        self.kinds = load_kinds(self)
-        names = (*BUILTIN_PROFILES, *(name for kind in self.kinds for name in kind.snapshot_names))
+        names = (*BUILTIN_PROFILES, *snapshot_names)
         self.folders = Folders(tree, lambda defined: self.expected.set_profiles((*names, *defined)))
         self.studies = Studies(self.folders.settings_of)
         self.linter = Linter()

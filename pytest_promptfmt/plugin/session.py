@@ -14,6 +14,7 @@ from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.plugin.closing import Closing
 from pytest_promptfmt.plugin.collection import TaskFileNode
 from pytest_promptfmt.plugin.items.base import PromptItem
+from pytest_promptfmt.plugin.kinds import KINDS, LOADED, load_kinds
 from pytest_promptfmt.plugin.large_runs import LargeRuns
 from pytest_promptfmt.plugin.outcome_reports import OutcomeReports
 from pytest_promptfmt.plugin.run import RUN, Found, Run
@@ -37,9 +38,11 @@ def activate(config: pytest.Config) -> None:
     go_offline()
     is_asked = config.args_source is pytest.Config.ArgsSource.ARGS
     places = [Path(path.partition("::")[0]) for path in config.args] if is_asked else [config.rootpath]
-    run = config.stash[RUN] = Run(config, SettingsTree(config, DEFAULT_PROFILES, places))
+    names = [name for entry in KINDS for name in entry.snapshot_names]
+    run = config.stash[RUN] = Run(config, SettingsTree(config, DEFAULT_PROFILES, places), names)
+    kinds = config.stash[LOADED] = load_kinds(run)
     is_worker = hasattr(config, "workerinput")
-    plugins = [PromptfmtPlugin(run), OutcomeReports(run.tally, is_worker=is_worker), LargeRuns(config), *run.kinds]
+    plugins = [PromptfmtPlugin(run), OutcomeReports(run.tally, is_worker=is_worker), LargeRuns(config), *kinds]
     for plugin in plugins if is_worker else (*plugins, Closing(run)):
         config.pluginmanager.register(plugin, f"promptfmt-{type(plugin).__name__}")
     paths = [str(path) for path in run.settings.paths]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -17,7 +17,7 @@ from pytest_promptfmt.core.errors import ScoringError, display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.plugin.items.base import ItemFailedError, LoadItem, TaskItem, node_name
 from pytest_promptfmt.plugin.items.lint import ScoringItem
-from pytest_promptfmt.plugin.kinds import Kind
+from pytest_promptfmt.plugin.kinds import Kind, TaskLike
 from pytest_promptfmt.plugin.progress import reading
 from pytest_promptfmt.results.answer_texts import (
     change_of,
@@ -36,10 +36,6 @@ from pytest_promptfmt.snapshots.verdicts import (
 )
 from pytest_promptfmt.study.expectations import has_expectations
 from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.plugin.collection import TaskNode
-
 
 GENERATES: Final = "generate_until"
 
@@ -159,9 +155,7 @@ class RecordingItem(TaskItem):
 class ExtractionKind(Kind):
     """Whether the answers of a task that generates are read as they should."""
 
-    snapshot_names = (EXTRACTION,)
-
-    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
+    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
         """Yield an item for a task that generates, where answers are tried."""
         if _output_type(node) == GENERATES and _tries_answers(node):
             yield node.make_with_snapshot(EXTRACTION, ExtractionItem, "extraction")
@@ -170,7 +164,7 @@ class ExtractionKind(Kind):
 class ScoringKind(Kind):
     """Whether the metrics of a task tell right from wrong answers."""
 
-    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
+    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
         """Yield an item where answers are tried; for multiple choice where that was asked for."""
         output_type, is_asked = _output_type(node), node.settings.answers == "all"
         if output_type == "multiple_choice" and not is_asked:
@@ -182,7 +176,7 @@ class ScoringKind(Kind):
 class RecordingKind(Kind):
     """Recordings beside a task that generates, replayed."""
 
-    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
+    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
         """Yield an item per recording; where answers are not tried, its snapshot is still that of a recording."""
         if _output_type(node) != GENERATES:
             return
@@ -200,7 +194,7 @@ class RecordingKind(Kind):
                 yield item
 
 
-def _output_type(node: TaskNode) -> str | None:
+def _output_type(node: TaskLike) -> str | None:
     """Return what a task asks of a model; None where nothing tries how it reads answers."""
     if node.is_variant:
         return None
@@ -208,7 +202,7 @@ def _output_type(node: TaskNode) -> str | None:
     return task.output_type if task is not None else None
 
 
-def _tries_answers(node: TaskNode) -> bool:
+def _tries_answers(node: TaskLike) -> bool:
     """Return whether it is tried how a task reads and scores answers, by what the run and the task ask for."""
     answers, task = node.settings.answers, node.imported
     if answers == "none" or task is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -16,13 +16,10 @@ from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.plugin.items.base import ItemFailedError, PromptItem, TaskItem
-from pytest_promptfmt.plugin.kinds import Kind
+from pytest_promptfmt.plugin.kinds import Kind, TaskLike
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.selection import Selectable
 from pytest_promptfmt.study import seen_by
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.plugin.collection import TaskFileNode, TaskNode
 
 _LINTED: Final = pytest.StashKey[set[pytest.Collector | None]]()
 """The tasks whose lint items are in the run."""
@@ -145,12 +142,12 @@ def raise_errors(run: Run, outcome: Outcome) -> None:
 class LintKind(Kind):
     """What the rules say of a task, and of a file without tasks."""
 
-    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
+    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
         """Yield the item of the task."""
         if node.settings.lint and not node.is_variant:
             yield node.make(LintItem, "lint", profiles=node.profiles, file=node.file)
 
-    def file_items(self, node: TaskFileNode, view: FileView, /) -> Iterator[pytest.Item]:
+    def file_items(self, node: pytest.File, view: FileView, /) -> Iterator[pytest.Item]:
         """Yield the item of the file."""
         if self.run.folders.settings_for(node.path).lint:
             yield FileLintItem.from_parent(node, name="lint", view=view)

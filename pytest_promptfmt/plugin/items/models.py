@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import pytest
 
@@ -18,16 +18,13 @@ from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.plugin.items.lint import raise_errors, with_findings
 from pytest_promptfmt.plugin.items.prompts import RenderedItem
-from pytest_promptfmt.plugin.kinds import Kind
+from pytest_promptfmt.plugin.kinds import Kind, TaskLike
 from pytest_promptfmt.plugin.progress import answering
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.settings.written import Written
 from pytest_promptfmt.snapshots.document import Document
 from pytest_promptfmt.snapshots.token_sections import shown_digests
 from pytest_promptfmt.study import ProfileView
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.plugin.collection import TaskNode
 
 _MODELS: Final = "pytest_promptfmt.models.running"
 """What asks models: imported where a run names one, for everything else works without it."""
@@ -118,7 +115,7 @@ class ModelKind(Kind):
         super().__init__(run)
         self.model = open_model_run(self.run.config)
 
-    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
+    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
         """Yield one item per profile that a model can have: none has the tokenizer of an archetype."""
         if self.model is None or node.is_variant or node.task.output_type == "loglikelihood_rolling":
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,7 +12,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.plugin.items.base import ItemFailedError, TaskItem
-from pytest_promptfmt.plugin.kinds import Kind
+from pytest_promptfmt.plugin.kinds import Kind, TaskLike
 from pytest_promptfmt.results.failures import explanation, outcome_of, repeated_text
 from pytest_promptfmt.results.text_changes import (
     TextChange,
@@ -26,9 +26,6 @@ from pytest_promptfmt.snapshots.document import Document
 from pytest_promptfmt.snapshots.lock import LockEntry
 from pytest_promptfmt.snapshots.studied import snapshot_document
 from pytest_promptfmt.study import ProfileView, seen_by
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.plugin.collection import TaskNode
 
 
 class RenderedItem(TaskItem):
@@ -146,7 +143,7 @@ def _text_change(comparison: Comparison, seen: ProfileView) -> TextChange | None
 class SnapshotKind(Kind):
     """The prompts of a task, for each profile of the run."""
 
-    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
+    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
         """Yield one item per profile; variants have no snapshots."""
         for profile in () if node.is_variant else node.profiles:
             name = f"snapshot[{node.settings.run_id(profile.name)}]"
@@ -156,7 +153,7 @@ class SnapshotKind(Kind):
 class VariantKind(Kind):
     """The prompts of a variant, for each profile of the run."""
 
-    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
+    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
         """Yield one item per profile."""
         for profile in node.profiles if node.is_variant else ():
             yield node.make(VariantItem, f"variant[{node.settings.run_id(profile.name)}]", profile=profile)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.recorded import RecordedAssembly
 from pytest_promptfmt.plugin.items.base import ItemFailedError, TaskItem
-from pytest_promptfmt.plugin.kinds import Kind
+from pytest_promptfmt.plugin.kinds import Kind, TaskLike
 from pytest_promptfmt.results.answer_texts import scores_text, some_errors
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.recorded import RECORDED, recorded_document
-
-if TYPE_CHECKING:
-    from pytest_promptfmt.plugin.collection import TaskNode
 
 
 class RecordedPromptsItem(TaskItem):
@@ -76,9 +73,7 @@ class RecordedScoresItem(TaskItem):
 class RecordedKind(Kind):
     """The run that a task's own file recorded, made again."""
 
-    snapshot_names = (RECORDED,)
-
-    def items(self, node: TaskNode) -> Iterator[pytest.Item]:
+    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
         """Yield an item for recorded prompts, and one for recorded answers."""
         assembly = node.task.assembly
         if not isinstance(assembly, RecordedAssembly):
