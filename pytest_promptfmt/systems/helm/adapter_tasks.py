@@ -56,7 +56,7 @@ class HelmAssembly:
         """Return what makes the instances; raises RenderError where HELM's choice of shots fails."""
         from pytest_promptfmt.systems.helm.assembler import HelmAssembler  # only where prompts are rendered
 
-        return HelmAssembler(task, self, docs, num_fewshot)
+        return HelmAssembler(task, self.file, docs, num_fewshot, trials=self.trials)
 
     @property
     def has_recorded_prompts(self) -> bool:

@@ -20,7 +20,7 @@ from pytest_promptfmt.systems.helm.recorded_prompts import recorded_shots
 from pytest_promptfmt.systems.helm.window import Window
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.systems.helm.adapter_tasks import HelmAssembly
+    from pytest_promptfmt.systems.helm.adapter_files import AdapterFile
     from pytest_promptfmt.tokens import Tokenizer
 
 _INSTRUCTION: Final = Origin("system instruction")
@@ -33,12 +33,12 @@ class HelmAssembler:
 
     is_repeatable = True
 
-    def __init__(self, task: Task, assembly: HelmAssembly, docs: TaskDocs, num_fewshot: int | None) -> None:
+    def __init__(self, task: Task, file: AdapterFile, docs: TaskDocs, num_fewshot: int | None, *, trials: int) -> None:
         self._task = task
-        self._spec = replace(assembly.spec, max_train_instances=task.shots(num_fewshot))
+        self._spec = replace(file.spec, max_train_instances=task.shots(num_fewshot))
         self._train = [Row.of(doc, split="train") for doc in docs.fewshot]
-        self._recorded = recorded_shots(assembly.file) if self._spec.max_train_instances > 0 else {}
-        self._trials = assembly.trials
+        self._recorded = recorded_shots(file) if self._spec.max_train_instances > 0 else {}
+        self._trials = trials
         self._window = _window_settings(task)
         self._adapters: dict[str | None, HelmAdapter] = {}
         self._adapter(None)  # shots that cannot be drawn are an error before the first doc
