@@ -116,7 +116,7 @@ def _refuse_wrong_order(messages: Sequence[Message], formatter: Formatter, where
                 hint="after an optional system message, user and assistant must alternate, starting with the user",
             )
     if not messages:
-        raise RenderError(f"the formatter {formatter.name}, {where}: there are no messages")
+        raise RenderError(f"the formatter {formatter.name}, {where}: no messages")
 
 
 def _markup(text: str) -> Span:

@@ -46,7 +46,7 @@ class Ask:
     def key(self) -> str:
         """Return the hash of the question, text and limits: 32 hexadecimal digits.
 
-        Ids are left out, so that a recording can be replayed where the tokenizer is not at hand.
+        Ids are left out, so that a recording can be replayed where the tokenizer is not available.
         """
         asked: list[Any] = [self.context, self.continuation]
         if self.continuation is None:

@@ -50,12 +50,12 @@ class _Begun:
     places: tuple[int, ...]
 
 
-def _written_alike(asks: Sequence[Ask]) -> Iterator[Sequence[_Begun]]:
+def _by_stops(asks: Sequence[Ask]) -> Iterator[Sequence[_Begun]]:
     """Yield the different contexts with the same stops and budget, the longest first: so little is padded."""
-    alike: dict[tuple[tuple[str, ...], int], dict[tuple[int, ...], list[int]]] = {}
+    groups: dict[tuple[tuple[str, ...], int], dict[tuple[int, ...], list[int]]] = {}
     for at, ask in enumerate(asks):
-        alike.setdefault((ask.stop, ask.max_tokens), {}).setdefault(ask.context_ids, []).append(at)
-    for found in alike.values():
+        groups.setdefault((ask.stop, ask.max_tokens), {}).setdefault(ask.context_ids, []).append(at)
+    for found in groups.values():
         begun = [_Begun(asks[places[0]], tuple(places)) for places in found.values()]
         yield sorted(begun, key=lambda one: len(one.ask.context_ids), reverse=True)
 
@@ -120,10 +120,10 @@ class TransformersModel:
             part = asks[first : first + self._batch * _CHUNKS]
             self._refuse_unknown_ids(part)
             answers: dict[int, Generation] = {}
-            for alike in _written_alike(part):
+            for begun in _by_stops(part):
                 done = 0
-                while done < len(alike):  # the batch may become smaller on the way
-                    batch = alike[done : done + self._batch]
+                while done < len(begun):  # the batch may become smaller on the way
+                    batch = begun[done : done + self._batch]
                     answers.update(self._halving(batch, self._write))
                     done += len(batch)
             yield from (answers[at] for at in range(len(part)))
@@ -135,7 +135,7 @@ class TransformersModel:
         by_context: dict[tuple[int, ...], list[tuple[int, tuple[int, ...]]]] = {}
         for at, ask in enumerate(asks):
             if not ask.continuation_ids:
-                raise ModelError(f"the continuation {ask.continuation!r} has no tokens of its own")
+                raise ModelError(f"the continuation {ask.continuation!r} has no tokens")
             room = self._length + 1 - len(ask.continuation_ids)
             if room < 1:
                 raise ModelError(

@@ -1,7 +1,7 @@
-"""What eval-framework makes of made-up docs, beside what we make of them; run by an interpreter that has it.
+"""What eval-framework makes of generated docs, beside what we make of them; run by an interpreter that has it.
 
 Prints one JSON object: for each kind of comparison how many were equal, and those that were not. Nothing is
-downloaded: the loader of every benchmark is replaced by one that gives the made-up rows.
+downloaded: the loader of every benchmark is replaced by one that gives the generated rows.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ SHOTS = (0, 2)
 THINGS = ("lamp", "river", "ladder", "violin", "harbour", "glove", "kettle", "comet", "basket", "anchor", "pebble")
 
 
-# -- made-up rows ----------------------------------------------------------------------------------------------------
+# -- generated rows ----------------------------------------------------------------------------------------------------
 
 
 def row_for(module: str, number: int) -> dict[str, Any]:
-    """Return a made-up row with every column that the readers of one module of benchmarks ask for."""
+    """Return a generated row with every column that the readers of one module of benchmarks ask for."""
     thing, letter = THINGS[number % len(THINGS)], "ABCD"[number % 4]
     texts = [f"{thing} of {name}" for name in ("wood", "tin", "Zürich", "glass")]
     question = f"  Which {thing} no. {number} is the oldest? " if number % 3 == 0 else f"Which {thing} no. {number}?"
@@ -205,7 +205,7 @@ OVERRIDES: Mapping[str, Override] = {
 
 @dataclasses.dataclass
 class Rows:
-    """Splits by name; stands in for the loader of a benchmark, which asks for one subject at a time."""
+    """Splits by name; replaces the loader of a benchmark, which asks for one subject at a time."""
 
     splits: dict[str, list[dict[str, Any]]]
 
@@ -224,7 +224,7 @@ class Rows:
 
 @dataclasses.dataclass
 class Case:
-    """One benchmark with its made-up rows, for one number of shots."""
+    """One benchmark with its generated rows, for one number of shots."""
 
     name: str
     benchmark: Any
@@ -313,12 +313,12 @@ def upstream_of_benchmark(case: Case) -> list[Any]:
 
 
 def ours(found: Any, case: Case, profile: Profile, *, rows: Mapping[str, Any]) -> list[Any]:
-    position = Position(Path("made_up.yaml"))
-    told = task_class(found, case.name, position=position)
-    reference = FunctionRef("made_up", case.name, Path(), position)
+    position = Position(Path("generated.yaml"))
+    given = task_class(found, case.name, position=position)
+    reference = FunctionRef("generated", case.name, Path(), position)
     metadata = {"promptfmt": {"docs": copy.deepcopy(dict(rows))}}
     task = Task(
-        name=case.name, num_fewshot=case.shots, metadata=metadata, assembly=ClassAssembly(reference, case.name, told)
+        name=case.name, num_fewshot=case.shots, metadata=metadata, assembly=ClassAssembly(reference, case.name, given)
     )
     bound = task.assembly.bound(task, lambda _path: True, 60.0)  # type: ignore[union-attr]
     docs = load_docs(bound, count=100)
@@ -363,7 +363,7 @@ def bridged(case: Case) -> Any:
     members: dict[str, Any] = {
         "__module__": __name__,
         "NAME": case.name,
-        "DATASET_PATH": "made/up",
+        "DATASET_PATH": "generated/rows",
         "REVISION_LOCKFILE": None,
         "SAMPLE_SPLIT": benchmark.sample_split,
         "FEWSHOT_SPLIT": getattr(source, "_split", benchmark.sample_split),
@@ -381,7 +381,7 @@ def bridged(case: Case) -> Any:
         members["_get_fewshot_target_text"] = lambda self, item: renderer.render(item).answer
         for row in copy.deepcopy(case.splits[benchmark.sample_split]):
             if renderer.render(row).prompt != body(row | {"subject": case.labels[0]}).prompt:
-                return None  # demonstrations look different from questions, which no hook can tell apart
+                return None  # shots look different from questions, which no hook can tell apart
     if isinstance(source, Predefined):
         members["_sample_fewshot_examples"] = lambda self, item: copy.deepcopy(source._items[: source._count])
     elif keep is not None:
@@ -607,7 +607,7 @@ def compare_styles(tally: Tally) -> None:
     for name, styler in STYLES.items():
         members = {
             "NAME": name,
-            "DATASET_PATH": "made/up",
+            "DATASET_PATH": "generated/rows",
             "REVISION_LOCKFILE": None,
             "SAMPLE_SPLIT": "test",
             "FEWSHOT_SPLIT": "train",
@@ -617,7 +617,7 @@ def compare_styles(tally: Tally) -> None:
             "_get_choices": lambda self, item: item["choices"],
             "_get_correct_index": lambda self, item: item["answer"],
             "_get_initial_prompt_text": lambda self, item: "",
-            "_get_fewshot_target_text": lambda self, item: demonstration(self.TASK_STYLER, item),
+            "_get_fewshot_target_text": lambda self, item: shown_shot(self.TASK_STYLER, item),
         }
         found: Any = type("Styled", (BaseTask,), members)
         config = {
@@ -646,7 +646,7 @@ def compare_styles(tally: Tally) -> None:
             )
 
 
-def demonstration(styler: Any, item: dict[str, Any]) -> str:
+def shown_shot(styler: Any, item: dict[str, Any]) -> str:
     """Return what the base style shows; the one with an abstention has no question prefix to build on."""
     return str(getattr(styler, "_inner", styler).get_fewshot_target_text(item["choices"], item["answer"]))
 

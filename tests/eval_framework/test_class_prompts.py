@@ -1,4 +1,4 @@
-"""Task classes: messages assembled from hooks, demonstrations drawn, and what hooks may not break."""
+"""Task classes: messages assembled from hooks, shots drawn, and what hooks may not break."""
 
 import json
 import random
@@ -59,7 +59,7 @@ def messages(instance: Instance) -> list[tuple[str, str]]:
     return [(message.role, message.text) for message in instance.prompts[0].messages]
 
 
-def test_messages_stand_in_the_order_of_eval_framework(tmp_path: Path) -> None:
+def test_messages_are_in_the_order_of_eval_framework(tmp_path: Path) -> None:
     body = """
     def _get_cue_text(self, item): return "A:"
     def _get_fewshot_target_text(self, item): return f"A: {item['a']}"
@@ -100,7 +100,7 @@ def test_a_cue_becomes_the_beginning_of_the_assistants_turn(tmp_path: Path) -> N
     assert first.prompts[0].text.endswith("<|im_start|>assistant\nA:")
 
 
-def test_demonstrations_are_those_of_a_run_with_seed_42_over_all_rows(tmp_path: Path) -> None:
+def test_shots_are_those_of_a_run_with_seed_42_over_all_rows(tmp_path: Path) -> None:
     expected = {}
     own = random.Random(42)
     order = list(range(len(DOCS)))
@@ -113,14 +113,14 @@ def test_demonstrations_are_those_of_a_run_with_seed_42_over_all_rows(tmp_path: 
     } == expected
 
 
-def test_how_many_docs_are_shown_changes_no_demonstration(tmp_path: Path) -> None:
+def test_how_many_docs_are_shown_changes_no_shot(tmp_path: Path) -> None:
     path = write(tmp_path, shots=2)
     few = instances(path, builtin_profile("plain"), 2)
     many = instances(path, builtin_profile("plain"), 6)
     assert [each.prompts[0].text for each in few] == [each.prompts[0].text for each in many[:2]]
 
 
-def test_a_doc_is_never_its_own_demonstration(tmp_path: Path) -> None:
+def test_a_doc_is_never_its_own_shot(tmp_path: Path) -> None:
     for each in rendered(tmp_path, '    FEWSHOT_SPLIT = "test"\n', shots=4, count=6, docs={"test": DOCS}):
         assert messages(each)[-1][1] not in [text for _, text in messages(each)[:-1]]
 
@@ -166,7 +166,7 @@ def test_own_messages_and_own_drawing_are_used(tmp_path: Path) -> None:
     assert messages(first) == [("user", "own shot3"), ("assistant", " x"), ("user", "own q0")]
 
 
-def test_a_task_style_stands_in_for_hooks(tmp_path: Path) -> None:
+def test_a_task_style_replaces_hooks(tmp_path: Path) -> None:
     style = """
 class Style:
     response_type = "completion"
@@ -204,7 +204,7 @@ def test_own_loader_gets_the_given_rows(tmp_path: Path) -> None:
     assert messages(rendered(tmp_path, body, shots=1)[0])[-1] == ("user", "Q: Q0\n")
 
 
-def test_without_docs_nothing_is_made_up(tmp_path: Path) -> None:
+def test_without_docs_none_are_synthesized(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "quiz.yaml").write_text("class: quiz:Quiz\ntask: quiz\n", "utf-8")
     (task,) = load_tasks(tmp_path / "quiz.yaml", allow_code=True)
@@ -246,7 +246,7 @@ CUE = "    def _get_cue_text(self, item): {}\n".format
         ("    stop_sequences = 'END'\n    RESPONSE_TYPE = 'completion'\n", "stop_sequences of Quiz is 'END'"),
     ],
 )
-def test_a_hook_that_fails_is_told_with_its_line(tmp_path: Path, body: str, said: str) -> None:
+def test_a_hook_that_fails_is_reported_with_its_line(tmp_path: Path, body: str, said: str) -> None:
     with pytest.raises(PromptfmtError, match=said):
         rendered(tmp_path, body)
 
@@ -257,12 +257,12 @@ def test_a_mistyped_column_has_a_hint(tmp_path: Path) -> None:
     assert caught.value.hint == "did you mean 'subject'?"
 
 
-def test_demonstrations_without_a_single_text_need_the_hook(tmp_path: Path) -> None:
+def test_shots_without_a_single_text_need_the_hook(tmp_path: Path) -> None:
     with pytest.raises(RenderError, match=r"_get_fewshot_target_text .* is not written"):
         rendered(tmp_path, "    def _get_ground_truth(self, item): return ['x', 'y']\n", shots=1)
 
 
-def test_too_few_demonstrations_are_counted(tmp_path: Path) -> None:
+def test_too_few_shots_are_counted(tmp_path: Path) -> None:
     with pytest.raises(RenderError, match=r"9 shots are needed, and only 4 of the subject"):
         rendered(tmp_path, shots=9)
 
@@ -280,7 +280,7 @@ def test_too_few_demonstrations_are_counted(tmp_path: Path) -> None:
         ({"task": 5}, "task is 5"),
     ],
 )
-def test_a_yaml_that_names_a_class_wrongly_is_told_with_its_line(tmp_path: Path, keys: Any, said: str) -> None:
+def test_a_yaml_that_names_a_class_wrongly_is_reported_with_its_line(tmp_path: Path, keys: Any, said: str) -> None:
     path = write(tmp_path, **{"docs": DOCS, **keys})
     with pytest.raises(SourceError, match=said) as caught:
         load_tasks(path)
@@ -293,7 +293,7 @@ def test_a_class_that_is_missing_has_a_hint(tmp_path: Path) -> None:
         load_tasks(write(tmp_path, name="Quizz"), allow_code=True)
 
 
-def test_what_is_no_task_class_is_told(tmp_path: Path) -> None:
+def test_what_is_not_a_task_class_is_reported(tmp_path: Path) -> None:
     body = "\nclass Other:\n    def _get_instruction_txt(self, item): return ''\n"
     with pytest.raises(SourceError, match=r"Other is not a task class"):
         load_tasks(write(tmp_path, body, name="Other"), allow_code=True)
@@ -312,7 +312,7 @@ def test_a_class_takes_no_format(tmp_path: Path) -> None:
         task.with_format("mcqa")
 
 
-def test_demonstrations_as_text_in_one_turn_stand_apart(tmp_path: Path) -> None:
+def test_shots_as_text_in_one_turn_are_separated(tmp_path: Path) -> None:
     found = rendered(tmp_path, shots=1, docs={"test": DOCS[:1], "train": POOL[:1]}, profile="chat-chatml-single")[0]
     assert "user\nQ: shot0\n x\n\nQ: q0\n<|im_end|>" in found.prompts[0].text
 

@@ -79,14 +79,14 @@ def test_the_way_out_is_scored_last_and_quoted_as_scored(name: str, own: list[st
     assert f'"{candidates[-1].strip()}"' in instance.prompts[0].text
 
 
-def test_choices_written_in_the_task_itself_are_scored_alike() -> None:
+def test_choices_written_in_the_task_itself_are_scored_the_same() -> None:
     keys: Any = {"doc_to_choice": ["it's so", 'not "so"'], "doc_to_target": "answer"}
     assert scored(rendered("ef_bpb", **keys)) == [(" it's so", True)]
     assert [text for text, _ in scored(rendered("ef_cloze_idk", **keys))] == [" it's so", ' not "so"', " I don't know."]
 
 
 @pytest.mark.parametrize("field", ["answer_as", "scored"])
-def test_a_word_that_a_field_does_not_take_is_told(field: str) -> None:
+def test_a_word_that_a_field_does_not_take_is_reported(field: str) -> None:
     with pytest.raises(FormatError, match=f"has {field} 'goldd'"):
         rendered("mine", formats={"mine": {"type": "mcqa", field: "goldd"}})
 

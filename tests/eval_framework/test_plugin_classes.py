@@ -85,7 +85,7 @@ def test_what_is_wrong_with_one_class_stops_no_other(project: Project) -> None:
     ):
         assert re.search(said, failures), f"{said}\n---\n{failures}"
     result.assert_outcomes(passed=2, skipped=1, failed=14)
-    result.stdout.fnmatch_lines(["SKIPPED * no_docs.yaml:2: no docs at hand for a task class"])
+    result.stdout.fnmatch_lines(["SKIPPED * no_docs.yaml:2: no docs for a task class"])
     assert set(project.snapshots()) == {
         "__prompts__/good/Quiz/plain.txt",
         "__prompts__/changes/Changes/plain.txt",
@@ -187,7 +187,7 @@ def guide_classes() -> dict[str, str]:
 
 
 @pytest.mark.skipif(not GUIDE.is_file(), reason="the guide is not here")
-def test_the_classes_of_the_guide_run_as_written_and_its_mistakes_are_told(project: Project) -> None:
+def test_the_classes_of_the_guide_run_as_written_and_its_mistakes_are_reported(project: Project) -> None:
     found = guide_classes()
     idk = "class ExistingTask(StandardMCQTask): pass\n\n" + found["ExistingTask_IDK"]
     names = ("StandardMCQTask", "MMLUStyleTask", "TrueFalseTask", "ScienceSubject", "ScienceQuizTask")

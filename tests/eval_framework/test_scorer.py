@@ -90,7 +90,7 @@ benchmark = Benchmark()
 
 
 def benchmark(folder: Path, kind: str) -> tuple[Task, list[Any]]:
-    """Return a composed benchmark made ready for scoring, and the docs that stand for its samples."""
+    """Return a composed benchmark made ready for scoring, and the docs of its samples."""
     chooses = kind == "loglikelihoods"
     candidates, metric = ("[' a', ' b']", "AccuracyLoglikelihood") if chooses else ("None", "AccuracyCompletion")
     text = f"{SAMPLES}\nKIND, CANDIDATES, METRICS = {kind!r}, {candidates}, [{metric}]\n"
@@ -115,7 +115,7 @@ def test_the_answer_policy_of_a_composed_benchmark_reads_completions(tmp_path: P
     assert [question.target for question in questions_of(task, docs)] == [" a", " b"]
 
 
-def test_a_doc_that_no_sample_stands_for_is_told(tmp_path: Path) -> None:
+def test_a_doc_without_a_sample_is_reported(tmp_path: Path) -> None:
     task, _ = benchmark(tmp_path, "completion")
     with pytest.raises(ScoringError, match="yields its samples itself") as caught:
         questions_of(task, [{"id": 0}])

@@ -64,7 +64,7 @@ def pairs() -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
-    """Return the root of a server of the tiny model, a process of its own; `/v1` below it works."""
+    """Return the root of a server of the tiny model, a separate process; `/v1` below it works."""
     pytest.importorskip("torch", reason=needs_torch)
     pytest.importorskip("openai", reason="a server is asked through openai, of the extra `server`")
     command = [sys.executable, str(Path(__file__).with_name("server.py")), str(FOLDER)]

@@ -1,4 +1,4 @@
-"""A server that speaks OpenAI's completions over a model of transformers: run as a process of its own by the tests.
+"""A server that speaks OpenAI's completions over a model of transformers: run as a separate process by the tests.
 
     python server.py FOLDER
 
@@ -36,15 +36,15 @@ class Served:
         ids = self.ids(prompt)
         with self.lock, torch.inference_mode():
             logprobs = self.model(torch.tensor([ids])).logits[0].log_softmax(-1)
-        told: list[float | None] = [None]
+        logprobs_of: list[float | None] = [None]
         best: list[dict[str, float] | None] = [None]
         for at in range(1, len(ids)):
-            told.append(float(logprobs[at - 1, ids[at]]))
+            logprobs_of.append(float(logprobs[at - 1, ids[at]]))
             top = int(logprobs[at - 1].argmax())
             best.append({self.tokenizer.decode([top]): float(logprobs[at - 1, top])})
         texts = [self.tokenizer.decode([token]) for token in ids]
         offsets = [sum(map(len, texts[:at])) for at in range(len(texts))]
-        return {"tokens": texts, "token_logprobs": told, "top_logprobs": best, "text_offset": offsets}
+        return {"tokens": texts, "token_logprobs": logprobs_of, "top_logprobs": best, "text_offset": offsets}
 
     def write(self, ids: list[int], most: int, stops: list[str]) -> tuple[str, str, int]:
         new: list[int] = []

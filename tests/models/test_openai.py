@@ -78,7 +78,7 @@ def test_a_server_that_takes_text_alone_is_sent_text(tiny: Any, server: str, ask
         list(model.loglikelihood(asked(tiny.tokenizer, [Ask(context="Answer:", continuation=" A")])))
 
 
-def test_what_a_server_refuses_whatever_is_sent_is_told_in_its_words(server: str) -> None:
+def test_what_a_server_refuses_whatever_is_sent_is_reported_in_its_words(server: str) -> None:
     model = open_model(f"openai:{server}/refuses/v1#tiny")
     with pytest.raises(ModelError, match="answered 400: the context is too long"):
         list(model.generate([Ask(context="Answer:", context_ids=(1, 2), max_tokens=4)]))
@@ -92,14 +92,14 @@ def test_what_a_server_refuses_whatever_is_sent_is_told_in_its_words(server: str
         ("slow", "did not answer in time"),
     ],
 )
-def test_a_server_that_fails_is_told_in_one_message(server: str, fail: str, says: str) -> None:
+def test_a_server_that_fails_is_reported_in_one_message(server: str, fail: str, says: str) -> None:
     model = open_model(f"openai:{server}/{fail}/v1", ModelOptions(timeout=TIMEOUT[fail], concurrency=2))
     with pytest.raises(ModelError) as caught:
         list(model.generate([Ask(context="Answer:", max_tokens=4)] * 4))
     assert says in str(caught.value)
 
 
-def test_no_server_and_no_url_are_told() -> None:
+def test_no_server_and_no_url_are_reported() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

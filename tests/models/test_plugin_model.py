@@ -228,7 +228,7 @@ def test_options_that_make_no_sense_end_the_run(pytester: pytest.Pytester, optio
     result.stderr.fnmatch_lines([f"*{says}*"])
 
 
-def test_a_model_that_cannot_be_had_fails_each_task_with_one_message(pytester: pytest.Pytester) -> None:
+def test_a_model_that_cannot_be_loaded_fails_each_task_with_one_message(pytester: pytest.Pytester) -> None:
     task(pytester, CHOICE)
     task(pytester, GENERATE, name="written")
     result = run(pytester, model="hf:nowhere")
@@ -245,7 +245,7 @@ def test_a_model_that_cannot_be_had_fails_each_task_with_one_message(pytester: p
         ("{mass: 2}", "a share from 0 to 1"),
     ],
 )
-def test_thresholds_that_make_no_sense_are_told_with_their_place(
+def test_thresholds_that_make_no_sense_are_reported_with_their_place(
     pytester: pytest.Pytester, written: str, says: str
 ) -> None:
     path = pytester.path / "asked.yaml"

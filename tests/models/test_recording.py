@@ -127,7 +127,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, says: str) -> None:
     assert caught.value.position.line == 2
 
 
-def test_a_missing_file_an_empty_one_and_one_of_two_models_are_told(tmp_path: Path) -> None:
+def test_a_missing_file_an_empty_one_and_one_of_two_models_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     with pytest.raises(ModelError, match="cannot be read"):
         ReplayModel(path)

@@ -53,8 +53,8 @@ def test_the_formats_that_it_knows_hold(name: str, profile: Profile, codes: Call
 
 
 MALFORMED: dict[str, Callable[[str], str]] = {
-    "no blank": lambda text: text.lstrip(),
-    "two blanks": lambda text: f" {text}",
+    "no space": lambda text: text.lstrip(),
+    "two spaces": lambda text: f" {text}",
     "a new line": lambda text: f"\n{text.lstrip()}",
     "other case": lambda text: text.swapcase(),
     "brackets": lambda text: f" ({text.strip()})",
@@ -94,10 +94,10 @@ def test_an_answer_as_the_format_spells_it_is_likelier_than_misspelt(tiny: Any, 
     own = totals(tiny, right)
     for what, misspelt in MALFORMED.items():
         pairs = [(context, misspelt(text)) for context, text in right]
-        if pairs == right:  # at the beginning of a turn there is no blank
+        if pairs == right:  # at the beginning of a turn there is no space
             continue
         margin = min(one - other for one, other in zip(own, totals(tiny, pairs), strict=True))
-        least = math.log(100) if what == "no blank" and name not in GENERATION else LEAST
+        least = math.log(100) if what == "no space" and name not in GENERATION else LEAST
         assert margin > least, (what, margin)
 
 

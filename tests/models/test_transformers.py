@@ -147,7 +147,7 @@ def test_memory_that_runs_out_halves_the_batch_and_goes_on(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads how much memory is used from /proc")
 def test_memory_that_really_runs_out_halves_the_batch() -> None:
-    """A process of its own that may use little more memory: 512 rows at once do not fit."""
+    """A separate process that may use little more memory: 512 rows at once do not fit."""
     program = """
 import resource
 import torch
@@ -193,13 +193,15 @@ print(len(list(model.loglikelihood(asks))), rows[0], rows[-1])
         (f"hf:{Path(__file__).parent}", ModelOptions(device="cpu"), "tokenizer"),
     ],
 )
-def test_a_model_that_cannot_be_had_is_told_in_one_message(source: str, options: ModelOptions, says: str) -> None:
+def test_a_model_that_cannot_be_loaded_is_reported_in_one_message(
+    source: str, options: ModelOptions, says: str
+) -> None:
     with pytest.raises(ModelError) as caught:
         open_model(source, options)
     assert says in str(caught.value)
 
 
-def test_a_damaged_weights_file_is_told(tmp_path: Path) -> None:
+def test_a_damaged_weights_file_is_reported(tmp_path: Path) -> None:
     for file in FOLDER.iterdir():
         if file.suffix in (".json", ".safetensors"):
             (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -210,7 +212,7 @@ def test_a_damaged_weights_file_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [("num_hidden_layers", 3), ("intermediate_size", 64)])
-def test_weights_that_do_not_fit_are_not_made_up(tmp_path: Path, key: str, value: int) -> None:
+def test_weights_that_do_not_fit_are_not_random(tmp_path: Path, key: str, value: int) -> None:
     source = folder_of_tiny(tmp_path, lambda _weights: None)
     config = json.loads((tmp_path / "config.json").read_text("utf-8"))
     assert config[key] != value
@@ -220,12 +222,12 @@ def test_weights_that_do_not_fit_are_not_made_up(tmp_path: Path, key: str, value
 
 
 def test_a_continuation_without_tokens_is_refused(tiny: Any, asks: list[Ask]) -> None:
-    with pytest.raises(ModelError, match="no tokens of its own"):
+    with pytest.raises(ModelError, match="has no tokens"):
         list(tiny.loglikelihood([replace(asks[0], continuation_ids=())]))
 
 
 def folder_of_tiny(folder: Path, change: Callable[[dict[str, Any]], None]) -> str:
-    """Return the bundled model in a folder of its own, with other weights."""
+    """Return the bundled model in a separate folder, with other weights."""
     from safetensors.torch import load_file, save_file
 
     for file in FOLDER.glob("*.json"):
@@ -236,7 +238,7 @@ def folder_of_tiny(folder: Path, change: Callable[[dict[str, Any]], None]) -> st
     return f"hf:{folder}"
 
 
-def test_a_model_that_gives_no_numbers_is_told(tmp_path: Path, asks: list[Ask]) -> None:
+def test_a_model_that_gives_no_numbers_is_reported(tmp_path: Path, asks: list[Ask]) -> None:
     def spoil(weights: dict[str, Any]) -> None:
         weights[next(name for name in weights if name.endswith("down_proj.weight"))][0, 0] = float("nan")
 
@@ -246,7 +248,7 @@ def test_a_model_that_gives_no_numbers_is_told(tmp_path: Path, asks: list[Ask]) 
             list(answers)
 
 
-def test_a_tokenizer_of_another_model_is_told(tiny: Any, asks: list[Ask]) -> None:
+def test_a_tokenizer_of_another_model_is_reported(tiny: Any, asks: list[Ask]) -> None:
     size = tiny._model.get_input_embeddings().num_embeddings
     strange = replace(asks[0], continuation_ids=(size,))
     with pytest.raises(ModelError, match=f"gives the id {size}, and the model tiny has {size} embeddings"):
@@ -255,7 +257,7 @@ def test_a_tokenizer_of_another_model_is_told(tiny: Any, asks: list[Ask]) -> Non
         list(tiny.generate([replace(asks[0], context_ids=(size,), continuation=None)]))
 
 
-def test_what_a_model_cannot_compute_is_told(tiny: Any, monkeypatch: pytest.MonkeyPatch, asks: list[Ask]) -> None:
+def test_what_a_model_cannot_compute_is_reported(tiny: Any, monkeypatch: pytest.MonkeyPatch, asks: list[Ask]) -> None:
     def not_implemented(*_args: Any, **_kwargs: Any) -> Any:
         raise RuntimeError('"addmm_impl_cpu_" not implemented for this\nand much more')
 

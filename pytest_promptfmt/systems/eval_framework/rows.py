@@ -27,7 +27,7 @@ OWN_DOCS: Final = "PROMPTFMT_DOCS"
 class NoClassDocsError(SyntheticDocsError):
     """A task class without docs: its hooks are code, from which no synthetic docs can be made."""
 
-    reason = "no docs at hand for a task class"
+    reason = "no docs for a task class"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,9 +132,9 @@ def _rows(task: Task) -> tuple[tuple[Doc, ...], str]:
     try:
         found = load_docs(_without_given(task), count=MAX_DOCS, num_fewshot=0)
     except SyntheticDocsError as error:
-        raise _nothing_at_hand(task) from error
+        raise _no_docs(task) from error
     if found.kind == "synthetic":
-        raise _nothing_at_hand(task)
+        raise _no_docs(task)
     return found.evaluated, _shown(found.origin, task)
 
 
@@ -146,7 +146,7 @@ def _shown(origin: str, task: Task) -> str:
     return origin if in_metadata else origin.replace("metadata.promptfmt.docs", name)
 
 
-def _nothing_at_hand(task: Task) -> NoClassDocsError:
+def _no_docs(task: Task) -> NoClassDocsError:
     return NoClassDocsError(
         f"no docs for the task class {task.name!r}: synthetic docs cannot be made for hooks in Python",
         position=task.position("class"),
