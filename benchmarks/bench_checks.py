@@ -23,7 +23,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES, resolve_profiles
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.snapshots.studied import snapshot_document
+from pytest_promptfmt.snapshots.content import snapshot_document
 from pytest_promptfmt.study import Studies, seen_by
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
 from pytest_promptfmt.systems.task_files import read_task_file

@@ -36,18 +36,20 @@ if TYPE_CHECKING:
         laid_out,
         register_format,
     )
-    from pytest_promptfmt.formats.template_configs import ClozeTemplateConfig, MCQTemplateConfig, TemplateConfig
-    from pytest_promptfmt.formats.template_extensions import (
-        ClassificationTemplateConfig,
-        GenerationTemplateConfig,
-        RankingTemplateConfig,
-    )
-    from pytest_promptfmt.formats.template_factory import (
+    from pytest_promptfmt.formats.template import (
         TemplateFactory,
         cloze_template,
         gpqa_template,
         mmlu_template,
         numbered_template,
+    )
+    from pytest_promptfmt.formats.template_configs import (
+        ClassificationTemplateConfig,
+        ClozeTemplateConfig,
+        GenerationTemplateConfig,
+        MCQTemplateConfig,
+        RankingTemplateConfig,
+        TemplateConfig,
     )
     from pytest_promptfmt.systems import ReadContext, System, TaskFile, register_system
     from pytest_promptfmt.systems.renderer import render_task
@@ -136,13 +138,15 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "laid_out",
         "register_format",
     ),
-    "formats.template_configs": ("ClozeTemplateConfig", "MCQTemplateConfig", "TemplateConfig"),
-    "formats.template_extensions": (
+    "formats.template_configs": (
         "ClassificationTemplateConfig",
+        "ClozeTemplateConfig",
         "GenerationTemplateConfig",
+        "MCQTemplateConfig",
         "RankingTemplateConfig",
+        "TemplateConfig",
     ),
-    "formats.template_factory": (
+    "formats.template": (
         "TemplateFactory",
         "cloze_template",
         "gpqa_template",

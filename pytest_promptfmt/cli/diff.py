@@ -102,7 +102,7 @@ def _by_keys(compared: Comparison) -> dict[str, list[str]]:
 def _headline(compared: Comparison) -> str:
     from pytest_promptfmt.core.outcome import CATEGORIES
     from pytest_promptfmt.results.wording import counted
-    from pytest_promptfmt.revisions.report import short_name
+    from pytest_promptfmt.revisions.runs import short_name
 
     counts = compared.result["counts"]
     changes = [f"{counts[name]:,} {name}" for name in CATEGORIES if counts.get(name)]

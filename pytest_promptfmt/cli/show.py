@@ -133,7 +133,7 @@ def _print(
     from rich.text import Text
 
     from pytest_promptfmt.cli.display import legend, prompt_lines, request_lines, token_lines
-    from pytest_promptfmt.results.item_views import scored_pairs
+    from pytest_promptfmt.results.html import scored_pairs
 
     console = Console(soft_wrap=True, highlight=False)
     console.print(Text(f"{prompts.task.id} [{prompts.profile_id}]", "bold underline"))

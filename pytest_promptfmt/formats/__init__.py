@@ -23,11 +23,12 @@ from pytest_promptfmt.formats.attempts import (
     laid_out,
     lay_out_as,
     remarks,
+    split_name,
+    split_suffix,
     variant_names,
     wanted_formats,
 )
 from pytest_promptfmt.formats.format import Format
-from pytest_promptfmt.formats.names import split_name, split_suffix
 from pytest_promptfmt.formats.registry import find_format, known_formats, register_format
 from pytest_promptfmt.formats.template import apply_template
 from pytest_promptfmt.formats.variants import AXES, variants_of, vary

@@ -11,11 +11,16 @@ from typing import Any
 from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean
 from pytest_promptfmt.core.task import UNSET, CodeAssembly, FewShot, Spec, Task
 from pytest_promptfmt.formats.builder import PLACEHOLDERS, Templates, build_templates
-from pytest_promptfmt.formats.fields import Fields, choices_field, text_field
+from pytest_promptfmt.formats.fields import (
+    Fields,
+    Mappings,
+    choices_field,
+    declared_mappings,
+    read_mappings,
+    text_field,
+)
 from pytest_promptfmt.formats.format import PROMPT_FIELDS, TEXT_FIELDS, Format
 from pytest_promptfmt.formats.jinja_text import has_markup
-from pytest_promptfmt.formats.names import declared, is_single
-from pytest_promptfmt.formats.reading import Mappings, declared_mappings, read_mappings
 from pytest_promptfmt.formats.registry import find_format, known_formats
 from pytest_promptfmt.formats.scorers import Scorer, make_scorer
 from pytest_promptfmt.formats.template import TemplatedTask, has_template
@@ -82,7 +87,7 @@ def declared_formats(task: Task) -> tuple[str, ...]:
 
     Raises FormatError when `formats:` has no shape that means something.
     """
-    return tuple(entry.name for entry in declared(task))
+    return tuple(entry.name for entry in _declared(task))
 
 
 def format_of(task: Task, name: str) -> Format:
@@ -95,13 +100,13 @@ def format_of(task: Task, name: str) -> Format:
     if variants:
         return vary(format_of(task, base_name), variants)
     directory = _directory(task)
-    entries = {entry.name: entry for entry in declared(task)}
+    entries = {entry.name: entry for entry in _declared(task)}
     if name in entries:
         entry = entries[name]
         base = find_format(entry.base, directory, task.position(*entry.keys))
         format_ = base.changed(entry.overrides, lambda field: task.position(*entry.keys, field))
         return dataclasses.replace(format_, name=name)
-    if entries and not is_single(task):
+    if entries and not _is_single(task):
         known = name in known_formats(directory)
         raise FormatError(
             f"task {task.name!r} has no format {name!r}; it declares {', '.join(entries)}",
@@ -210,7 +215,7 @@ def _mappings(task: Task, format_: Format) -> Mappings:
     fields = declared_mappings(task)
     if fields is not None:
         return fields
-    names = [entry.name for entry in declared(task)]
+    names = [entry.name for entry in _declared(task)]
     if format_.name.partition("+")[0] in names or has_template(task):
         return Mappings(task.doc_to_text, task.doc_to_choice, task.doc_to_target)
     return read_mappings(task, format_.name)
@@ -237,7 +242,7 @@ def _templates(task: Task, format_: Format, mappings: Mappings, *, section: tupl
 
 
 def _where(task: Task, format_: Format, field: str) -> Position | None:
-    entry = next((entry for entry in declared(task) if entry.name == format_.name.partition("+")[0]), None)
+    entry = next((entry for entry in _declared(task) if entry.name == format_.name.partition("+")[0]), None)
     if field in PROMPT_FIELDS and entry is not None:
         return task.position(*entry.keys, field)
     return task.position(field)
@@ -293,3 +298,76 @@ def _overwritten(task: Task, becomes: Mapping[str, Any]) -> list[Overwritten]:
         for key, value in becomes.items()
         if _is_written(task, key) and getattr(task, key) != value and getattr(task, key) is not None
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """One declared format: the name tests see, the known format it starts from, and what the task changes in it.
+
+    `keys` leads to the overrides in the task's configuration.
+    """
+
+    name: str
+    base: str
+    overrides: Mapping[str, Any]
+    keys: tuple[str, ...]
+
+
+def _declared(task: Task) -> tuple[_Declared, ...]:
+    """Return the formats that the task declares, the default first; empty when it declares none.
+
+    `formats:` is a name, `{type: name, …}` or `{name: overrides, …}`. Raises FormatError, with the position, for a
+    value of another shape.
+    """
+    value = task.config.get("formats")
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (_Declared(value, value, {}, ("formats",)),)
+    if not isinstance(value, Mapping):
+        raise FormatError(
+            f"formats is a {type(value).__name__}; it must be a name or a mapping",
+            position=task.position("formats"),
+            hint="formats: mcqa" if not isinstance(value, list) else "several formats are a mapping: {mcqa: null, …}",
+        )
+    if not value:
+        raise FormatError(
+            "formats is an empty mapping", position=task.position("formats"), hint="formats: mcqa, or leave the key out"
+        )
+    if "type" in value:
+        base = _checked_name(value["type"], task, ("formats", "type"))
+        return (_Declared(base, base, _without_type(value), ("formats",)),)
+    return tuple(_declared_entry(task, key, entry) for key, entry in value.items())
+
+
+def _is_single(task: Task) -> bool:
+    """Return whether `formats:` names one format, so that a suffix may name any other."""
+    value = task.config.get("formats")
+    return isinstance(value, str) or (isinstance(value, Mapping) and "type" in value)
+
+
+def _declared_entry(task: Task, key: Any, entry: Any) -> _Declared:
+    name = _checked_name(key, task, ("formats", str(key)))
+    keys = ("formats", name)
+    if entry is None:
+        return _Declared(name, name, {}, keys)
+    if isinstance(entry, str):
+        return _Declared(name, entry, {}, keys)
+    if isinstance(entry, Mapping):
+        base = _checked_name(entry.get("type", name), task, (*keys, "type"))
+        return _Declared(name, base, _without_type(entry), keys)
+    raise FormatError(
+        f"formats: {name} is {entry!r}; it must be null, the name of a format, or a mapping of fields",
+        position=task.position(*keys),
+        hint=f"for one format with overrides write formats: {{type: mcqa, {name}: …}}",
+    )
+
+
+def _without_type(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {key: item for key, item in value.items() if key != "type"}
+
+
+def _checked_name(value: Any, task: Task, keys: tuple[str, ...]) -> str:
+    if isinstance(value, str) and value and not set(value) & set("@/+"):
+        return value
+    raise FormatError(f"{value!r} is not the name of a format", position=task.position(*keys), hint="formats: mcqa")

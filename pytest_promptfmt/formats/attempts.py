@@ -1,4 +1,8 @@
-"""What is tested for one task: the task in each format that it names or that a run asks for, and its variants."""
+"""What is tested for one task: the task in each format that it names or that a run asks for, and its variants.
+
+A task names formats by its `formats:` key or by a suffix, `task@format`: on the command line, in members of groups and
+in its own `task:` key.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ from dataclasses import dataclass
 from pytest_promptfmt.core.errors import FormatError, PromptfmtError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats.apply import LaidOutTask, apply_format, as_written, declared_formats, format_of
-from pytest_promptfmt.formats.names import split_name, split_suffix
 from pytest_promptfmt.formats.template import Resolve, TemplatedTask, apply_template, has_template
 from pytest_promptfmt.formats.variants import variants_of
 
@@ -111,3 +114,29 @@ def lay_out_as(task: Task, name: str | None, *, resolve: Resolve | None = None) 
             hint="each of them writes the prompt: keep one",
         )
     return apply_template(task, resolve) if name is None else apply_format(task, name)
+
+
+def split_name(name: str) -> tuple[str, str | None]:
+    """Return the task's name (or glob) and the format after the last `@`; None without one.
+
+    A registered task may have an `@` in its name: look for the whole name first.
+    """
+    left, at, right = name.rpartition("@")
+    return (left, right) if at else (name, None)
+
+
+def split_suffix(task: Task) -> tuple[Task, str | None]:
+    """Return the task without the `@format` that its own name carries, and that format; None without one.
+
+    Raises FormatError when a side of the `@` is empty.
+    """
+    name, suffix = split_name(task.name)
+    if suffix is None:
+        return task, None
+    if not name or not suffix:
+        raise FormatError(
+            f"task name {task.name!r} has nothing {'before' if not name else 'after'} the @",
+            position=task.position("task"),
+            hint="name@format, as in subtask_a@mcqa",
+        )
+    return dataclasses.replace(task, name=name), suffix

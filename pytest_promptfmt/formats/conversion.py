@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FormatError, PromptfmtError, did_you_mean
 from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.formats.fields import labels_in, listed_choices, segments_of
 from pytest_promptfmt.formats.jinja_text import has_markup, is_name, only_expression
-from pytest_promptfmt.formats.reading import labels_in, listed_choices, segments_of
 from pytest_promptfmt.formats.registry import find_format
-from pytest_promptfmt.formats.template import apply_template, has_template, template_of
+from pytest_promptfmt.formats.template import TemplateFactory, apply_template, has_template, template_of
 from pytest_promptfmt.formats.template_configs import (
     DEFAULT_LABELS,
     ClozeTemplateConfig,
     MCQTemplateConfig,
     TemplateConfig,
 )
-from pytest_promptfmt.formats.template_factory import TemplateFactory
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.prompt import Instance

@@ -1,15 +1,35 @@
-"""The field mappings a format consumes: question, choices and answer of a doc, as Jinja that can be put anywhere."""
+r"""The field mappings a format consumes: question, choices and answer of a doc, as Jinja that can be put anywhere.
+
+A format needs the fields, not a finished prompt. Where `doc_to_text` is a layout already, they are read in it:
+`Question: {{question}}\nAnswer:` is the question between two cues, `{{question}}\nA. {{choices[0]}}…` question and
+choices. What cannot be read is refused with the reason.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jinja2
 
-from pytest_promptfmt.core.errors import FormatError, Position
-from pytest_promptfmt.core.task import FunctionRef, Spec
+from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean
+from pytest_promptfmt.core.task import FunctionRef, Spec, Task
 from pytest_promptfmt.formats.jinja_text import grammar, has_markup, is_path, literal, only_expression, operand, sealed
+from pytest_promptfmt.formats.labels import LABEL_SETS
+
+FIELD_NAMES = {"question": "doc_to_text", "choices": "doc_to_choice", "answer": "doc_to_target"}
+"""The keys of `metadata.promptfmt.fields`, by which a task gives formats its fields without changing its prompt."""
+
+_FIELDS_HINT = (
+    "give formats the fields under metadata: {promptfmt: {fields: {question: …, choices: …, answer: …}}};"
+    " the task's own prompt stays as it is"
+)
+_OPENING_CUE = re.compile(r"\A\s*(?:Question|Query|Problem|Q)\s*[:.]\s*", re.IGNORECASE)
+_CLOSING_CUE = re.compile(
+    r"\s+(?:(?:The\s+)?(?:Correct\s+|Best\s+)?(?:Answer|Response)(?:\s+is)?\s*[:.]?|A\s*:)\s*\Z", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +143,167 @@ def _bare_field(key: str, name: str, position: Position | None) -> Field:
     # Jinja cannot read such a name (`Answer Key`); rendering looks the column up and says so when there is none.
     lookup = f"_column({literal(name)})"
     return Field(f"{{{{ {lookup} }}}}", lookup)
+
+
+@dataclass(frozen=True, slots=True)
+class Mappings:
+    """The field mappings that a format consumes, and in words how they were found where the author wrote others."""
+
+    question: Spec
+    choices: Spec
+    answer: Spec
+    notes: tuple[str, ...] = ()
+
+
+def declared_mappings(task: Task) -> Mappings | None:
+    """Return the fields of `metadata.promptfmt.fields`, None without them. Raises FormatError at an unknown name."""
+    fields = task.own_metadata.get("fields")
+    if fields is None:
+        return None
+    keys = ("metadata", "promptfmt", "fields")
+    if not isinstance(fields, Mapping):
+        raise FormatError("fields is not a mapping", position=task.position(*keys), hint="fields: {question: …}")
+    for name in fields:
+        if name not in FIELD_NAMES:
+            raise FormatError(
+                f"fields has {name!r}; a format reads {', '.join(FIELD_NAMES)}",
+                position=task.position(*keys, name),
+                hint=did_you_mean(str(name), FIELD_NAMES),
+            )
+    values = {name: fields.get(name, getattr(task, key)) for name, key in FIELD_NAMES.items()}
+    return Mappings(**values)
+
+
+def read_mappings(task: Task, format_name: str) -> Mappings:
+    """Return the fields of a task that was not written for formats.
+
+    Columns and single expressions are taken as they are. A whole template is read as question (and choices) between
+    cues. Raises FormatError, saying what was found and how to give the fields, when it cannot be read so.
+    """
+    text, choices = task.doc_to_text, task.doc_to_choice
+    labels = labels_in(choices)
+    if not isinstance(text, str) or not has_markup(text) or _is_expression(text):
+        if labels is not None:
+            raise FormatError(
+                f"doc_to_choice lists the labels {', '.join(labels)}, and doc_to_text is the question alone, so format"
+                f" {format_name!r} cannot find the choices",
+                position=task.position("doc_to_choice"),
+                hint=_FIELDS_HINT,
+            )
+        return Mappings(text, choices, task.doc_to_target)
+    segments = segments_of(text)
+    if segments is None:
+        raise _unreadable(task, format_name, "it has statements, in which a format cannot find the question")
+    if labels is not None:
+        found = listed_choices(segments, labels)
+        if found is None:
+            raise _unreadable(task, format_name, f"the choices {', '.join(labels)} are not listed in it one by one")
+        question = [*segments[: found.first], (False, found.labels[0][1])]
+        listed = f"{{{{ [{', '.join(found.expressions)}] }}}}"
+        return _noted(task, _without_cues(question, closing=False), listed)
+    return _noted(task, _without_cues(segments, closing=True), choices)
+
+
+def _noted(task: Task, question: Sequence[tuple[bool, str]], choices: Spec) -> Mappings:
+    source = "".join(text for _, text in question)
+    notes = [f"doc_to_text is a whole layout; the format reads the question {source!r} in it"]
+    if choices is not task.doc_to_choice:
+        notes.append(f"doc_to_choice lists labels; the format reads the choices {choices!r} in doc_to_text")
+    return Mappings(source, choices, task.doc_to_target, tuple(notes))
+
+
+def _unreadable(task: Task, format_name: str, why: str) -> FormatError:
+    shown = repr(task.doc_to_text if len(task.doc_to_text) <= 80 else f"{task.doc_to_text[:77]}…")
+    return FormatError(
+        f"doc_to_text {shown} is a whole layout, and format {format_name!r} needs the question alone: {why}",
+        position=task.position("doc_to_text"),
+        hint=_FIELDS_HINT,
+    )
+
+
+def _is_expression(source: str) -> bool:
+    try:
+        return only_expression(source.strip()) is not None
+    except jinja2.TemplateSyntaxError:
+        return True  # the format says what is wrong with it
+
+
+def labels_in(choices: Any) -> tuple[str, ...] | None:
+    """Return the choices when they are nothing but the first labels of a set, else None."""
+    if not isinstance(choices, Sequence) or isinstance(choices, str):
+        return None
+    labels = tuple(str(choice).strip() for choice in choices)
+    bare = tuple(label.strip("().[]:") for label in labels)
+    numbers = tuple(str(number) for number in range(1, len(bare) + 1))
+    known = (*(labels_of[: len(bare)] for labels_of in LABEL_SETS.values()), numbers)
+    return bare if len(bare) > 1 and bare in known else None
+
+
+def segments_of(source: str) -> list[tuple[bool, str]] | None:
+    """Return literal texts (False) and `{{ … }}` outputs (True) in turn; None when there is other markup."""
+    try:
+        tokens = list(grammar().lex(source))
+    except jinja2.TemplateSyntaxError:
+        return None
+    segments: list[tuple[bool, str]] = []
+    inside = False
+    for _, kind, text in tokens:
+        if kind == "data":
+            segments.append((False, text))
+        elif kind == "variable_begin":
+            segments.append((True, text))
+            inside = True
+        elif inside:
+            segments[-1] = (True, segments[-1][1] + text)
+            inside = kind != "variable_end"
+        else:
+            return None
+    return segments
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Choices that a layout lists one by one: behind each label an expression.
+
+    `first` is the index of the segment with the first label. `labels` are the texts with the labels; their groups are
+    what is before a label, an opening bracket, and what is between label and choice. `after` is the text behind them.
+    """
+
+    first: int
+    labels: tuple[re.Match[str], ...]
+    expressions: tuple[str, ...]
+    after: str
+
+
+def listed_choices(segments: Sequence[tuple[bool, str]], labels: Sequence[str]) -> Listed | None:
+    """Return the choices that segments of a layout list behind these labels; None when they are not all found."""
+    found: list[re.Match[str]] = []
+    expressions: list[str] = []
+    first = 0
+    for index in range(len(segments) - 1):
+        if segments[index][0] or not segments[index + 1][0] or len(found) == len(labels):
+            continue
+        label = re.escape(labels[len(found)])
+        match = re.fullmatch(rf"(?s)(.*?)(?<![A-Za-z0-9])([(\[]?){label}([)\].:]*\s*)", segments[index][1])
+        if match is None and found:
+            return None
+        if match is not None:
+            first = first if found else index
+            found.append(match)
+            expressions.append(only_expression(segments[index + 1][1]) or "")
+    after = segments[first + 2 * len(labels) :]
+    if len(found) < len(labels) or any(is_output for is_output, _ in after):
+        return None
+    return Listed(first, tuple(found), tuple(expressions), "".join(text for _, text in after))
+
+
+def _without_cues(segments: list[tuple[bool, str]], *, closing: bool) -> list[tuple[bool, str]]:
+    """Return the segments without the words before the question and, where the prompt ends with one, the answer cue."""
+    result = list(segments)
+    if result and not result[0][0]:
+        result[0] = (False, _OPENING_CUE.sub("", result[0][1]))
+    if closing and result and not result[-1][0]:
+        result[-1] = (False, _CLOSING_CUE.sub("", result[-1][1]))
+    if result and not result[-1][0]:
+        result[-1] = (False, result[-1][1].rstrip())
+    return [segment for segment in result if segment[1]]

@@ -2,7 +2,8 @@
 
 A template says which `Format` lays out its prompt, what it adds to the question and what is scored; the builder makes
 the prompt. Prompts are those that the proposal prints. Prefix, suffix and delimiters may hold Jinja; labels and
-`choice_format` are text.
+`choice_format` are text. Besides the proposal's own kinds, `mcq` and `cloze`, there are those that it names as future
+extensions: open questions, rankings, classifications.
 """
 
 from __future__ import annotations
@@ -249,3 +250,96 @@ class ClozeTemplateConfig(LabelledChoices):
             return question
         blank = printed(f" {self.blank_marker}")
         return f"{question}{{% if {literal(self.blank_marker)} not in question.strip() %}}{blank}{{% endif %}}"
+
+
+@dataclass
+class GenerationTemplateConfig(TemplateConfig):
+    """An open question: prefix, question, answer cue; the model writes the answer. Choices are not shown."""
+
+    template_type: ClassVar[str | None] = "generation"
+
+    def get_doc_to_choice(self) -> str | list[str] | None:
+        """Return None: there is nothing to choose from."""
+        return None
+
+    def get_output_type(self) -> str | None:
+        """Return `generate_until`."""
+        return "generate_until"
+
+    def get_metric_list(self) -> list[dict[str, Any]] | None:
+        """Return exact match, lm-eval's own default for generated text, written out."""
+        return [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}]
+
+
+@dataclass
+class RankingTemplateConfig(LabelledChoices):
+    """Labelled options to be put in order; the model writes the labels, best first, with `rank_separator` between.
+
+    The column named by `ranking` holds the positions of the options in the right order.
+    """
+
+    suffix: str = "Ranking:"
+    ranking: str = "ranking"
+    rank_separator: str = " > "
+
+    template_type: ClassVar[str | None] = "ranking"
+
+    def get_doc_to_choice(self) -> str | list[str] | None:
+        """Return None: the answer is an order, not one of the choices."""
+        return None
+
+    def get_doc_to_target(self) -> str | None:
+        """Return the labels in the right order."""
+        labels = f"[{', '.join(literal(label) for label in self.choice_labels)}]"
+        separator = f"{{% if not loop.last %}}{printed(self.rank_separator)}{{% endif %}}"
+        return f"{{% for _rank in {self.ranking} %}}{{{{ {labels}[_rank] }}}}{separator}{{% endfor %}}"
+
+    def get_output_type(self) -> str | None:
+        """Return `generate_until`."""
+        return "generate_until"
+
+    def get_metric_list(self) -> list[dict[str, Any]] | None:
+        """Return exact match of the whole order."""
+        return [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True, "ignore_case": True}]
+
+
+@dataclass
+class ClassificationTemplateConfig(TemplateConfig):
+    """A text to be given one of a fixed set of labels, which are scored as they are; choices of a doc do not count."""
+
+    suffix: str = "Label:"
+    labels: Sequence[str] = ()
+    show_labels: bool = True
+    labels_prefix: str = "Labels: "
+    choice_delimiter: str = ", "
+
+    template_type: ClassVar[str | None] = "classification"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_text("template", "labels_prefix", self.labels_prefix, is_template=False)
+        if isinstance(self.labels, str) or not self.labels:
+            raise FormatError(
+                "a classification template needs its labels", hint="labels: [positive, negative]", key="labels"
+            )
+        self.labels = list(checked_labels(self.labels, key="labels") or ())
+
+    def to_format(self) -> Format:
+        """Return the format that lays out the prompt: the labels are the choices, without labels of their own."""
+        changes = {"choice_labels": tuple(self.labels), "choice_format": "{choice}"}
+        return super().to_format().changed({**changes, "choices_prefix": printed(self.labels_prefix)})
+
+    def get_doc_to_choice(self) -> str | list[str] | None:
+        """Return the labels."""
+        return list(self.labels)
+
+    def get_metric_list(self) -> list[dict[str, Any]] | None:
+        """Return accuracy and F1."""
+        return [
+            {"metric": "acc", "aggregation": "mean", "higher_is_better": True},
+            {"metric": "f1", "aggregation": "f1", "higher_is_better": True},
+        ]
+
+    def _choices(self, _count: int | None = None, /) -> Choices | None:
+        labels = tuple(self.labels)
+        return Choices("choices", labels, tuple(map(printed, labels))) if self.show_labels else None

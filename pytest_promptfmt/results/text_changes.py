@@ -24,8 +24,7 @@ from pytest_promptfmt.core.text import END
 from pytest_promptfmt.results.causes import Cause, cause_of
 from pytest_promptfmt.results.clusters import cluster_key, fragments
 from pytest_promptfmt.results.wording import counted
-from pytest_promptfmt.snapshots.changes import Change, clipped
-from pytest_promptfmt.snapshots.comparison import Comparison
+from pytest_promptfmt.snapshots.changes import Change, Comparison, clipped
 from pytest_promptfmt.snapshots.hunks import shared_start
 from pytest_promptfmt.snapshots.token_sections import TITLE as TOKENS
 

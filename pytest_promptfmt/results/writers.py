@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
-from pytest_promptfmt.results.baseline_file import write_baseline
+from pytest_promptfmt.results.baseline import write_baseline
 from pytest_promptfmt.results.edits import git_patch, write_pending
 from pytest_promptfmt.results.html import html_report
-from pytest_promptfmt.results.json_report import json_report
 from pytest_promptfmt.results.markdown import STEP_LIMIT, markdown_report
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.wording import counted
+from pytest_promptfmt.results.wording import below, counted
 
 GROUP: Final = "pytest_promptfmt.writers"
 """The entry points of other packages: each is a function that is given a RunResult and returns text or bytes."""
+
+JSON_VERSION: Final = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,10 +38,6 @@ class Writer:
     needs_views: bool = False
 
 
-def _patch(result: RunResult) -> bytes:
-    return git_patch(result.all_edits, result.top)
-
-
 def _about_patch(result: RunResult) -> str:
     changed = [edit for edit in result.all_edits if edit.old != edit.new]
     outside = [display_path(edit.path) for edit in changed if not edit.path.is_relative_to(result.top)]
@@ -46,17 +45,38 @@ def _about_patch(result: RunResult) -> str:
     return f"{summary}, without {', '.join(outside)} outside {display_path(result.top)}" if outside else summary
 
 
-def _pending(result: RunResult) -> str:
-    return write_pending(result.edits, result.top)
+def json_report(result: RunResult) -> str:
+    """Return the result as JSON: `counts` of items by category, `clusters` with their members, `findings`, `skipped`.
 
-
-def _about_pending(result: RunResult) -> str:
-    return f"{counted(len(result.edits), 'snapshot')} for promptfmt review"
+    Paths are below the rootdir, with slashes.
+    """
+    rootdir, baseline = result.rootdir, result.baseline
+    data: dict[str, Any] = {
+        "version": JSON_VERSION,
+        "pytest_promptfmt": version("pytest-promptfmt"),
+        "command": shlex.join(["pytest", *result.arguments]),
+        "exit": result.exit_status,
+        "archetypes": list(result.archetypes),
+        "counts": dict(sorted(result.counts.items())),
+        "clusters": [cluster.to_json(rootdir) for cluster in result.clusters],
+        "findings": [group.to_json(rootdir) for group in result.findings],
+        "skipped": [{"reason": reason, "tasks": tasks} for reason, tasks in result.skipped.items()],
+        "unrendered": {below(file, rootdir): sorted(tasks) for file, tasks in result.unrendered.items()},
+        "not_run": list(result.not_run),
+        "unmatched": list(result.unmatched),
+        "accepted_by_baseline": baseline.accepted if baseline is not None else 0,
+    }
+    if result.defined is not None:
+        data["defined"] = {below(file, rootdir): list(names) for file, names in result.defined.items()}
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
 WRITERS: Final[Mapping[str, Writer]] = {
-    "patch": Writer(content=_patch, summary=_about_patch),
-    "pending": Writer(content=_pending, summary=_about_pending),
+    "patch": Writer(content=lambda result: git_patch(result.all_edits, result.top), summary=_about_patch),
+    "pending": Writer(
+        content=lambda result: write_pending(result.edits, result.top),
+        summary=lambda result: f"{counted(len(result.edits), 'snapshot')} for promptfmt review",
+    ),
     "json": Writer(content=json_report, needs_edits=False),
     "markdown": Writer(content=markdown_report, needs_edits=False),
     "html": Writer(content=html_report, needs_edits=False, needs_views=True),

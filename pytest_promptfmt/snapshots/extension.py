@@ -18,7 +18,7 @@ from syrupy.location import PyTestLocation
 
 from pytest_promptfmt.core.errors import Position, SnapshotError
 from pytest_promptfmt.core.files import write_atomically
-from pytest_promptfmt.snapshots.comparison import Comparison, State, compare
+from pytest_promptfmt.snapshots.changes import Comparison, State, compare
 from pytest_promptfmt.snapshots.document import Document, UnknownVersionError
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots, is_snapshot_location
 from pytest_promptfmt.snapshots.paths import (

@@ -1,7 +1,8 @@
-"""What snapshots show of scoring: which phrasing every filter pipeline reads, and the verdicts of recordings."""
+"""What snapshots show of scoring: what every filter pipeline reads, verdicts of recordings, scores of answers."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -11,6 +12,7 @@ from pytest_promptfmt.answers.phrasings import CLASSES
 from pytest_promptfmt.answers.transcripts import Transcript
 from pytest_promptfmt.answers.verdicts import Matrix, Row
 from pytest_promptfmt.core.errors import SnapshotError
+from pytest_promptfmt.core.recorded import RecordedScores, ScoredAnswer
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section, read_document
 
 EXTRACTION = "extraction"
@@ -19,7 +21,11 @@ EXTRACTION = "extraction"
 RECORDING = "recording"
 """The same for a recording, followed by its name."""
 
+RECORDED = "recorded"
+"""The same for recorded answers."""
+
 _VERDICTS = "verdicts"
+_LONGEST_QUOTE = 120
 
 
 def extraction_document(header: Mapping[str, str], matrix: Matrix) -> Document:
@@ -37,6 +43,18 @@ def recording_document(header: Mapping[str, str], transcript: Transcript) -> Doc
     }
     made = (Section(title, entries=tuple(map(Entry, lines))) for title, lines in sections.items() if lines)
     return Document(dict(header), (DocRecord(1, tuple(made)),))
+
+
+def recorded_document(header: Mapping[str, str], scores: RecordedScores) -> Document:
+    """Return the document of a file's recorded completions."""
+    means = [Entry(f"{name} {mean:.6g}") for name, mean in scores.means.items()]
+    summary = [Entry(f"completions {scores.count}")]
+    if scores.not_mapped:
+        summary.append(Entry(f"none of the labels {scores.not_mapped}"))
+    sections = [Section("scores", entries=(*summary, *means))]
+    if scores.first:
+        sections.append(Section("completions", entries=tuple(Entry(_line(each)) for each in scores.first)))
+    return Document(dict(header), (DocRecord(1, tuple(sections)),))
 
 
 def verdict_lines(document: Document) -> dict[str, str]:
@@ -83,3 +101,20 @@ def _sections(matrix: Matrix) -> Iterator[Section]:
 def _entry(row: Row) -> Entry:
     cells = "  ".join(f"{verdict:<18}" for verdict in row.verdicts)
     return Entry(f"{row.id:<24}  {cells}".rstrip(), marked=row.failed)
+
+
+def _line(each: ScoredAnswer) -> str:
+    name = f"{each.number + 1}" + (f" {each.id}" if each.id and each.id.isprintable() else "")
+    if each.completion is None:
+        read = f"{_quoted(each.answer or '')} comes first"
+    else:
+        answer = "none of the labels" if each.answer is None else f"read as {_quoted(each.answer)}"
+        read = f"{_quoted(each.completion)} {answer}"
+    golds = " or ".join(_quoted(gold) for gold in each.golds)
+    scores = ", ".join(f"{metric} {score:.6g}" for metric, score in each.scores.items())
+    right = f"right is {golds}" if golds else "none is marked as right"
+    return f"{name}: {read}, {right}: {scores}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…", ensure_ascii=False)

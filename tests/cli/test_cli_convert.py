@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from pytest_promptfmt.cli import app
 from pytest_promptfmt.formats import laid_out
-from pytest_promptfmt.formats.template_factory import TemplateFactory
+from pytest_promptfmt.formats.template import TemplateFactory
 from pytest_promptfmt.systems.task_files import load_tasks
 
 # The layout of seed 001's migration guide, in a file of ours.

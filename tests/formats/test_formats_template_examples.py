@@ -30,7 +30,7 @@ from pytest_promptfmt.core.errors import CodeNotAllowedError, FormatError, Rende
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.formats import laid_out
 from pytest_promptfmt.formats.template import TemplatedTask
-from pytest_promptfmt.formats.template_extensions import (
+from pytest_promptfmt.formats.template_configs import (
     ClassificationTemplateConfig,
     GenerationTemplateConfig,
     RankingTemplateConfig,

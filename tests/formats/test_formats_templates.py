@@ -22,7 +22,7 @@ from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import laid_out, lay_out
-from pytest_promptfmt.formats.template_factory import known_templates
+from pytest_promptfmt.formats.template import known_templates
 from pytest_promptfmt.systems.task_files import load_tasks
 
 CHOICES = ["Rome", "Oslo"]

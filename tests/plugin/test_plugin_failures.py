@@ -94,7 +94,7 @@ def test_one_edit_that_changes_many_tasks_is_shown_once(project: Project) -> Non
 
 COUNT_DIFFS = """
 import pytest_promptfmt.results.failures as failures
-import pytest_promptfmt.snapshots.comparison as comparison
+import pytest_promptfmt.snapshots.changes as comparison
 
 counted = {"diff": 0, "changes": 0}
 unified_diff, changes = failures.unified_diff, comparison.changes

@@ -9,8 +9,7 @@ import pytest
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Reported, Severity, merged
 from pytest_promptfmt.core.outcome import Accepted, BaselineEntry, Outcome, UsedTokenizer
-from pytest_promptfmt.results.baseline import BaselineRun, BaselineUpdate
-from pytest_promptfmt.results.baseline_file import read_entries, write_baseline
+from pytest_promptfmt.results.baseline import BaselineRun, BaselineUpdate, read_entries, write_baseline
 
 FINDING = Reported(
     code="PF301",

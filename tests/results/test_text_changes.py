@@ -17,8 +17,7 @@ from pytest_promptfmt.core.profile import PLAIN, Profile, builtin_profile
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.results.text_changes import TextChange, text_change
-from pytest_promptfmt.snapshots.changes import changes
-from pytest_promptfmt.snapshots.comparison import Comparison
+from pytest_promptfmt.snapshots.changes import Comparison, changes
 from pytest_promptfmt.snapshots.content import header_facts, make_document
 from pytest_promptfmt.snapshots.document import Document
 from pytest_promptfmt.systems.renderer import render_task

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_promptfmt.core.errors import SnapshotError
-from pytest_promptfmt.snapshots.comparison import compare, narrowed
+from pytest_promptfmt.snapshots.changes import compare, narrowed
 from pytest_promptfmt.snapshots.document import (
     DocRecord,
     Document,

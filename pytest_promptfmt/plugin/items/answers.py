@@ -66,8 +66,7 @@ class ExtractionItem(TaskItem):
         document = extraction_document(header, tried.matrix)
         verdict, self.outcome = self.compared(self.place, document, item)
         if run.outputs.needs_views:
-            from pytest_promptfmt.results.html import packed_view
-            from pytest_promptfmt.results.item_views import matrix_view
+            from pytest_promptfmt.results.html import matrix_view, packed_view
 
             view = packed_view({"verdicts": matrix_view(tried.matrix)})
             self.outcome = replace(self.outcome, view=view)

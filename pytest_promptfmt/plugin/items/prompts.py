@@ -21,10 +21,10 @@ from pytest_promptfmt.results.text_changes import (
     text_change,
 )
 from pytest_promptfmt.snapshots import extension as snapshots
-from pytest_promptfmt.snapshots.comparison import Comparison
+from pytest_promptfmt.snapshots.changes import Comparison
+from pytest_promptfmt.snapshots.content import snapshot_document
 from pytest_promptfmt.snapshots.document import Document
 from pytest_promptfmt.snapshots.lock import LockEntry
-from pytest_promptfmt.snapshots.studied import snapshot_document
 from pytest_promptfmt.study import ProfileView, seen_by
 
 
@@ -125,8 +125,7 @@ class SnapshotItem(RenderedItem):
         """Return the outcome with what the HTML report shows of the prompts, where one is wanted."""
         if not self.run.outputs.needs_views:
             return outcome
-        from pytest_promptfmt.results.html import packed_view
-        from pytest_promptfmt.results.item_views import comparison_view, prompts_view
+        from pytest_promptfmt.results.html import comparison_view, packed_view, prompts_view
 
         view = prompts_view(seen.render(), seen.profile, seen.tokenizer, seen.pairs)
         comparison = verdict.comparison

@@ -14,7 +14,7 @@ from pytest_promptfmt.plugin.items.base import ItemFailedError, TaskItem
 from pytest_promptfmt.plugin.kinds import Kind, TaskLike
 from pytest_promptfmt.results.answer_texts import scores_text, some_errors
 from pytest_promptfmt.snapshots import extension as snapshots
-from pytest_promptfmt.snapshots.recorded import RECORDED, recorded_document
+from pytest_promptfmt.snapshots.verdicts import RECORDED, recorded_document
 
 
 class RecordedPromptsItem(TaskItem):
