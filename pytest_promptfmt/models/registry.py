@@ -73,6 +73,11 @@ _EXAMPLES: Final = {"hf": "PATH_OR_ID", "openai": "http://localhost:8000/v1", "r
 
 def _added(scheme: str) -> Opener | None:
     for entry in entry_points(group=GROUP, name=scheme):
-        opener: Opener = entry.load()
+        try:
+            opener: Opener = entry.load()
+        except Exception as error:
+            raise ModelError(
+                f"the model backend {entry.value} does not import: {type(error).__name__}: {error}"
+            ) from error
         return opener
     return None
