@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from plugin_project import Project
@@ -42,8 +43,8 @@ def installed(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     path = [str(project.root / "site"), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
     docs = {"promptfmt": {"docs": [{"question": "Which falls?", "choices": ["stone", "smoke"], "answer": 0}]}}
-    keys = {"test_split": "test", "output_type": "multiple_choice", "doc_to_text": "{{question}}", "metadata": docs}
-    project.task("tasks/arc.yaml", task="arc", **keys, doc_to_choice="choices", doc_to_target="answer")
+    keys: dict[str, Any] = {"output_type": "multiple_choice", "doc_to_text": "{{question}}", "metadata": docs}
+    project.task("tasks/arc.yaml", **keys, doc_to_choice="choices")
     return project
 
 
