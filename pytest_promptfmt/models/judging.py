@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 LABEL_TOKENS: Final = 2
 """A candidate of up to so many tokens is a label, on which a model that follows the format puts its probability."""
 
+_SHOWN: Final = 60
+"""Characters of an answer that messages show."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Thresholds:
@@ -157,6 +160,12 @@ class Judged:
         return _mean(one.score for one in self.questions)
 
     @property
+    def first_text(self) -> str:
+        """Return the beginning of the first generation, as messages show it."""
+        texts = (reply.answer.text for reply in self.replies if isinstance(reply.answer, Generation))
+        return _short(next(texts, ""))
+
+    @property
     def figures(self) -> tuple[tuple[str, str], ...]:
         """Return the row of the closing table, by column.
 
@@ -282,7 +291,7 @@ def _scored_generation(chain: Chain, reply: Reply, doc: Doc, question: Question)
     for pipeline in chain.pipelines:
         stages = chain.read(pipeline, answer.text, doc, f"doc {number + 1}")
         if stages.problem is not None:
-            failures.append(Failure("filter", number, f"{pipeline.name}: {stages.problem} on {short(answer.text)}"))
+            failures.append(Failure("filter", number, f"{pipeline.name}: {stages.problem} on {_short(answer.text)}"))
             continue
         found = found or _is_answer(stages.extracted, question, ask.context)
         try:
@@ -314,9 +323,5 @@ def _is_answer(extracted: Any, question: Question, prompt: str) -> bool:
     return str(extracted).strip() in wanted
 
 
-def short(text: str) -> str:
-    """Return the beginning of an answer as messages show it."""
+def _short(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
-
-
-_SHOWN: Final = 60

@@ -7,13 +7,14 @@ for the bundled model on formats that it was not trained on, unless the task set
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.models.base import Generation, Likelihood
-from pytest_promptfmt.models.judging import Judged, short
-from pytest_promptfmt.models.recording import digest_of
+from pytest_promptfmt.models.base import Likelihood
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.models.judging import Judged
 
 RIVAL_FACTOR: Final = 10.0
 """The other spelling must be so many times likelier before the task's own is called wrong."""
@@ -35,8 +36,9 @@ def model_saw_other_ids(judged: Judged) -> Iterator[Finding]:
     Fix: shorten the prompt, or give the profile the tokenizer of the model.
 
     Real: lm-eval 0.4.13 cuts such rows from the left and logs a warning.
-
     """
+    from pytest_promptfmt.models.recording import digest_of  # only where a model was asked
+
     for reply in judged.replies:
         ask = reply.asked.ask
         meant = (*ask.context_ids, *ask.continuation_ids)
@@ -81,7 +83,6 @@ def model_saw_bos_twice(judged: Judged) -> Iterator[Finding]:
     Fix: leave BOS out of the text.
 
     Real: llama-cpp-python #1501; open-r1 PR #462; reward-bench #164.
-
     """
     tokenizer = judged.tokenizer
     bos = tokenizer.bos_token_id if tokenizer is not None else None
@@ -90,7 +91,6 @@ def model_saw_bos_twice(judged: Judged) -> Iterator[Finding]:
             yield Finding(
                 message="the prompt begins with two BOS tokens",
                 saw=f"{tokenizer.bos_token!r} in the text, and another that the tokenizer adds",
-                do="leave BOS out of the text",
                 keys=("doc_to_text",),
                 doc=reply.asked.doc,
             )
@@ -121,13 +121,11 @@ def model_answer_not_scored(judged: Judged) -> Iterator[Finding]:
     Fix: give 0 for an answer that cannot be read.
 
     Real: lm-evaluation-harness #3353 (aime: process_results).
-
     """
     for failure in (failure for question in judged.questions for failure in question.failures):
         yield Finding(
             message=f"a {failure.part} fails on what the model answers",
             saw=failure.reason,
-            do=f"let the {failure.part} accept every text: what cannot be read scores 0",
             keys=("filter_list",) if failure.part == "filter" else ("metric_list",),
             doc=failure.doc,
         )
@@ -163,7 +161,6 @@ def model_spells_otherwise(judged: Judged) -> Iterator[Finding]:
     Fix: check the space before the candidates (`target_delimiter`, `doc_to_choice`) and the end of the prompt.
 
     Real: lm-evaluation-harness #1297, #3336; lighteval PR #354.
-
     """
     if judged.thresholds is None or not _prefers_rivals(judged):
         return
@@ -174,7 +171,6 @@ def model_spells_otherwise(judged: Judged) -> Iterator[Finding]:
         message="the model writes the candidates with another spelling",
         saw=f"{rival.context[-8:]}|{rival.continuation} has the probability {judged.rival_mass:.2g}, "
         f"{own.context[-8:]}|{own.continuation} as the task asks {judged.mass:.2g}",
-        do="check the space before the candidates (target_delimiter, doc_to_choice) and the end of the prompt",
         keys=("target_delimiter",),
     )
 
@@ -209,7 +205,6 @@ def little_mass_on_labels(judged: Judged) -> Iterator[Finding]:
     Fix: show the labels in the prompt, and let it end where one of them follows.
 
     Real: lm-evaluation-harness PR #531, #546: 76 % and 58 % on hellaswag, by how the prompt ends.
-
     """
     limits = judged.thresholds
     if limits is None or judged.mass is None or _prefers_rivals(judged):
@@ -218,7 +213,6 @@ def little_mass_on_labels(judged: Judged) -> Iterator[Finding]:
         yield Finding(
             message="the model puts little probability on the candidates",
             saw=f"{judged.mass:.2g} in the mean, threshold {limits.mass:g}",
-            do="show the labels in the prompt, and let it end where one of them follows",
             keys=("doc_to_text",),
         )
 
@@ -249,7 +243,6 @@ def model_seldom_stops(judged: Judged) -> Iterator[Finding]:
     Fix: stop at what the prompt leads the model to write after an answer, such as a blank line.
 
     Real: lm-evaluation-harness #2983 (LongBench), where the stop sequence was a literal `\n`.
-
     """
     if judged.thresholds is not None:
         what = "end before their budget of tokens"
@@ -283,7 +276,6 @@ def model_seldom_extracted(judged: Judged) -> Iterator[Finding]:
     Fix: let the filters find the answer in the form that the prompt asks for.
 
     Real: lm-evaluation-harness #1206 (fld), #2503 (mmlu_generative).
-
     """
     if judged.thresholds is not None:
         what = "hold an answer that the filters find"
@@ -292,13 +284,8 @@ def model_seldom_extracted(judged: Judged) -> Iterator[Finding]:
 
 def _too_few(judged: Judged, share: float | None, wanted: float, what: str, keys: tuple[str, ...]) -> Iterator[Finding]:
     if share is not None and share < wanted:
-        written = [reply.answer.text for reply in judged.replies if isinstance(reply.answer, Generation)]
-        yield Finding(
-            message=f"too few answers {what}",
-            saw=f"{share:.0%} of {len(written)}, threshold {wanted:.0%}; first {short(written[0])}",
-            do="compare the prompt with the stop sequences and filters",
-            keys=keys,
-        )
+        saw = f"{share:.0%} of {len(judged.questions)}, threshold {wanted:.0%}; first {judged.first_text}"
+        yield Finding(message=f"too few answers {what}", saw=saw, keys=keys)
 
 
 @check("PF658", "model-score-low", severity=Severity.ERROR, family=Family.MODELS, scope="model")
@@ -324,13 +311,11 @@ def model_score_low(judged: Judged) -> Iterator[Finding]:
     Fix: compare the prompt with the one that reached the score, or lower the threshold.
 
     Real: lm-evaluation-harness #546, where one space cost 18 points.
-
     """
     limits = judged.thresholds
     if limits is not None and judged.score is not None and judged.score < limits.score:
         yield Finding(
             message="the score is below the threshold",
             saw=f"{judged.score:.2f}, threshold {limits.score:g}",
-            do="compare the prompt with the one that reached it, or lower the threshold",
             keys=("metadata", "promptfmt", "model", "score"),
         )
