@@ -70,8 +70,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _load_as_compiled(config: pytest.Config) -> None:
     """Let our modules be loaded as they were compiled when they were installed.
 
-    pytest 9.2 writes the asserts of all plugins anew for the sake of their messages, which costs more than the rest of
-    a first start: ours has a hundred modules, and none of them asserts anything about the code of others.
+    pytest 9.2 rewrites the asserts of all plugins for the sake of their messages, which costs more than the rest of a
+    first start: ours has a hundred modules, and none of them asserts anything about the code of others.
     """
     names = getattr(getattr(config.pluginmanager, "rewrite_hook", None), "_must_rewrite", None)
     if isinstance(names, set):

@@ -57,7 +57,7 @@ class CollectedPrompts:
 
 @dataclass(slots=True)
 class Collection:
-    """What was found: how many prompts, files and tasks that cannot be read, and choices that chose nothing."""
+    """What was found: how many prompts, files and tasks that cannot be read, and options that match no task."""
 
     found: int = 0
     errors: Sequence[PromptfmtError] = ()
@@ -86,7 +86,7 @@ class _Catcher:
         try:
             self.use(found)
         except (PromptfmtError, SystemExit) as error:
-            # pytest would print either as a defect of its own; rich exits when nobody reads on (`| head`).
+            # pytest would print either as an internal error; rich exits when its output is closed (`| head`).
             self.raised = error
         return True
 
@@ -111,5 +111,5 @@ def with_collected(
     if catcher.raised is not None:
         raise catcher.raised
     if status == pytest.ExitCode.USAGE_ERROR:
-        raise SettingsError("pytest does not start like this; it has said why")
+        raise SettingsError("pytest exited with a usage error (see above)")
     return catcher.result

@@ -85,7 +85,7 @@ class TaskFileNode(pytest.File):
         for note in notes:
             try:
                 warnings.warn_explicit(PromptfmtWarning(note), category=None, filename=str(self.path), lineno=1)
-            except PromptfmtWarning:  # -W error: a failing item of its own, and the tasks of the file still run
+            except PromptfmtWarning:  # -W error: a separate failing item, and the tasks of the file still run
                 name = f"remark[{len(self._refused) + 1}]"
                 self._refused.append(LoadItem.from_parent(self, name=name, error=SourceError(note)))
 
@@ -181,7 +181,7 @@ def _attempts(task: Task, settings: Settings) -> Iterable[Attempt]:
 
 
 def _likely_misspelt(file: TaskFile, index: TaskIndex) -> Iterator[str]:
-    """Yield a remark for each member of a group that nobody defines, but that reads like a name somebody does.
+    """Yield a remark for each member of a group that no file defines, but that is close to a defined name.
 
     Others may be names of tasks that come with lm-eval.
     """

@@ -29,8 +29,8 @@ RUN: Final[pytest.StashKey[Run]] = pytest.StashKey()
 class Found:
     """What collecting found, in types of JSON: under xdist the workers alone collect, and send it.
 
-    `unmatched` says which choices of the run matched no task, `defined` are the files that were read to their end with
-    the names of their tasks, `other_shards` counts the files of other shards, `has_items` says whether there was
+    `unmatched` has a line for each option that matches no task, `defined` are the files that were read to their end
+    with the names of their tasks, `other_shards` counts the files of other shards, `has_items` says whether there was
     anything.
     """
 

@@ -53,7 +53,7 @@ def _matches(task: Selectable, pattern: str) -> bool:
 
 
 def _nothing(option: str, number: int, hint: str | None) -> str:
-    there = "there are no tasks here" if not number else "the only task here does not match"
-    if number > 1:
-        there = f"none of the {number:,} tasks here matches"
-    return f"{option} chooses nothing: {there}" + (f"; {hint}" if hint else "")
+    there = f"{option} matches none of the {number:,} tasks" if number > 1 else f"{option} does not match the only task"
+    if not number:
+        there = f"{option} matches nothing: there are no tasks"
+    return there + (f"; {hint}" if hint else "")

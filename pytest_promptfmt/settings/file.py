@@ -51,7 +51,7 @@ def find_settings_file(folder: Path) -> Path | None:
 def read_settings_file(path: Path, *, is_at_rootdir: bool) -> SettingsFile:
     """Return what the file says.
 
-    Raises SettingsError with line and column for what is no YAML mapping, for a key that is not known, written twice
+    Raises SettingsError with line and column for what is not a YAML mapping, for an unknown key, one written twice
     or not allowed in this folder, and for a value that the key does not take.
     """
     try:
@@ -99,7 +99,7 @@ def _converted(
         position = parsed.locate((*above, name)) or parsed.locate(above) or Position(parsed.path)
         if name not in known:
             raise SettingsError(
-                f"there is no key {name!r} {'in a profile' if above else 'here'}; known are {', '.join(known)}",
+                f"unknown key {name!r}{' in a profile' if above else ''}; expected one of {', '.join(known)}",
                 position=position,
                 hint=did_you_mean(str(name), known),
             )

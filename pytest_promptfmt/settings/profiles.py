@@ -29,11 +29,11 @@ from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.settings.file import SettingsFile
 
 RESERVED: Final = (*BUILTIN_PROFILES, ALL_CHAT, "extraction")
-"""Names that no file may give to a profile of its own."""
+"""Names that no file may give to a profile."""
 
 NONE: Final = "none"
 MISTRAL_PREFIX: Final = "mistral:"
-"""What stands before the path of a tokenizer that mistral-common is to read."""
+"""The prefix of the path of a tokenizer that mistral-common is to read."""
 _MAX_TEMPLATE_BYTES: Final = 4 * 1024 * 1024
 _TEMPLATE_SUFFIXES: Final = (".jinja", ".jinja2", ".j2", ".txt")
 
@@ -43,7 +43,7 @@ def defined_profiles(
 ) -> dict[str, Profile]:
     """Return the profiles that a file defines, by name; they may extend each other, `outer` ones and built-in ones.
 
-    Raises SettingsError with the position for a reserved name, a profile to extend that nobody defines or that goes
+    Raises SettingsError with the position for a reserved name, an unknown profile to extend or one that goes
     round in a circle, and a chat template that cannot be read.
     """
     built: dict[str, Profile] = {}
@@ -68,7 +68,7 @@ def defined_profiles(
             else:
                 known = (*file.profiles, *outer, *BUILTIN_PROFILES)
                 raise SettingsError(
-                    f"profile {name!r} extends {wanted!r}, which is not known",
+                    f"profile {name!r} extends {wanted!r}, which is unknown",
                     position=where,
                     hint=did_you_mean(wanted, known) or f"known are {', '.join(dict.fromkeys(known))}",
                 )
@@ -139,13 +139,13 @@ def with_template(profile: Profile, written: str | None, folder: Path, where: Po
     if "/" in written or written.endswith(_TEMPLATE_SUFFIXES):
         near = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         raise SettingsError(
-            f"there is no chat template file {display_path(path)}",
+            f"the chat template {display_path(path)} does not exist",
             position=where,
             hint=did_you_mean(path.name, near),
         )
     if profile.tokenizer is None:
         raise SettingsError(
-            f"there is no chat template {written!r}, and no tokenizer that could have one of that name",
+            f"unknown chat template {written!r}, and no tokenizer that could have it",
             position=where,
             hint=did_you_mean(written, CHAT_TEMPLATES)
             or f"name a file, or one of {', '.join((OWN, NONE, *CHAT_TEMPLATES))}",
@@ -164,7 +164,7 @@ def _read_template(path: Path, where: Position | None) -> str:
         ) from error
     if data is None:
         raise SettingsError(
-            f"{display_path(path)} has more than {_MAX_TEMPLATE_BYTES // 2**20} MiB: that is no chat template",
+            f"{display_path(path)} has more than {_MAX_TEMPLATE_BYTES // 2**20} MiB: that is not a chat template",
             position=where,
         )
     try:
@@ -211,7 +211,7 @@ def overridden(
             if values and profile == PLAIN:
                 raise SettingsError(
                     "the profile 'plain' is text without tokenizer and chat template",
-                    hint=f"leave --promptfmt-profile out: {option} makes a profile of its own",
+                    hint=f"leave --promptfmt-profile out: {option} makes a separate profile",
                 )
         if tokenizer:
             profile = with_tokenizer(profile, tokenizer[0], folder, rootdir)

@@ -104,7 +104,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("tokenizers", NAMES, "--promptfmt-tokenizer PATH_OR_ID", ini="promptfmt_tokenizer", is_repeated=True).about(
         "Render for a profile with this tokenizer: a folder, a file, `archetype:NAME`, or the id of a model on "
         "the hub that is in the local cache. With `--promptfmt-profile`, in place of that profile's own.",
-        ini="Tokenizers, each a profile of its own, rendered besides `promptfmt_profiles`; without that, alone.",
+        ini="Tokenizers, each a separate profile, rendered besides `promptfmt_profiles`; without that, alone.",
     ),
     Setting(
         "chat_templates",
@@ -311,7 +311,7 @@ _PROFILE: Final = (
         "true: shots are turns of user and assistant; false: text inside one user turn."
     ),
     Setting("mode", one_of("loglikelihood", "generate"), key="mode").about(
-        "What the model is asked for: how likely each continuation is, or a text of its own.",
+        "What the model is asked for: how likely each continuation is, or a text.",
     ),
     Setting("split", one_of("lm-eval", "pairwise"), key="split").about(
         "How context and continuation become tokens: encoded together and cut, or each by itself.",

@@ -29,7 +29,7 @@ class Config(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The settings of a run, by their names in the table; None stands for what is written nowhere.
+    """The settings of a run, by their names in the table; None is what is written nowhere.
 
     Paths are absolute: those of the command line were relative to the working directory, those of a file to its
     folder, and those of the ini to the rootdir. Each method raises SettingsError for a value that makes no sense.

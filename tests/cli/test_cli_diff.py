@@ -96,7 +96,7 @@ def test_new_findings_count_when_they_are_asked_for(repository: Path) -> None:
         (["main", "--path", "taks"], "neither revision has taks\n  hint: did you mean 'tasks'?"),
         (["main", "--path", "../elsewhere"], "../elsewhere is outside the repository"),
         (["main", "--path", "/"], "/ is outside the repository"),
-        (["main", "--task", "neww"], "'neww' chooses nothing: none of the 6 tasks here matches; did you mean 'new'?"),
+        (["main", "--task", "neww"], "'neww' matches none of the 6 tasks; did you mean 'new'?"),
         (["main", "--profile", "plane"], "unknown profile 'plane'"),
         (["main", "--markdown", "no/folder/comment.md"], "no such folder for --markdown no/folder/comment.md"),
     ],

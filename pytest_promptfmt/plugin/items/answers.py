@@ -41,11 +41,11 @@ GENERATES: Final = "generate_until"
 
 
 class AnswerWarning(pytest.PytestWarning):
-    """A remark about how answers are read that is no failure of this run."""
+    """A remark about how answers are read that does not fail the run."""
 
 
 class ExtractionItem(TaskItem):
-    """The phrasing battery of one task@format: rules of its own, and a verdict matrix compared with its snapshot."""
+    """The phrasing battery of one task@format: its verdicts by class, and as a matrix compared with its snapshot."""
 
     marker = "promptfmt_extraction"
     kind = "Answers"
@@ -55,7 +55,7 @@ class ExtractionItem(TaskItem):
         self.place = place
 
     def runtest(self) -> None:
-        """Try every phrasing; skip where something is withheld."""
+        """Try every phrasing; skip where something is unavailable."""
         run = self.run
         settings = run.folders.settings_of(self.tested)
         item = Outcome(task=self.tested.id, file=str(self.path), profile=settings.run_id(EXTRACTION))
@@ -117,7 +117,7 @@ class RecordingItem(TaskItem):
         self.profile = profile
 
     def runtest(self) -> None:
-        """Replay; skip where something is withheld, or where no record is for this task."""
+        """Replay; skip where something is unavailable, or where no record is for this task."""
         item = Outcome(task=self.tested.id, file=str(self.path), profile=self.profile)
         self.outcome = item
         bar = reading(self.recording, f"replaying {self.recording.name}")

@@ -1,4 +1,4 @@
-"""What all our pytest items share: an outcome, a place in the YAML, and failures told in words."""
+"""What all our pytest items share: an outcome, a place in the YAML, and failures as plain text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ItemFailedError(Exception):
 
 
 class PromptItem(pytest.Item):
-    """What our items share: an outcome, a location in the YAML, and failures told in words."""
+    """What our items share: an outcome, a location in the YAML, and failures as plain text."""
 
     marker = "promptfmt_snapshot"
     kind = "Prompts"
@@ -72,7 +72,7 @@ class PromptItem(pytest.Item):
 
     @contextmanager
     def failures_of(self, outcome: Outcome) -> Iterator[None]:
-        """Make what stops the block the item's outcome: skip where something is withheld, else fail with the error."""
+        """Make what stops the block the item's outcome: skip where something is unavailable, else fail."""
         try:
             yield
         except UnavailableError as error:
@@ -126,7 +126,7 @@ class LoadItem(PromptItem):
 
 
 class ClassItem(PromptItem):
-    """An lm-eval task written as a Python class: its prompts are made by code of its own."""
+    """An lm-eval task written as a Python class: its prompts are made by its own code."""
 
     kind = "TaskClass"
 

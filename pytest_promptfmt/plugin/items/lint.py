@@ -66,7 +66,7 @@ class ScoringItem(TaskItem):
     kind = "Answers"
 
     def runtest(self) -> None:
-        """Score made-up answers; skip where something is unavailable."""
+        """Score synthetic answers; skip where something is unavailable."""
         run = self.run
         item = Outcome(task=self.tested.id, file=str(self.path))
         with self.failures_of(item):
@@ -76,7 +76,7 @@ class ScoringItem(TaskItem):
 
 
 class FileLintItem(PromptItem):
-    """A file without tasks of its own, such as a plain group, looked at by the rules."""
+    """A file without tasks that can be tested, such as a plain group, looked at by the rules."""
 
     marker = "promptfmt_lint"
     kind = "Checks"

@@ -36,7 +36,7 @@ class RenderedItem(TaskItem):
         self.profile = profile
 
     def runtest(self) -> None:
-        """Render and judge; skip where something is withheld that rendering needs."""
+        """Render and judge; skip where something that rendering needs is unavailable."""
         profile_id = self.run.folders.settings_of(self.tested).run_id(self.profile.name)
         self.outcome = outcome = Outcome(task=self.tested.id, file=str(self.path), profile=profile_id)
         with self.failures_of(outcome):
