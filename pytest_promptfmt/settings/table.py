@@ -22,7 +22,7 @@ from pytest_promptfmt.settings.values import (
     PER_FILE,
     SECONDS,
     TEXT,
-    Kind,
+    ValueType,
     one_of,
     whole,
 )
@@ -38,7 +38,7 @@ class Setting(NamedTuple):
     """
 
     name: str
-    kind: Kind
+    kind: ValueType
     written: str = ""
     const: Any = None
     ini: str | None = None

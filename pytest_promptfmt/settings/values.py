@@ -1,4 +1,4 @@
-"""The kinds of values that settings have: in words, in JSON Schema, and as read from YAML, options and ini.
+"""The types of values that settings have: in words, in JSON Schema, and as read from YAML, options and ini.
 
 pytest imports this module at every start of every project: it imports nothing heavy.
 """
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 IniType = Literal["string", "bool", "args", "paths", "linelist"]
 
 
-class Kind(NamedTuple):
+class ValueType(NamedTuple):
     """What values a setting has.
 
     `expected` describes them in words, `schema` in JSON Schema. `convert` returns the value of what YAML gives, and
@@ -37,16 +37,12 @@ def _require(fits: bool, value: Any) -> Any:
     return value
 
 
-def _flag(value: Any) -> bool:
-    return bool(_require(isinstance(value, bool), value))
+def _instance_of(kind: type[Any]) -> Callable[[Any], Any]:
+    return lambda value: _require(isinstance(value, kind), value)
 
 
-def _text(value: Any) -> str:
-    return str(_require(isinstance(value, str), value))
-
-
-def _name(value: Any) -> str:
-    return str(_require(isinstance(value, str) and value != "", value))
+def _name(value: Any) -> Any:
+    return _require(isinstance(value, str) and value != "", value)
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -93,78 +89,59 @@ def _clock(value: Any) -> datetime:
     return datetime.combine(_require(isinstance(value, date), value), time(12))
 
 
-def whole(least: int) -> Kind:
-    """Return the kind of whole numbers from `least`."""
+def whole(least: int) -> ValueType:
+    """Return the type of whole numbers from `least`."""
 
     def convert(value: Any) -> int:
         return int(_require(isinstance(value, int) and not isinstance(value, bool) and value >= least, value))
 
-    return Kind(
-        expected=f"a whole number from {least}",
-        schema={"type": "integer", "minimum": least},
-        convert=convert,
-        parse=lambda written: convert(int(written)),
-    )
+    schema = {"type": "integer", "minimum": least}
+    return ValueType(f"a whole number from {least}", schema, convert, lambda written: convert(int(written)))
 
 
-def one_of(*values: str, spellings: Mapping[str, str] = MappingProxyType({})) -> Kind:
-    """Return the kind of these texts; an option or ini value may have other `spellings` of them."""
+def one_of(*values: str, spellings: Mapping[str, str] = MappingProxyType({})) -> ValueType:
+    """Return the type of these texts; an option or ini value may have other `spellings` of them."""
 
     def convert(value: Any) -> str:
         return str(_require(value in values, value))
 
-    return Kind(
-        expected=f"{', '.join(values[:-1])} or {values[-1]}",
-        schema={"enum": list(values)},
-        convert=convert,
-        parse=lambda written: convert(spellings.get(written.strip().lower(), written.strip().lower())),
-    )
+    def parse(written: str) -> str:
+        text = written.strip().lower()
+        return convert(spellings.get(text, text))
+
+    return ValueType(f"{', '.join(values[:-1])} or {values[-1]}", {"enum": list(values)}, convert, parse)
 
 
-_STRINGS: Final = {"type": "array", "items": {"type": "string"}}
-_TEXT_OR_TEXTS: Final = {"anyOf": [{"type": "string"}, _STRINGS]}
+_TEXT_OR_TEXTS: Final = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 
-FLAG: Final = Kind(expected="true or false", schema={"type": "boolean"}, convert=_flag, ini_type="bool")
-TEXT: Final = Kind(expected="a text", schema={"type": "string"}, convert=_text)
-NAME: Final = Kind(expected="a name", schema={"type": "string", "minLength": 1}, convert=_name)
-NAME_OR_NONE: Final = Kind(
-    expected="a name or null",
-    schema={"type": ["string", "null"], "minLength": 1},
-    convert=lambda value: None if value is None else _name(value),
+FLAG: Final = ValueType("true or false", {"type": "boolean"}, _instance_of(bool), ini_type="bool")
+TEXT: Final = ValueType("a text", {"type": "string"}, _instance_of(str))
+NAME: Final = ValueType("a name", {"type": "string", "minLength": 1}, _name)
+NAME_OR_NONE: Final = ValueType(
+    "a name or null",
+    {"type": ["string", "null"], "minLength": 1},
+    lambda value: None if value is None else _name(value),
 )
-SECONDS: Final = Kind(
-    expected="seconds, such as 10",
-    schema={"type": "number", "exclusiveMinimum": 0},
-    convert=_seconds,
-    parse=lambda written: _seconds(float(written)),
+SECONDS: Final = ValueType(
+    "seconds, such as 10", {"type": "number", "exclusiveMinimum": 0}, _seconds, lambda written: _seconds(float(written))
 )
-NAMES: Final = Kind(expected="a list of names", schema=_TEXT_OR_TEXTS, convert=_texts, parse=tuple, ini_type="args")
-FILE: Final = Kind(expected="a path", schema={"type": "string"}, convert=_name, is_path=True)
-PATHS: Final = Kind(
-    expected="a list of paths", schema=_TEXT_OR_TEXTS, convert=_texts, parse=tuple, ini_type="paths", is_path=True
+NAMES: Final = ValueType("a list of names", _TEXT_OR_TEXTS, _texts, tuple, "args")
+FILE: Final = ValueType("a path", {"type": "string"}, _name, is_path=True)
+PATHS: Final = ValueType("a list of paths", _TEXT_OR_TEXTS, _texts, tuple, "paths", is_path=True)
+CODES: Final = ValueType(
+    "a list of codes such as [PF2, PF101]",
+    _TEXT_OR_TEXTS,
+    lambda value: split_codes(_texts(value)),
+    split_codes,
+    "args",
 )
-CODES: Final = Kind(
-    expected="a list of codes such as [PF2, PF101]",
-    schema=_TEXT_OR_TEXTS,
-    convert=lambda value: split_codes(_texts(value)),
-    parse=split_codes,
-    ini_type="args",
+PER_FILE: Final = ValueType(
+    "a mapping of globs to codes",
+    {"type": "object", "additionalProperties": _TEXT_OR_TEXTS},
+    _per_file,
+    tuple,
+    "linelist",
 )
-PER_FILE: Final = Kind(
-    expected="a mapping of globs to codes",
-    schema={"type": "object", "additionalProperties": _TEXT_OR_TEXTS},
-    convert=_per_file,
-    parse=tuple,
-    ini_type="linelist",
-)
-MAPPING: Final = Kind(
-    expected="a mapping of names to profiles",
-    schema={"type": "object"},
-    convert=lambda value: _require(isinstance(value, Mapping), value),
-)
-ARGUMENTS: Final = Kind(expected="a mapping of names to values", schema={"type": "object"}, convert=_arguments)
-CLOCK: Final = Kind(
-    expected="a date such as 2024-07-26, or a date and time",
-    schema={"type": "string", "format": "date"},
-    convert=_clock,
-)
+MAPPING: Final = ValueType("a mapping of names to profiles", {"type": "object"}, _instance_of(Mapping))
+ARGUMENTS: Final = ValueType("a mapping of names to values", {"type": "object"}, _arguments)
+CLOCK: Final = ValueType("a date such as 2024-07-26, or a date and time", {"type": "string", "format": "date"}, _clock)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pytest_promptfmt.core.errors import Position, SettingsError
 from pytest_promptfmt.settings.file import SettingsFile
 from pytest_promptfmt.settings.table import BY_NAME, SETTINGS, Setting
-from pytest_promptfmt.settings.values import Kind
+from pytest_promptfmt.settings.values import ValueType
 
 
 class Config(Protocol):
@@ -98,7 +98,7 @@ def _parsed(setting: Setting, written: Any, where: str, base: Path) -> Any:
     return None if value == () else _absolute(setting.kind, value, base)
 
 
-def _absolute(kind: Kind, value: Any, base: Path) -> Any:
+def _absolute(kind: ValueType, value: Any, base: Path) -> Any:
     if not kind.is_path:
         return value
     if isinstance(value, tuple):
