@@ -14,7 +14,8 @@ from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.plugin.closing import Closing
 from pytest_promptfmt.plugin.collection import TaskFileNode
 from pytest_promptfmt.plugin.items.base import PromptItem
-from pytest_promptfmt.plugin.kinds import KINDS, LOADED, load_kinds
+from pytest_promptfmt.plugin.items.kind import LOADED, load_kinds
+from pytest_promptfmt.plugin.kinds import KINDS
 from pytest_promptfmt.plugin.large_runs import LargeRuns
 from pytest_promptfmt.plugin.outcome_reports import OutcomeReports
 from pytest_promptfmt.plugin.run import RUN, Found, Run

@@ -16,8 +16,8 @@ from pytest_promptfmt.answers.verdicts import SLOW, Row
 from pytest_promptfmt.core.errors import ScoringError, display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.plugin.items.base import ItemFailedError, LoadItem, TaskItem, node_name
+from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
 from pytest_promptfmt.plugin.items.lint import ScoringItem
-from pytest_promptfmt.plugin.kinds import Kind, TaskLike
 from pytest_promptfmt.plugin.progress import reading
 from pytest_promptfmt.results.answer_texts import (
     change_of,

@@ -16,7 +16,7 @@ from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.plugin.items.base import ItemFailedError, PromptItem, TaskItem
-from pytest_promptfmt.plugin.kinds import Kind, TaskLike
+from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.selection import Selectable
 from pytest_promptfmt.study import seen_by

@@ -16,9 +16,9 @@ from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
 from pytest_promptfmt.plugin.items.lint import raise_errors, with_findings
 from pytest_promptfmt.plugin.items.prompts import RenderedItem
-from pytest_promptfmt.plugin.kinds import Kind, TaskLike
 from pytest_promptfmt.plugin.progress import answering
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.settings.written import Written

@@ -12,7 +12,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.plugin.items.base import ItemFailedError, TaskItem
-from pytest_promptfmt.plugin.kinds import Kind, TaskLike
+from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
 from pytest_promptfmt.results.failures import explanation, outcome_of, repeated_text
 from pytest_promptfmt.results.text_changes import (
     TextChange,

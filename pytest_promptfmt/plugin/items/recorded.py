@@ -11,7 +11,7 @@ import pytest
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.recorded import RecordedAssembly
 from pytest_promptfmt.plugin.items.base import ItemFailedError, TaskItem
-from pytest_promptfmt.plugin.kinds import Kind, TaskLike
+from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
 from pytest_promptfmt.results.answer_texts import scores_text, some_errors
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.verdicts import RECORDED, recorded_document
