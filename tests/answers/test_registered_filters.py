@@ -112,12 +112,16 @@ def test_a_filter_that_nobody_registers_is_refused_and_nothing_imported_for_it(f
     assert not (fork.root / "imported").exists()
 
 
-def test_a_filter_that_a_module_of_the_task_registers_is_found(fork: Project) -> None:
-    text = fork.write("lm_eval/filters/__init__.py", "").parent.joinpath("thinking.py")
-    code = text.read_text("utf-8").replace("after_verdict", "mine") + "def question(doc): return doc['question']\n"
-    text.unlink()
+def test_a_filter_and_a_metric_that_a_module_of_the_task_registers_are_found(fork: Project) -> None:
+    code = FORK["lm_eval/filters/thinking.py"].replace("after_verdict", "mine") + (
+        "from lm_eval.api.registry import register_metric\n"
+        'of_mine = register_metric(metric="mine", higher_is_better=True, aggregation="worst")\n'
+        "of_mine(lambda predictions, references: float(predictions[0][:1] == references[0][:1]))\n"
+        "def question(doc): return doc['question']\n"
+    )
     fork.write("tasks/utils.py", code)
     fork.edit("tasks/arc.yaml", "after_verdict", "mine")
+    fork.edit("tasks/arc.yaml", "same_letter", "mine")
     task = fork.root / "tasks/arc.yaml"
     lines = [line for line in task.read_text("utf-8").splitlines() if not line.startswith("doc_to_text")]
     task.write_text("\n".join([*lines, "doc_to_text: !function utils.question"]) + "\n", "utf-8")

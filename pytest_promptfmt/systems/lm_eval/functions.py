@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -234,6 +235,9 @@ def _module_beside(
             raise ImportError(f"{display_path(file)} cannot be loaded")
         module = importlib.util.module_from_spec(spec)
         module.__mtime__ = mtime  # type: ignore[attr-defined]  # lm-eval keeps the time in this attribute too
+        if b"register_metric" in file.read_bytes():  # lm-eval has its own aggregations by then, and this may name one
+            with suppress(ImportError):
+                importlib.import_module("lm_eval.api.metrics")
         spec.loader.exec_module(module)
         sys.modules[name] = module
         return module
