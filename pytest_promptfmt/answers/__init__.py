@@ -1,1 +1,1 @@
-"""Answers read and judged without a model: filters, metrics, the phrasing battery, scorer checks, recordings."""
+"""Answers read and judged without a model: the phrasing battery, trials of scores, recordings."""

@@ -24,6 +24,7 @@ _BUILTIN: Final = (
     "checks.config",
     "checks.smoke",
     "checks.scores",
+    "checks.choice_scores",
     "checks.stops",
     "checks.templates",
     "checks.names",

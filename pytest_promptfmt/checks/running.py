@@ -30,13 +30,14 @@ _MILDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """The findings of one item, in order of their codes, and the per-file globs that took some away.
+    """The findings of one item by code, the per-file globs for its file, and those that took some away.
 
     `failure` is what stopped rendering, so that only rules about what is written could run; `profiles` are those whose
     prompts were looked at.
     """
 
     findings: tuple[Reported, ...] = ()
+    globs: tuple[str, ...] = ()
     used_globs: tuple[str, ...] = ()
     failure: PromptfmtError | None = None
     profiles: tuple[str, ...] = ()
@@ -177,6 +178,7 @@ class _Run:
         kept.sort(key=lambda found: found.check.code)
         return Checked(
             findings=tuple(merged(_reported(self, kept))),
+            globs=tuple(ignores.globs_about(scopes)),
             used_globs=tuple(sorted(ignores.used_globs)),
             failure=self.study.failure if self.study is not None else None,
         )
@@ -210,6 +212,14 @@ class _Suppression:
             return Ignores(crashes=crashes)
         unknown = [code for code in self._written if not self._run.selection.knows(code)] if "task" in scopes else ()
         return Ignores(unknown=tuple(unknown), unused=tuple(self._unused(scopes)), crashes=crashes)
+
+    def globs_about(self, scopes: Collection[Scope]) -> Iterator[str]:
+        """Yield the globs for the file, without those about scoring alone where that is not tried, and vice versa."""
+        is_scoring = "scoring" in scopes
+        for glob, codes in self._globs.items():
+            found = {check.scope == "scoring" for check in self._run.selection.chosen if check.code.startswith(codes)}
+            if is_scoring in found or not found:
+                yield glob
 
     def _unused(self, scopes: Collection[Scope]) -> Iterator[str]:
         study, selection = self._run.study, self._run.selection

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pytest_promptfmt.answers.completions import NONSENSE, normalised
-from pytest_promptfmt.answers.trials import TINY, AnswerTrial, Trial, Trials, trials_of
+from pytest_promptfmt.answers.trials import AnswerTrial, Trial, Trials, trials_of
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.smoke import scoring_failure, scoring_fix
 from pytest_promptfmt.core.finding import Family, Finding, Severity
@@ -156,7 +155,7 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
                 message="scoring ends with an exception",
                 saw=trial.error,
                 do=scoring_fix(scoring, trial.question) or "make scoring expect any answer",
-                keys=_scored_by(trials),
+                keys=scored_by(trials),
                 doc=trial.instance.index,
             )
 
@@ -196,7 +195,7 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
                 message="the gold answer scores as nonsense does",
                 saw=f"{trial.gold!r} scores {trial.best:g}",
                 do="make target and metric fit: the score is the same whatever the model says",
-                keys=_scored_by(trials),
+                keys=scored_by(trials),
                 doc=trial.instance.index,
             )
     for choice in trials.choices:
@@ -207,7 +206,7 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
                     message="the gold choice does not win when it is by far the most likely",
                     saw=f"{name} is {best:g}",
                     do="compare the most likely choice with the index or text of the target",
-                    keys=_scored_by(trials),
+                    keys=scored_by(trials),
                     doc=choice.instance.index,
                 )
 
@@ -249,7 +248,7 @@ def empty_wins(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="an empty completion scores as the gold answer does",
                 saw=f"{trial.empty:g} for '', {trial.best:g} for {trial.gold!r}",
-                keys=_scored_by(trials),
+                keys=scored_by(trials),
                 doc=trial.instance.index,
             )
 
@@ -291,7 +290,7 @@ def another_choice_wins(study: Study) -> Iterator[Finding]:
                 message="another option counts as right",
                 saw=f"{other!r} beside {trial.gold!r}",
                 do="compare whole answers, not parts of them",
-                keys=_scored_by(trials),
+                keys=scored_by(trials),
                 doc=trial.instance.index,
             )
     for choice in trials.choices:
@@ -305,7 +304,7 @@ def another_choice_wins(study: Study) -> Iterator[Finding]:
                     message="another choice counts as right when it is by far the most likely",
                     saw=f"{name} is {other_score:g}",
                     do="compare the most likely choice with the gold one",
-                    keys=_scored_by(trials),
+                    keys=scored_by(trials),
                     doc=choice.instance.index,
                 )
 
@@ -358,124 +357,8 @@ def random_fallback(study: Study) -> Iterator[Finding]:
         random.setstate(state)
 
 
-@check("PF609", "tie-counts-as-right", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
-def tie_counts_as_right(study: Study) -> Iterator[Finding]:
-    """Report choices that are equally likely and count as right, though the gold choice is not the first.
-
-    Why: a model that tells no choice from another gets full marks. Of equals lm-eval takes the first.
-
-    Example:
-        # file: example.yaml
-        process_results: !function helper.scored
-        # file: helper.py
-        def scored(doc, results):
-            scores = [score for score, _ in results]
-            return {"acc": float(scores[doc["answer"]] == max(scores))}
-
-    Silent example:
-        # file: example.yaml
-        process_results: !function helper.scored
-        # file: helper.py
-        def scored(doc, results):
-            scores = [score for score, _ in results]
-            return {"acc": float(scores.index(max(scores)) == doc["answer"])}
-
-    Fix: take the index of the first maximum and compare it with the gold index.
-
-    Real: `scores[gold] == max(scores)` in scoring code of several tasks.
-    """
-    trials = trials_of(study)
-    for trial in trials.choices:
-        is_tie = trial.all_equal.get("acc") == 1 and trial.other_best.get("acc") == 0
-        if is_tie and 0 not in trial.golds:  # of equals the first wins, which says nothing
-            yield Finding(
-                message="equally likely choices count as right, and the gold choice is not the first",
-                saw="acc is 1",
-                do="of equal scores take the first, as lm-eval does",
-                keys=_scored_by(trials),
-                doc=trial.instance.index,
-            )
-
-
-@check("PF610", "underflow", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
-def underflow(study: Study) -> Iterator[Finding]:
-    """Report a metric that is NaN for very small log-likelihoods.
-
-    Why: long choices have log-likelihoods of hundreds. The exponential of each is 0, and so is their sum.
-
-    Example:
-        # file: example.yaml
-        process_results: !function helper.mass
-        # file: helper.py
-        import math
-        def mass(doc, results):
-            chances = [math.exp(score) for score, _ in results]
-            total = sum(chances)
-            return {"mass": chances[doc["answer"]] / total if total else math.nan}
-
-    Silent example:
-        # file: example.yaml
-        process_results: !function helper.mass
-        # file: helper.py
-        import math
-        def mass(doc, results):
-            largest = max(score for score, _ in results)
-            chances = [math.exp(score - largest) for score, _ in results]
-            return {"mass": chances[doc["answer"]] / sum(chances)}
-
-    Fix: subtract the largest log-likelihood before `exp()`.
-
-    Real: the probability mass of eval-framework 0.15.4.
-    """
-    trials = trials_of(study)
-    for trial in trials.choices:
-        for name, value in trial.all_tiny.items():
-            if value is not None and math.isnan(value):
-                yield Finding(
-                    message="a metric is NaN for very small log-likelihoods",
-                    saw=f"{name} is NaN around {TINY:g}",
-                    keys=_scored_by(trials),
-                    doc=trial.instance.index,
-                )
-
-
-@check("PF611", "space-counts-as-length", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
-def space_counts_as_length(study: Study) -> Iterator[Finding]:
-    r"""Report choices that all begin with a space, which `acc_norm` or `acc_bytes` counts as length.
-
-    Why: the same log-likelihoods score differently with the space in the choices and with the space in the delimiter,
-    though the requests are the same. Figures of the two are no longer comparable.
-
-    Example:
-        target_delimiter: ""
-        metric_list: [{metric: acc_norm}]
-        metadata:
-          promptfmt:
-            docs: [{question: Which metal rusts?, choices: [" iron", " tin", " platinum"], answer: 0}]
-
-    Silent example:
-        target_delimiter: " "
-        metric_list: [{metric: acc_norm}]
-        metadata:
-          promptfmt:
-            docs: [{question: Which metal rusts?, choices: [iron, tin, platinum], answer: 0}]
-
-    Fix: write the choices without it, and `target_delimiter` with it: the requests stay the same.
-
-    Real: pattern 1 of the eval-framework guide; tasks that were ported from it.
-    """
-    for trial in trials_of(study).choices:
-        for name, (with_space, without) in trial.spaced.items():
-            score = "nothing" if without is None else f"{without:g}"
-            yield Finding(
-                message=f"all choices begin with a space, which {name} counts as length",
-                saw=f"the same log-likelihoods score {with_space:g} with it and {score} without it",
-                keys=("doc_to_choice",),
-                doc=trial.instance.index,
-            )
-
-
-def _scored_by(trials: Trials) -> tuple[str]:
+def scored_by(trials: Trials) -> tuple[str]:
+    """Return the key of what scores a task."""
     return ("process_results",) if trials.scoring.task.process_results is not None else _METRICS
 
 

@@ -115,10 +115,8 @@ def wanted(run: Run, checked: Checked, file: Path) -> tuple[Reported, ...]:
 
 def with_findings(run: Run, item: Outcome, checked: Checked) -> Outcome:
     """Return the outcome with the findings to be reported, apart from those that the baseline accepts."""
-    file = Path(item.file)
-    globs = run.folders.checks_for(file).per_file_ignores(file)
-    item = replace(item, globs=tuple(globs), used_globs=checked.used_globs)
-    item = run.baseline.judge_findings(item, wanted(run, checked, file))
+    item = replace(item, globs=checked.globs, used_globs=checked.used_globs)
+    item = run.baseline.judge_findings(item, wanted(run, checked, Path(item.file)))
     errors = item.errors
     if not errors:
         return item
