@@ -25,6 +25,9 @@ from pytest_promptfmt.study import ProfileView, Study
 _MOST_PER_RULE: Final = 25
 """How many findings of one rule are kept for one task, or for one profile of it."""
 
+_TRIED_APART: Final[frozenset[Scope]] = frozenset({"scoring", "model"})
+"""What rules of items beside the lint look at."""
+
 _MILDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 
@@ -214,11 +217,11 @@ class _Suppression:
         return Ignores(unknown=tuple(unknown), unused=tuple(self._unused(scopes)), crashes=crashes)
 
     def globs_about(self, scopes: Collection[Scope]) -> Iterator[str]:
-        """Yield the globs for the file, without those about scoring alone where that is not tried, and vice versa."""
-        is_scoring = "scoring" in scopes
+        """Yield the globs for the file without those about other scopes alone: whether they are of use is not seen."""
+        is_apart = _TRIED_APART.issuperset(scopes)
         for glob, codes in self._globs.items():
-            found = {check.scope == "scoring" for check in self._run.selection.chosen if check.code.startswith(codes)}
-            if is_scoring in found or not found:
+            found = {check.scope for check in self._run.selection.chosen if check.code.startswith(codes)}
+            if found.intersection(scopes) if is_apart else found - _TRIED_APART or not found:
                 yield glob
 
     def _unused(self, scopes: Collection[Scope]) -> Iterator[str]:
