@@ -24,8 +24,8 @@ from typing import Any
 
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import Unset
-from pytest_promptfmt.revisions.git import Repository
-from pytest_promptfmt.revisions.unaffected import task_sources
+from pytest_promptfmt.revisions.git import Repository, files_below
+from pytest_promptfmt.revisions.unaffected import single_tasks, sources_below
 from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
 from pytest_promptfmt.systems.task_files import load_tasks
 
@@ -80,7 +80,7 @@ def said(result: Mapping[str, Any]) -> dict[str, str]:
 
 def files_of(tree: Path) -> dict[str, str]:
     """Return the tasks of a tree that one file defines, with that file."""
-    sources = task_sources(tree)
+    sources = single_tasks(sources_below(tree, files_below(tree)))
     counted = Counter(source.name for source in sources.values())
     return {source.name: path for path, source in sources.items() if counted[source.name] == 1}
 

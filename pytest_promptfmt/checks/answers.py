@@ -1,4 +1,4 @@
-"""Rules about answers: gold and choices that cannot be right, or look alike."""
+"""Rules about answers: invalid gold answers, and choices that are empty or equal."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _PAST_LINES: Final = re.compile(
     r"^[ \t]*(\(?)(?:Z([.):])[^\n]*\n[ \t]*\1\[\2|z([.):])[^\n]*\n[ \t]*\1\{\3|9([.)])[^\n]*\n[ \t]*\1:\4)\s[^\n]*",
     re.MULTILINE,
 )
-"""Two lines of options: the last label there is, and the character that comes after it."""
+"""Two lines of options: the last letter or digit, and the character after it."""
 
 
-@check("PF701", "gold-is-no-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
-def gold_is_no_choice(study: Study) -> Iterator[Finding]:
-    """Report a doc of which no choice is right: the index is out of range, or the text is none of the choices.
+@check("PF701", "gold-not-a-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
+def gold_not_a_choice(study: Study) -> Iterator[Finding]:
+    """Report a doc without a correct choice: the gold index is out of range, or the gold text is not among the choices.
 
-    Why: lm-eval compares the target with the choices byte for byte and takes "none" for wrong. Labels that count from 1
-    used as indices make the last one fail and shift all others by one.
+    Why: lm-eval compares the target with the choices byte for byte and counts a doc without a match as wrong. Labels
+    that count from 1, used as indices, make the last one fail and shift all others by one.
 
     Example:
         doc_to_target: "{{answer + 1}}"
@@ -36,7 +36,7 @@ def gold_is_no_choice(study: Study) -> Iterator[Finding]:
     Silent example:
         doc_to_target: "{{answer}}"
 
-    Fix: give the index from 0, or exactly the text of a choice.
+    Fix: use the index from 0, or the exact text of a choice.
 
     Real: lm-evaluation-harness #1216 (social_iqa), #2434 (catcola); pattern 1 of the eval-framework guide.
     """
@@ -53,39 +53,39 @@ def gold_is_no_choice(study: Study) -> Iterator[Finding]:
         if lost:
             message = "one of the gold indices is out of range"
         elif isinstance(target, int):
-            what = "a negative number, as in a split without labels" if target < 0 else "out of range"
+            what = "negative, as in a split without labels" if target < 0 else "out of range"
             message = f"the gold index is {what}"
         elif isinstance(target, list) and not target:
-            message = "the list of right answers is empty"
+            message = "the list of gold answers is empty"
         else:
-            message = "the gold answer is none of the choices"
+            message = "the gold answer is not among the choices"
         yield Finding(
             message=message,
             saw=f"{target!r} for {choices!r}",
-            do=_closest(target, choices) or "give the index from 0, or exactly the text of a choice",
+            do=_closest(target, choices) or "",
             keys=("doc_to_target",),
             doc=instance.index,
         )
 
 
 def _closest(target: Any, choices: Sequence[str]) -> str | None:
-    """Return what to do about a target that is nearly a choice."""
+    """Return the fix for a target that is almost a choice."""
     if not isinstance(target, str):
         return None
     nearly = next((choice for choice in choices if choice.strip().casefold() == target.strip().casefold()), None)
     if nearly is not None:
         differ = "spaces" if nearly.strip() == target.strip() else "letter case"
-        return f"write target and choices the same: {nearly!r} differs only in {differ}"
+        return f"make target and choice equal: {nearly!r} differs only in {differ}"
     if target.strip().isdigit():
-        return f"for the choice at that position give {target.strip()}|int: a text is looked up among the choices"
+        return f"for a position, use {target.strip()}|int: text is matched against the choices"
     return None
 
 
 @check("PF702", "padded-target", severity=Severity.ERROR, family=Family.ANSWERS)
 def padded_target(study: Study) -> Iterator[Finding]:
-    r"""Report a gold answer that begins or ends with white space.
+    r"""Report a gold answer that begins or ends with whitespace.
 
-    Why: an extracted `7` never equals ` 7`. Where the target delimiter is a blank too, demonstrations show two.
+    Why: an extracted `7` never equals ` 7`. If the target delimiter is a space, few-shot examples have two.
 
     Example:
         output_type: generate_until
@@ -95,7 +95,7 @@ def padded_target(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         doc_to_target: "{{choices[answer]}}"
 
-    Fix: strip it: `{{answer.strip()}}`.
+    Fix: strip the target: `{{answer.strip()}}`.
 
     Real: lm-evaluation-harness #1275 (gsm8k_cot), #3795 (fda).
     """
@@ -104,14 +104,14 @@ def padded_target(study: Study) -> Iterator[Finding]:
     is_exact = "exact_match" in (study.metrics or ("exact_match",))
     is_doubled = study.task.target_delimiter[:1].isspace()
     if not is_doubled and not study.task.filter_list:
-        return  # the blank is the delimiter, and completions keep theirs
+        return  # the space is the delimiter, and completions keep theirs
     for instance in study.instances:
         target = instance.target
         if not isinstance(target, str) or "\n" in target.strip() or not target.strip():
             continue
         if target[0].isspace() or (study.has_real_docs and target[-1].isspace()):
             yield Finding(
-                message="the gold answer begins or ends with white space",
+                message="the gold answer begins or ends with whitespace",
                 saw=target,
                 keys=("doc_to_target",),
                 doc=instance.index,
@@ -122,10 +122,10 @@ def padded_target(study: Study) -> Iterator[Finding]:
 
 @check("PF703", "padded-choice", severity=Severity.WARNING, family=Family.ANSWERS)
 def padded_choice(study: Study) -> Iterator[Finding]:
-    r"""Report choices of which some begin or end with white space and others do not.
+    r"""Report choices of which only some begin or end with whitespace.
 
-    Why: `A.  Adverse possession` beside `B. Implied` shows which option was edited by hand; in some data sets it is the
-    right one.
+    Why: `A.  Adverse possession` next to `B. Implied` shows which option was edited by hand. In some datasets it is the
+    correct one.
 
     Example:
         metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [" iron", gold], answer: 0}]}}
@@ -158,19 +158,18 @@ def padded_choice(study: Study) -> Iterator[Finding]:
 
 def _padded(choice: str, doc: int, keys: tuple[str, ...]) -> Finding:
     return Finding(
-        message="some choices begin or end with white space, and others do not",
+        message="only some choices begin or end with whitespace",
         saw=choice,
-        do="strip the choices in the template",
         keys=keys,
         doc=doc,
     )
 
 
-@check("PF704", "blank-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
-def blank_choice(study: Study) -> Iterator[Finding]:
-    r"""Report a choice without any visible character.
+@check("PF704", "empty-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
+def empty_choice(study: Study) -> Iterator[Finding]:
+    r"""Report a choice without a visible character.
 
-    Why: an empty continuation has the best likelihood there is. It wins, and every doc with it is wrong.
+    Why: an empty continuation has the highest possible likelihood, so it wins, and every doc with it is wrong.
 
     Example:
         metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, " "], answer: 0}]}}
@@ -186,7 +185,7 @@ def blank_choice(study: Study) -> Iterator[Finding]:
         choices = choices_of(study, instance)
         if any(not choice.strip() for choice in choices):
             yield Finding(
-                message="a choice without any visible character",
+                message="a choice has no visible character",
                 saw=str(choices),
                 keys=("doc_to_choice",),
                 doc=instance.index,
@@ -195,9 +194,9 @@ def blank_choice(study: Study) -> Iterator[Finding]:
 
 @check("PF705", "same-choices", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
 def same_choices(study: Study) -> Iterator[Finding]:
-    r"""Report two choices that are the same, or differ only in case or white space.
+    r"""Report two choices that are equal, or differ only in case or whitespace.
 
-    Why: two equal candidates have equal scores; if one of them is the gold, the first one wins whatever the model
+    Why: two equal candidates have equal scores. If one of them is the gold, the first one wins whatever the model
     knows.
 
     Example:
@@ -206,9 +205,9 @@ def same_choices(study: Study) -> Iterator[Finding]:
     Silent example:
         metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, zinc, gold], answer: 0}]}}
 
-    Fix: mend the data, or drop such docs in `process_docs`.
+    Fix: correct the data, or drop such docs in `process_docs`.
 
-    Real: lm-evaluation-harness #3735 (gpqa: options became equal when brackets were cut out).
+    Real: lm-evaluation-harness #3735 (gpqa: options became equal when brackets were removed).
     """
     for instance in study.instances if isinstance(study.written.doc_to_choice, list) else study.real_instances:
         choices = choices_of(study, instance)
@@ -216,9 +215,9 @@ def same_choices(study: Study) -> Iterator[Finding]:
         if len(set(bare)) < len(bare):
             same = len(set(choices)) < len(choices)
             if not same and study.has_own_scorer:
-                return  # it may well add up what `yes` and `Yes` get
+                return  # it may add the scores of `yes` and `Yes`
             yield Finding(
-                message="two choices are the same" if same else "two choices differ only in case or white space",
+                message="two choices are equal" if same else "two choices differ only in case or whitespace",
                 saw=str(choices),
                 keys=("doc_to_choice",),
                 doc=instance.index,
@@ -228,10 +227,10 @@ def same_choices(study: Study) -> Iterator[Finding]:
 
 @check("PF707", "letters-shown-texts-scored", severity=Severity.WARNING, family=Family.ANSWERS)
 def letters_shown(study: Study) -> Iterator[Finding]:
-    r"""Report options that are listed with letters while their texts are scored.
+    r"""Report options that are listed with letters although their texts are scored.
 
-    Why: after `A. Femur` … `Answer:` a model answers with a letter. Scoring the texts compares continuations that
-    nobody would write there.
+    Why: after `A. Femur` … `Answer:` a model answers with a letter. Scoring the texts compares unlikely
+    continuations.
 
     Example:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
@@ -240,7 +239,7 @@ def letters_shown(study: Study) -> Iterator[Finding]:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
         doc_to_choice: ["A", "B", "C"]
 
-    Fix: score the letters, or leave them out of the prompt.
+    Fix: score the letters, or remove them from the prompt.
 
     Real: lm-evaluation-harness before 0.4.0 (mmlu_original).
     """
@@ -256,7 +255,7 @@ def letters_shown(study: Study) -> Iterator[Finding]:
             if any(len(choice) == 1 for choice in choices):
                 return
             yield Finding(
-                message="the options are listed with letters, and their texts are scored",
+                message="the options are listed with letters, but their texts are scored",
                 saw=f"{next(iter(listed))}. {choices[0]}, scored {choices[0]!r}",
                 keys=("doc_to_choice",),
                 doc=instance.index,
@@ -265,10 +264,10 @@ def letters_shown(study: Study) -> Iterator[Finding]:
 
 @check("PF708", "labels-past-z", severity=Severity.ERROR, family=Family.ANSWERS)
 def labels_past_z(study: Study) -> Iterator[Finding]:
-    r"""Report labels that ran past Z or 9 into punctuation: `[`, `\`, `{`, `:`.
+    r"""Report labels that run past Z or 9 into punctuation: `[`, `\`, `{`, `:`.
 
-    Why: what follows Z or 9 in the table of characters is no letter and no digit. Options 27 and up, or 10 and up, get
-    labels that no model and no extractor expects.
+    Why: the characters after Z and 9 in Unicode are not letters or digits. Options from the 27th, or the 10th, get
+    labels that no model and no filter expects.
 
     Example:
         doc_to_choice: ["Y", "Z", "["]
@@ -278,9 +277,9 @@ def labels_past_z(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["X", "Y", "Z"]
         doc_to_target: "{{answer}}"
 
-    Fix: use numbers counted up as numbers, or two letters.
+    Fix: use numbers of several digits, or labels of two letters.
 
-    Real: formats that label by `chr(65 + i)`. What HELM does alike, PF156 tells.
+    Real: formats that label by `chr(65 + i)`. PF156 reports the same in HELM.
     """
     if "PF708" in replaced_rules(study.task):
         return
@@ -300,19 +299,18 @@ def _past(saw: str, keys: tuple[str, ...], doc: int) -> Finding:
     return Finding(
         message="labels run past Z or 9 into punctuation",
         saw=saw,
-        do="use numbers counted up as numbers, or two letters",
         keys=keys,
         doc=doc,
     )
 
 
-@check("PF710", "more-answers-are-right", severity=Severity.WARNING, family=Family.ANSWERS)
-def more_answers_are_right(study: Study) -> Iterator[Finding]:
-    r"""Report one right answer where the doc marks several of the same choices as right.
+@check("PF710", "several-correct-answers", severity=Severity.WARNING, family=Family.ANSWERS)
+def several_correct_answers(study: Study) -> Iterator[Finding]:
+    r"""Report one gold answer although the doc marks several of the choices as correct.
 
-    Why: a model that prefers the second right answer is scored as wrong. Data sets with several right answers have a
-    list of zeros and ones beside the list of choices, and a target of 0 takes the first of them alone. A task that
-    brings scoring code of its own reads the list there.
+    Why: a model that prefers the second correct answer is scored as wrong. Datasets with several correct answers have a
+    list of zeros and ones beside the list of choices, and a target of 0 uses only the first of them. Tasks with their
+    own scoring code are not reported, because it may read the list.
 
     Example:
         doc_to_target: 0
@@ -326,9 +324,9 @@ def more_answers_are_right(study: Study) -> Iterator[Finding]:
           promptfmt:
             docs: [{question: Which rusts?, choices: [iron, gold, steel], labels: [1, 0, 1]}]
 
-    Fix: give the indices of all right choices, or score by `process_results`.
+    Fix: use the indices of all correct choices as target, or score with `process_results`.
 
-    Real: eval-framework #81 (truthfulqa with several right answers).
+    Real: eval-framework #81 (truthfulqa with several correct answers).
     """
     if study.has_own_scorer:
         return
@@ -340,7 +338,7 @@ def more_answers_are_right(study: Study) -> Iterator[Finding]:
         marked = _marked_right(instance.doc, choices)
         if marked is not None and sum(marked) > 1:
             yield Finding(
-                message="one choice counts as right, and the doc marks several",
+                message="one choice counts as correct, but the doc marks several",
                 saw=f"{marked} for {choices!r}",
                 keys=("doc_to_target",),
                 doc=instance.index,
@@ -349,7 +347,7 @@ def more_answers_are_right(study: Study) -> Iterator[Finding]:
 
 
 def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[int] | None:
-    """Return the list of zeros and ones that stands beside the choices in a doc, or in one of its mappings."""
+    """Return the list of zeros and ones beside the choices in a doc, or in one of its mappings."""
     for fields in (doc, *(value for value in doc.values() if isinstance(value, Mapping))):
         lists = [value for value in fields.values() if isinstance(value, list) and len(value) == len(choices)]
         if not any([str(each).strip() for each in value] == list(choices) for value in lists):
@@ -372,5 +370,5 @@ def choices_of(study: Study, instance: Instance) -> Sequence[str]:
 
 
 def without_delimiter(study: Study, continuation: Any) -> str:
-    """Return a continuation as the choice that it is made of."""
+    """Return the choice in a continuation."""
     return str(continuation).removeprefix(study.task.target_delimiter)

@@ -1,4 +1,4 @@
-"""Rules about characters that look like others or like nothing, and are tokens of their own."""
+"""Rules about characters that are invisible or look like others, and change the tokens."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LATIN: Final = re.compile(r"[A-Za-z]")
 
 @check("PF312", "carriage-return", severity=Severity.WARNING, family=Family.TOKENS)
 def carriage_return(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt with the line ends of Windows, which come from the data.
+    r"""Report Windows line endings in a prompt, which come from the data.
 
-    Why: a carriage return is a token of its own, or changes the token of the line break; every line of such a doc looks
-    unlike the lines of the template around it. Stop sequences of line feeds do not match it.
+    Why: a carriage return is a separate token, or changes the token of the newline. The lines of such a doc differ from
+    the lines of the template around it, and stop sequences of line feeds do not match them.
 
     Example:
         metadata:
@@ -46,7 +46,7 @@ def carriage_return(study: Study) -> Iterator[Finding]:
             if at >= 0:
                 span = prompt.span_at(at)
                 yield Finding(
-                    message="the prompt has a carriage return",
+                    message="the prompt contains a carriage return",
                     saw=prompt.text[max(0, at - 20) : at + 10],
                     keys=span.origin.keys if span is not None else (),
                     doc=instance.index,
@@ -58,10 +58,10 @@ def carriage_return(study: Study) -> Iterator[Finding]:
 
 @check("PF313", "invisible-character", severity=Severity.WARNING, family=Family.TOKENS)
 def invisible_character(study: Study) -> Iterator[Finding]:
-    r"""Report a character that nobody sees in a template or a choice: zero-width, byte order mark, change of direction.
+    r"""Report an invisible character in a template or a choice: zero-width, byte order mark, change of direction.
 
-    Why: it is a token of its own in the middle of a word, and makes two texts differ that look the same. Blanks that
-    do not break and letters with a detached accent are reported as info: some languages want them.
+    Why: it is a separate token in the middle of a word, and texts that look the same differ. No-break spaces
+    and decomposed accents are reported as info, because some languages need them.
 
     Example:
         doc_to_text: "Question: {{question}}\u200b\nAnswer:"
@@ -69,9 +69,9 @@ def invisible_character(study: Study) -> Iterator[Finding]:
     Silent example:
         doc_to_text: "Question: {{question}}\nAnswer:"
 
-    Fix: delete the character; the finding shows it by number.
+    Fix: delete the character; the finding shows its number.
 
-    Real: a zero-width blank in a label is part of several reports about answers that never match.
+    Real: several reports about answers that never match are about a zero-width space in a label.
     """
     for keys, text in study.strings:
         invisible = _INVISIBLE.search(text)
@@ -79,17 +79,17 @@ def invisible_character(study: Study) -> Iterator[Finding]:
         found = invisible or narrow
         if found is not None:
             yield Finding(
-                message=f"the invisible character U+{ord(found[0]):04X} {unicodedata.name(found[0], '')}".rstrip(),
+                message=f"invisible character U+{ord(found[0]):04X} {unicodedata.name(found[0], '')}".rstrip(),
                 saw=text[max(0, found.start() - 20) : found.end() + 20],
-                do="delete it" if invisible else "write an ordinary blank, unless the language wants this one",
+                do="delete it" if invisible else "use an ordinary space, unless the language needs this one",
                 keys=keys,
                 severity=None if invisible else Severity.INFO,
             )
         elif not unicodedata.is_normalized("NFC", text):
             yield Finding(
-                message="letters with a detached accent, which look the same as those with an attached one",
+                message="decomposed accents, which look the same as composed ones",
                 saw=text[:_SHORT],
-                do="write the text in Unicode's composed form (NFC)",
+                do="normalize the text to NFC",
                 keys=keys,
                 severity=Severity.INFO,
             )
@@ -98,7 +98,7 @@ def invisible_character(study: Study) -> Iterator[Finding]:
             found = _INVISIBLE.search(text)
             if found is not None and len(text) <= _SHORT:
                 yield Finding(
-                    message=f"a choice holds the invisible character U+{ord(found[0]):04X}",
+                    message=f"invisible character U+{ord(found[0]):04X} in a choice",
                     saw=text,
                     do="delete it in process_docs",
                     keys=("doc_to_choice",),
@@ -109,9 +109,9 @@ def invisible_character(study: Study) -> Iterator[Finding]:
 
 @check("PF314", "look-alike-letters", severity=Severity.WARNING, family=Family.TOKENS)
 def look_alike_letters(study: Study) -> Iterator[Finding]:
-    r"""Report labels of which one is a Cyrillic or Greek letter that looks like a Latin one, and the others are Latin.
+    r"""Report Latin labels with a Cyrillic or Greek letter among them that looks Latin.
 
-    Why: `А` and `A` look the same and share no token. The label is rare where it stands, and never equals what a model
+    Why: `А` and `A` look the same and share no token. The label is unlikely, and never equals the label that a model
     writes.
 
     Example:
@@ -120,7 +120,7 @@ def look_alike_letters(study: Study) -> Iterator[Finding]:
     Silent example:
         doc_to_choice: [A, B, C]
 
-    Fix: type the letters again with one keyboard layout.
+    Fix: type the labels again with one keyboard layout.
 
     Real: labels of translated multiple-choice tasks, typed in part by hand.
     """
@@ -133,7 +133,7 @@ def look_alike_letters(study: Study) -> Iterator[Finding]:
         if strange and any(_LATIN.search(text) for text in labels):
             letter = next(letter for letter in strange[0] if letter in _LOOK_ALIKE)
             yield Finding(
-                message=f"a label with {unicodedata.name(letter).title()} among Latin ones",
+                message=f"a label with {unicodedata.name(letter).title()} among Latin labels",
                 saw=", ".join(labels),
                 keys=("doc_to_choice",),
                 doc=instance.index,

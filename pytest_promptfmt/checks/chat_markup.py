@@ -1,4 +1,4 @@
-"""Rules about how a chat template is written: what it prints that is no text of anybody. Said once per profile."""
+"""Rules about unintended output of a chat template: escapes, indentation, undefined names. Run once per profile."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SAID: Final = 80
 def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template that writes `<`, `&` and quotes as HTML entities.
 
-    Why: the model reads `&lt;` where the task says `<`. In Jinja one `|safe` makes all text that is joined to it
-    escaped. Tools and their arguments count only where the profile gives tools.
+    Why: the model reads `&lt;` where the task says `<`. In Jinja, one `|safe` escapes all text that is joined to
+    it. Tools and their arguments count only if the profile has tools.
 
     Example:
         # file: promptfmt.yaml
@@ -30,7 +30,7 @@ def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
 
-    Fix: take `|safe` and `|e` out of the template; its environment escapes nothing by itself.
+    Fix: remove `|safe` and `|e` from the template; its environment escapes nothing by itself.
 
     Real: mistral-common #311, llama.cpp PR #19553, sglang PR #12123.
     """
@@ -40,17 +40,17 @@ def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
     for where in facts.escapes_html:
         if where == "content" or _has_tools(loaded):
             yield Finding(
-                message=f"the chat template writes HTML entities into {where}",
+                message=f"the chat template escapes {where} as HTML",
                 position=loaded.place_of("|safe", "| safe", "|e", "| e", "escape"),
             )
 
 
 @check("PF407", "undefined-in-template", severity=Severity.WARNING, family=Family.CHAT, scope="template")
 def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a name that a chat template prints or walks and that has no value: it is printed as nothing.
+    r"""Report an undefined name that a chat template prints or iterates over.
 
-    Why: chat templates are rendered leniently, so a mistyped name leaves no trace. Names that are only asked for
-    (`is defined`, `if tools`) are fine; special tokens that a tokenizer lacks are told apart.
+    Why: undefined names render as nothing, so a misspelled name leaves no trace. Names that are only tested
+    (`is defined`, `if tools`) are fine. Special tokens that the tokenizer lacks are reported as info.
 
     Example:
         # file: promptfmt.yaml
@@ -63,7 +63,7 @@ def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
 
-    Fix: mend the name, or give it in the profile's `template_args`.
+    Fix: correct the name, or define it in the profile's `template_args`.
 
     Real: pallets/jinja #1849, mini-swe-agent #497, chat_templates #25.
     """
@@ -73,11 +73,9 @@ def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
     for undefined in facts.undefined:
         is_token = undefined.name.endswith("_token")
         yield Finding(
-            message=f"the chat template prints {undefined.name!r}, which has no value",
+            message=f"the chat template prints the undefined name {undefined.name!r}",
             saw=loaded.line(undefined.line),
-            do="give the profile the tokenizer of the model"
-            if is_token
-            else "mend the name, or give it in template_args",
+            do="set the model's tokenizer in the profile" if is_token else "",
             position=loaded.place(undefined.line),
             severity=Severity.INFO if is_token else None,
         )
@@ -87,7 +85,7 @@ def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
 def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template that writes the indentation of its own file into the prompt.
 
-    Why: a template that was made readable by hand prints the blanks before its markers. The model sees tokens between
+    Why: a template that was indented by hand prints the spaces before its markers. The model gets tokens between
     the turns that it never saw in training.
 
     Example:
@@ -106,7 +104,7 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
             {{- '<|' + m.role + '|>' }}{{ m.content }}
         {% endfor %}
 
-    Fix: write `{{-` and `{%-`, or join the lines of the file, as its authors may have meant it.
+    Fix: write `{{-` and `{%-`, or join the lines of the file, as its authors may have intended.
 
     Real: the files of chat_templates (chujiezheng), whose README joins their lines before use.
     """
@@ -121,10 +119,10 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
 
 @check("PF409", "carriage-return-in-template", severity=Severity.WARNING, family=Family.CHAT, scope="template")
 def carriage_return_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template with the line ends of Windows.
+    r"""Report a chat template with Windows line endings.
 
-    Why: Jinja turns `\r\n` in a template into `\n`, other engines that render the same file do not: they send other
-    tokens between the turns.
+    Why: Jinja turns `\r\n` in a template into `\n`. Other engines that render the same file do not, so they send
+    different tokens between the turns.
 
     Example:
         # file: promptfmt.yaml
@@ -137,24 +135,24 @@ def carriage_return_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
 
-    Fix: save the file with line feeds only.
+    Fix: save the file with Unix line endings (LF).
 
     Real: two of 204 public templates; betalgo/openai #145 counts the tokens it costs.
     """
     facts = loaded.facts
     if facts is not None and facts.has_carriage_return:
         yield Finding(
-            message="the chat template has the line ends of Windows, which not every engine reads alike",
+            message="the chat template has Windows line endings",
             position=loaded.place(1),
         )
 
 
 @check("PF411", "tools-not-shown", severity=Severity.WARNING, family=Family.CHAT, scope="template")
 def tools_not_shown(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a profile that gives tools to a chat template that does not show them, or shows calls wrongly.
+    r"""Report a profile that gives tools to a chat template that does not show them, or shows calls incorrectly.
 
-    Why: the model is to call tools that it was never told of. Arguments of a call that are a JSON text are encoded a
-    second time by many templates (`"{\"city\"…`); as info, for tasks have no calls of their own.
+    Why: the model cannot call tools that are not in its prompt. Many templates encode the arguments of a call a
+    second time if they are already JSON text (`"{\"city\"…`); this is info, because tasks have no calls.
 
     Example:
         # file: promptfmt.yaml
@@ -164,7 +162,7 @@ def tools_not_shown(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
 
-    Fix: choose the template that is made for tools (`chat_template: tool_use`), or leave the tools out.
+    Fix: use a template with tool support (`chat_template: tool_use`), or remove the tools.
 
     Real: llama.cpp PR #19553, oumi PR #2599, flama #258.
     """
@@ -173,15 +171,14 @@ def tools_not_shown(loaded: LoadedProfile) -> Iterator[Finding]:
         return
     if facts.tools in ("missing", "refused"):
         yield Finding(
-            message="the chat template does not show the tools that the profile gives",
+            message="the chat template does not show the profile's tools",
             saw=facts.errors.get("tools", ""),
-            do="choose the template that is made for tools, or leave the tools out",
             position=loaded.place(),
         )
     elif facts.tool_arguments == "encoded twice" or facts.tool_arguments_text == "encoded twice":
         yield Finding(
-            message="the chat template encodes tool arguments twice when they are a JSON text already",
-            do="give the arguments of tool calls as a mapping",
+            message="the chat template encodes tool arguments twice if they are JSON text",
+            do="pass the arguments of tool calls as a mapping",
             position=loaded.place(),
             severity=Severity.INFO,
         )
@@ -189,10 +186,10 @@ def tools_not_shown(loaded: LoadedProfile) -> Iterator[Finding]:
 
 @check("PF412", "none-and-parts", severity=Severity.INFO, family=Family.CHAT, scope="template")
 def none_and_parts(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template that prints Python's own notation for contents that are no text.
+    r"""Report a chat template that prints contents that are not text as Python values.
 
-    Why: some interfaces send `content: null` or a list of parts. transformers drops null before it renders, other
-    engines print the word None; a list of parts may come out as `[{'type': …`.
+    Why: some APIs send `content: null` or a list of parts. transformers drops null before rendering, other
+    engines print the word None. A list of parts may be printed as `[{'type': …`.
 
     Example:
         # file: promptfmt.yaml
@@ -206,17 +203,17 @@ def none_and_parts(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: mine.jinja
         {% for m in messages %}<|{{ m.role }}|>{{ '' + m.content }}<|end|>{% endfor %}
 
-    Fix: send contents as text, or use a template that checks what it is given.
+    Fix: send contents as text, or use a template that handles other types.
 
     Real: transformers PR #45422, vllm PR #54368, minijinja #911.
     """
     facts = loaded.facts
     if facts is None:
         return
-    for what, shown in (("a list of parts", facts.parts), ("content without value", facts.none)):
+    for what, shown in (("a list of parts", facts.parts), ("null content", facts.none)):
         if shown == "as Python":
             yield Finding(
-                message=f"the chat template prints {what} in Python's notation",
+                message=f"the chat template prints {what} as a Python value",
                 position=loaded.place(),
             )
 

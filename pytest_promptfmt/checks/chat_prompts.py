@@ -1,4 +1,4 @@
-"""Rules about what a chat template makes of the messages of one task."""
+"""Rules about what a chat template does to the messages of one task."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SAID: Final = 60
 
 @check("PF421", "system-text-lost", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def system_text_lost(view: ProfileView) -> Iterator[Finding]:
-    r"""Report a system text that is not in the prompt, because the chat template refuses or drops system messages.
+    r"""Report a system text that is missing in the prompt because the chat template refuses or drops system messages.
 
-    Why: the description of a task becomes the system message. Where a template refuses it, lm-eval 0.4.13 drops it with
-    a warning in its log and goes on: the model is never told what the task is. As info where it has no turn of
-    its own.
+    Why: the description of a task becomes the system message. If a template refuses it, lm-eval 0.4.13 drops it with
+    a warning in its log and continues, so the model never gets the instructions of the task. Reported as info if the
+    system text becomes part of the first user turn.
 
     Example:
         # file: promptfmt.yaml
@@ -37,7 +37,7 @@ def system_text_lost(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         description: "Answer with a letter.\n\n"
 
-    Fix: for such models put the instruction into `doc_to_text`, or choose a template that takes system messages.
+    Fix: put the instruction into `doc_to_text`, or use a template that supports system messages.
 
     Real: lm-evaluation-harness #2069; unsloth #334; TGI #3198.
     """
@@ -53,17 +53,16 @@ def system_text_lost(view: ProfileView) -> Iterator[Finding]:
             if said in prompt.text:
                 if facts.system == "merged":
                     yield Finding(
-                        message="the chat template gives the system text no turn of its own",
-                        do="know that the model reads it together with the question",
+                        message="the chat template has no separate turn for the system text",
+                        do="nothing to fix; the system text becomes part of the first user turn",
                         keys=keys,
                         severity=Severity.INFO,
                     )
                 continue
-            how = "refuses system messages, and lm-eval then leaves them out"
+            how = "refuses system messages, so lm-eval drops them"
             yield Finding(
                 message=f"the chat template {how if facts.system == 'refused' else 'drops the system text'}",
                 saw=message.text[:_SAID],
-                do="put the instruction into doc_to_text, or choose a template that takes system messages",
                 keys=keys,
                 doc=instance.index,
             )
@@ -73,8 +72,8 @@ def system_text_lost(view: ProfileView) -> Iterator[Finding]:
 def turns_refused(view: ProfileView) -> Iterator[Finding]:
     r"""Report a chat template that refuses the turns of a task, with and without the system message.
 
-    Why: many templates insist that user and assistant take turns. Two questions in a row, as demonstrations without
-    answers make them, or an answer first, stop an evaluation with such a model before its first request.
+    Why: many templates require that user and assistant alternate. Two questions in a row (from few-shot examples
+    without answers), or an answer first, abort an evaluation with such a model before its first request.
 
     Example:
         # file: promptfmt.yaml
@@ -89,12 +88,12 @@ def turns_refused(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         num_fewshot: 1
 
-    Fix: give demonstrations an answer, or show them as text in one turn with `fewshot_as_turns: false`.
+    Fix: give each few-shot example an answer, or put the examples into one turn with `fewshot_as_turns: false`.
 
     Real: lm-evaluation-harness #2069; adk-python #1373.
     """
     cause = view.failure.__cause__ if view.failure is not None else None
-    if type(cause) is not TemplateError:  # what `raise_exception` raises; other failures say enough
+    if type(cause) is not TemplateError:  # what `raise_exception` raises; other failures have their own message
         return
     yield Finding(
         message="the chat template refuses the turns of this task",
@@ -103,12 +102,12 @@ def turns_refused(view: ProfileView) -> Iterator[Finding]:
     )
 
 
-@check("PF423", "white-space-stripped", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
-def white_space_stripped(view: ProfileView) -> Iterator[Finding]:
-    r"""Report indentation at the beginning of a message that the chat template strips; other white space as info.
+@check("PF423", "whitespace-stripped", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
+def whitespace_stripped(view: ProfileView) -> Iterator[Finding]:
+    r"""Report indentation at the start of a message that the chat template strips; other whitespace as info.
 
-    Why: a question that begins with indented code loses the indentation of its first line only, and with it its
-    meaning. A line break at the end of a message is lost as well, mostly without harm.
+    Why: a question that begins with indented code loses the indentation of its first line only, which changes its
+    meaning. A newline at the end of a message is lost as well, mostly without harm.
 
     Example:
         # file: promptfmt.yaml
@@ -141,7 +140,7 @@ def white_space_stripped(view: ProfileView) -> Iterator[Finding]:
             yield Finding(
                 message="the chat template strips the indentation of a message's first line"
                 if is_code
-                else "the chat template strips white space at the ends of messages",
+                else "the chat template strips whitespace at the ends of messages",
                 saw=text[:_SAID] if is_code or text[0].isspace() else text[-_SAID // 2 :],
                 keys=_key_of(message.content if text[0].isspace() else message.content[::-1]),
                 doc=instance.index,
@@ -152,10 +151,10 @@ def white_space_stripped(view: ProfileView) -> Iterator[Finding]:
 
 @check("PF424", "text-altered", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def text_altered(view: ProfileView) -> Iterator[Finding]:
-    r"""Report a message whose text is not in the prompt as it was, outer white space aside.
+    r"""Report a message whose text the chat template changes, apart from outer whitespace.
 
-    Why: templates may drop, escape, split or replace what they are given; the model is then asked something else than
-    the snapshot of the plain text says.
+    Why: templates may drop, escape, split or replace text. The model then gets a different prompt than the snapshot of
+    the plain text shows.
 
     Example:
         # file: promptfmt.yaml
@@ -168,7 +167,7 @@ def text_altered(view: ProfileView) -> Iterator[Finding]:
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
 
-    Fix: look for filters and splits in the template.
+    Fix: remove the filter or split that changes the text from the chat template.
 
     Real: chat templates of idefics3 and llava-next drop contents that are plain text; functionary escapes.
     """
@@ -188,9 +187,8 @@ def text_altered(view: ProfileView) -> Iterator[Finding]:
 
 def _altered(message: Message, doc: int) -> Finding:
     return Finding(
-        message=f"the text of a message of the {message.role} is not in the prompt as it was",
+        message=f"the chat template drops or changes the text of {message.role} messages",
         saw=message.text.strip()[:_SAID],
-        do="look for filters and splits in the chat template",
         keys=_key_of(message.content),
         doc=doc,
     )
@@ -198,10 +196,10 @@ def _altered(message: Message, doc: int) -> Finding:
 
 @check("PF425", "control-tokens-in-text", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
 def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
-    r"""Report a text of the data that contains a control token of the model; as warning one in the task's own text.
+    r"""Report data that contain a control token of the model; as warning if the task's own text contains one.
 
-    Why: `<|im_end|>` in a question is not read as text: it ends the turn, and what follows may speak with another
-    voice. Tokenizers turn such texts into control tokens wherever they stand, also without a chat template.
+    Why: a model does not read `<|im_end|>` in a question as text: it ends the turn, and the rest may be read as another
+    role. Tokenizers encode such texts as control tokens anywhere, also without a chat template.
 
     Example:
         # file: promptfmt.yaml
@@ -219,7 +217,7 @@ def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
           promptfmt:
             docs: [{question: "What does <im_end> mean?", choices: [end, start], answer: 0}]
 
-    Fix: drop such docs in `process_docs`, or put a blank into the mark.
+    Fix: drop such docs in `process_docs`, or insert a space into the token.
 
     Real: transformers #29279 and PR #47386; vllm PR #31735; the papers ChatBug and ChatInject.
     """
@@ -237,9 +235,9 @@ def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
                 reported.add(place)
                 is_data = span.origin.field is not None
                 yield Finding(
-                    message=f"{'the data contain' if is_data else 'the task writes'} the control token {found[0]!r}",
+                    message=f"the {'data contain' if is_data else 'task text contains'} the control token {found[0]!r}",
                     saw=span.text[max(0, found.start() - 20) : found.end() + 20],
-                    do="drop such docs, or break the mark up" if is_data else "leave marks to the chat template",
+                    do="" if is_data else "remove it: the chat template writes control tokens",
                     keys=span.origin.keys,
                     doc=instance.index,
                     field=span.origin.field,
@@ -251,9 +249,9 @@ def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
 
 @check("PF426", "demonstrated-reasoning-cut", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
 def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
-    r"""Report demonstrations that reason between `<think>` marks, which the chat template cuts out.
+    r"""Report few-shot examples whose reasoning in `<think>` tags is removed by the chat template.
 
-    Why: the demonstrations are there to show how to reason, and show bare answers instead.
+    Why: the few-shot examples are meant to show how to reason, but show only answers.
 
     Example:
         # file: promptfmt.yaml
@@ -277,7 +275,7 @@ def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
         num_fewshot: 1
         doc_to_target: "Iron rusts. {{choices[answer]}}"
 
-    Fix: write the reasoning without the marks, or show demonstrations as text in one turn.
+    Fix: write the reasoning without the tags, or put the few-shot examples into one turn.
 
     Real: ollama #10448; TRL PR #3522.
     """
@@ -287,7 +285,7 @@ def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
             thought = before.rpartition("<think>")[2].strip()
             if message.role == "assistant" and mark and thought and thought not in prompt.text:
                 yield Finding(
-                    message="the chat template cuts the reasoning out of the demonstrations",
+                    message="the chat template removes the reasoning of few-shot examples",
                     saw=message.text[:_SAID],
                     keys=_key_of(message.content),
                     doc=instance.index,
@@ -297,10 +295,10 @@ def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
 
 @check("PF427", "begun-answer-changed", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
 def begun_answer_changed(view: ProfileView) -> Iterator[Finding]:
-    r"""Report a `gen_prefix` that does not stand where the model's own answer would begin.
+    r"""Report a `gen_prefix` that is not where the model's own answer would begin.
 
-    Why: the prefix is put in as the beginning of the last answer. Some templates write an empty `<think>` block before
-    it, or leave the generation prompt out; others strip the blank at its end, which is reported as info.
+    Why: the prefix is added as the start of the last answer. Some templates write an empty `<think>` block before
+    it, or omit the generation prompt. Others strip the space at its end, which is reported as info.
 
     Example:
         # file: promptfmt.yaml
@@ -317,7 +315,7 @@ def begun_answer_changed(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         gen_prefix: "The answer is"
 
-    Fix: look for a template argument that turns the block off, or ask without the prefix.
+    Fix: turn this off with a template argument if there is one, or remove `gen_prefix`.
 
     Real: transformers #35433, #34462; lm-evaluation-harness PR #2615.
     """
@@ -329,17 +327,17 @@ def begun_answer_changed(view: ProfileView) -> Iterator[Finding]:
         if last.role != "assistant" or not last.text:
             continue
         if facts.prefill == "differs" or facts.prefill_gap.strip():
-            what = "has more text before it than" if facts.prefill == "gap" else "does not follow"
+            what = "adds text between the generation prompt and" if facts.prefill == "gap" else "does not put"
+            where = "" if facts.prefill == "gap" else " after the generation prompt"
             yield Finding(
-                message=f"the begun answer {what} the generation prompt",
+                message=f"the chat template {what} gen_prefix{where}",
                 saw=facts.prefill_gap or prompt.text[-_SAID:],
-                do="look for a template argument that turns this off, or ask without gen_prefix",
                 keys=("gen_prefix",),
                 doc=instance.index,
             )
         elif last.text != last.text.rstrip() and facts.prefill_lost:
             yield Finding(
-                message="the chat template strips the blank at the end of the begun answer",
+                message="the chat template strips the space at the end of gen_prefix",
                 saw=prompt.text[-_SAID // 2 :],
                 do="end gen_prefix with a visible character",
                 keys=("gen_prefix",),
@@ -349,7 +347,7 @@ def begun_answer_changed(view: ProfileView) -> Iterator[Finding]:
 
 
 def _control_tokens(view: ProfileView) -> frozenset[str]:
-    """Return the texts that are no text for this profile: markers of its template, special tokens of its tokenizer."""
+    """Return the control tokens of this profile: markers of its template, special tokens of its tokenizer."""
     marks = set(view.facts.markers) if view.facts is not None else set()
     if view.tokenizer is not None:
         marks |= {token.content for token in view.tokenizer.added_tokens.values() if token.special}

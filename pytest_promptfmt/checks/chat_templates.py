@@ -1,4 +1,4 @@
-"""Rules about what a chat template says in any conversation, and how its turns fit together. Said once per profile."""
+"""Rules about the text that a chat template adds to any conversation, and about its turns. Run once per profile."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SAID: Final = 80
 
 @check("PF401", "default-system-text", severity=Severity.WARNING, family=Family.CHAT, scope="template")
 def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template that writes a system text of its own when no system message is given.
+    r"""Report a chat template that adds a default system text if there is no system message.
 
-    Why: every task without a description is then asked under instructions that no task file shows, and a task with one
-    is not. Answers change with it: one model kept to the asked format in 1 of 18 answers with its default text, and in
-    10 of 18 without.
+    Why: every task without a description then gets instructions that are in no task file, and a task with a description
+    does not. This changes answers: one model followed the requested format in 1 of 18 answers with its default text,
+    and in 10 of 18 without it.
 
     Example:
         # file: promptfmt.yaml
@@ -42,7 +42,7 @@ def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
     facts = loaded.facts
     if facts is not None and facts.default_system and not loaded.profile.system_instruction:
         yield Finding(
-            message="the chat template writes a system text of its own when none is given",
+            message="the chat template adds a default system text",
             saw=facts.default_system[:_SAID],
             position=loaded.place_of(re.split(r"[.!?,]", facts.default_system)[0][:30]),
         )
@@ -52,8 +52,8 @@ def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
 def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template that writes today's date; as info one that writes a fixed date.
 
-    Why: this plugin pins the clock, a real run does not: its prompts differ from one day to the next, and so do its
-    results and everything cached by prompt.
+    Why: this plugin fixes the clock, a real run does not. Its prompts change every day, and with them its
+    results and everything that is cached by prompt.
 
     Example:
         # file: promptfmt.yaml
@@ -71,8 +71,8 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
         {% for m in messages %}{{ m.role }}: {{ m.content }}
         {% endfor %}
 
-    Fix: give the date as a template argument where the template takes one (`date_string` in Llama's), in the profile
-    and in the real run alike.
+    Fix: set the date with a template argument if the template has one (`date_string` in Llama's), both in the profile
+    and in the real run.
 
     Real: sglang #3296, text-generation-webui PR #6692, llama.cpp #12729.
     """
@@ -81,16 +81,15 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
         return
     if facts.follows_clock:
         yield Finding(
-            message="the chat template writes today's date: a real run has other prompts every day",
+            message="the chat template writes today's date, so prompts change every day",
             saw=", ".join(facts.dates),
-            do="give the date as a template argument where the template takes one, here and in the real run",
             position=loaded.place_of("strftime_now"),
         )
     elif facts.dates and not loaded.profile.template_args:
         yield Finding(
             message="the chat template writes a fixed date",
             saw=", ".join(facts.dates),
-            do="know that the model is told this date, whatever the day is",
+            do="set the date with a template argument or `clock`, or remove it from the template",
             position=loaded.place_of(facts.dates[0]),
             severity=Severity.INFO,
         )
@@ -98,10 +97,10 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
 
 @check("PF403", "reasoning-cut-from-history", severity=Severity.INFO, family=Family.CHAT, scope="template")
 def reasoning_cut_from_history(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template that cuts `<think>…</think>` out of earlier answers.
+    r"""Report a chat template that removes `<think>…</think>` from earlier answers.
 
-    Why: reasoning models are meant to forget what they thought. Demonstrations that show reasoning in such marks are
-    then shown without it, and the text of an earlier turn differs from what the model has written.
+    Why: templates of reasoning models drop earlier reasoning. Few-shot examples with reasoning in these tags
+    lose it, and the text of an earlier turn differs from what the model wrote.
 
     Example:
         # file: promptfmt.yaml
@@ -114,24 +113,24 @@ def reasoning_cut_from_history(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
 
-    Fix: write reasoning that has to be seen without these marks.
+    Fix: write reasoning that the model must see without these tags.
 
     Real: ollama #10448, verl #6854, prime-rl #1334.
     """
     facts = loaded.facts
     if facts is not None and not facts.keeps_think:
         yield Finding(
-            message="the chat template cuts <think>…</think> out of earlier answers",
+            message="the chat template removes <think>…</think> from earlier answers",
             position=loaded.place_of("</think>"),
         )
 
 
 @check("PF404", "answer-begins-elsewhere", severity=Severity.WARNING, family=Family.CHAT, scope="template")
 def answer_begins_elsewhere(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template whose finished answers do not begin as the prompt for the next one ends.
+    r"""Report a chat template whose finished answers do not begin as the generation prompt ends.
 
-    Why: demonstrations are shown in the form of finished answers. When the prompt for an answer ends otherwise, with
-    `<think>` for one, the model is asked to go on where no demonstration ever did. As info where only white space
+    Why: few-shot examples are rendered as finished answers. If the generation prompt ends differently, for example with
+    `<think>`, the model must continue from text that no example shows. Reported as info if only whitespace
     differs.
 
     Example:
@@ -146,7 +145,7 @@ def answer_begins_elsewhere(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
 
-    Fix: use the template's own switch (`enable_thinking: false`) in `template_args`, or show demonstrations as text in
+    Fix: use the template's own switch (`enable_thinking: false`) in `template_args`, or put the few-shot examples into
     one turn with `fewshot_as_turns: false`.
 
     Real: tinker-cookbook PR #142, TRL PR #3522 and most templates of reasoning models.
@@ -156,9 +155,9 @@ def answer_begins_elsewhere(loaded: LoadedProfile) -> Iterator[Finding]:
         return
     if facts.answer == "gap":
         is_blank = not facts.answer_gap.strip()
-        what = "white space" if is_blank else "more text"
+        what = "whitespace" if is_blank else "text"
         yield Finding(
-            message=f"a finished answer has {what} between the generation prompt and its own text",
+            message=f"finished answers begin with {what} that the generation prompt lacks",
             saw=facts.answer_gap,
             do=_against(facts.answer_gap),
             position=loaded.place(),
@@ -166,7 +165,7 @@ def answer_begins_elsewhere(loaded: LoadedProfile) -> Iterator[Finding]:
         )
         return
     yield Finding(
-        message="a finished answer does not begin as the generation prompt ends",
+        message="finished answers do not begin as the generation prompt ends",
         saw=(facts.generation_prompt or "")[-_SAID:],
         do=_against(facts.generation_prompt or ""),
         position=loaded.place_of("add_generation_prompt"),
@@ -175,16 +174,16 @@ def answer_begins_elsewhere(loaded: LoadedProfile) -> Iterator[Finding]:
 
 def _against(text: str) -> str:
     if "think" in text.casefold():
-        return "see whether a template argument turns it off, such as enable_thinking: false"
-    return "compare with the model's own template, or show demonstrations in one turn (fewshot_as_turns: false)"
+        return "turn it off with a template argument, such as enable_thinking: false"
+    return "use the model's own template, or put few-shot examples into one turn (fewshot_as_turns: false)"
 
 
 @check("PF405", "history-rewritten", severity=Severity.INFO, family=Family.CHAT, scope="template")
 def history_rewritten(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template that writes the beginning of a conversation otherwise once it has gone on.
+    r"""Report a chat template that changes earlier turns when the conversation continues.
 
-    Why: a longer conversation should begin with the text of its own beginning. Where it does not, an engine cannot
-    reuse what it has computed, and the last turn is laid out otherwise than all before it.
+    Why: a longer conversation should begin with the text of the shorter one. Otherwise an engine cannot
+    reuse its cache, and the last turn has a different layout than the turns before it.
 
     Example:
         # file: promptfmt.yaml
@@ -197,24 +196,24 @@ def history_rewritten(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
 
-    Fix: look in the template for what it does to the last turn only (`loop.last`).
+    Fix: remove from the template what it does only to the last turn (`loop.last`).
 
     Real: verifiers PR #476, ART #726.
     """
     facts = loaded.facts
     if facts is not None and not facts.keeps_prefix:
         yield Finding(
-            message="the chat template rewrites earlier turns once the conversation goes on",
+            message="the chat template changes earlier turns when the conversation continues",
             position=loaded.place_of("loop.last"),
         )
 
 
 @check("PF410", "answer-not-closed", severity=Severity.INFO, family=Family.CHAT, scope="template")
 def answer_not_closed(loaded: LoadedProfile) -> Iterator[Finding]:
-    r"""Report a chat template that writes no end after a finished answer.
+    r"""Report a chat template that writes no end token after a finished answer.
 
-    Why: a model trained on such text does not learn to stop; in demonstrations only the next turn's marker says that an
-    answer is over. For evaluation it matters where stop sequences rely on an end token.
+    Why: a model trained on such text does not learn to stop. In few-shot examples, only the marker of the next turn
+    ends an answer. In an evaluation this matters if stop sequences rely on an end token.
 
     Example:
         # file: promptfmt.yaml
@@ -226,14 +225,14 @@ def answer_not_closed(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
 
-    Fix: close answers with the end token in the template.
+    Fix: end answers with the end token in the template.
 
     Real: axolotl PR #2710, #1608; TRL PR #6044.
     """
     facts = loaded.facts
     if facts is not None and facts.answer != "refused" and not facts.closes_answer:
         yield Finding(
-            message="no token says that a finished answer is over",
+            message="no end token after a finished answer",
             saw=facts.answer_end,
             position=loaded.place(),
         )

@@ -1,4 +1,4 @@
-"""Rules about choices as the tokens of one tokenizer: how many, which ones, and whether they can be told apart."""
+"""Rules about the tokens of choices in one tokenizer: how many, which ones, and whether they differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_promptfmt.study.profile_view import ScoredContinuation
 from pytest_promptfmt.tokens import Tokenizer
 
 _LABEL: Final = 3
-"""The most characters that a label such as `(A)` has."""
+"""The maximum length of a label such as `(A)`, in characters."""
 
 _NORMED: Final = ("acc_norm", "acc_bytes", "acc_mutual_info")
 _TOKENS: Final = 8
@@ -23,11 +23,11 @@ _BLANK_BYTES: Final = frozenset({"<0x0A>", "<0x09>", "<0x0D>", "<0x20>"})
 
 @check("PF306", "labels-of-unequal-length", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
 def labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
-    r"""Report labels of which some are one token and others more.
+    r"""Report labels with different numbers of tokens.
 
-    Why: a label of two tokens has the product of two probabilities and loses against labels of one. A metric that reads
-    the first token only reads the wrong thing. As info for labels with digits, which are often of unequal length, and
-    for an archetype, whose small vocabulary splits words that a real one has.
+    Why: a label of two tokens has the product of two probabilities and loses against labels of one token. A metric that
+    reads only the first token reads a part of the label. Reported as info for labels with digits, which often differ in
+    length, and for an archetype, whose small vocabulary splits words that a real one does not.
 
     Example:
         # file: promptfmt.yaml
@@ -41,7 +41,7 @@ def labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         doc_to_choice: [A, B, C]
 
-    Fix: use labels that are one token each; `promptfmt show` prints the tokens.
+    Fix: use labels of one token each; `promptfmt show --tokens` prints the tokens.
 
     Real: lm-evaluation-harness #663, #1396; sglang #523 and PR #835.
     """
@@ -66,8 +66,8 @@ def labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
 def same_first_token(view: ProfileView) -> Iterator[Finding]:
     r"""Report labels that begin with the same token, such as `(` of `(A)` and `(B)`.
 
-    Why: whatever looks at the first token of an answer, to save requests or to guide decoding, cannot tell them apart.
-    A full log-likelihood can.
+    Why: code that looks only at the first token of an answer, to save requests or to guide decoding, cannot distinguish
+    them. A full log-likelihood can.
 
     Example:
         # file: promptfmt.yaml
@@ -81,7 +81,7 @@ def same_first_token(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         doc_to_choice: [A, B, C]
 
-    Fix: use bare letters, or labels whose first tokens differ.
+    Fix: use bare letters, or labels with different first tokens.
 
     Real: EuroEval turns log-probabilities off for such labels; lighteval #355.
     """
@@ -104,8 +104,8 @@ def same_first_token(view: ProfileView) -> Iterator[Finding]:
 def choice_begins_another(view: ProfileView) -> Iterator[Finding]:
     r"""Report a choice whose tokens are the first tokens of another choice.
 
-    Why: the longer one has the probability of the shorter one times something below one. With `acc` it can never win.
-    As info where a metric with normalisation is asked for as well.
+    Why: the probability of the longer choice is that of the shorter one times a factor below one, so with `acc` it can
+    never win. Reported as info if the task also has a normalized metric.
 
     Example:
         # file: promptfmt.yaml
@@ -121,7 +121,7 @@ def choice_begins_another(view: ProfileView) -> Iterator[Finding]:
         doc_to_choice: ["yes", "no", perhaps]
         metric_list: [{metric: acc}]
 
-    Fix: score letters instead of texts, or end every choice with the same mark.
+    Fix: score letters instead of texts, or end every choice with the same punctuation.
 
     Real: guidance #564, #472; lm-evaluation-harness PR #411.
     """
@@ -135,7 +135,7 @@ def choice_begins_another(view: ProfileView) -> Iterator[Finding]:
             short, long = sorted((one, other), key=lambda scored: len(scored.ids))
             if short.ids and len(short.ids) < len(long.ids) and long.ids[: len(short.ids)] == short.ids:
                 yield Finding(
-                    message="the tokens of a choice are the first tokens of another, which can never win by likelihood",
+                    message="a choice begins with all tokens of another and never wins",
                     saw=f"{short.continuation} | {long.continuation}",
                     keys=("doc_to_choice",),
                     doc=short.instance.index,
@@ -146,10 +146,10 @@ def choice_begins_another(view: ProfileView) -> Iterator[Finding]:
 
 @check("PF309", "choices-same-in-tokens", severity=Severity.ERROR, family=Family.TOKENS, scope="profile")
 def choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
-    r"""Report two choices of different text that are the same tokens.
+    r"""Report two different choices with the same tokens.
 
-    Why: a tokenizer that drops case, accents or line breaks makes them one candidate; the first one wins whatever the
-    model knows.
+    Why: for a tokenizer that drops case, accents or newlines they are one candidate, and the first one wins whatever
+    the model knows.
 
     Example:
         # file: promptfmt.yaml
@@ -163,7 +163,7 @@ def choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         doc_to_choice: ["résumé", resume, "no"]
 
-    Fix: word the choices otherwise, or leave such models out.
+    Fix: change the wording of the choices, or exclude such models.
 
     Real: `Yes` and `yes` are the same ids on bert-base-uncased; transformers #6150 for T5.
     """
@@ -171,9 +171,9 @@ def choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
         for one, other in combinations(_of_one_prompt(choices), 2):
             if one.ids and one.ids == other.ids and one.continuation != other.continuation:
                 if one.continuation.strip() == other.continuation.strip():
-                    continue  # blanks only: said of the choices themselves
+                    continue  # only spaces differ: a rule about choices reports it
                 yield Finding(
-                    message="two choices are the same tokens",
+                    message="two choices have the same tokens",
                     saw=f"{one.continuation} | {other.continuation}",
                     keys=("doc_to_choice",),
                     doc=one.instance.index,
@@ -183,10 +183,10 @@ def choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
 
 @check("PF310", "unknown-token", severity=Severity.ERROR, family=Family.TOKENS, scope="profile")
 def unknown_token(view: ProfileView) -> Iterator[Finding]:
-    r"""Report an answer with a character that the vocabulary lacks; as warning one in the prompt.
+    r"""Report an answer with a character that is not in the vocabulary; as warning if it is in the prompt.
 
-    Why: the token for unknown text stands for anything. An answer that holds it is not scored as what it says, and two
-    answers may become one. As info for an archetype, whose vocabulary is small.
+    Why: the unknown token represents any text. An answer with it is not scored by its own text, and two
+    answers may become equal. Reported as info for an archetype, whose vocabulary is small.
 
     Example:
         # file: promptfmt.yaml
@@ -200,7 +200,7 @@ def unknown_token(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         doc_to_choice: [你, 好, "no"]
 
-    Fix: leave such models out of tasks in this script, or write the text with characters that they know.
+    Fix: exclude such models from tasks in this script, or write the text with characters that they know.
 
     Real: braces and tildes are unknown to t5-small, Chinese to bert-base-uncased; tokenizers PR #1183.
     """
@@ -209,14 +209,13 @@ def unknown_token(view: ProfileView) -> Iterator[Finding]:
         return
     unknown, text = tokenizer.unk_token_id, tokenizer.unk_token or ""
     if tokenizer.alphabet.spelling == "byte-level" or tokenizer.alphabet.byte_fallback:
-        return  # which spells everything
+        return  # these encode any text
     for choices in view.scored:
         for scored in choices:
             if unknown in scored.ids and text not in scored.continuation:
                 yield Finding(
-                    message="an answer holds text that the vocabulary lacks",
+                    message="the answer contains text that is not in the vocabulary",
                     saw=f"{scored.continuation}: {_tokens(tokenizer, scored)}",
-                    do="leave such models out, or write the text with characters that they know",
                     keys=("doc_to_choice",) if len(choices) > 1 else ("doc_to_target",),
                     doc=scored.instance.index,
                     severity=Severity.INFO if tokenizer.is_archetype else None,
@@ -228,9 +227,8 @@ def unknown_token(view: ProfileView) -> Iterator[Finding]:
             start, end = encoding.offsets[encoding.ids.index(unknown)]
             span = prompt.span_at(start)
             yield Finding(
-                message="the prompt holds text that the vocabulary lacks",
+                message="the prompt contains text that is not in the vocabulary",
                 saw=prompt.text[max(0, start - 16) : end + 16],
-                do="leave such models out, or write the text with characters that they know",
                 keys=span.origin.keys if span is not None else (),
                 doc=instance.index,
                 field=span.origin.field if span is not None else None,
@@ -240,13 +238,13 @@ def unknown_token(view: ProfileView) -> Iterator[Finding]:
             return
 
 
-@check("PF311", "spelled-in-bytes", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
-def spelled_in_bytes(view: ProfileView) -> Iterator[Finding]:
-    r"""Report an answer that is spelled in bytes for the most part; with fewer of them as info.
+@check("PF311", "encoded-as-bytes", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
+def encoded_as_bytes(view: ProfileView) -> Iterator[Finding]:
+    r"""Report an answer that is mostly encoded as bytes; as info if it has only some bytes.
 
-    Why: a character that the vocabulary lacks becomes two to four tokens of one byte each. Such answers are long, their
-    likelihood says more of spelling than of knowledge, and a cut inside a character breaks the text. As info for an
-    archetype, whose vocabulary has hardly any other script.
+    Why: a character that is not in the vocabulary becomes two to four tokens of one byte each. Such answers are long,
+    their likelihood measures spelling more than knowledge, and a cut inside a character breaks the text. Reported as
+    info for an archetype, whose vocabulary covers few scripts.
 
     Example:
         # file: promptfmt.yaml
@@ -276,9 +274,7 @@ def spelled_in_bytes(view: ProfileView) -> Iterator[Finding]:
     if worst is not None:
         share, scored = worst
         yield Finding(
-            message="an answer is spelled in bytes for the most part"
-            if share > 0.5
-            else "an answer holds single bytes",
+            message="the answer is mostly encoded as bytes" if share > 0.5 else "the answer is partly encoded as bytes",
             saw=f"{scored.continuation[:24]}: {_tokens(tokenizer, scored)}",
             keys=("doc_to_choice",) if view.study.config.get("doc_to_choice") is not None else ("doc_to_target",),
             doc=scored.instance.index,
@@ -312,7 +308,7 @@ def _tokens(tokenizer: Tokenizer, scored: ScoredContinuation) -> str:
 
 
 def _share_of_bytes(tokenizer: Tokenizer, scored: ScoredContinuation) -> float:
-    """Return how much of the text is spelled by tokens that hold no whole characters."""
+    """Return the share of the text whose tokens are parts of characters."""
     alphabet = tokenizer.alphabet
     pieces = [tokenizer.piece(token) or "" for token in scored.ids]
     parts = [

@@ -1,4 +1,4 @@
-"""Rules about the configuration: keys that are lost, values that YAML read otherwise, functions that are not there."""
+"""Rules about the configuration: lost keys, values that YAML misreads, missing functions."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _OWN_KEYS: Final = (
 
 @check("PF101", "repeated-key", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
 def repeated_key(view: FileView) -> Iterator[Finding]:
-    """Report a key that is written twice in one mapping of a file.
+    """Report a key that appears twice in one mapping of a file.
 
-    Why: YAML keeps the later one without a word; strict readers refuse the file. Whoever edits the first one changes
+    Why: YAML silently keeps the last one; strict parsers refuse the file. Editing the first one changes
     nothing.
 
     Example:
@@ -52,7 +52,7 @@ def repeated_key(view: FileView) -> Iterator[Finding]:
     for part in view.yaml.parts:
         for key, position in (*part.repeated, *part.repeated_inside):
             yield Finding(
-                message="a key is written twice, and the later one wins",
+                message="the key is repeated, and only the last value counts",
                 saw=str(key),
                 position=position,
             )
@@ -60,9 +60,9 @@ def repeated_key(view: FileView) -> Iterator[Finding]:
 
 @check("PF102", "not-text", severity=Severity.ERROR, family=Family.CONFIG)
 def not_text(study: Study) -> Iterator[Finding]:
-    """Report choices that YAML read as something other than text: `no`, `012`, `2024-01-01`.
+    """Report choices that YAML does not read as text: `no`, `012`, `2024-01-01`.
 
-    Why: in YAML 1.1 the words yes, no, on and off are true and false, `012` is ten, and dates are dates. lm-eval either
+    Why: in YAML 1.1 the words yes, no, on and off are booleans, `012` is ten, and dates are dates. lm-eval either
     fails on such a choice or scores the word True.
 
     Example:
@@ -75,7 +75,7 @@ def not_text(study: Study) -> Iterator[Finding]:
 
     Fix: put the words in quotes.
 
-    Real: the Norway problem of YAML; here it would hit every yes/no task that forgets the quotes.
+    Real: the Norway problem of YAML, which affects every yes/no task without quotes.
     """
     choices = study.written.doc_to_choice
     values = choices.items() if isinstance(choices, dict) else enumerate(choices) if isinstance(choices, list) else ()
@@ -90,9 +90,10 @@ def not_text(study: Study) -> Iterator[Finding]:
 
 @check("PF103", "overwritten-by-format", severity=Severity.WARNING, family=Family.CONFIG)
 def overwritten_by_format(study: Study) -> Iterator[Finding]:
-    r"""Report a key that the author wrote and the format replaced.
+    r"""Report a key of the task that its format replaces.
 
-    Why: a format decides the layout. A `target_delimiter` or `doc_to_text` beside it reads as if it counted.
+    Why: the format sets the layout. A `target_delimiter` or `doc_to_text` beside it has no effect, but looks as if it
+    had.
 
     Example:
         formats: mcqa
@@ -105,11 +106,11 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
 
     Fix: remove the key, or set it inside the format.
 
-    Real: the proposal for formats in lm-evaluation-harness leaves open which of the two wins.
+    Real: the proposal for formats in lm-evaluation-harness does not say which of the two wins.
     """
     for overwritten in getattr(study.task, "overwritten", ()):
         yield Finding(
-            message=f"the format replaces {overwritten.key}, which the task writes out",
+            message=f"the format replaces the task's {overwritten.key}",
             saw=str(overwritten.written),
             keys=(overwritten.key,),
             position=overwritten.position,
@@ -120,8 +121,8 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
 def missing_function(study: Study) -> Iterator[Finding]:
     """Report a `!function` whose file beside the YAML does not define it.
 
-    Why: lm-eval finds out when it builds the task. Metrics, filters and result functions are not needed to render
-    prompts, so a name that a clean-up removed is not missed before the evaluation runs. The file is read, not run.
+    Why: metrics, filters and result functions are not needed to render
+    prompts, so a removed name is only noticed when lm-eval builds the task. The file is parsed, not run.
 
     Example:
         # file: example.yaml
@@ -156,7 +157,7 @@ def missing_function(study: Study) -> Iterator[Finding]:
 
 @lru_cache(maxsize=4096)
 def _names_in(file: Path) -> frozenset[str] | None:
-    """Return the names that a Python file defines at its top level; None when that cannot be told."""
+    """Return the names that a Python file defines at its top level; None if that is unknown."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -181,7 +182,7 @@ def _names_in(file: Path) -> frozenset[str] | None:
 def unseen_suffix(view: FileView) -> Iterator[Finding]:
     """Report a task in a file that ends in `.yml`.
 
-    Why: lm-eval 0.4.13 looks for `*.yaml` alone. The task is tested here and cannot be run there.
+    Why: lm-eval 0.4.13 reads only `*.yaml`. The task is tested here but cannot be run there.
 
     Example:
         # file: example.yml
@@ -197,16 +198,16 @@ def unseen_suffix(view: FileView) -> Iterator[Finding]:
     """
     if view.path.suffix == ".yml":
         yield Finding(
-            message="lm-eval finds no task in a file that ends in .yml",
+            message="lm-eval ignores files that end in .yml",
             saw=view.path.name,
         )
 
 
 @check("PF106", "unused-generation-arguments", severity=Severity.INFO, family=Family.CONFIG)
 def unused_generation_arguments(study: Study) -> Iterator[Finding]:
-    """Report `generation_kwargs` of a task that generates nothing.
+    """Report `generation_kwargs` of a task that does not generate.
 
-    Why: they are looked at for `output_type: generate_until` alone. Left over from another task they mislead readers.
+    Why: they are only used with `output_type: generate_until`. Left over from another task, they mislead readers.
 
     Example:
         generation_kwargs: {max_gen_toks: 32}
@@ -229,44 +230,44 @@ def unused_generation_arguments(study: Study) -> Iterator[Finding]:
 
 @check("PF107", "unknown-own-key", severity=Severity.ERROR, family=Family.CONFIG)
 def unknown_own_key(study: Study) -> Iterator[Finding]:
-    """Report a key of `metadata.promptfmt` that this plugin does not know.
+    """Report an unknown key of `metadata.promptfmt`.
 
-    Why: lm-eval accepts anything under `metadata`, so that nobody else notices the mistake.
+    Why: lm-eval accepts anything under `metadata`, so nothing else reports the mistake.
 
     Example:
         metadata:
           promptfmt:
             docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-            ignores: {PF201: the blank is in the paper}
+            ignores: {PF201: the space is in the paper}
 
     Silent example:
         doc_to_text: "{{question}} "
         metadata:
           promptfmt:
             docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-            ignore: {PF201: the blank is in the paper}
+            ignore: {PF201: the space is in the paper}
 
-    Fix: write `docs`, `fields`, `ignore`, `normalize` or `profiles`.
+    Fix: use a known key, such as `docs`, `fields`, `ignore`, `normalize` or `profiles`.
 
-    Real: a mistyped key of this kind would make a task test made-up docs.
+    Real: with a misspelled `docs` a task is tested with synthetic docs.
     """
     system = known_systems().get(study.task.system)
     known = (*_OWN_KEYS, *(system.metadata_keys if system is not None else ()))
     for key in study.task.own_metadata:
         if key not in known:
             yield Finding(
-                message="a key of metadata.promptfmt that is not known",
+                message="unknown key of metadata.promptfmt",
                 saw=str(key),
-                do=did_you_mean(str(key), known) or f"known are {', '.join(known)}",
+                do=did_you_mean(str(key), known) or f"use one of {', '.join(known)}",
                 keys=("metadata", "promptfmt", str(key)),
             )
 
 
-@check("PF108", "overruled-by-library-prompt", severity=Severity.WARNING, family=Family.CONFIG)
-def overruled_by_prompt(study: Study) -> Iterator[Finding]:
+@check("PF108", "overridden-by-library-prompt", severity=Severity.WARNING, family=Family.CONFIG)
+def overridden_by_prompt(study: Study) -> Iterator[Finding]:
     """Report a field mapping beside `use_prompt`, which replaces it.
 
-    Why: both stand in the file and only one counts.
+    Why: both are in the file, but only one has an effect.
 
     Example:
         output_type: generate_until
@@ -279,7 +280,7 @@ def overruled_by_prompt(study: Study) -> Iterator[Finding]:
 
     Fix: remove one of them.
 
-    Real: `use_prompt` of lm-evaluation-harness, which no task of 0.4.13 uses any more.
+    Real: `use_prompt` of lm-evaluation-harness, which no task of 0.4.13 uses.
     """
     if study.config.get("use_prompt") is None:
         return
@@ -287,7 +288,7 @@ def overruled_by_prompt(study: Study) -> Iterator[Finding]:
         written = study.config.get(key)
         if written is not None and written != getattr(study.written, key):
             yield Finding(
-                message=f"use_prompt replaces {key}, which the task writes out",
+                message=f"use_prompt replaces the task's {key}",
                 saw=str(written),
                 keys=(key,),
             )

@@ -1,4 +1,4 @@
-"""Rules about what comes from the docs: values that are empty, columns that are left out, texts that are cut."""
+"""Rules about text from the docs: missing values, unused columns, changed texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_promptfmt.study import Study
 
 _LONG: Final = 50
 _SOME: Final = 12
-"""Shorter texts stand in a prompt by chance."""
+"""Shorter texts are in a prompt by chance."""
 
 _MOST: Final = 20_000
 _WORDS: Final = re.compile(r"[^\W_]+")
@@ -27,11 +27,11 @@ _NOT_ASKED: Final = re.compile(
 _BRACKETED: Final = re.compile(r"\[[^\[\]]{1,40}\]|<[^<>]{1,40}>")
 
 
-@check("PF221", "nothing-from-data", severity=Severity.ERROR, family=Family.PROMPT)
-def nothing_from_data(study: Study) -> Iterator[Finding]:
-    r"""Report the words None or nan that come from an empty value of the data.
+@check("PF221", "missing-value-printed", severity=Severity.ERROR, family=Family.PROMPT)
+def missing_value_printed(study: Study) -> Iterator[Finding]:
+    r"""Report a missing value of the data that is rendered as the word None or nan.
 
-    Why: Jinja prints an empty value as `None`. The model is asked about a passage called None, and a missing choice
+    Why: Jinja renders a missing value as `None`. The model reads a passage called None, and a missing choice
     becomes a candidate.
 
     Example:
@@ -42,9 +42,9 @@ def nothing_from_data(study: Study) -> Iterator[Finding]:
         doc_to_text: "{% if hint %}{{hint}}\n{% endif %}Question: {{question}}\nAnswer:"
         metadata: {promptfmt: {docs: [{hint: null, question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
 
-    Fix: leave the line out where the value is empty.
+    Fix: leave the text out if the value is missing.
 
-    Real: seven bugs of lm-evaluation-harness showed a dropped text or the word None in the prompt.
+    Real: seven bugs of lm-evaluation-harness with a dropped text or the word None in the prompt.
     """
     for instance in study.real_instances:
         empty = {key for key, value in instance.doc.items() if value is None or value != value}
@@ -52,18 +52,17 @@ def nothing_from_data(study: Study) -> Iterator[Finding]:
             for span in prompt.spans:
                 if span.origin.shot is None and span.origin.field in empty and span.text in ("None", "nan", "NaN"):
                     yield Finding(
-                        message=f"an empty value of the data is printed as {span.text}",
+                        message=f'a missing value was rendered as the word "{span.text}"',
                         saw=f"column {span.origin.field!r}",
-                        do="leave the text out where the value is empty",
                         keys=span.origin.keys or ("doc_to_text",),
                         doc=instance.index,
                         field=span.origin.field,
                     )
                 elif span.origin.shot is None and span.origin.field and span.text in ("undefined", "nan", "NaN"):
                     yield Finding(
-                        message=f"the word {span.text} stands in the data, where a value is missing",
+                        message=f'the data contain the word "{span.text}" for a missing value',
                         saw=f"column {span.origin.field!r}",
-                        do="leave the text out, or mend the data",
+                        do="leave the text out, or correct the data",
                         keys=span.origin.keys or ("doc_to_text",),
                         doc=instance.index,
                         field=span.origin.field,
@@ -72,9 +71,9 @@ def nothing_from_data(study: Study) -> Iterator[Finding]:
         for continuation in continuations(instance) if empty else ():
             if continuation.strip() in ("None", "nan"):
                 yield Finding(
-                    message="an empty value of the data is offered as a choice",
+                    message="a missing value is one of the choices",
                     saw=continuation,
-                    do="leave the choice out where the value is empty",
+                    do="leave the choice out if the value is missing",
                     keys=("doc_to_choice",),
                     doc=instance.index,
                 )
@@ -82,10 +81,10 @@ def nothing_from_data(study: Study) -> Iterator[Finding]:
 
 @check("PF222", "unused-column", severity=Severity.WARNING, family=Family.PROMPT)
 def unused_column(study: Study) -> Iterator[Finding]:
-    r"""Report a column of long texts that appears nowhere in the prompt or the choices.
+    r"""Report a column of long texts that is not in the prompt or the choices.
 
-    Why: a question about a passage cannot be answered without the passage. Columns whose names say that they explain,
-    test or identify are left out of this rule.
+    Why: a question about a passage cannot be answered without the passage. Columns with names of explanations,
+    tests or identifiers are not reported.
 
     Example:
         doc_to_text: "Question: {{question}}\nAnswer:"
@@ -107,7 +106,7 @@ def unused_column(study: Study) -> Iterator[Finding]:
               choices: [never, in the morning]
               answer: 1
 
-    Fix: print the column, or ignore this rule with the reason why it is not needed.
+    Fix: add the column to the prompt, or ignore this rule with the reason why it is not needed.
 
     Real: lm-evaluation-harness #885 (belebele without its passages).
     """
@@ -124,7 +123,7 @@ def unused_column(study: Study) -> Iterator[Finding]:
             continue
         if not any(_appears(value, instance) for value, instance in zip(values, study.real_instances, strict=True)):
             yield Finding(
-                message="a column of long texts appears nowhere in the prompt",
+                message="a column of long texts is not in the prompt",
                 saw=f"{name}: {values[0]}",
                 keys=("doc_to_text",),
                 field=name,
@@ -134,9 +133,9 @@ def unused_column(study: Study) -> Iterator[Finding]:
 
 @check("PF223", "text-dropped", severity=Severity.WARNING, family=Family.PROMPT)
 def text_dropped(study: Study) -> Iterator[Finding]:
-    r"""Report a text of the data that is in the prompt without its brackets and what stood in them.
+    r"""Report a text of the data that lost its brackets and their contents in the prompt.
 
-    Why: cleaning that suits one data set mutilates another: `[x, p] = i` becomes ` = i`, and two choices become one.
+    Why: cleaning that suits one dataset damages another: `[x, p] = i` becomes ` = i`, and two choices become equal.
 
     Example:
         doc_to_text: "Question: {{question | replace('[B]', '')}}\nAnswer:"
@@ -150,7 +149,7 @@ def text_dropped(study: Study) -> Iterator[Finding]:
           promptfmt:
             docs: [{question: "What is benzo[B]imidazole, in one word?", choices: [salt, base], answer: 1}]
 
-    Fix: clean only what this data set needs.
+    Fix: remove only what this dataset requires.
 
     Real: lm-evaluation-harness #3691, #3735 (gpqa).
     """
@@ -163,7 +162,7 @@ def text_dropped(study: Study) -> Iterator[Finding]:
             full = _spaced(value)
             if len(cut) >= 8 and cut != full and full not in whole and cut in whole:
                 yield Finding(
-                    message="a text of the data has lost its brackets and what stood in them",
+                    message="a text of the data lost its brackets and their contents",
                     saw=f"{full[:50]} became {cut[:40]}",
                     keys=("doc_to_text",),
                     doc=instance.index,
@@ -173,12 +172,12 @@ def text_dropped(study: Study) -> Iterator[Finding]:
 
 @check("PF233", "changed-text", severity=Severity.WARNING, family=Family.PROMPT)
 def changed_text(study: Study) -> Iterator[Finding]:
-    r"""Report a text of the data that Python code changes on its way into the prompt, or puts in another order.
+    r"""Report a text of the data that Python code changes or reorders before it is in the prompt.
 
-    Why: what the template of a task prints is printed as it is, and its filters can be read there. Code of a task may
-    lower-case, respell or reorder texts without a trace in the YAML, and then two systems that run "the same" task do
-    not. Blanks at both ends may go; where only blanks and line breaks differ it is an info. A column that holds the
-    changed text itself, as `process_docs` writes it, explains the change.
+    Why: the filters of a template are visible in the YAML. Code of a task may change case, spelling or order of texts
+    without a trace in the YAML, and then two systems that run "the same" task do not. Whitespace at both ends is
+    ignored, and other changes of whitespace are reported as info. Nothing is reported if a column holds the changed
+    text itself, as `process_docs` writes it.
 
     Example:
         # file: example.yaml
@@ -200,7 +199,7 @@ def changed_text(study: Study) -> Iterator[Finding]:
         def asked(doc):
             return "Question: " + doc["question"] + "\nAnswer:"
 
-    Fix: print the text as it is, write the changed text into a column of its own, or say in an ignore why it is so.
+    Fix: use the text unchanged, write the changed text to a separate column, or ignore this rule with a reason.
 
     Real: lm-evaluation-harness #3691 and #3735 (gpqa) were such code.
     """
@@ -224,11 +223,8 @@ def _changed(left: list[tuple[str, str]], explained: set[str], whole: str, doc: 
             continue
         only_blanks = _spaced(value) in spaced_whole
         yield Finding(
-            message="code changes blanks and line breaks of a text of the data"
-            if only_blanks
-            else "code changes case or punctuation of a text of the data",
+            message=f"code changes {'whitespace' if only_blanks else 'case or punctuation'} of a text of the data",
             saw=value,
-            do="print the text as it is, or write the changed text into a column of its own",
             keys=("doc_to_text",),
             doc=doc,
             field=name,
@@ -247,9 +243,9 @@ def _reordered(instance: Instance) -> Iterator[Finding]:
         places = [text.index(value) for value in listed]
         if places != sorted(places):
             yield Finding(
-                message="code puts the texts of a list in another order than the data",
+                message="code changes the order of a list of the data",
                 saw=" / ".join(listed),
-                do="keep the order, or write the new one into a column of its own",
+                do="keep the order, or write the new list to a separate column",
                 keys=("doc_to_text",),
                 doc=instance.index,
                 field=name,

@@ -1,8 +1,8 @@
 """The documentation of a rule, read from its docstring: `promptfmt explain`, the pages of docs/checks, and two tests.
 
 A docstring has a first line and the parts Why, Example, Silent example, Fix and Real. The examples are YAML; keys that
-are not shown are those of an ordinary task (`complete`). A line `# include: name.txt` of an example is replaced by that
-file beside the module of the rule, for what several examples share.
+are not shown are those of an ordinary task (`complete`). A line `# include: name.txt` in an example is replaced by that
+file, which is beside the module of the rule and shared by several examples.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Documentation:
 
 
 def documentation_of(check: Check) -> Documentation:
-    """Return what a rule's docstring says."""
+    """Return the parts of a rule's docstring."""
     text = inspect.getdoc(check.rule) or f"{check.name} (no description)."
     pieces = _HEAD.split(text)
     parts = {
@@ -83,15 +83,15 @@ def _with_included(example: str, check: Check) -> str:
 
 @cache
 def remedy_of(check: Check) -> str:
-    """Return what a finding of the rule says to do where the rule says nothing else: its `Fix`, as one plain line."""
+    """Return the default `do` of the rule's findings: its `Fix`, as one plain line."""
     return " ".join(documentation_of(check).fix.replace("`", "").split()).removesuffix(".")
 
 
 def write_example(example: str, folder: Path) -> tuple[Path, ...]:
     """Write the files of an example, completed, below a folder, and return them.
 
-    A line `# file: name.yaml` begins a file of its own; without one the example is `example.yaml`. Beside profiles
-    alone, with what lies in their folders, stands an ordinary task. `␍` in a template is a carriage return.
+    A line `# file: name.yaml` begins a new file; without one the example is `example.yaml`. An example of profiles
+    only, with the files in their folders, gets an ordinary task. `␍` in a template is a carriage return.
     """
     pieces = _FILE.split(example)
     files = dict(zip(pieces[1::2], pieces[2::2], strict=True)) if len(pieces) > 1 else {"example.yaml": example}
@@ -108,7 +108,7 @@ def write_example(example: str, folder: Path) -> tuple[Path, ...]:
 
 
 def complete(fragment: str) -> str:
-    """Return a fragment of a task with the keys that it does not show; groups and includes stay as they are."""
+    """Return a fragment of a task with the missing keys added; groups and includes stay as they are."""
     shown = set(_KEY.findall(fragment))
     if shown & {"group", "class"} and not shown & {"doc_to_text"}:
         return fragment + "\n"
@@ -119,31 +119,31 @@ def complete(fragment: str) -> str:
 
 def page(check: Check) -> str:
     """Return the page of a rule in docs/checks."""
-    told = documentation_of(check)
-    lines = [f"# {check.code} {check.name}", "", told.summary, ""]
+    parts = documentation_of(check)
+    lines = [f"# {check.code} {check.name}", "", parts.summary, ""]
     lines += [f"Severity: {check.severity}. Family: {check.family}.", ""]
-    if told.why:
-        lines += ["## Why", "", told.why, ""]
-    if told.example:
-        lines += ["## Example that triggers it", "", "```yaml", told.example, "```", ""]
-    if told.silent:
-        lines += ["## Example that does not", "", "```yaml", told.silent, "```", ""]
-    if told.fix:
-        lines += ["## What to do", "", told.fix, ""]
-    if told.real:
-        lines += ["## Seen in", "", told.real, ""]
+    if parts.why:
+        lines += ["## Why", "", parts.why, ""]
+    if parts.example:
+        lines += ["## Example that triggers it", "", "```yaml", parts.example, "```", ""]
+    if parts.silent:
+        lines += ["## Example that does not", "", "```yaml", parts.silent, "```", ""]
+    if parts.fix:
+        lines += ["## How to fix", "", parts.fix, ""]
+    if parts.real:
+        lines += ["## Seen in", "", parts.real, ""]
     return "\n".join(lines)
 
 
 def index_page(checks: Iterable[Check]) -> str:
     """Return the page that lists all rules."""
     lines = [
-        "# Checks",
+        "# Rules",
         "",
-        "Rules of `pytest --promptfmt`: errors fail, warnings are listed at the end of the run, infos with `-v` or",
-        "when selected. How to choose, ignore and write rules: [checks.md](../checks.md). Keys that an example does",
-        "not show are those of an ordinary task with a question, choices and an answer. These pages are written by",
-        "`promptfmt docs`.",
+        "The rules of `pytest --promptfmt`. Errors fail, warnings are listed at the end of the run, infos only with",
+        "`-v` or if you select their rule. [checks.md](../checks.md) explains how to select, ignore and write rules.",
+        "Keys that are missing in an example are those of an ordinary task with a question, choices and an answer.",
+        "`promptfmt docs` writes these pages.",
         "",
     ]
     ordered = sorted(checks, key=lambda check: check.code)

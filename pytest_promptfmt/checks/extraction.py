@@ -1,4 +1,4 @@
-"""Rules about what is left of a completion when it is compared; more of them come with the extraction probes."""
+"""Rules about what remains of a completion when it is compared."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.lm_eval.scoring.filters import known_filter
 
 
-@check("PF501", "exact-match-keeps-blank", severity=Severity.WARNING, family=Family.EXTRACTION)
-def exact_match_keeps_blank(study: Study) -> Iterator[Finding]:
-    r"""Report `exact_match` on completions whose leading blank nothing removes.
+@check("PF501", "exact-match-keeps-space", severity=Severity.WARNING, family=Family.EXTRACTION)
+def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
+    r"""Report `exact_match` on completions whose leading space is not removed.
 
-    Why: after `Answer:` models go on with ` Paris`, as the demonstrations show with their delimiter. `exact_match`
-    compares ` Paris` with `Paris` and scores 0. Back ends that strip completions hide it, others do not.
+    Why: after `Answer:` models continue with ` Paris`, as few-shot examples show with their delimiter. `exact_match`
+    compares ` Paris` with `Paris` and scores 0. Back ends that strip completions hide this, others do not.
 
     Example:
         output_type: generate_until
@@ -50,9 +50,9 @@ def exact_match_keeps_blank(study: Study) -> Iterator[Finding]:
     text = prompt.text
     last = prompt.span_at(len(text))
     if last is None or text[-1:] in ("", "\n") or (last.origin.field is not None and not study.has_real_docs):
-        return  # a made-up column does not tell how the prompt ends
+        return  # a synthetic column does not show how the prompt ends
     yield Finding(
-        message="exact_match compares completions with their leading blank",
+        message="exact_match compares completions with their leading space",
         saw=f"{text[-20:]}{task.target_delimiter}…",
         keys=("filter_list",) if task.filter_list else ("metric_list",),
     )

@@ -1,4 +1,4 @@
-"""Rules about demonstrations: whether they are shown at all, look like the question, and keep the answer to it away."""
+"""Rules about few-shot examples: unused ones, leaked answers, and layouts that differ from the question."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pytest_promptfmt.systems.lm_eval.rendering.sampling import leaves_evaluated
 
 @check("PF801", "unused-samples", severity=Severity.ERROR, family=Family.FEWSHOT)
 def unused_samples(study: Study) -> Iterator[Finding]:
-    """Report `fewshot_config.samples` that are never shown.
+    """Report `fewshot_config.samples` that are never used.
 
-    Why: a few-shot split wins over samples, and `num_fewshot: 0` cannot be overridden on the command line. The worked
-    examples in the file are then never part of any prompt.
+    Why: a few-shot split overrides samples, and `num_fewshot: 0` cannot be changed on the command line. The solved
+    examples in the file are then in no prompt.
 
     Example:
         fewshot_split: train
@@ -38,14 +38,14 @@ def unused_samples(study: Study) -> Iterator[Finding]:
         return
     if _pool_split(task) is not None:
         yield Finding(
-            message="fewshot_config.samples are never shown: the few-shot split is used instead",
+            message="fewshot_config.samples are never used: the few-shot split replaces them",
             saw=f"split {_pool_split(task)!r}",
             do="remove the split",
             keys=("fewshot_config", "samples"),
         )
     elif task.num_fewshot == 0 and _in_one_file(task, ("num_fewshot",), ("fewshot_config", "samples")):
         yield Finding(
-            message="fewshot_config.samples are never shown: num_fewshot is 0, which no option overrides",
+            message="fewshot_config.samples are never used: num_fewshot is fixed to 0",
             do="set num_fewshot",
             keys=("num_fewshot",),
             severity=Severity.WARNING,
@@ -54,9 +54,9 @@ def unused_samples(study: Study) -> Iterator[Finding]:
 
 @check("PF802", "ignored-fewshot-indices", severity=Severity.WARNING, family=Family.FEWSHOT)
 def ignored_indices(study: Study) -> Iterator[Finding]:
-    """Report `fewshot_indices`, which lm-eval 0.4.13 accepts and never looks at.
+    """Report `fewshot_indices`, which lm-eval 0.4.13 accepts and ignores.
 
-    Why: the demonstrations are drawn at random although the file names them.
+    Why: the few-shot examples are drawn at random although the file names them.
 
     Example:
         fewshot_config: {fewshot_indices: [1, 2]}
@@ -71,18 +71,18 @@ def ignored_indices(study: Study) -> Iterator[Finding]:
     written = study.config.get("fewshot_config")
     if isinstance(written, dict) and "fewshot_indices" in written:
         yield Finding(
-            message="fewshot_indices are accepted and never looked at",
+            message="fewshot_indices have no effect",
             saw=str(written["fewshot_indices"]),
             keys=("fewshot_config", "fewshot_indices"),
         )
 
 
-@check("PF803", "demonstrations-from-test", severity=Severity.WARNING, family=Family.FEWSHOT)
-def demonstrations_from_test(study: Study) -> Iterator[Finding]:
-    """Report demonstrations that come from the evaluated split because no other one is there.
+@check("PF803", "shots-from-test", severity=Severity.WARNING, family=Family.FEWSHOT)
+def shots_from_test(study: Study) -> Iterator[Finding]:
+    """Report few-shot examples from the evaluated split because the task has no other one.
 
-    Why: without a few-shot, training or validation split lm-eval draws from the test split without a word, and does not
-    keep the evaluated doc out. Some prompts then contain their own answer.
+    Why: without a few-shot, training or validation split, lm-eval silently draws from the test split, and does not
+    leave the evaluated doc out. Some prompts then contain their own answer.
 
     Example:
         num_fewshot: 2
@@ -91,7 +91,7 @@ def demonstrations_from_test(study: Study) -> Iterator[Finding]:
         num_fewshot: 2
         training_split: train
 
-    Fix: name a `fewshot_split`, or write `samples`.
+    Fix: set `fewshot_split`, or write `samples`.
 
     Real: lm-evaluation-harness #4145, #4168; it can happen to 3,356 tasks of its 0.4.13.
     """
@@ -101,19 +101,19 @@ def demonstrations_from_test(study: Study) -> Iterator[Finding]:
     data = task.dataset
     if data.training_split is None and data.validation_split is None and data.test_split is not None:
         yield Finding(
-            message="demonstrations come from the test split, the evaluated doc among them",
+            message="few-shot examples come from the test split, including the evaluated doc",
             saw=f"split {data.test_split!r}",
             keys=("num_fewshot",) if task.num_fewshot else ("test_split",),
             severity=None if (task.num_fewshot or 0) > 0 else Severity.INFO,
         )
 
 
-@check("PF804", "one-more-drawn", severity=Severity.INFO, family=Family.FEWSHOT)
-def one_more_drawn(study: Study) -> Iterator[Finding]:
-    """Report a task whose demonstrations are drawn as if they came from the test split, though they do not.
+@check("PF804", "extra-shot-drawn", severity=Severity.INFO, family=Family.FEWSHOT)
+def extra_shot_drawn(study: Study) -> Iterator[Finding]:
+    """Report a task whose few-shot examples are drawn as if they came from the test split, although they do not.
 
-    Why: lm-eval compares the names of the splits, and two missing names are equal. It then draws one demonstration more
-    and drops one; the pool must be larger by one, and the order differs from what the seed would give.
+    Why: lm-eval compares the names of the splits, and two missing names are equal. It then draws one extra example
+    and drops one. The pool must be larger by one, and the order differs from the one that the seed would give.
 
     Example:
         test_split: null
@@ -138,21 +138,21 @@ def one_more_drawn(study: Study) -> Iterator[Finding]:
               validation: [{question: Which rusts?, choices: [iron, tin], answer: 0}]
               train: [{question: Which melts?, choices: [stone, tin], answer: 1}]
 
-    Fix: name a `fewshot_split`.
+    Fix: set `fewshot_split`.
 
     Real: 533 tasks of lm-evaluation-harness 0.4.13 (arithmetic).
     """
     task = study.written
     if leaves_evaluated_doc_out(task) and task.dataset.test_split is None and task.num_fewshot != 0:
         yield Finding(
-            message="one demonstration more is drawn and one dropped, because neither split has a name",
+            message="one extra few-shot example is drawn: neither split has a name",
             keys=("num_fewshot",) if task.num_fewshot else ("validation_split",),
         )
 
 
-@check("PF805", "own-demonstration", severity=Severity.ERROR, family=Family.FEWSHOT)
-def own_demonstration(study: Study) -> Iterator[Finding]:
-    """Report a doc that is among its own demonstrations, with its answer.
+@check("PF805", "own-shot", severity=Severity.ERROR, family=Family.FEWSHOT)
+def own_shot(study: Study) -> Iterator[Finding]:
+    """Report a doc that is one of its own few-shot examples, with its answer.
 
     Why: the prompt contains the question together with the answer.
 
@@ -172,7 +172,7 @@ def own_demonstration(study: Study) -> Iterator[Finding]:
               test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
               fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
 
-    Fix: draw demonstrations from another split.
+    Fix: draw few-shot examples from another split.
 
     Real: lm-evaluation-harness #4145, PR #3978.
     """
@@ -185,7 +185,7 @@ def own_demonstration(study: Study) -> Iterator[Finding]:
         for shot in shots_of(instance):
             if shot.messages[0].text == asked.text and shot.answer:
                 yield Finding(
-                    message="a doc is among its own demonstrations",
+                    message="a doc appears as one of its own few-shot examples",
                     saw=asked.text[-60:],
                     keys=("fewshot_split",),
                     doc=instance.index,
@@ -195,10 +195,10 @@ def own_demonstration(study: Study) -> Iterator[Finding]:
 
 @check("PF806", "answer-in-user-turn", severity=Severity.ERROR, family=Family.FEWSHOT)
 def answer_in_user_turn(study: Study) -> Iterator[Finding]:
-    r"""Report demonstrations whose answer is part of the question, because their target is empty.
+    r"""Report few-shot examples whose answer is part of the question because their target is empty.
 
-    Why: under a chat template the answers then stand in the user's turns and the assistant has none. The model sees a
-    user who answers himself.
+    Why: with a chat template the answers are then in the turns of the user, and the assistant has none. The model sees
+    a user who answers their own questions.
 
     Example:
         num_fewshot: 1
@@ -227,8 +227,7 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
     own = task.fewshot.doc_to_target
     if isinstance(own, str) and own == "" and not isinstance(task.fewshot.doc_to_text, Unset):
         yield Finding(
-            message="demonstrations have their answer in the user's turn: their target is empty",
-            do="put the answer into fewshot_config.doc_to_target",
+            message="few-shot answers are in the user's turn: their target is empty",
             keys=("fewshot_config", "doc_to_target"),
         )
         return
@@ -237,20 +236,20 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
         empty = [shot for shot in shots if shot.answer is None or not shot.answer.strip()]
         if empty:
             yield Finding(
-                message="a demonstration has no answer: its target is empty",
+                message="a few-shot example has no answer: its target is empty",
                 saw=empty[0].question[-60:],
-                do="give every demonstration a target",
+                do="give every few-shot example a target",
                 keys=("fewshot_config", "doc_to_target"),
                 doc=instance.index,
             )
             return
 
 
-@check("PF807", "demonstrations-unlike-question", severity=Severity.WARNING, family=Family.FEWSHOT)
+@check("PF807", "shots-unlike-question", severity=Severity.WARNING, family=Family.FEWSHOT)
 def unlike_question(study: Study) -> Iterator[Finding]:
-    r"""Report demonstrations that end with another cue than the question.
+    r"""Report few-shot examples that end with another cue than the question.
 
-    Why: a model goes on as it was shown. Demonstrations that end `Answer:` and a question that ends `A:` are two
+    Why: a model imitates the examples. Examples that end with `Answer:` and a question that ends with `A:` are two
     layouts.
 
     Example:
@@ -270,7 +269,7 @@ def unlike_question(study: Study) -> Iterator[Finding]:
               test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
               fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
 
-    Fix: lay demonstrations out as the question.
+    Fix: use the same layout for few-shot examples and the question.
 
     Real: lm-evaluation-harness #2587 (mgsm), #1055.
     """
@@ -283,15 +282,15 @@ def unlike_question(study: Study) -> Iterator[Finding]:
         other = next((_cue(shot.messages[0]) for shot in shots if _cue(shot.messages[0]) != cue), None)
         if cue and other:
             yield Finding(
-                message="demonstrations end with another cue than the question",
-                saw=f"{other!r} in a demonstration, {cue!r} in the question",
+                message="few-shot examples end with another cue than the question",
+                saw=f"{other!r} in a few-shot example, {cue!r} in the question",
                 keys=("fewshot_config", "doc_to_text"),
                 doc=instance.index,
             )
 
 
 def _cue(message: Message) -> str:
-    """Return the constant text at the end of a question's last line; nothing where a column stands at the end."""
+    """Return the constant text at the end of a question's last line; nothing if it ends with a column."""
     text = ""
     for span in reversed(message.content):
         if span.origin.field is not None:
@@ -306,6 +305,6 @@ def _pool_split(task: Task) -> Any:
 
 
 def _in_one_file(task: Task, *keys: tuple[str, ...]) -> bool:
-    """Return whether keys are written in the same file; what an include brings, another file may mean to switch off."""
+    """Return whether keys are in the same file: a file may switch off what its include sets."""
     positions = [task.position(*path) for path in keys]
     return len({position.path for position in positions if position is not None}) <= 1

@@ -25,7 +25,7 @@ _KNOWN: Final = frozenset(
     """.split()  # noqa: SIM905
 )
 _USER_TURN: Final = re.compile(r"<.*\buser\b", re.I)
-"""A stop that is the head of the user's next turn under a chat template."""
+"""A stop that is the header of the user's next turn in a chat template."""
 
 _UNTIL: Final = ("generation_kwargs", "until")
 _EXACT: Final = {*(name for name, metric in METRICS.items() if metric.compares_text), "rouge1", "rouge2", "rougeL"}
@@ -33,10 +33,10 @@ _EXACT: Final = {*(name for name, metric in METRICS.items() if metric.compares_t
 
 @check("PF901", "stop-is-not-text", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
 def stop_is_not_text(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is no text, or is empty.
+    """Report a stop sequence that is not text, or is empty.
 
-    Why: back ends compare text. `until: [[]]` or `until: [no]` fails in one of them and is passed over in another; an
-    empty stop ends every completion at once.
+    Why: back ends compare text. `until: [[]]` or `until: [no]` fails in some back ends and is ignored in others; an
+    empty stop sequence ends every completion immediately.
 
     Example:
         output_type: generate_until
@@ -46,7 +46,7 @@ def stop_is_not_text(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         generation_kwargs: {until: ["Question:"]}
 
-    Fix: give a list of texts; an empty list means that only the end of text stops.
+    Fix: use a list of texts; with an empty list only the end of text stops generation.
 
     Real: lm-evaluation-harness #2827 (mmlu_pro_llama).
     """
@@ -62,15 +62,15 @@ def stop_is_not_text(study: Study) -> Iterator[Finding]:
 
 
 def _bad_stop(stop: Any, keys: tuple[str | int, ...]) -> Finding:
-    what = "is empty" if stop == "" else f"is no text, but {type(stop).__name__}"
-    return Finding(message=f"a stop sequence {what}", saw=repr(stop), do="give a list of texts", keys=keys)
+    what = "is empty" if stop == "" else f"is not text but {type(stop).__name__}"
+    return Finding(message=f"a stop sequence {what}", saw=repr(stop), keys=keys)
 
 
 @check("PF902", "literal-stop", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
 def literal_stop(study: Study) -> Iterator[Finding]:
-    r"""Report a stop sequence that holds a backslash and an n.
+    r"""Report a stop sequence with a literal backslash and n.
 
-    Why: in single quotes YAML leaves `\n` as two characters. No completion contains them: generation never stops there.
+    Why: in single quotes YAML reads `\n` as two characters. Completions do not contain them, so generation never stops.
 
     Example:
         output_type: generate_until
@@ -89,22 +89,22 @@ def literal_stop(study: Study) -> Iterator[Finding]:
     for number, stop in enumerate(study.stop_texts):
         if is_literal(stop):
             yield Finding(
-                message="a stop sequence with a backslash and a letter instead of a line break",
+                message="a stop sequence contains a literal backslash escape",
                 saw=stop,
                 keys=(*_UNTIL, number),
             )
 
 
 def is_literal(stop: str) -> bool:
-    """Return whether a stop sequence has a backslash and a letter where a line break is meant."""
+    """Return whether a stop sequence has a literal backslash escape instead of the character."""
     return "\\n" in stop or stop in ("\\t", "\\r")
 
 
 @check("PF903", "stop-cuts-answer", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
 def stop_cuts_answer(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that stands inside the gold answer or inside the answer of a demonstration.
+    """Report a stop sequence inside the gold answer or inside the answer of a few-shot example.
 
-    Why: a model that answers just as it was shown is cut off before it is done, and scored as wrong.
+    Why: a model that answers exactly like the examples is cut off early and scored as wrong.
 
     Example:
         output_type: generate_until
@@ -116,7 +116,7 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
         doc_to_target: "Rust needs iron. The answer is {{choices[answer]}}"
         generation_kwargs: {until: ["Question:"]}
 
-    Fix: choose stops that begin the next question.
+    Fix: use the start of the next question as stop sequence.
 
     Real: lm-evaluation-harness #2816 (mmlu_pro_llama).
     """
@@ -129,13 +129,13 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
     if set(study.metrics or ("exact_match",)) <= _EXACT and study.written.process_results is None:
         golds = [(instance.index, instance.target) for instance in study.real_instances]
     for number, stop in enumerate(study.stop_texts):
-        for kind, answers in (("of a demonstration", shown), ("that is right", golds)):
+        for kind, answers in (("answer of a few-shot example", shown), ("gold answer", golds)):
             texts = [(doc, text) for doc, text in answers if isinstance(text, str)]
             hit = next(((doc, text) for doc, text in texts if stop and _cuts(stop, text.strip())), None)
             if hit is not None:
                 at = hit[1].find(stop)
                 yield Finding(
-                    message=f"a stop sequence stands inside the answer {kind}",
+                    message=f"a stop sequence is inside the {kind}",
                     saw=f"{stop!r} in {hit[1][max(0, at - 30) : at + 20]}",
                     keys=(*_UNTIL, number),
                     doc=hit[0],
@@ -144,15 +144,15 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
 
 
 def _cuts(stop: str, answer: str) -> bool:
-    """Return whether a stop sequence takes something of an answer away: it is inside it, or is all of it."""
+    """Return whether a stop sequence removes a part of an answer: it is inside it, or equal to it."""
     return stop == answer or stop in answer.removesuffix(stop)
 
 
 @check("PF904", "full-stop-ends-reasoning", severity=Severity.ERROR, family=Family.GENERATION)
 def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
-    """Report a stop such as `.`, a comma or a line break for a task that asks the model to reason.
+    """Report a stop such as `.`, a comma or a newline in a task that asks the model to reason.
 
-    Why: reasoning takes sentences and lines. It ends at the first of them, long before any answer.
+    Why: reasoning needs several sentences and lines. It stops after the first one, long before the answer.
 
     Example:
         output_type: generate_until
@@ -164,17 +164,17 @@ def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
         description: "Think step by step. "
         generation_kwargs: {until: ["Question:"], max_gen_toks: 512}
 
-    Fix: choose stops that begin the next question.
+    Fix: use the start of the next question as stop sequence.
 
     Real: lm-evaluation-harness #2816 (mmlu_pro_llama).
     """
     if not study.asks_for_reasoning:
         return
-    gold_ends = study.task.gen_prefix is not None  # a prefix has done the reasoning: what is left is the answer
+    gold_ends = study.task.gen_prefix is not None  # the answer follows the prefix, without reasoning
     for number, stop in enumerate(study.stop_texts):
         if not gold_ends and stop in (".", ",", " ", "\n", ". "):
             yield Finding(
-                message="the task asks for reasoning, and a stop sequence ends it at the first sentence or line",
+                message="the prompt asks for reasoning, but a stop sequence ends it early",
                 saw=stop,
                 keys=(*_UNTIL, number),
                 severity=Severity.WARNING if stop == "\n" else None,
@@ -183,10 +183,10 @@ def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
 
 @check("PF905", "blank-line-ends-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
 def blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
-    """Report a task that asks for reasoning and stops at a blank line, by default or because it says so.
+    """Report a task that asks for reasoning and stops at a blank line, by default or by its stop sequences.
 
-    Why: without `until` lm-eval stops at the few-shot delimiter, two line breaks. Models that write paragraphs are cut
-    off after the first.
+    Why: without `until`, lm-eval stops at the few-shot delimiter, two newlines. Models that write paragraphs are cut
+    off after the first one.
 
     Example:
         output_type: generate_until
@@ -198,32 +198,30 @@ def blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
         description: "Think step by step. "
         generation_kwargs: {until: ["Question:"], max_gen_toks: 512}
 
-    Fix: give `until` with what begins the next question.
+    Fix: set `until` to the start of the next question.
 
     Real: lm-evaluation-harness #1837, #1086, #3700.
     """
     if not study.asks_for_reasoning or study.shots > 0:
-        return  # demonstrations show how long the reasoning is, and that it has no blank lines
+        return  # few-shot examples show how long the reasoning is, and that it has no blank lines
     if study.stops is None and "\n\n" in study.task.fewshot_delimiter:
         yield Finding(
-            message="the task asks for reasoning, and without `until` it ends at the first blank line",
-            do="give `until` with what begins the next question",
+            message="the prompt asks for reasoning, but stops at blank lines by default",
             keys=("generation_kwargs",),
         )
     elif "\n\n" in study.stop_texts:
         yield Finding(
-            message="the task asks for reasoning, and a stop sequence ends it at the first blank line",
-            do="choose stops that begin the next question",
+            message="the prompt asks for reasoning, but stops at blank lines",
             keys=(*_UNTIL, study.stop_texts.index("\n\n")),
         )
 
 
 @check("PF906", "shadowed-stop", severity=Severity.WARNING, family=Family.GENERATION)
 def shadowed_stop(study: Study) -> Iterator[Finding]:
-    r"""Report a stop sequence that can never fire because another one is a part of it.
+    r"""Report a stop sequence that never fires because it contains another one.
 
-    Why: with `"\n"` in the list generation has ended before `"\n\n"` could appear. Either the longer one is dead, or
-    the shorter one was not meant: a model that begins with a line break then answers nothing.
+    Why: with `"\n"` in the list, generation ends before `"\n\n"` can appear. Either the longer one is useless, or
+    the shorter one is a mistake: a model that begins with a newline then gives no answer.
 
     Example:
         output_type: generate_until
@@ -233,7 +231,7 @@ def shadowed_stop(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         generation_kwargs: {until: ["Question:", "</s>"]}
 
-    Fix: keep one of the two.
+    Fix: keep only one of the two.
 
     Real: lm-evaluation-harness #3465 (mgsm_ca).
     """
@@ -244,8 +242,8 @@ def shadowed_stop(study: Study) -> Iterator[Finding]:
         shadow = next((other for other in stops if other and other != stop and other in stop), None)
         if shadow is not None:
             yield Finding(
-                message="a stop sequence that can never fire: another one is a part of it",
-                saw=f"{stop!r} holds {shadow!r}",
+                message="a stop sequence never fires: it contains another one",
+                saw=f"{stop!r} contains {shadow!r}",
                 keys=(*_UNTIL, number),
             )
             return
@@ -253,9 +251,9 @@ def shadowed_stop(study: Study) -> Iterator[Finding]:
 
 @check("PF907", "no-budget-for-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
 def no_budget(study: Study) -> Iterator[Finding]:
-    """Report a task that asks for reasoning and sets no number of tokens for it.
+    """Report a task that asks for reasoning without setting a token budget.
 
-    Why: without `max_gen_toks` lm-eval generates 256 tokens. Reasoning that is longer is cut off before its answer.
+    Why: without `max_gen_toks`, lm-eval generates 256 tokens. Longer reasoning is cut off before its answer.
 
     Example:
         output_type: generate_until
@@ -274,17 +272,17 @@ def no_budget(study: Study) -> Iterator[Finding]:
     kwargs = study.task.generation_kwargs or {}
     if study.asks_for_reasoning and not any("max" in str(key) for key in kwargs):
         yield Finding(
-            message="the task asks for reasoning within the default of 256 tokens",
+            message="the prompt asks for reasoning with the default budget of 256 tokens",
             keys=("generation_kwargs",),
         )
 
 
 @check("PF908", "unknown-generation-argument", severity=Severity.WARNING, family=Family.GENERATION)
 def unknown_argument(study: Study) -> Iterator[Finding]:
-    """Report a generation argument that no back end knows, or that counts the prompt as well.
+    """Report an unknown generation argument, or one that includes the prompt.
 
-    Why: back ends hand unknown arguments on or drop them without a word. `max_length` limits prompt and completion
-    together: with a long prompt nothing is generated.
+    Why: back ends pass unknown arguments on or drop them silently. `max_length` limits prompt and completion
+    together, so with a long prompt nothing is generated.
 
     Example:
         output_type: generate_until
@@ -294,7 +292,7 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         generation_kwargs: {max_gen_toks: 64}
 
-    Fix: use `max_gen_toks`, `until`, `do_sample`, `temperature`, `top_p`, `top_k`.
+    Fix: use `max_gen_toks`, `until`, `do_sample`, `temperature`, `top_p` or `top_k`.
 
     Real: lm-evaluation-harness tasks with `max_length`.
     """
@@ -303,26 +301,26 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
     for key in study.task.generation_kwargs or {}:
         if key == "max_length":
             yield Finding(
-                message="max_length counts the prompt as well",
+                message="max_length includes the prompt",
                 saw=str(key),
                 do="use max_gen_toks",
                 keys=("generation_kwargs", key),
             )
         elif key not in _KNOWN:
             yield Finding(
-                message="a generation argument that is not known",
+                message="unknown generation argument",
                 saw=str(key),
-                do=did_you_mean(str(key), _KNOWN) or "use max_gen_toks, until, do_sample, temperature, top_p, top_k",
+                do=did_you_mean(str(key), _KNOWN) or "",
                 keys=("generation_kwargs", str(key)),
             )
 
 
-@check("PF909", "prefix-ends-with-blank", severity=Severity.WARNING, family=Family.GENERATION)
-def prefix_ends_with_blank(study: Study) -> Iterator[Finding]:
-    """Report a `gen_prefix` that ends with a blank.
+@check("PF909", "prefix-ends-with-space", severity=Severity.WARNING, family=Family.GENERATION)
+def prefix_ends_with_space(study: Study) -> Iterator[Finding]:
+    """Report a `gen_prefix` that ends with a space.
 
-    Why: the answer goes on right after the prefix. lm-eval puts a blank of its own after it in demonstrations, so that
-    they show two; and a model that must go on after a blank begins with a rare token.
+    Why: the answer follows the prefix directly. lm-eval adds a space after it in few-shot examples, so they have two;
+    and a model that must continue after a space begins with a rare token.
 
     Example:
         output_type: generate_until
@@ -332,25 +330,25 @@ def prefix_ends_with_blank(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         gen_prefix: "The answer is"
 
-    Fix: end the prefix with the last visible character.
+    Fix: remove the space at the end of `gen_prefix`.
 
     Real: lm-evaluation-harness #3508, #3220.
     """
     prefix = study.written.gen_prefix
     if isinstance(prefix, str) and prefix.strip() and prefix[-1] in " \t":
         yield Finding(
-            message="gen_prefix ends with a blank",
+            message="gen_prefix ends with a space",
             saw=prefix[-30:],
             keys=("gen_prefix",),
         )
 
 
-@check("PF910", "stop-unlike-demonstrations", severity=Severity.WARNING, family=Family.GENERATION, scores=True)
-def stop_unlike_demonstrations(study: Study) -> Iterator[Finding]:
-    r"""Report stops of which none stands where the next question would begin.
+@check("PF910", "stop-unlike-shots", severity=Severity.WARNING, family=Family.GENERATION, scores=True)
+def stop_unlike_shots(study: Study) -> Iterator[Finding]:
+    r"""Report stop sequences that do not match the start of the next question.
 
-    Why: after its answer a base model goes on with the next question, in the layout of the demonstrations. A stop `Q:`
-    under demonstrations that say `Question:` never ends it, nor does `Frage:` with a colon of another width.
+    Why: after its answer a base model continues with the next question, in the layout of the few-shot examples. A stop
+    `Q:` does not end it if the examples have `Question:`, nor does `Frage:` with a colon of another width.
 
     Example:
         output_type: generate_until
@@ -374,7 +372,7 @@ def stop_unlike_demonstrations(study: Study) -> Iterator[Finding]:
               test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
               fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
 
-    Fix: take the label that begins a question, byte for byte, or a line break.
+    Fix: use the exact label at the start of a question, or a newline.
 
     Real: lm-evaluation-harness #2945 (mmlu_pro), #2587 (mgsm_zh, mgsm_ja).
     """
@@ -390,18 +388,18 @@ def stop_unlike_demonstrations(study: Study) -> Iterator[Finding]:
             plain = [unicodedata.normalize("NFKC", begin) for begin in begins]
             wide = [stop for stop in labels if any(unicodedata.normalize("NFKC", stop) in begin for begin in plain)]
             yield Finding(
-                message="no stop sequence stands where the demonstrations begin the next question",
-                saw=f"{labels[0]!r}, but a question begins {begins[0][:40]}",
-                do=f"{wide[0]!r} differs from the prompt only in the width of a character"
+                message="no stop sequence matches the start of the next question",
+                saw=f"{labels[0]!r}, but a question begins with {begins[0][:40]}",
+                do=f"use the character of the prompt: {wide[0]!r} differs only in the width of a character"
                 if wide
-                else "take the label that begins a question, byte for byte",
+                else "",
                 keys=_UNTIL,
                 doc=instance.index,
             )
 
 
 def question_labels(study: Study) -> list[str]:
-    """Return the stop sequences that are labels, such as `Q:`; none beside one that is the head of a user's turn."""
+    """Return the stop sequences that are labels, such as `Q:`; none if one is the header of a user's turn."""
     if any(_USER_TURN.search(stop) for stop in study.stop_texts):
         return []
     return [stop for stop in study.stop_texts if stop.strip().endswith((":", "："))]

@@ -1,4 +1,4 @@
-"""Rules about the rules: ignores that are of no use, and rules that fail themselves."""
+"""Rules about the rules: invalid or unused ignores, and rules that raise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _IGNORE = ("metadata", "promptfmt", "ignore")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ignores:
-    """What is known once all other rules have run: ignores of no use, and rules that failed (code, why)."""
+    """What is known after all other rules have run: invalid and unused ignores, and rules that failed (code, error)."""
 
     unknown: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
@@ -22,53 +22,52 @@ class Ignores:
 
 @check("PF001", "unknown-ignore", severity=Severity.WARNING, family=Family.CHECKS, scope="ignores")
 def unknown_ignore(ignores: Ignores) -> Iterator[Finding]:
-    """Report a code in `metadata.promptfmt.ignore` that no rule has.
+    """Report an unknown rule code in `metadata.promptfmt.ignore`.
 
-    Why: a mistyped code ignores nothing, and the reader believes that it does.
+    Why: a misspelled code ignores nothing, although it looks as if it did.
 
     Example:
         metadata:
           promptfmt:
             docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-            ignore: {PFX01: the blank is in the paper}
+            ignore: {PFX01: the space is in the paper}
 
     Silent example:
         metadata:
           promptfmt:
             docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
 
-    Fix: write the code that the finding shows, or a prefix of it.
+    Fix: use the code of a rule or a prefix; `promptfmt explain` lists them.
 
     Real: the same in every linter with ignores; ruff has RUF100 for it.
     """
     for code in ignores.unknown:
         yield Finding(
-            message="an ignored code that no rule has",
+            message="unknown rule code in ignore",
             saw=code,
-            do="write the code of a rule or a prefix; `promptfmt explain` lists them",
             keys=(*_IGNORE, code),
         )
 
 
 @check("PF002", "unused-ignore", severity=Severity.WARNING, family=Family.CHECKS, scope="ignores")
 def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
-    r"""Report a code in `metadata.promptfmt.ignore` that matches no finding any more.
+    r"""Report a code in `metadata.promptfmt.ignore` that no longer matches a finding.
 
-    Why: the mistake was mended, the ignore stayed, and the next mistake of the kind will be ignored with it. An ignore
-    that an include brings in is not reported: it may be for another task.
+    Why: the mistake was fixed but the ignore stayed, so it hides the next mistake of this kind. An ignore
+    from an include is not reported: it may be for another task.
 
     Example:
         metadata:
           promptfmt:
             docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-            ignore: {PF201: the blank is in the paper}
+            ignore: {PF201: the space is in the paper}
 
     Silent example:
         doc_to_text: "Question: {{question}}\nAnswer: "
         metadata:
           promptfmt:
             docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-            ignore: {PF201: the blank is in the paper}
+            ignore: {PF201: the space is in the paper}
 
     Fix: remove the ignore.
 
@@ -76,7 +75,7 @@ def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
     """
     for code in ignores.unused:
         yield Finding(
-            message="an ignored code that matches no finding",
+            message="the ignored code matches no finding",
             saw=code,
             keys=(*_IGNORE, code),
         )
@@ -84,11 +83,11 @@ def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
 
 @check("PF003", "failed-rule", severity=Severity.WARNING, family=Family.CHECKS, scope="ignores")
 def failed_rule(ignores: Ignores) -> Iterator[Finding]:
-    """Report a rule that raised an exception instead of looking at a task.
+    """Report a rule that raised an exception.
 
-    Why: a rule that fails must not stop the run, and must not pass for a rule that found nothing.
+    Why: a rule that fails must not stop the run, and must not look like a rule that found nothing.
 
-    Fix: if it is a rule of your own, make it expect anything; if it is a built-in rule, report a bug.
+    Fix: fix the rule, or ignore it; if it is built in, report a bug.
     """
     for code, error in ignores.crashes:
-        yield Finding(message=f"the rule {code} failed", saw=error, do="mend the rule, or leave it out")
+        yield Finding(message=f"the rule {code} failed", saw=error)

@@ -1,4 +1,4 @@
-"""Rules about the seams of a prompt: where description, question, demonstrations and answer meet."""
+"""Rules about the joins of a prompt: where description, question, few-shot examples and answer meet."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from pytest_promptfmt.study import Study
 _BLANK_LINES: Final = re.compile(r"\n[ \t]*\n[ \t]*\n")
 _SENTENCE_END: Final = re.compile(r"[a-z\u00df-\u024f\)\"'][a-z\u00df-\u024f\)\"'][.!?]\Z")
 _LABEL_END: Final = re.compile(r"(?:^|\n)[ \t]*\(?[A-Z][.):]\Z")
-"""The label of an option, without the blank after it."""
+"""The label of an option, without the space after it."""
 
 _WIDE: Final = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7af\uff00-\uffef\u3000-\u30ff]"
 )
-"""Scripts that are written without blanks between sentences."""
+"""Scripts that are written without spaces between sentences."""
 
 
 @check("PF201", "double-delimiter", severity=Severity.ERROR, family=Family.PROMPT)
 def double_delimiter(study: Study) -> Iterator[Finding]:
-    r"""Report white space at the end of the question that meets white space before the answer.
+    r"""Report whitespace at the end of the question followed by whitespace before the answer.
 
-    Why: the target delimiter, a blank by default, is added to every choice. After a question that ends with a blank of
-    its own the model is asked for `Answer:  Paris`: two blanks, which most tokenizers see as other tokens than one, and
-    which no text it was trained on has there. After a line break the answer begins with a blank in the first column.
+    Why: the target delimiter, a space by default, is added to every choice. If the question ends with a space as well,
+    the model is scored on `Answer:  Paris`. Most tokenizers encode two spaces differently from one, and training text
+    hardly ever has two there. After a newline, the answer begins with a space in the first column.
 
     Example:
         doc_to_text: "Question: {{question}}\nAnswer: "
@@ -39,7 +39,7 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
     Silent example:
         doc_to_text: "Question: {{question}}\nAnswer:"
 
-    Fix: end `doc_to_text` without white space, or set `target_delimiter: ""`.
+    Fix: remove the trailing whitespace from `doc_to_text`, or set `target_delimiter: ""`.
 
     Real: lm-evaluation-harness #3526 (gsm8k_cot_llama), and 447 tasks of its 0.4.13.
     """
@@ -56,17 +56,17 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
             first = shot.messages[0]
             between = join(first.delimiter)
             if shot.answer and first.text[-1:] in (" ", "\t", "\n") and between[:1] in (" ", "\t"):
-                yield _double(instance.index, first.text, between + shot.answer, None, shown_in="a demonstration")
+                yield _double(instance.index, first.text, between + shot.answer, None)
                 return
 
 
-def _double(doc: int, before: str, after: str, prompt: Prompt | None, *, shown_in: str = "the question") -> Finding:
+def _double(doc: int, before: str, after: str, prompt: Prompt | None) -> Finding:
     is_break = before.endswith("\n")
-    what = "a line break and then a blank stand" if is_break else "two blanks stand"
+    what = "newline and space" if is_break else "double space"
+    where = "question and answer of a few-shot example" if prompt is None else "the question and the answer"
     return Finding(
-        message=f"{what} between {shown_in} and its answer",
+        message=f"{what} between {where}",
         saw=f"{before[-24:]}{after[:12]}",
-        do='end doc_to_text without white space, or set target_delimiter: ""',
         keys=("doc_to_text",),
         doc=doc,
         span=(len(before.rstrip(" \t\n")), len(before)) if prompt is not None else None,
@@ -74,12 +74,12 @@ def _double(doc: int, before: str, after: str, prompt: Prompt | None, *, shown_i
     )
 
 
-@check("PF202", "trailing-blank", severity=Severity.WARNING, family=Family.PROMPT)
-def trailing_blank(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt for generation that ends with a blank.
+@check("PF202", "trailing-space", severity=Severity.WARNING, family=Family.PROMPT)
+def trailing_space(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt for generation that ends with a space.
 
-    Why: in most tokenizers a word carries the blank before it. After a prompt that ends with a blank the model must
-    begin with a token that it hardly ever saw there; completions get worse or start with a second blank.
+    Why: in most tokenizers a word includes the space before it. After a prompt that ends with a space, the model must
+    begin with a token that it hardly ever saw there. Completions get worse or start with a second space.
 
     Example:
         output_type: generate_until
@@ -89,7 +89,7 @@ def trailing_blank(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         doc_to_text: "Question: {{question}}\nAnswer:"
 
-    Fix: end the prompt with the last visible character.
+    Fix: remove the space at the end of the template.
 
     Real: lm-evaluation-harness #3795 (fda, squad_completion), and about a thousand tasks of its 0.4.13.
     """
@@ -98,9 +98,8 @@ def trailing_blank(study: Study) -> Iterator[Finding]:
     written = study.written.doc_to_text
     if not study.instances and isinstance(written, str) and written.strip() and written[-1] in " \t":
         yield Finding(  # not rendered, but nothing comes after the end of the template
-            message="the prompt ends with a blank, after which the model has to go on",
+            message="the prompt ends with a space",
             saw=written[-30:],
-            do="remove the blank at the end of the template",
             keys=("doc_to_text",),
         )
     for instance in study.instances:
@@ -108,11 +107,9 @@ def trailing_blank(study: Study) -> Iterator[Finding]:
         if text[-1:] in (" ", "\t", "\u00a0") and text.strip():
             span = instance.prompts[0].span_at(len(text))
             yield Finding(
-                message="the prompt ends with a blank, after which the model has to go on",
+                message="the prompt ends with a space",
                 saw=text[-30:],
-                do="remove the blank at the end of the template"
-                if span is None or span.origin.field is None
-                else "strip the column in the template",
+                do="" if span is None or span.origin.field is None else "strip the column in the template",
                 keys=(span.origin.keys if span is not None else ()) or ("doc_to_text",),
                 doc=instance.index,
                 field=span.origin.field if span is not None else None,
@@ -123,10 +120,10 @@ def trailing_blank(study: Study) -> Iterator[Finding]:
 
 @check("PF203", "glued-description", severity=Severity.ERROR, family=Family.PROMPT)
 def glued_description(study: Study) -> Iterator[Finding]:
-    r"""Report a description that runs into the first question without a blank or line break.
+    r"""Report a description without a space or newline before the first question.
 
-    Why: lm-eval puts nothing between `description` and what follows. Without a line break of its own the prompt reads
-    `…the correct letter.Question: Which…`.
+    Why: lm-eval puts nothing between `description` and what follows. If the description does not end with a newline,
+    the prompt reads `…the correct letter.Question: Which…`.
 
     Example:
         description: "Answer with the correct letter."
@@ -134,7 +131,7 @@ def glued_description(study: Study) -> Iterator[Finding]:
     Silent example:
         description: "Answer with the correct letter.\n\n"
 
-    Fix: end the description with `\n\n`, in double quotes; YAML block scalars (`|`) keep only one line break.
+    Fix: end the description with `"\n\n"`, in double quotes; a YAML block scalar (`|`) keeps only one newline.
 
     Real: lm-evaluation-harness #2334 (mmlu_pro), and 689 tasks of its 0.4.13.
     """
@@ -146,10 +143,10 @@ def glued_description(study: Study) -> Iterator[Finding]:
             if not description or not after or description[-1].isspace() or after[0].isspace():
                 return
             if find_literal_break(description[-6:]) is not None:
-                return  # a line break was meant, and PF126 tells so
+                return  # a newline was meant, and PF126 reports it
             wide = _WIDE.match(description[-1]) is not None or _WIDE.match(after[0]) is not None
             yield Finding(
-                message="the description runs into the question: no blank and no line break is between them",
+                message="no space or newline between the description and the question",
                 saw=f"{description[-30:]}{after[:20]}",
                 do=r'end the description with "\n\n"',
                 keys=("description",),
@@ -161,11 +158,11 @@ def glued_description(study: Study) -> Iterator[Finding]:
 
 @check("PF204", "glued-text", severity=Severity.WARNING, family=Family.PROMPT)
 def glued_text(study: Study) -> Iterator[Finding]:
-    r"""Report an instruction that runs into a column, or a column that runs into the next label.
+    r"""Report an instruction glued to a column, or a column glued to the next label.
 
     Why: `letter.{{passage}}` reads `…the correct letter.Once upon a time…`, and `{{question}}Answer:` reads
-    `…was it builtAnswer:`. A line break was forgotten, or lost when lines were joined. The same goes for the blank
-    after the label of an option: `A.{{choices[0]}}` reads `A.Femur`, which is no label and a text to most tokenizers.
+    `…was it builtAnswer:`. A newline was forgotten, or lost when lines were joined. The same applies to the space
+    after the label of an option: most tokenizers do not read `A.Femur` (from `A.{{choices[0]}}`) as label and text.
 
     Example:
         doc_to_text: "Answer the question with one word.{{question}}\nAnswer:"
@@ -173,7 +170,7 @@ def glued_text(study: Study) -> Iterator[Finding]:
     Silent example:
         doc_to_text: "Answer the question with one word.\n{{question}}\nAnswer:"
 
-    Fix: put a line break or a space between them.
+    Fix: add a newline or a space between them.
 
     Real: eval-framework #195 (naturalqs), HELM #3790 (InfiniteBench).
     """
@@ -185,7 +182,7 @@ def glued_text(study: Study) -> Iterator[Finding]:
         for before, after in pairwise(spans):
             if _is_glued(before, after, is_real=study.has_real_docs):
                 yield Finding(
-                    message="text and a column stand against each other without a blank",
+                    message="no space or newline between a text and a column",
                     saw=f"{before.text[-24:]}{after.text[:24]}",
                     keys=after.origin.keys or ("doc_to_text",),
                     field=after.origin.field or before.origin.field,
@@ -206,13 +203,13 @@ def _is_glued(before: Span, after: Span, *, is_real: bool) -> bool:
     return False
 
 
-@check("PF205", "many-line-breaks", severity=Severity.WARNING, family=Family.PROMPT)
-def many_line_breaks(study: Study) -> Iterator[Finding]:
-    r"""Report three or more line breaks in a row that templates and delimiters make together.
+@check("PF205", "many-newlines", severity=Severity.WARNING, family=Family.PROMPT)
+def many_newlines(study: Study) -> Iterator[Finding]:
+    r"""Report three or more newlines in a row where a template meets a delimiter or another template.
 
-    Why: a description that ends with a blank line before a question that begins with one gives two blank lines; so does
-    a demonstration that ends with line breaks before the few-shot delimiter. The layout then differs from the other
-    joins of the same prompt, and from what the model saw.
+    Why: a description that ends with a blank line before a question that begins with one makes two blank lines. So does
+    a few-shot example that ends with newlines before the few-shot delimiter. The layout then differs from the other
+    joins of the same prompt, and from the model's training text.
 
     Example:
         description: "Answer the question.\n\n"
@@ -222,18 +219,18 @@ def many_line_breaks(study: Study) -> Iterator[Finding]:
         description: "Answer the question.\n\n"
         doc_to_text: "Question: {{question}}\nAnswer:"
 
-    Fix: keep line breaks at one side of a join.
+    Fix: keep the newlines on one side of the join.
 
-    Real: qqp in lm-evaluation-harness before #1661 began every question with a line break.
+    Real: qqp in lm-evaluation-harness before #1661 began every question with a newline.
     """
     for instance in study.instances[:1]:
         for prompt in instance.prompts[:1]:
             for found in _BLANK_LINES.finditer(prompt.text):
                 first, last = prompt.span_at(found.start()), prompt.span_at(found.end() - 1)
                 if first is None or last is None or first is last or first.origin.field or last.origin.field:
-                    continue  # inside one text it was written that way
+                    continue  # within one text, the author wrote it
                 yield Finding(
-                    message="two blank lines stand where two parts of the prompt meet",
+                    message="two blank lines where two parts of the prompt meet",
                     saw=prompt.text[max(0, found.start() - 16) : found.end() + 16],
                     keys=last.origin.keys or ("doc_to_text",),
                     doc=instance.index,
@@ -242,11 +239,11 @@ def many_line_breaks(study: Study) -> Iterator[Finding]:
                 return
 
 
-@check("PF206", "leading-line-break", severity=Severity.INFO, family=Family.PROMPT)
-def leading_line_break(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt whose first character is white space.
+@check("PF206", "leading-whitespace", severity=Severity.INFO, family=Family.PROMPT)
+def leading_whitespace(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt whose first character is whitespace.
 
-    Why: a leading blank or line break is usually left over from an edit, and some chat templates strip it while others
+    Why: a leading space or newline is usually left over from an edit. Some chat templates strip it, others
     do not.
 
     Example:
@@ -264,7 +261,7 @@ def leading_line_break(study: Study) -> Iterator[Finding]:
             text = prompt.text
             if text[:1].isspace() and text.strip() and prompt.spans[0].origin.field is None:
                 yield Finding(
-                    message="the prompt begins with white space",
+                    message="the prompt begins with whitespace",
                     saw=text[:24],
                     keys=prompt.spans[0].origin.keys or ("doc_to_text",),
                     doc=instance.index,
@@ -274,10 +271,10 @@ def leading_line_break(study: Study) -> Iterator[Finding]:
 
 @check("PF207", "glued-choice", severity=Severity.WARNING, family=Family.PROMPT)
 def glued_choice(study: Study) -> Iterator[Finding]:
-    r"""Report choices that follow the question without any delimiter.
+    r"""Report choices that follow the question without a delimiter.
 
-    Why: with `target_delimiter: ""` and a cue that ends with a letter or colon the model is asked for `Answer:Paris`;
-    across the seam letters can also melt into one token that is neither.
+    Why: with `target_delimiter: ""` and a cue that ends with a letter or colon, the model is scored on `Answer:Paris`.
+    Characters of cue and choice can also merge into one token.
 
     Example:
         doc_to_text: "Question: {{question}}\nAnswer:"
@@ -289,7 +286,7 @@ def glued_choice(study: Study) -> Iterator[Finding]:
 
     Fix: set `target_delimiter`, or end `doc_to_text` with whitespace.
 
-    Real: lm-evaluation-harness #508 and #1297 are about what stands at this seam.
+    Real: lm-evaluation-harness #508 and #1297 are about the text between prompt and answer.
     """
     for instance in study.instances[:1]:
         for request in instance.requests:
@@ -299,7 +296,7 @@ def glued_choice(study: Study) -> Iterator[Finding]:
             last, first = context[-1:], continuation[0]
             if last and last.isascii() and first.isascii() and first.isalnum() and (last.isalnum() or last in ":?."):
                 yield Finding(
-                    message="the choices follow the question without a delimiter",
+                    message="no delimiter between the question and the choices",
                     saw=f"{context[-24:]}{continuation[:16]}",
                     keys=("target_delimiter",),
                     doc=instance.index,
@@ -307,13 +304,13 @@ def glued_choice(study: Study) -> Iterator[Finding]:
                 return
 
 
-@check("PF208", "text-begins-with-blank", severity=Severity.WARNING, family=Family.PROMPT)
-def text_begins_with_blank(study: Study) -> Iterator[Finding]:
-    r"""Report a blank before the scored text where no prompt comes before it.
+@check("PF208", "text-begins-with-space", severity=Severity.WARNING, family=Family.PROMPT)
+def text_begins_with_space(study: Study) -> Iterator[Finding]:
+    r"""Report a space at the start of the scored text if there is no prompt before it.
 
-    Why: with an empty `doc_to_text` the whole text is what is scored, and the target delimiter, a blank by default,
-    stands at its very beginning. No text that a model was trained on begins so, and published scores of whole
-    sentences are taken without it.
+    Why: with an empty `doc_to_text` the whole text is scored, and it begins with the target delimiter, a space by
+    default. Training texts do not begin like this, and published scores of whole sentences are computed without the
+    space.
 
     Example:
         doc_to_text: ""
@@ -333,7 +330,7 @@ def text_begins_with_blank(study: Study) -> Iterator[Finding]:
                 continue
             if text.strip():
                 yield Finding(
-                    message="nothing comes before the scored text, and it begins with a blank",
+                    message="the scored text begins with a space and has no prompt",
                     saw=text[:24],
                     keys=("target_delimiter",) if "target_delimiter" in study.task.config else ("doc_to_text",),
                     doc=instance.index,

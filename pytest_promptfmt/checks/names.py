@@ -1,4 +1,4 @@
-"""Rules about names: tasks, tags and groups that hide each other, are not there, or cannot be selected."""
+"""Rules about names: tasks, tags and groups that are missing, have the same name, or cannot be selected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DEFAULT_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
 def unresolved_member(view: FileView) -> Iterator[Finding]:
     """Report a member of a group that no file of the folder tree defines.
 
-    Why: lm-eval cannot load the group; it says so only when somebody asks for it.
+    Why: lm-eval cannot load the group, and reports it only when the group is run.
 
     Example:
         # file: group.yaml
@@ -50,15 +50,15 @@ def unresolved_member(view: FileView) -> Iterator[Finding]:
         # file: rusts.yaml
         task: metal_rusts
 
-    Fix: write the name of a task, tag or group.
+    Fix: use the name of a task, tag or group.
 
     Real: lm-evaluation-harness #2112 (haerae), #2420 (tmlu).
     """
     for member in view.file.unresolved:
         yield Finding(
-            message="a member of the group that nothing defines",
+            message="unknown member of the group",
             saw=member,
-            do=did_you_mean(member, view.index.names) or "write the name of a task, tag or group",
+            do=did_you_mean(member, view.index.names) or "",
             keys=("task", _number_of(view.config.get("task"), member)),
             position=_member_position(view, member),
         )
@@ -66,10 +66,10 @@ def unresolved_member(view: FileView) -> Iterator[Finding]:
 
 @check("PF132", "hidden-name", severity=Severity.ERROR, family=Family.NAMES, scope="file")
 def hidden_name(view: FileView) -> Iterator[Finding]:
-    """Report a name that lm-eval drops because something else has it already.
+    """Report a name that lm-eval drops because it is already used.
 
-    Why: tasks, groups and tags share one list of names. Of two with one name the first file keeps it, and the other
-    cannot be run; a tag that is also a group gathers nothing.
+    Why: tasks, groups and tags share one namespace. Of two with the same name, the first file wins and the other
+    cannot be run. A tag with the name of a group collects nothing.
 
     Example:
         # file: group.yaml
@@ -96,12 +96,12 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
             first = duplicate.first.position
             task = view.config.get("task")
             if duplicate.dropped.kind == "group" and isinstance(task, str):
-                message = "a task with the key `group` is a group to lm-eval, and its name is taken: the task is lost"
-                saw, do = f"{task} in {duplicate.name}", "write `tag` instead of `group`"
+                message = "lm-eval drops this task: a group of this name already exists"
+                saw, do = f"{task} in {duplicate.name}", "use `tag` instead of `group`"
             else:
-                message = f"the name of this {duplicate.dropped.kind} is taken by a {duplicate.first.kind}"
+                message = f"the name of this {duplicate.dropped.kind} is already used by a {duplicate.first.kind}"
                 saw = duplicate.name
-                do = f"rename one of them; the other is in {first}" if first is not None else "rename one of them"
+                do = f"rename one of them; the other is in {first}" if first is not None else ""
             yield Finding(
                 message=message,
                 saw=saw,
@@ -114,7 +114,7 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
         entry = view.index.find(tag)
         if entry is not None and entry.kind != "tag":
             yield Finding(
-                message=f"the tag has the name of a {entry.kind}: lm-eval drops one of them",
+                message=f"the tag has the name of a {entry.kind}: lm-eval drops one",
                 saw=tag,
                 do=f"rename the tag; the {entry.kind} is in {entry.position}",
                 position=view.yaml.locate(("tag",)),
@@ -123,9 +123,9 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
 
 @check("PF133", "group-metric-without-member", severity=Severity.ERROR, family=Family.NAMES, scope="file")
 def group_metric(view: FileView) -> Iterator[Finding]:
-    """Report a metric or filter of a group's average that none of its tasks has.
+    """Report a metric or filter of a group's average that none of its members has.
 
-    Why: lm-eval averages what the members report under `metric,filter`. Where no member has it, the group's row stays
+    Why: lm-eval averages what the members report as `metric,filter`. If no member has it, the row of the group stays
     empty, without an error.
 
     Example:
@@ -146,9 +146,9 @@ def group_metric(view: FileView) -> Iterator[Finding]:
         task: metal_melts
         metric_list: [{metric: acc}]
 
-    Fix: name a metric that the members have, and under `filter_list` one of their pipelines.
+    Fix: use a metric that the members have, and in `filter_list` one of their pipelines.
 
-    Real: thirteen registry bugs of lm-evaluation-harness were of this kind or of PF131 and PF132.
+    Real: thirteen registry bugs of lm-evaluation-harness were of this kind, PF131 or PF132.
     """
     written = view.config.get("aggregate_metric_list")
     if view.file.kind != "group" or not written:
@@ -167,7 +167,7 @@ def group_metric(view: FileView) -> Iterator[Finding]:
                 yield Finding(
                     message="the group averages a metric that no member reports",
                     saw=f"{metric},{name}",
-                    do=f"the members report {', '.join(known[:6])}",
+                    do=f"use a metric of the members: {', '.join(known[:6])}",
                     keys=("aggregate_metric_list", number),
                     position=view.yaml.locate(("aggregate_metric_list", number))
                     or view.yaml.locate(("aggregate_metric_list",)),
@@ -176,9 +176,9 @@ def group_metric(view: FileView) -> Iterator[Finding]:
 
 @check("PF134", "unselectable-name", severity=Severity.WARNING, family=Family.NAMES, scope="file")
 def unselectable_name(view: FileView) -> Iterator[Finding]:
-    """Report a name with a blank, comma or wildcard in it.
+    """Report a name with a space, comma or wildcard in it.
 
-    Why: `--tasks` splits at commas, the shell at blanks, and `*`, `?` and brackets are wildcards there.
+    Why: `--tasks` splits at commas, the shell at spaces, and `*`, `?` and brackets are wildcards.
 
     Example:
         task: metals, liquid
@@ -186,15 +186,15 @@ def unselectable_name(view: FileView) -> Iterator[Finding]:
     Silent example:
         task: metals_liquid
 
-    Fix: use letters, digits, hyphens and underscores.
+    Fix: use only letters, digits, hyphens and underscores.
 
-    Real: names with `[…]` of formats that were never quoted in anybody's shell.
+    Real: names with `[…]` of formats, which the shell expands unless they are quoted.
     """
     name = view.config.get("group" if view.file.kind == "group" else "task")
     if isinstance(name, str) and _UNSELECTABLE.search(name):
         key = "group" if view.file.kind == "group" else "task"
         yield Finding(
-            message="a name that cannot be selected on the command line",
+            message="the name cannot be selected on the command line",
             saw=name,
             position=view.yaml.locate((key,)),
         )
@@ -202,9 +202,9 @@ def unselectable_name(view: FileView) -> Iterator[Finding]:
 
 @check("PF135", "swapped-letters", severity=Severity.WARNING, family=Family.NAMES)
 def swapped_letters(study: Study) -> Iterator[Finding]:
-    """Report a word of a task's name that has the letters of a word of its path in another order.
+    """Report a word in a task's name with the letters of a word of its path in another order.
 
-    Why: `trasnlation` is found by nobody who looks for `translation`, and groups that name it rightly do not load.
+    Why: a search for `translation` does not find `trasnlation`, and groups with the correct spelling do not load.
 
     Example:
         # file: translation.yaml
@@ -214,7 +214,7 @@ def swapped_letters(study: Study) -> Iterator[Finding]:
         # file: translation.yaml
         task: metal_translation
 
-    Fix: spell it as the file or folder does, or rename those.
+    Fix: use the spelling of the file or folder, or rename those.
 
     Real: lm-evaluation-harness #3824 (20 DarijaBench tasks).
     """
@@ -236,10 +236,10 @@ def swapped_letters(study: Study) -> Iterator[Finding]:
 
 @check("PF136", "group-remark", severity=Severity.WARNING, family=Family.NAMES, scope="file")
 def group_remark(view: FileView) -> Iterator[Finding]:
-    """Report what lm-eval refuses or passes over in a group.
+    """Report what lm-eval refuses or ignores in a group.
 
-    Why: an inline member with an `include` is refused, one of a tag gives all its tasks one name, and a group without a
-    list under `task` has no members.
+    Why: lm-eval refuses an inline member with an `include`, gives all tasks of a tag as inline member the same name,
+    and reads a group without a list under `task` as empty.
 
     Example:
         # file: group.yaml
@@ -257,7 +257,7 @@ def group_remark(view: FileView) -> Iterator[Finding]:
         # file: melts.yaml
         task: melts
 
-    Fix: as the remark says.
+    Fix: write the group as lm-eval reads it.
 
     Real: groups written for lm-evaluation-harness before 0.4.4.
     """
@@ -268,7 +268,6 @@ def group_remark(view: FileView) -> Iterator[Finding]:
             yield Finding(
                 message=re.sub(r"'[^']*'", "…", note),
                 saw=note,
-                do="see the rules of lm-eval for groups",
                 position=view.yaml.locate(("group",)),
             )
 
@@ -290,7 +289,7 @@ def _member_position(view: FileView, member: str) -> Any:
 
 
 def _reported_by_members(members: Any, index: TaskIndex) -> frozenset[tuple[str, str]]:
-    """Return metric and pipeline of every member; nothing where some member cannot be told."""
+    """Return metric and pipeline of every member; nothing if those of a member are unknown."""
     found: set[tuple[str, str]] = set()
     waiting = list(members) if isinstance(members, list) else []
     seen: set[str] = set()
@@ -329,7 +328,7 @@ def _reported_by_members(members: Any, index: TaskIndex) -> frozenset[tuple[str,
 
 
 def _reported(config: Mapping[Any, Any]) -> set[tuple[str, str]] | None:
-    """Return what a task reports; None where a function of its own decides under which names."""
+    """Return what a task reports; None if one of its functions chooses the names."""
     written = config.get("metric_list")
     if written:
         metrics = [entry.get("metric") for entry in written if isinstance(entry, Mapping)]

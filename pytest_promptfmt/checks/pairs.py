@@ -1,4 +1,4 @@
-"""Rules about what is opened and never closed: brackets of a prompt, braces and rows of formulas."""
+"""Rules about unclosed pairs: brackets of a prompt, braces and rows of formulas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROWS: Final = re.compile(
     r"\\begin\{(align|aligned|array|cases|gather|eqnarray|[pbvBV]?matrix)\*?\}((?:(?!\\(?:begin|end)\{).)*)\\end\{\1",
     re.DOTALL,
 )
-"""An environment with rows and no other one inside: no text is read twice, however many are left open."""
+"""An environment with rows and no other one inside: no text is read twice, even with many unclosed ones."""
 
 _HALF_BREAK: Final = re.compile(r"(?<!\\)(?:\\\\)*\\[ \t]*\n")
 _SHOWN: Final = 24
@@ -26,15 +26,15 @@ _CLOSING: Final = ")]）】」』"
 _LABEL: Final = re.compile(r"(?:^|(?<=[\s(\[（]))\w{1,3}[)\]）]")
 _COLUMN: Final = "\0"
 _CODE: Final = re.compile(r"```|\\[A-Za-z]|[:;]-?[(\[]")
-"""What makes brackets say nothing: code, formulas, and faces."""
+"""Where unmatched brackets mean nothing: code, formulas, and emoticons."""
 
 
 @check("PF234", "broken-formula", severity=Severity.WARNING, family=Family.FEWSHOT)
 def broken_formula(study: Study) -> Iterator[Finding]:
-    r"""Report a demonstration whose LaTeX is broken: braces that do not match, rows that end with a single backslash.
+    r"""Report a few-shot example with broken LaTeX: unmatched braces, rows that end with a single backslash.
 
-    Why: a string that went through YAML or Python once too often has one backslash of two left, and what was copied
-    often has a brace too many. Models imitate what demonstrations show, and formulas that do not parse are scored 0.
+    Why: a string that is escaped once too often in YAML or Python loses one of two backslashes, and copied text
+    often has an extra brace. Models imitate few-shot examples, and formulas that do not parse score 0.
 
     Example:
         num_fewshot: 1
@@ -50,7 +50,7 @@ def broken_formula(study: Study) -> Iterator[Finding]:
           samples:
           - {question: 'Solve $\frac{x}{2}=1$.', choices: ["2"], answer: 0}
 
-    Fix: mend the formula; in YAML write it between single quotes, in Python as a raw string.
+    Fix: correct the formula; in YAML use single quotes, in Python a raw string.
 
     Real: lm-evaluation-harness #4045 (minerva_math, from 0.4.8 to 0.4.12).
     """
@@ -83,16 +83,16 @@ def _problem(text: str) -> tuple[str, int] | None:
         elif opened:
             opened.pop()
         else:
-            return "a closing brace of a formula that nothing opens", brace.start(1)
-    return ("an opening brace of a formula that nothing closes", opened[-1]) if opened else None
+            return "unmatched closing brace in a formula", brace.start(1)
+    return ("unclosed brace in a formula", opened[-1]) if opened else None
 
 
 @check("PF235", "open-bracket", severity=Severity.WARNING, family=Family.PROMPT)
 def open_bracket(study: Study) -> Iterator[Finding]:
-    r"""Report a bracket of the task's own text that is never closed.
+    r"""Report an unclosed bracket in the task's own text.
 
-    Why: `(A) {{a}} (B {{b}}` was a slip of the hand, and every prompt repeats it. Models close what is open before
-    they answer. A prompt that ends with the bracket leaves it to the answer and is left alone.
+    Why: a typo such as `(A) {{a}} (B {{b}}` is in every prompt, and models close the bracket before
+    they answer. A prompt that ends with the bracket expects the answer to close it and is not reported.
 
     Example:
         doc_to_text: "Answer with one word (of those below: {{question}}\nAnswer:"
@@ -100,7 +100,7 @@ def open_bracket(study: Study) -> Iterator[Finding]:
     Silent example:
         doc_to_text: "Answer with one word (of those below): {{question}}\nAnswer:"
 
-    Fix: close it.
+    Fix: close the bracket.
 
     Real: prompts of multilingual benchmarks whose translations lost a bracket.
     """
@@ -112,7 +112,7 @@ def open_bracket(study: Study) -> Iterator[Finding]:
         place = None if _CODE.search(constant) else _open_place(constant)
         if place is not None:
             yield Finding(
-                message="a bracket is opened and never closed",
+                message="unclosed bracket",
                 saw=constant[max(0, place - _SHOWN) : place + _SHOWN].replace(_COLUMN, "…"),
                 keys=("doc_to_text",),
                 doc=instance.index,
@@ -121,7 +121,7 @@ def open_bracket(study: Study) -> Iterator[Finding]:
 
 
 def _open_place(text: str) -> int | None:
-    """Return where a bracket is opened that nothing closes; None where all are closed, or the text ends with it."""
+    """Return where the first unclosed bracket is; None if all are closed, or if the text ends with it."""
     labels = {match.end() - 1 for match in _LABEL.finditer(text)}
     opened: list[int] = []
     for place, character in enumerate(text):
@@ -131,5 +131,5 @@ def _open_place(text: str) -> int | None:
             if opened:  # whichever kind: intervals are open at one end
                 opened.pop()
             elif place not in labels:
-                return None  # who closes what was never opened counts otherwise than we do
+                return None  # text that closes what it never opened has its own use of brackets
     return opened[0] if opened and text[opened[-1] + 1 :].strip() else None

@@ -1,4 +1,4 @@
-"""Rules about the text of prompts: what reads oddly, and what misleads."""
+"""Rules about odd or misleading text in prompts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SAYS_HOW: Final = re.compile(r"answer|respond|reply|choose|select|option|letter
 def repeated_block(study: Study) -> Iterator[Finding]:
     r"""Report two identical paragraphs in a row.
 
-    Why: the same instruction stands in the description and in the template, or a demonstration is drawn twice.
+    Why: the same instruction is in the description and in the template, or a few-shot example is drawn twice.
 
     Example:
         description: "Answer the following question about metals.\n\n"
@@ -44,7 +44,7 @@ def repeated_block(study: Study) -> Iterator[Finding]:
 
     Fix: keep one of them.
 
-    Real: instructions that a template and its include both carry.
+    Real: instructions that are both in a template and in its include.
     """
     for instance in study.instances[:1]:
         for prompt in instance.prompts[:1]:
@@ -52,7 +52,7 @@ def repeated_block(study: Study) -> Iterator[Finding]:
             for before, after in pairwise(blocks):
                 if before == after and len(before) >= 30:
                     yield Finding(
-                        message="the same paragraph stands twice in a row",
+                        message="the same paragraph appears twice in a row",
                         saw=before,
                         keys=("doc_to_text",),
                         doc=instance.index,
@@ -62,10 +62,10 @@ def repeated_block(study: Study) -> Iterator[Finding]:
 
 @check("PF225", "full-width-punctuation", severity=Severity.WARNING, family=Family.PROMPT)
 def full_width_punctuation(study: Study) -> Iterator[Finding]:
-    r"""Report full-width punctuation after a Latin word in a template without any Chinese or Japanese.
+    r"""Report full-width punctuation after a Latin word in a template without Chinese or Japanese text.
 
-    Why: `Answer：` with U+FF1A looks like `Answer:` and is another token. It comes with a template copied from a
-    Chinese task.
+    Why: `Answer：` with U+FF1A looks like `Answer:` but is a different token. It is usually left over from a template
+    copied from a Chinese task.
 
     Example:
         doc_to_text: "Question: {{question}}\nAnswer："
@@ -73,7 +73,7 @@ def full_width_punctuation(study: Study) -> Iterator[Finding]:
     Silent example:
         doc_to_text: "Question: {{question}}\nAnswer:"
 
-    Fix: write the ASCII character.
+    Fix: replace it with the ASCII character.
 
     Real: lm-evaluation-harness #2111 (122 belebele languages).
     """
@@ -93,8 +93,8 @@ def full_width_punctuation(study: Study) -> Iterator[Finding]:
 def mixed_colons(study: Study) -> Iterator[Finding]:
     r"""Report one label with two kinds of colon in the same prompt.
 
-    Why: demonstrations that say `问题：` and a question that says `问题:` are two layouts, and a stop sequence fits one
-    of them only.
+    Why: few-shot examples with `问题：` and a question with `问题:` are two layouts, and a stop sequence matches only
+    one of them.
 
     Example:
         num_fewshot: 1
@@ -108,7 +108,7 @@ def mixed_colons(study: Study) -> Iterator[Finding]:
     Silent example:
         doc_to_text: "Question: {{question}}\nAnswer:"
 
-    Fix: use one of them everywhere.
+    Fix: use the same colon everywhere.
 
     Real: lm-evaluation-harness #2587 (mgsm_zh, mgsm_ja).
     """
@@ -122,7 +122,7 @@ def mixed_colons(study: Study) -> Iterator[Finding]:
             for label, colons in kinds.items():
                 if len(colons) > 1:
                     yield Finding(
-                        message="the same label stands with two kinds of colon",
+                        message="the same label appears with two kinds of colon",
                         saw=f"{label}: and {label}：",
                         keys=("doc_to_text",),
                         doc=instance.index,
@@ -133,8 +133,8 @@ def mixed_colons(study: Study) -> Iterator[Finding]:
 def open_fence(study: Study) -> Iterator[Finding]:
     r"""Report a code fence that is opened before a column and never closed.
 
-    Why: after an instruction in words, `three backticks and {{code}}` without an end leaves the model inside the code:
-    its answer is part of the question's own block. A prompt that ends right after the opening fence is left alone.
+    Why: an opening fence before `{{code}}` without a closing fence leaves the model inside the code, so its answer is
+    part of the question's block. A prompt that ends right after the opening fence is not reported.
 
     Example:
         output_type: generate_until
@@ -156,7 +156,7 @@ def open_fence(study: Study) -> Iterator[Finding]:
         last = constant.rfind("```")
         if constant.count("```") % 2 and "\0" in constant[last:] and constant[: constant.find("```")].strip():
             yield Finding(
-                message="a code fence is opened and never closed",
+                message="a code fence is opened but never closed",
                 saw=message.text[message.text.rfind("```") :][:60],
                 keys=("doc_to_text",),
                 doc=instance.index,
@@ -167,7 +167,7 @@ def open_fence(study: Study) -> Iterator[Finding]:
 def raw_key(study: Study) -> Iterator[Finding]:
     r"""Report a key with underscores in running text.
 
-    Why: `questions about abstract_algebra.` shows the name of a subset where a reader expects words; other systems that
+    Why: `questions about abstract_algebra.` shows the name of a subset instead of words. Other harnesses that
     run the same benchmark write `abstract algebra`, and scores differ.
 
     Example:
@@ -176,7 +176,7 @@ def raw_key(study: Study) -> Iterator[Finding]:
     Silent example:
         description: "The following are questions about abstract algebra.\n\n"
 
-    Fix: `{{subject | replace('_', ' ')}}`.
+    Fix: replace the underscores with spaces: `{{subject | replace('_', ' ')}}`.
 
     Real: MMLU_IDK of eval-framework 0.15.4.
     """
@@ -196,9 +196,8 @@ def raw_key(study: Study) -> Iterator[Finding]:
 
 def _raw_key(key: str, doc: int, field: str | None) -> Finding:
     return Finding(
-        message="a key with underscores stands in running text",
+        message="a key with underscores in running text",
         saw=key,
-        do="write it as words: {{name | replace('_', ' ')}}",
         keys=("description",) if field is None else ("doc_to_text",),
         doc=doc,
         field=field,
@@ -209,7 +208,7 @@ def _raw_key(key: str, doc: int, field: str | None) -> Finding:
 def reasoning_then_cue(study: Study) -> Iterator[Finding]:
     r"""Report a prompt that asks for reasoning and ends with `Answer:`.
 
-    Why: the cue asks for the answer at once; models that follow it skip the reasoning.
+    Why: the cue asks for the answer immediately, and models that follow it skip the reasoning.
 
     Example:
         output_type: generate_until
@@ -219,9 +218,9 @@ def reasoning_then_cue(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         doc_to_text: "{{question}}\nAnswer: Let's think step by step."
 
-    Fix: end with the beginning of the reasoning, or without a cue.
+    Fix: end the prompt with the start of the reasoning, or without a cue.
 
-    Real: eval-framework's chain-of-thought tasks that keep the cue of the short ones.
+    Real: eval-framework's chain-of-thought tasks that keep the cue of the tasks without reasoning.
     """
     if not study.asks_for_reasoning:
         return
@@ -229,19 +228,19 @@ def reasoning_then_cue(study: Study) -> Iterator[Finding]:
         text = instance.prompts[0].text if instance.prompts else ""
         if _CUE.search(text):
             yield Finding(
-                message="the prompt asks for reasoning and ends with a cue for the answer",
+                message="the prompt asks for reasoning but ends with an answer cue",
                 saw=text[-40:],
                 keys=("doc_to_text",),
                 doc=instance.index,
             )
 
 
-@check("PF230", "abstention-is-no-choice", severity=Severity.WARNING, family=Family.PROMPT)
+@check("PF230", "abstention-not-a-choice", severity=Severity.WARNING, family=Family.PROMPT)
 def abstention(study: Study) -> Iterator[Finding]:
-    r"""Report an answer that the prompt quotes and that is nearly, but not exactly, one of the choices.
+    r"""Report an answer quoted in the prompt that is almost, but not exactly, one of the choices.
 
-    Why: the prompt tells the model to answer "I do not know", and what is scored is "I do not know.". The model that
-    obeys is not scored as such.
+    Why: the prompt asks the model to answer "I do not know", but the scored choice is "I do not know.". A model that
+    obeys is not scored as abstaining.
 
     Example:
         doc_to_text: "Answer yes, or \"I do not know\".\n{{question}}\nAnswer:"
@@ -253,7 +252,7 @@ def abstention(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["yes", "I do not know."]
         doc_to_target: "{{answer % 2}}"
 
-    Fix: quote the choice byte for byte.
+    Fix: quote the choice exactly as it is scored.
 
     Real: the IDK tasks of eval-framework 0.15.4.
     """
@@ -265,7 +264,7 @@ def abstention(study: Study) -> Iterator[Finding]:
             near = [choice for choice in choices if _bare(choice) == _bare(quoted) and _bare(quoted)]
             if near and quoted not in choices:
                 yield Finding(
-                    message="the prompt quotes an answer that differs a little from the choice",
+                    message="the prompt quotes an answer that differs slightly from the choice",
                     saw=f"{quoted!r} is quoted, {near[0]!r} is scored",
                     keys=("doc_to_text",),
                     doc=instance.index,
@@ -275,7 +274,7 @@ def abstention(study: Study) -> Iterator[Finding]:
 
 @check("PF231", "label-without-colon", severity=Severity.WARNING, family=Family.PROMPT)
 def label_without_colon(study: Study) -> Iterator[Finding]:
-    r"""Report a label without a colon beside one that has it, where both are the names of their columns.
+    r"""Report a label without a colon beside a label with one, if both are named like their columns.
 
     Why: `question: … passage …` was meant to read `question: … passage: …`.
 
@@ -304,7 +303,7 @@ def label_without_colon(study: Study) -> Iterator[Finding]:
         for text, name in labels:
             if with_colon and re.search(rf"(?:^|[\n ]){re.escape(name)} \Z", text):
                 yield Finding(
-                    message="a label lacks the colon that another label has",
+                    message="a label has no colon, but another label has one",
                     saw=f"{text[-20:]}…",
                     keys=("doc_to_text",),
                     field=name,
@@ -316,8 +315,8 @@ def label_without_colon(study: Study) -> Iterator[Finding]:
 def no_cue(study: Study) -> Iterator[Finding]:
     r"""Report a prompt that lists options and ends with the last of them, without a cue for the answer.
 
-    Why: a base model goes on with the next option, not with an answer. An instruction before the options that says how
-    to answer counts as a cue.
+    Why: a base model continues with the next option, not with an answer. An instruction before the options that says
+    how to answer counts as a cue.
 
     Example:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}"
@@ -327,7 +326,7 @@ def no_cue(study: Study) -> Iterator[Finding]:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
         doc_to_choice: ["A", "B", "C"]
 
-    Fix: end the prompt with `Answer:` or the like.
+    Fix: end the prompt with a cue such as `Answer:`.
 
     Real: HELM #3790 (InfiniteBench).
     """
@@ -343,7 +342,7 @@ def no_cue(study: Study) -> Iterator[Finding]:
         in_order = len(letters) == 2 and ord(letters[1] or "\0") == ord(letters[0] or "\0") + 1
         if len(lines) >= 3 and all(options[-2:]) and in_order and not _SAYS_HOW.search(join(constant_spans(instance))):
             yield Finding(
-                message="the prompt ends with the last option, without a cue for the answer",
+                message="the prompt ends with the last option, without an answer cue",
                 saw=message.text[-40:],
                 keys=("doc_to_text",),
                 doc=instance.index,

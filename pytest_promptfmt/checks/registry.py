@@ -55,7 +55,7 @@ Scope = Literal["task", "file", "profile", "template", "scoring", "model", "igno
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One rule: a function that looks at something and yields findings, and what the docs say about it.
+    """One rule: a function that yields findings, with its name and severity.
 
     `scope` is what the function is given: the `Study` of each task@format (`task`, and `scoring` where its scoring is
     tried), a `ProfileView` for each profile that sees it, a `LoadedProfile` for each profile once in a run
@@ -97,11 +97,11 @@ def check(
         is_builtin = rule.__module__.startswith(f"{_PACKAGE}.")
         if not _CODE.fullmatch(code) or (code.startswith("PF") and not is_builtin):
             raise SettingsError(
-                f"{code!r} is no code for a rule",
-                hint="two to eight capital letters and three or four digits, such as ACME001; PF is taken",
+                f"invalid rule code {code!r}",
+                hint="use two to eight capital letters and three or four digits, such as ACME001; PF is reserved",
             )
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-            raise SettingsError(f"{name!r} is no name for a rule", hint="words in small letters, joined by hyphens")
+            raise SettingsError(f"invalid rule name {name!r}", hint="use lower-case words, joined by hyphens")
         other = _checks.get(code)
         if other is not None and _source(other.rule) != _source(rule):
             raise SettingsError(f"two rules have the code {code}: {other.name} and {name}", hint="rename one of them")
@@ -138,9 +138,7 @@ def find_check(name: str, files: Iterable[Path] = ()) -> Check:
         if name.casefold() in (each.code.casefold(), each.name):
             return each
     names = [*checks, *(each.name for each in checks.values())]
-    raise SettingsError(
-        f"there is no rule {name!r}", hint=did_you_mean(name.upper(), names) or did_you_mean(name, names)
-    )
+    raise SettingsError(f"unknown rule {name!r}", hint=did_you_mean(name.upper(), names) or did_you_mean(name, names))
 
 
 @cache
@@ -162,7 +160,7 @@ def _load_installed() -> None:
 def _load_file(file: Path) -> None:
     spec = importlib.util.spec_from_file_location(f"promptfmt_checks_{file.stem}", file)
     if spec is None or spec.loader is None or not file.is_file():
-        raise SettingsError("there is no such Python file of rules", position=Position(file))
+        raise SettingsError("no such Python file of rules", position=Position(file))
     try:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     except SettingsError:

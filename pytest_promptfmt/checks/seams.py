@@ -1,4 +1,4 @@
-"""Rules about the seam of a prompt and the answer that is scored after it, in the tokens of one tokenizer."""
+"""Rules about the boundary between a prompt and the answer scored after it, in the tokens of one tokenizer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ _TOKENS: Final = 8
 
 @check("PF301", "nothing-left-to-score", severity=Severity.ERROR, family=Family.TOKENS, scope="profile")
 def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
-    r"""Report an answer of which no token is left once the tokens of the prompt are cut off.
+    r"""Report an answer without tokens of its own after the tokens of the prompt are cut off.
 
-    Why: lm-eval encodes prompt and answer together and cuts at the length of the prompt alone. Where the last mark of
-    the prompt and the answer are one token (`:A`, `(A`), the cut leaves nothing, and the run ends with a bare
-    assertion.
+    Why: lm-eval encodes prompt and answer together and cuts at the length of the prompt alone. If the end of the prompt
+    and the answer are one token (`:A`, `(A`), the cut leaves nothing, and the run stops with an assertion error.
 
     Example:
         # file: promptfmt.yaml
@@ -40,14 +39,14 @@ def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
         doc_to_text: "{{question}}\nAnswer:"
         doc_to_choice: [(A), (B), (C)]
 
-    Fix: end the prompt before the mark that merges with the answer, and begin the answers with it.
+    Fix: move the character that merges with the answer from the end of the prompt to the start of the answers.
 
     Real: lm-evaluation-harness #1297, #3336 and PR #4055; lighteval PR #354.
     """
     for scored in _each(view):
         if not scored.ids and scored.continuation.strip():
             yield Finding(
-                message="the answer is one token with the end of the prompt: nothing is left to score",
+                message="the answer merges with the prompt, leaving no token to score",
                 saw=f"{scored.context[-_TAIL:]}|{scored.continuation}",
                 keys=_seam_keys(view),
                 doc=scored.instance.index,
@@ -55,13 +54,13 @@ def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
             return
 
 
-@check("PF302", "token-over-seam", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
-def token_over_seam(view: ProfileView) -> Iterator[Finding]:
-    r"""Report a token that reaches from the prompt into the answer, so that the model is given another text.
+@check("PF302", "token-over-boundary", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
+def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
+    r"""Report a token that crosses the boundary between prompt and answer, so that the model gets a different text.
 
-    Why: the tokens of the prompt alone and what is left of the whole are put together. With `Answer:` and a line break
-    as one token of the whole, the model is given `Answer:` and `A` and never sees the line break. As info where the
-    same text is only spelled with other tokens.
+    Why: the scored sequence is the tokens of the prompt alone plus the rest of the tokens of both. If `:` and the
+    newline after it are one token, the model gets `Answer:` and `A` and never sees the newline. Reported as info if the
+    text is the same and only its tokens differ.
 
     Example:
         # file: promptfmt.yaml
@@ -94,9 +93,9 @@ def token_over_seam(view: ProfileView) -> Iterator[Finding]:
         cut = len(scored.pair.context_ids)
         around = slice(max(0, cut - 3), cut + 3)
         yield Finding(
-            message="prompt and answer meet inside a token, which is spelled otherwise"
+            message="a token crosses the boundary between prompt and answer and is split"
             if is_same_text
-            else "prompt and answer meet inside a token: what the model is given does not spell the text",
+            else "a token crosses the boundary between prompt and answer: the text changes",
             saw=f"{shown_tokens(tokenizer, given[around])} for {shown_tokens(tokenizer, whole[around])}",
             keys=_seam_keys(view),
             doc=scored.instance.index,
@@ -105,13 +104,13 @@ def token_over_seam(view: ProfileView) -> Iterator[Finding]:
         return
 
 
-@check("PF303", "blank-before-choice", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
-def blank_before_choice(view: ProfileView) -> Iterator[Finding]:
-    r"""Report answers that are scored with a blank before them where none belongs, or with two.
+@check("PF303", "space-before-choice", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
+def space_before_choice(view: ProfileView) -> Iterator[Finding]:
+    r"""Report answers that are scored with an unwanted space before them, or with two.
 
-    Why: choices that carry a blank of their own are right after `Answer:` and wrong after the generation prompt of a
-    chat template, where every answer begins without one; beside a target delimiter they begin with two. In most
-    tokenizers ` A`, `A` and two blanks with `A` are three different tokens.
+    Why: choices with a leading space are right after `Answer:` and wrong after the generation prompt of a
+    chat template, where answers begin without one. With a target delimiter they begin with two spaces. In most
+    tokenizers `A` with no, one and two spaces before it gives three different tokens.
 
     Example:
         # file: promptfmt.yaml
@@ -126,7 +125,7 @@ def blank_before_choice(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         doc_to_choice: [A, B, C]
 
-    Fix: write choices without outer spaces, and leave the space to `target_delimiter`, which chat templates drop.
+    Fix: remove outer spaces from the choices; `target_delimiter` adds the space, and chat templates drop it.
 
     Real: lm-evaluation-harness #2346 (fixed in #2475); the paper Mind the Gap: up to 11 points.
     """
@@ -145,9 +144,9 @@ def blank_before_choice(view: ProfileView) -> Iterator[Finding]:
         if tokenizer.ids(scored.context + text) == tokenizer.ids(scored.context + wanted):
             continue
         yield Finding(
-            message="the answer begins with two blanks"
+            message="the answer begins with two spaces"
             if is_twice
-            else "the answer begins with a blank right after the generation prompt",
+            else "the answer begins with a space right after the generation prompt",
             saw=f"{scored.context[-_TAIL:]}|{text[:_TAIL]}: {shown_tokens(tokenizer, scored.ids[:_TOKENS])}",
             keys=("doc_to_choice" if view.study.config.get("doc_to_choice") is not None else "doc_to_target",),
             doc=scored.instance.index,
@@ -155,12 +154,12 @@ def blank_before_choice(view: ProfileView) -> Iterator[Finding]:
         return
 
 
-@check("PF304", "tokens-unlike-demonstrations", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
-def tokens_unlike_demonstrations(view: ProfileView) -> Iterator[Finding]:
-    r"""Report a choice that begins with another token than the same answer in a demonstration.
+@check("PF304", "tokens-unlike-shots", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
+def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
+    r"""Report a choice that begins with another token than the same answer in a few-shot example.
 
-    Why: demonstrations raise the probability of the tokens they show. Where they show ` A` and the candidate is `A`,
-    what was demonstrated is not what is scored. As info where demonstrations are text inside a turn of the user.
+    Why: few-shot examples raise the probability of the tokens they show. If they show ` A` and the candidate is `A`,
+    the scored token is not the one they show. Reported as info if the examples are text inside a turn of the user.
 
     Example:
         # file: promptfmt.yaml
@@ -182,8 +181,8 @@ def tokens_unlike_demonstrations(view: ProfileView) -> Iterator[Finding]:
         doc_to_choice: [A, B, C]
         doc_to_target: answer
 
-    Fix: give demonstrations and candidates the same `target_delimiter`. Where a chat template writes the blank before
-    demonstrated answers, show demonstrations as text in one turn with `fewshot_as_turns: false`.
+    Fix: use the same `target_delimiter` for few-shot examples and candidates. If a chat template writes the space
+    before the answers of the examples, put the examples into one turn with `fewshot_as_turns: false`.
 
     Real: lm-evaluation-harness #2346; lighteval #45 and #159.
     """
@@ -203,11 +202,11 @@ def tokens_unlike_demonstrations(view: ProfileView) -> Iterator[Finding]:
             shown_and_scored = [shown_tokens(tokenizer, [token]) for token in (demonstrated, candidate)]
             is_one_turn = view.profile.is_chat and not view.profile.fewshot_as_turns
             yield Finding(
-                message="a choice begins with another token than the same answer in a demonstration",
+                message="a choice begins with another token than in a few-shot example",
                 saw="{} is shown, {} is scored".format(*shown_and_scored),
-                do="show demonstrations as text in one turn (fewshot_as_turns: false): the template lays out answers"
+                do="put few-shot examples into one turn (fewshot_as_turns: false): the template writes the space"
                 if view.profile.is_chat and not is_one_turn
-                else "give demonstrations and candidates the same target_delimiter",
+                else "use the same target_delimiter for few-shot examples and candidates",
                 keys=_seam_keys(view),
                 doc=scored.instance.index,
                 severity=Severity.INFO if is_one_turn else None,
@@ -217,11 +216,11 @@ def tokens_unlike_demonstrations(view: ProfileView) -> Iterator[Finding]:
 
 @check("PF305", "apart-unlike-together", severity=Severity.ERROR, family=Family.TOKENS, scope="profile")
 def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
-    r"""Report an answer that has other tokens by itself than after the prompt, where the two are encoded apart.
+    r"""Report an answer with other tokens by itself than after the prompt, if the two are encoded separately.
 
-    Why: with `split: pairwise` prompt and answer become tokens each by itself. SentencePiece puts a blank before every
-    text, so an answer that follows a line break is scored with a blank that is not there; elsewhere marks that belong
-    together are torn apart, which is reported as a warning.
+    Why: with `split: pairwise`, prompt and answer are encoded separately. SentencePiece adds a space to every
+    text, so an answer after a newline is scored with a space that is not in the text. In other cases characters of one
+    token are separated, which is reported as a warning.
 
     Example:
         # file: promptfmt.yaml
@@ -238,7 +237,7 @@ def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
         doc_to_text: "{{question}}\nAnswer:"
         doc_to_choice: [A, B, C]
 
-    Fix: encode prompt and answer together (`split: lm-eval`), or begin the answer with a blank.
+    Fix: encode prompt and answer together (`split: lm-eval`), or begin the answer with a space.
 
     Real: lm-evaluation-harness PR #531, #546 (hellaswag 76 % and 58 %); llama.cpp #7094.
     """
@@ -253,9 +252,9 @@ def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
         is_same_text = tokenizer.decode(given) == tokenizer.decode(whole)
         tokens = shown_tokens(tokenizer, scored.ids[:_TOKENS])
         yield Finding(
-            message="the answer by itself has a blank or text that it has not after the prompt"
+            message="encoding the answer separately adds text not present after the prompt"
             if not is_same_text
-            else "the answer has other tokens by itself than after the prompt",
+            else "encoding the answer separately gives other tokens than after the prompt",
             saw=f"{tokens} for {scored.context[-8:]}|{scored.continuation[:_TAIL]}",
             keys=_seam_keys(view),
             doc=scored.instance.index,
@@ -270,7 +269,7 @@ def _each(view: ProfileView) -> Iterator[ScoredContinuation]:
 
 
 def _begins_answer(view: ProfileView, scored: ScoredContinuation) -> bool:
-    """Return whether an answer begins here without a blank: after a generation prompt that none ever follows."""
+    """Return whether an answer begins here without a space: after a generation prompt that no space follows."""
     facts = view.facts
     if facts is None or facts.answer_gap[:1] == " " or scored.request.prompt is None:
         return False
@@ -283,7 +282,7 @@ def _seam_keys(view: ProfileView) -> tuple[str, ...]:
 
 
 def _whole(tokenizer: Tokenizer, scored: ScoredContinuation) -> tuple[int, ...]:
-    """Return the ids of prompt and answer together, with special tokens as the prompt has them."""
+    """Return the ids of prompt and answer encoded together, with the special tokens of the prompt."""
     text = scored.context + scored.continuation
     plain = tokenizer.ids(text, add_special_tokens=False)
     has_plain = scored.pair.context_ids == tokenizer.ids(scored.context.rstrip(), add_special_tokens=False)
@@ -291,7 +290,7 @@ def _whole(tokenizer: Tokenizer, scored: ScoredContinuation) -> tuple[int, ...]:
 
 
 def _demonstrated(prompt: Prompt, answer: str) -> int | None:
-    """Return the character at which a demonstration shows the answer."""
+    """Return the index of the character where a few-shot example shows the answer."""
     at = 0
     for span in prompt.spans:
         if span.origin.part == "answer" and span.origin.shot is not None and span.text.strip() == answer:

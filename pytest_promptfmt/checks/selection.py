@@ -1,4 +1,4 @@
-"""Which rules run, and which findings the user does not want: codes and prefixes, per file, and in the task itself."""
+"""Which rules run, and which findings are ignored: by codes and prefixes, per file, and in the task itself."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MOST_FILES: Final = 50_000
 class Selection:
     """The rules of a run, and what is ignored where.
 
-    `select` and `ignore` hold codes and prefixes; the longer one wins, `ignore` where both are as long. `per_file`
-    pairs a glob (of the path below `rootdir`, or of the file name) with the codes to ignore in such files.
+    `select` and `ignore` hold codes and prefixes; the longer one wins, and `ignore` if both are equally long.
+    `per_file` pairs a glob (of the path below `rootdir`, or of the file name) with the codes to ignore in such files.
     """
 
     checks: Mapping[str, Check]
@@ -37,10 +37,10 @@ class Selection:
     rootdir: Path = Path()
 
     positions: Mapping[str, Position] = field(default_factory=dict)
-    """Where `select`, `ignore` and `per_file_ignores` were written, if in a file."""
+    """The positions of `select`, `ignore` and `per_file_ignores`, if they are in a file."""
 
     def __post_init__(self) -> None:
-        """Raise SettingsError for a code that no rule has."""
+        """Raise SettingsError for an unknown code."""
         self._require_known(self.select, "--promptfmt-select", "select")
         self._require_known(self.ignore, "--promptfmt-ignore", "ignore")
         for glob, codes in self.per_file:
@@ -48,7 +48,7 @@ class Selection:
 
     @classmethod
     def of(cls, settings: Settings, checks: Mapping[str, Check]) -> Selection:
-        """Return what settings choose; raises SettingsError for a code that no rule has."""
+        """Return what settings choose; raises SettingsError for an unknown code."""
         return cls(
             checks=checks,
             select=settings.select,
@@ -65,11 +65,11 @@ class Selection:
 
     @cached_property
     def looks_at_profiles(self) -> bool:
-        """Return whether a rule runs that is about what one profile makes of a prompt."""
+        """Return whether a rule runs that looks at each profile."""
         return any(check.scope in ("profile", "template") for check in self.chosen)
 
     def is_asked_for(self, code: str) -> bool:
-        """Return whether a rule was selected by name or prefix, so that also its infos are wanted."""
+        """Return whether a rule was selected by code or prefix, so that its infos are shown, too."""
         return _longest(code, self.select) > 0
 
     def per_file_ignores(self, file: Path) -> dict[str, tuple[str, ...]]:
@@ -82,11 +82,11 @@ class Selection:
         return {glob: codes for glob, codes in self.per_file if fnmatchcase(name, glob) or fnmatchcase(file.name, glob)}
 
     def globs_of_nothing(self, matched: Container[str]) -> tuple[str, ...]:
-        """Return the globs of per-file ignores that no file fits any more; `matched` are known to fit some."""
+        """Return the globs of per-file ignores that match no file; `matched` are known to match some."""
         return tuple(glob for glob, _ in self.per_file if glob not in matched and not self._fits_a_file(glob))
 
     def _fits_a_file(self, glob: str) -> bool:
-        """Return whether a file below the rootdir fits; also where there are too many to look at."""
+        """Return whether a file below the rootdir matches, or there are too many to look at."""
         *folders, _ = glob.split("/")
         named = takewhile(lambda folder: not _WILDCARD.search(folder), folders)
         looked = 0
@@ -113,14 +113,14 @@ class Selection:
         for code in codes:
             if not self.knows(code):
                 raise SettingsError(
-                    f"{where}: no rule has the code or prefix {code!r}",
+                    f"{where}: unknown rule code or prefix {code!r}",
                     position=self.positions.get(setting),
                     hint=did_you_mean(code, self.checks),
                 )
 
 
 def parse_per_file(lines: Iterable[str], position: Position | None = None) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the pairs of lines such as `tasks/old/*.yaml: PF2, PF101`; raises SettingsError for other lines."""
+    """Return the pairs in lines such as `tasks/old/*.yaml: PF2, PF101`; raises SettingsError for other lines."""
     pairs = []
     for line in lines:
         glob, colon, codes = line.rpartition(":")

@@ -1,7 +1,7 @@
-"""Scoring tried once: the gold answer of each doc through every filter and metric, for what raises an exception.
+"""A trial of scoring: the gold answer of each doc goes once through every filter and metric, to find exceptions.
 
-Cheap enough for every task of a run: nothing is loaded from a hub, no library is imported for a corpus metric, and of
-synthetic docs only what does not depend on them is tried.
+It is cheap enough for every task of a run: nothing is loaded from a hub, no library is imported for a corpus metric,
+and with synthetic docs only what does not depend on them is tried.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pytest_promptfmt.systems.lm_eval.scoring.metrics import METRICS, takes_argu
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question, score_doc
 
 _SHORT: Final = 4
-"""Names of metrics up to this length are alike by chance (`wer` and `ter`)."""
+"""Names of metrics up to this length are similar by chance (`wer` and `ter`)."""
 
 _LIKELY: Final = (-0.5, True)
 _UNLIKELY: Final = (-9.0, False)
@@ -41,11 +41,11 @@ _MOST_REPEATS: Final = 64
 
 @check("PF109", "scoring-fails", severity=Severity.ERROR, family=Family.SCORING, scores=True)
 def scoring_fails(study: Study) -> Iterator[Finding]:
-    r"""Report a task whose own gold answers cannot be filtered and scored without an exception.
+    r"""Report a task whose gold answers cannot be filtered and scored without an exception.
 
     Why: filters, metrics and `process_results` run after the model has answered everything, often hours after the
-    start. What fails there has cost a whole evaluation. Each gold answer is therefore filtered and scored once. Of
-    synthetic docs only what does not depend on them is tried; metrics of Hugging Face evaluate are not loaded.
+    start, so an exception there costs a whole evaluation. Therefore each gold answer is filtered and scored once. With
+    synthetic docs only what does not depend on them is tried. Metrics of Hugging Face evaluate are not loaded.
 
     Example:
         output_type: generate_until
@@ -57,9 +57,9 @@ def scoring_fails(study: Study) -> Iterator[Finding]:
         metric_list: [{metric: exact_match, ignore_case: true}]
         filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
 
-    Fix: as the exception says; a package that is missing here is only an info.
+    Fix: fix the filter, metric or function.
 
-    Real: lm-evaluation-harness #3353 (aime: process_results), and metrics with a key that their function does not take.
+    Real: lm-evaluation-harness #3353 (aime: process_results), and metrics with an argument that their function lacks.
     """
     failure = scoring_failure(study)
     if failure is not None and not any(missing_function(study)):  # PF104 reports a function that is not there
@@ -67,13 +67,13 @@ def scoring_fails(study: Study) -> Iterator[Finding]:
 
 
 def scoring_failure(study: Study) -> Finding | None:
-    """Return what fails first when the gold answers are scored; None when nothing does, or it was not tried."""
+    """Return the first failure of scoring the gold answers; None without one, or if it was not tried."""
     return study.once("scoring failure", lambda: _failure(study))
 
 
 def _failure(study: Study) -> Finding | None:
     if study.failure is not None or study.given.assembly is not None:
-        return None  # it cannot be rendered, or another system scores it
+        return None  # not renderable, or scored by another system
     try:
         scoring = study.scoring_of_prompts
     except UnavailableError:
@@ -93,9 +93,8 @@ def _finding(
 ) -> Finding:
     message = f"scoring fails when {what}"
     return Finding(
-        message="scoring was not tried: its Python module does not import here" if lacks_resource else message,
+        message="scoring was not tested: its Python module does not import" if lacks_resource else message,
         saw=error,
-        do="fix the filter, metric or function",
         keys=keys,
         doc=doc,
         severity=Severity.INFO if lacks_resource else None,
@@ -133,7 +132,7 @@ def _failures(scoring: Scoring) -> Iterator[Finding]:
 
 
 def _has_own_metrics(task: Task) -> bool:
-    """Return whether every metric is at hand without Hugging Face evaluate."""
+    """Return whether every metric is available without Hugging Face evaluate."""
     return task.process_results is not None or all(
         callable(entry["metric"]) or (entry["metric"] in METRICS and entry.get("hf_evaluate") is not True)
         for entry in task.metric_list or ()
@@ -147,7 +146,7 @@ def _unknown_metrics(task: Task) -> Iterator[Finding]:
             continue
         hint = did_you_mean(name, METRICS) if len(name) > _SHORT else None
         if hint is not None:
-            error = f"lm-eval has no metric {name!r}, and takes it for one of Hugging Face evaluate"
+            error = f"lm-eval has no metric {name!r} and looks for it in Hugging Face evaluate"
             yield replace(_finding("the metrics are looked up", error, ("metric_list", index)), do=hint)
 
 
@@ -164,11 +163,10 @@ def _unbuildable(scoring: Scoring, has_metrics: bool) -> Iterator[Finding]:
     for metric in scoring.metrics if has_metrics else ():
         # lm-eval 0.4.13 gives a metric the arguments that its entry has, and only generation calls it.
         if task.output_type == "generate_until" and task.process_results is None and not takes_arguments(metric):
-            told = f"TypeError: {metric.name} does not take {', '.join(map(str, metric.arguments))}"
-            yield _finding("the metric is called", told, ("metric_list",))
+            raised = f"TypeError: {metric.name} does not take {', '.join(map(str, metric.arguments))}"
+            yield _finding("the metric is called", raised, ("metric_list",))
         if metric.aggregation is None:
-            told = f"the aggregation that is written for {metric.name} does not exist"
-            yield _finding("the metric is averaged", told, ("metric_list",))
+            yield _finding("the metric is averaged", f"unknown aggregation of {metric.name}", ("metric_list",))
 
 
 def _of_doc(scoring: Scoring, instance: Instance, question: Question) -> Iterator[Finding]:
@@ -186,8 +184,8 @@ def _of_doc(scoring: Scoring, instance: Instance, question: Question) -> Iterato
         except LimitExceededError:
             raise
         except Exception as error:
-            told = f"{_in_words(error)} for {answer!r} in the filters {pipeline.name!r}"
-            yield _finding("the gold answer is filtered", told, ("filter_list", index), doc=instance.index)
+            saw = f"{_in_words(error)} for {answer!r} in the filters {pipeline.name!r}"
+            yield _finding("the gold answer is filtered", saw, ("filter_list", index), doc=instance.index)
             return
         yield from _scored(scoring, instance, doc, question, [extracted])
 
@@ -215,9 +213,9 @@ def _scored(
 
 
 def scoring_fix(scoring: Scoring, question: Question) -> str | None:
-    """Return what ends an exception of scoring, where that is known."""
+    """Return the fix for an exception of scoring, if it is known."""
     takes_one = any(metric.name == "acc_mutual_info" for metric in scoring.metrics) and question.has_several_targets
-    return "give one gold answer: acc_mutual_info takes no more" if takes_one else None
+    return "use one gold answer: acc_mutual_info does not support several" if takes_one else None
 
 
 def _likelihoods(task: Task, instance: Instance) -> Sequence[Any]:

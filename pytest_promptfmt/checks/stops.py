@@ -1,4 +1,4 @@
-"""Rules about stop sequences that can only be judged beside the prompt: one is in its end, or none ends an answer."""
+"""Rules about stop sequences that need the prompt: one is at its end, or none ends an answer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SHOWN: Final = 40
 
 @check("PF612", "stop-in-prefix", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
 def stop_in_prefix(study: Study) -> Iterator[Finding]:
-    """Report a stop sequence that is part of `gen_prefix`, with which the prompt ends.
+    """Report a stop sequence that is part of `gen_prefix`, the end of the prompt.
 
-    Why: back ends that look for stop sequences in the whole text end before the first token of the answer.
+    Why: back ends that look for stop sequences in the whole text stop before the first token of the answer.
 
     Example:
         output_type: generate_until
@@ -33,9 +33,9 @@ def stop_in_prefix(study: Study) -> Iterator[Finding]:
         gen_prefix: "Answer:"
         generation_kwargs: {until: ["Question:"]}
 
-    Fix: choose stop sequences that begin the next question.
+    Fix: use the start of the next question as stop sequence.
 
-    Real: the prefix `Answer:` beside the stop `Answer:` in tasks that repeat it after each example.
+    Real: the prefix `Answer:` with the stop `Answer:` in tasks that repeat it after each example.
     """
     scoring = study.scoring
     prefix = scoring.task.gen_prefix
@@ -45,7 +45,7 @@ def stop_in_prefix(study: Study) -> Iterator[Finding]:
     for number, stop in enumerate(scoring.stops):
         if isinstance(stop, str) and stop and stop in end:
             yield Finding(
-                message="a stop sequence is part of the end of the prompt",
+                message="a stop sequence is at the end of the prompt",
                 saw=f"{stop!r} in {end!r}",
                 keys=(*_UNTIL, number),
             )
@@ -53,10 +53,10 @@ def stop_in_prefix(study: Study) -> Iterator[Finding]:
 
 @check("PF613", "no-stop-before-next-question", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
 def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
-    r"""Report stop sequences of which none is in what follows an answer, where few-shot examples show it.
+    r"""Report stop sequences that do not match the text after an answer in the few-shot examples.
 
-    Why: a base model continues with the next question. Nothing ends it, and the filters read an answer to a question
-    that nobody asked. A stop that is a label, such as `Q:`, is judged by PF910, a literal `\n` by PF902.
+    Why: a base model continues with the next question. If nothing stops it, the filters may read the answer to that
+    question. PF910 reports a stop that is a label, such as `Q:`, and PF902 a literal `\n`.
 
     Example:
         output_type: generate_until
@@ -82,7 +82,7 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
               - {question: Which metal melts?, choices: [tin, ice], answer: 0}
               - {question: Which metal is yellow?, choices: [tin, gold], answer: 1}
 
-    Fix: take the label that begins a question, byte for byte, or a line break.
+    Fix: use the exact label at the start of a question, or a newline.
 
     Real: lm-evaluation-harness #2945 (mmlu_pro).
     """
@@ -106,21 +106,21 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
     if any(stop in following for stop in texts):
         return
     plain = unicodedata.normalize("NFKC", following)
-    alike = [stop for stop in texts if unicodedata.normalize("NFKC", stop) in plain]
+    similar = [stop for stop in texts if unicodedata.normalize("NFKC", stop) in plain]
     is_sure = study.shots > 0 and study.docs is not None and study.docs.fewshot_kind == "given"
-    if alike or is_sure:
+    if similar or is_sure:
         yield Finding(
-            message="no stop sequence is in what follows an answer",
+            message="no stop sequence matches the text after an answer",
             saw=f"{', '.join(map(repr, texts))}, but an answer is followed by {_begin_of([*after, *question])!r}",
-            do=f"{alike[0]!r} differs from the prompt only in the width of a character"
-            if alike
-            else "take the label that begins a question, byte for byte, or a line break",
+            do=f"use the character of the prompt: {similar[0]!r} differs only in the width of a character"
+            if similar
+            else "",
             keys=_UNTIL,
             doc=shown[0].index,
         )
 
 
 def _begin_of(spans: Sequence[Span]) -> str:
-    """Return the beginning of a question that is the same in all tasks of a kind: what comes before the data."""
+    """Return the constant start of a question: the text before the data."""
     own = "".join(span.text for span in takewhile(lambda span: span.origin.field is None, spans))[:_SHOWN]
     return own if own == "".join(span.text for span in spans) else f"{own}…"

@@ -1,4 +1,4 @@
-"""Rules about templates: what was meant to be filled in and is not, and what quoting did to the text."""
+"""Rules about templates: variables that are not filled in, and mistakes of quoting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RAW_STRING: Final = re.compile(r"""\A[rR]?[bB]?(["']).+\1\Z""", re.S)
 _LATEX: Final = "nabla|natural|ncong|ne|near|neg|neq|new|nexists|ng|ni|nl|nmid|no|np|nr|ns|nt|nu|nv|nV|nw|nonumber|norm"
 _LITERAL: Final = re.compile(rf"(?<!\\)\\n(?!(?:{_LATEX})[a-zA-Z]*\b)")
 _QUOTED_BREAK: Final = re.compile(r"""(['"`])(?:\\n)+\1""")
-"""A text that speaks of the two characters, as in: separate them with '\\n'."""
+"""A text about the two characters, as in: separate them with '\\n'."""
 
 _PLAIN_KEYS: Final = ("target_delimiter", "fewshot_delimiter")
 
@@ -30,7 +30,7 @@ _PLAIN_KEYS: Final = ("target_delimiter", "fewshot_delimiter")
 def markup_not_rendered(study: Study) -> Iterator[Finding]:
     r"""Report Jinja in a place that lm-eval does not render.
 
-    Why: lists and delimiters are taken as they are. A list `["{{answerA}}", "{{answerB}}"]` scores the placeholders
+    Why: lists and delimiters are used as they are. A list `["{{answerA}}", "{{answerB}}"]` scores the placeholders
     themselves, the same for every doc.
 
     Example:
@@ -43,7 +43,7 @@ def markup_not_rendered(study: Study) -> Iterator[Finding]:
         doc_to_target: "{{answer}}"
         metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
 
-    Fix: write one template that gives the list: `"{{[answerA, answerB]}}"`.
+    Fix: write one template that returns the list: `"{{[answerA, answerB]}}"`.
 
     Real: lm-evaluation-harness #1909 (social_iqa).
     """
@@ -67,9 +67,9 @@ def markup_not_rendered(study: Study) -> Iterator[Finding]:
         )
         if isinstance(text, str) and _MARKUP.search(text):
             yield Finding(
-                message=f"a template in {key}, where nothing is rendered: it stays as it is written",
+                message=f"{key} contains a template, but is not rendered",
                 saw=text,
-                do='write one template that gives the list: "{{[a, b]}}"'
+                do='write one template that returns the list: "{{[a, b]}}"'
                 if key != "until"
                 else "write the text itself",
                 keys=keys,
@@ -79,9 +79,9 @@ def markup_not_rendered(study: Study) -> Iterator[Finding]:
 
 @check("PF122", "python-braces", severity=Severity.ERROR, family=Family.TEMPLATES)
 def python_braces(study: Study) -> Iterator[Finding]:
-    r"""Report `{name}` in a template that has no Jinja at all.
+    r"""Report `{name}` in a template without Jinja.
 
-    Why: single braces are Python's; Jinja prints them as they are. Every prompt is then the same and holds no data.
+    Why: single braces are Python's, and Jinja prints them as they are. Every prompt is then the same, without data.
 
     Example:
         doc_to_text: "Question: {question}\nAnswer:"
@@ -89,7 +89,7 @@ def python_braces(study: Study) -> Iterator[Finding]:
     Silent example:
         doc_to_text: "Question: {{question}}\nAnswer in the form {letter}:"
 
-    Fix: write `{{name}}`.
+    Fix: use double braces: `{{name}}`.
 
     Real: lm-evaluation-harness #3944 (35 AfriXNLI tasks), #1587.
     """
@@ -102,9 +102,9 @@ def python_braces(study: Study) -> Iterator[Finding]:
         bare = names if not template.text.has_markup and template.keys[-1] == "doc_to_text" else []
         for name in (bare or missing)[:1]:
             yield Finding(
-                message="a name in single braces, which Jinja prints as they are",
+                message="a name in single braces is not a Jinja variable",
                 saw=f"{{{name}}}",
-                do="write two braces: {{" + name + "}}",
+                do="use double braces: {{" + name + "}}",
                 keys=template.keys,
                 severity=None if bare else Severity.WARNING,
             )
@@ -112,9 +112,9 @@ def python_braces(study: Study) -> Iterator[Finding]:
 
 @check("PF123", "quoted-name", severity=Severity.ERROR, family=Family.TEMPLATES)
 def quoted_name(study: Study) -> Iterator[Finding]:
-    r"""Report `{{'name'}}`, which prints the word `name` and no column.
+    r"""Report `{{'name'}}`, which prints the word `name` and not the column.
 
-    Why: in quotes a name is text. The prompt shows the name of the column instead of its value, in every doc.
+    Why: a name in quotes is text. The prompt shows the name of the column instead of its value, in every doc.
 
     Example:
         doc_to_text: "Question: {{'question'}}\nAnswer:"
@@ -132,7 +132,7 @@ def quoted_name(study: Study) -> Iterator[Finding]:
             is_column = text in columns
             if is_column or (_COLUMN_LIKE.fullmatch(text) and not template.text.names):
                 yield Finding(
-                    message="a quoted name in braces, which prints the name itself",
+                    message="a quoted name in braces prints the name, not the column",
                     saw="{{'" + text + "'}}",
                     do="remove the quotes: {{" + text + "}}",
                     keys=template.keys,
@@ -142,10 +142,10 @@ def quoted_name(study: Study) -> Iterator[Finding]:
 
 @check("PF124", "constant-field", severity=Severity.ERROR, family=Family.TEMPLATES)
 def constant_field(study: Study) -> Iterator[Finding]:
-    r"""Report a field mapping that looks like a column and is none of the docs' columns.
+    r"""Report a field mapping that looks like a column but is not one of the docs' columns.
 
-    Why: lm-eval takes any text that is not exactly a column for a template. `doc_to_target: label` without a column
-    `label` makes the word "label" the answer to every question; nothing is ever scored as right.
+    Why: lm-eval treats any text that is not exactly a column as a template. `doc_to_target: label` without a column
+    `label` makes the word "label" the answer to every question, so nothing is ever scored as correct.
 
     Example:
         doc_to_target: label
@@ -153,7 +153,7 @@ def constant_field(study: Study) -> Iterator[Finding]:
     Silent example:
         doc_to_target: answer
 
-    Fix: write the name of a column.
+    Fix: use the name of a column.
 
     Real: lm-evaluation-harness #3567 (80 masakhanews tasks), #2434 (catcola).
     """
@@ -165,22 +165,22 @@ def constant_field(study: Study) -> Iterator[Finding]:
             continue
         choices = study.written.doc_to_choice
         if isinstance(choices, list) and source in choices:
-            continue  # the same answer for every doc, and meant so
+            continue  # the same answer for every doc, on purpose
         if _COLUMN_LIKE.fullmatch(source) and not (template.keys[-1] == "doc_to_text" and study.is_multimodal):
             yield Finding(
-                message=f"{template.keys[-1]} looks like a column that no doc has: it is the same text for every doc",
+                message=f"{template.keys[-1]} is not a column: every doc gets the same text",
                 saw=source,
-                do=f"name a column: {', '.join(study.docs.columns[:8])}",
+                do=f"use a column: {', '.join(study.docs.columns[:8])}",
                 keys=template.keys,
             )
 
 
 @check("PF125", "constant-prompt", severity=Severity.ERROR, family=Family.TEMPLATES)
 def constant_prompt(study: Study) -> Iterator[Finding]:
-    r"""Report a task that asks every doc the same.
+    r"""Report a task with the same prompt for every doc.
 
-    Why: different docs with one prompt and one set of choices are one question asked many times. The template names no
-    column, or not the way Jinja reads it.
+    Why: different docs with one prompt and one set of choices are one question asked many times. The template uses no
+    column, or not in Jinja's syntax.
 
     Example:
         doc_to_text: "Which of them is right?\nAnswer:"
@@ -192,7 +192,7 @@ def constant_prompt(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["yes", "no"]
         doc_to_target: "{{answer % 2}}"
 
-    Fix: print the columns of the question with `{{name}}`.
+    Fix: add the columns of the question with `{{name}}`.
 
     Real: lm-evaluation-harness #3944; xlsum in its 0.4.13.
     """
@@ -223,16 +223,15 @@ def _constant(text: str) -> Finding:
     return Finding(
         message="the prompt is the same for every doc",
         saw=text[-60:],
-        do="print the columns of the question with {{name}}",
         keys=("doc_to_text",),
     )
 
 
-@check("PF126", "literal-line-break", severity=Severity.ERROR, family=Family.TEMPLATES)
-def literal_line_break(study: Study) -> Iterator[Finding]:
-    r"""Report a backslash and an n where a line break was meant.
+@check("PF126", "literal-newline", severity=Severity.ERROR, family=Family.TEMPLATES)
+def literal_newline(study: Study) -> Iterator[Finding]:
+    r"""Report a literal backslash and n instead of a newline.
 
-    Why: in YAML only double quotes turn `\n` into a line break. In single quotes, without quotes and in block scalars
+    Why: in YAML only double quotes turn `\n` into a newline. In single quotes, without quotes and in block scalars
     it stays two characters, and the model sees `\n` in its prompt.
 
     Example:
@@ -241,7 +240,7 @@ def literal_line_break(study: Study) -> Iterator[Finding]:
     Silent example:
         doc_to_text: "Question: {{question}}\nAnswer:"
 
-    Fix: use double quotes, or a block scalar with real line breaks.
+    Fix: use double quotes, or a block scalar with real newlines.
 
     Real: lm-evaluation-harness #3273 (34 LongBench tasks), #3102; 189 tasks of its 0.4.13.
     """
@@ -258,25 +257,25 @@ def literal_line_break(study: Study) -> Iterator[Finding]:
         if found is not None and keys not in reported:
             reported.add(keys)
             yield Finding(
-                message="a backslash and an n instead of a line break",
+                message=r"a literal \n instead of a newline",
                 saw=text[max(0, found.start() - 20) : found.end() + 20],
                 keys=keys,
             )
 
 
 def find_literal_break(text: str) -> re.Match[str] | None:
-    r"""Return where a text has a backslash and an n, None where it has none, or only speaks of them in quotes."""
+    r"""Return where a text has a literal backslash and n; None without one, or if it is only quoted."""
     if "\\n" not in text:
         return None
-    spoken = [found.span() for found in _QUOTED_BREAK.finditer(text)]
+    quoted = [found.span() for found in _QUOTED_BREAK.finditer(text)]
     for found in _LITERAL.finditer(text):
-        if not any(first < found.start() < end for first, end in spoken):
+        if not any(first < found.start() < end for first, end in quoted):
             return found
     return None
 
 
 def _is_python_list(template: WrittenTemplate) -> bool:
-    r"""Return whether lm-eval 0.4.13 reads the template's text as a Python list, in which `\n` is a line break."""
+    r"""Return whether lm-eval 0.4.13 reads the template's text as a Python list, in which `\n` is a newline."""
     return template.keys[-1] in ("doc_to_choice", "doc_to_target") and template.source.lstrip().startswith("[")
 
 
@@ -285,7 +284,7 @@ def control_character(study: Study) -> Iterator[Finding]:
     r"""Report a control character, such as the backspace that `"\b"` is in YAML.
 
     Why: in double quotes YAML reads `\b` as backspace, `\f` as form feed, `\v` as vertical tab. A pattern with `\b` for
-    "edge of a word" then matches nothing, and a prompt with `\frac` loses a letter.
+    a word boundary then matches nothing, and a prompt with `\frac` loses a letter.
 
     Example:
         output_type: generate_until
@@ -305,7 +304,7 @@ def control_character(study: Study) -> Iterator[Finding]:
         found = _CONTROL.search(text)
         if found is not None:
             yield Finding(
-                message=f"the control character U+{ord(found[0]):04X}",
+                message=f"control character U+{ord(found[0]):04X}",
                 saw=text[max(0, found.start() - 20) : found.end() + 20],
                 keys=keys,
             )
@@ -313,9 +312,9 @@ def control_character(study: Study) -> Iterator[Finding]:
 
 @check("PF128", "python-string-in-yaml", severity=Severity.ERROR, family=Family.TEMPLATES)
 def python_string(study: Study) -> Iterator[Finding]:
-    r"""Report a pattern that carries Python's quotes, such as `r"\d+"`.
+    r"""Report a pattern with Python quotes, such as `r"\d+"`.
 
-    Why: YAML knows no `r"…"`. The letter r and the quotes become part of the pattern, which then matches nothing.
+    Why: YAML has no `r"…"`. The letter r and the quotes become part of the pattern, which then matches nothing.
 
     Example:
         output_type: generate_until
@@ -327,14 +326,14 @@ def python_string(study: Study) -> Iterator[Finding]:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: '(\d+)'}, {function: take_first}]}
 
-    Fix: remove the r and the inner quotes; in YAML single quotes keep backslashes.
+    Fix: remove the r and the inner quotes; YAML keeps backslashes in single quotes.
 
     Real: lm-evaluation-harness #2238.
     """
     for keys, text in study.strings:
         if any("regex" in str(key) for key in keys[-3:]) and text[:1] in "rR" and _RAW_STRING.match(text):
             yield Finding(
-                message="a pattern in Python's quotes, which become part of it",
+                message="the pattern includes Python quotes",
                 saw=text,
                 keys=keys,
             )
@@ -342,9 +341,9 @@ def python_string(study: Study) -> Iterator[Finding]:
 
 @check("PF129", "unknown-decontamination-column", severity=Severity.WARNING, family=Family.TEMPLATES)
 def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
-    """Report a `doc_to_decontamination_query` that names no column of the docs.
+    """Report a `doc_to_decontamination_query` that is not a column of the docs.
 
-    Why: it is looked at only when decontamination is switched on, so that the mistake shows months later.
+    Why: it is only used with decontamination, so the mistake shows late.
 
     Example:
         should_decontaminate: true
@@ -354,7 +353,7 @@ def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
         should_decontaminate: true
         doc_to_decontamination_query: question
 
-    Fix: name a column, or write a template.
+    Fix: use a column, or write a template.
 
     Real: lm-evaluation-harness #3718 (headqa).
     """
@@ -365,8 +364,8 @@ def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
     for name in sorted(names):
         if name not in study.docs.columns and _IDENTIFIER.fullmatch(name):
             yield Finding(
-                message="doc_to_decontamination_query names a column that no doc has",
+                message="doc_to_decontamination_query is not a column",
                 saw=name,
-                do=f"name a column: {', '.join(study.docs.columns[:8])}",
+                do=f"use a column: {', '.join(study.docs.columns[:8])}",
                 keys=("doc_to_decontamination_query",),
             )

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from pytest_promptfmt.formats.apply import (
     LaidOutTask,
-    Overwritten,
     apply_format,
-    as_written,
     declared_formats,
-    format_of,
     lay_out,
     overwritten,
 )
@@ -21,7 +18,6 @@ from pytest_promptfmt.formats.attempts import (
     base_format,
     is_variant,
     laid_out,
-    lay_out_as,
     remarks,
     split_name,
     split_suffix,
@@ -30,7 +26,6 @@ from pytest_promptfmt.formats.attempts import (
 )
 from pytest_promptfmt.formats.format import Format
 from pytest_promptfmt.formats.registry import find_format, known_formats, register_format
-from pytest_promptfmt.formats.template import apply_template
 from pytest_promptfmt.formats.variants import AXES, variants_of, vary
 
 __all__ = [
@@ -38,20 +33,15 @@ __all__ = [
     "Attempt",
     "Format",
     "LaidOutTask",
-    "Overwritten",
     "apply_format",
-    "apply_template",
-    "as_written",
     "attempts",
     "base_format",
     "declared_formats",
     "find_format",
-    "format_of",
     "is_variant",
     "known_formats",
     "laid_out",
     "lay_out",
-    "lay_out_as",
     "overwritten",
     "register_format",
     "remarks",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean
@@ -99,7 +98,7 @@ def format_of(task: Task, name: str) -> Format:
     base_name, variants = split_variants(name)
     if variants:
         return vary(format_of(task, base_name), variants)
-    directory = _directory(task)
+    directory = task.path.parent if task.path is not None else None
     entries = {entry.name: entry for entry in _declared(task)}
     if name in entries:
         entry = entries[name]
@@ -204,10 +203,6 @@ def _default_columns(task: Task) -> dict[str, str]:
     """Return the columns that are used for mappings the author did not write."""
     columns = {"doc_to_text": "question", "doc_to_target": "answer"}
     return {**columns, "doc_to_choice": "choices"} if has_template(task) else columns
-
-
-def _directory(task: Task) -> Path | None:
-    return task.path.parent if task.path is not None else None
 
 
 def _mappings(task: Task, format_: Format) -> Mappings:

@@ -14,12 +14,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pytest_promptfmt.core.docs import TaskDocs
-from pytest_promptfmt.core.errors import FormatError, PromptfmtError, did_you_mean
+from pytest_promptfmt.core.errors import FormatError, PromptfmtError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats.fields import labels_in, listed_choices, segments_of
 from pytest_promptfmt.formats.jinja_text import has_markup, is_name, only_expression
 from pytest_promptfmt.formats.registry import find_format
-from pytest_promptfmt.formats.template import TemplateFactory, apply_template, has_template, template_of
+from pytest_promptfmt.formats.template import (
+    TemplateFactory,
+    apply_template,
+    check_convertible,
+    has_template,
+    template_of,
+)
 from pytest_promptfmt.formats.template_configs import (
     DEFAULT_LABELS,
     ClozeTemplateConfig,
@@ -81,10 +87,7 @@ def convert_layout_to_template(task: Task, target_type: str, docs: TaskDocs) -> 
     FormatError as `convert_layout` does.
     """
     _refuse_formatted(task)
-    if target_type not in ("mcq", "cloze"):
-        raise FormatError(
-            f"a template cannot be converted to {target_type!r}", hint=did_you_mean(target_type, ("mcq", "cloze"))
-        )
+    check_convertible(target_type)
     padded = tuple({**doc, "question": f" {doc['question']}\n"} for doc in docs.evaluated if "question" in doc)
     tried = dataclasses.replace(docs, evaluated=(*docs.evaluated, *padded))
     refusals: list[PromptfmtError] = []

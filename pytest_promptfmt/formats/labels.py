@@ -84,14 +84,10 @@ def first_labels(labels: ChoiceLabels, count: int) -> tuple[str, ...]:
     known = LABEL_SETS[labels] if isinstance(labels, str) else labels
     if count > len(known):
         raise FormatError(
-            too_many_choices(count, len(known)), hint="choice_labels: numbers has no end, null needs no labels"
+            f"{count} choices, but only {len(known)} labels",
+            hint="choice_labels: numbers has no end, null needs no labels",
         )
     return known[:count]
-
-
-def too_many_choices(count: int | str, limit: int) -> str:
-    """Return the message for a doc with more choices than there are labels."""
-    return f"{count} choices, but only {limit} labels"
 
 
 def sequence_expression(labels: ChoiceLabels) -> str:

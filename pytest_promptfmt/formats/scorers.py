@@ -96,14 +96,16 @@ def _choice_match(_labels: ChoiceLabels, _arguments: Mapping[str, Any]) -> Score
     )
 
 
-_SCORERS: Mapping[str, Callable[[ChoiceLabels, Mapping[str, Any]], Scorer]] = MappingProxyType(
-    {"first_token": _first_token, "regex": _regex, "choice_match": _choice_match}
-)
+_Make = Callable[[ChoiceLabels, Mapping[str, Any]], Scorer]
+_SCORERS: Mapping[str, tuple[_Make, tuple[str, ...]]] = {
+    "first_token": (_first_token, ()),
+    "regex": (_regex, ("regex_pattern", "group_select", "fallback")),
+    "choice_match": (_choice_match, ()),
+}
+"""What makes each scorer, and the arguments that it takes."""
+
 SCORER_NAMES: tuple[str, ...] = tuple(_SCORERS)
-_ALIASES: Mapping[str, str] = MappingProxyType({"regex_extraction": "regex"})
-_ARGUMENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"first_token": (), "regex": ("regex_pattern", "group_select", "fallback"), "choice_match": ()}
-)
+_ALIASES = {"regex_extraction": "regex"}
 
 
 def checked_scorer(value: Any, position: Position | None = None) -> tuple[str, Mapping[str, Any]] | None:
@@ -132,13 +134,13 @@ def checked_scorer(value: Any, position: Position | None = None) -> tuple[str, M
             position=position,
             hint=did_you_mean(name, (*SCORER_NAMES, *_ALIASES)),
         )
+    _, known = _SCORERS[name]
     for argument in arguments:
-        if argument not in _ARGUMENTS[name]:
+        if argument not in known:
             raise FormatError(
                 f"scorer {name!r} has no argument {argument!r}",
                 position=position,
-                hint=did_you_mean(str(argument), _ARGUMENTS[name])
-                or f"it takes {', '.join(_ARGUMENTS[name]) or 'no arguments'}",
+                hint=did_you_mean(str(argument), known) or f"it takes {', '.join(known) or 'no arguments'}",
             )
     if "regex_pattern" in arguments:
         try:
@@ -157,4 +159,5 @@ def make_scorer(value: Any, labels: ChoiceLabels) -> Scorer | None:
     if checked is None:
         return None
     name, arguments = checked
-    return _SCORERS[name](labels, arguments)
+    make, _ = _SCORERS[name]
+    return make(labels, arguments)

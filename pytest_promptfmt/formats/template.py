@@ -173,10 +173,7 @@ class TemplateFactory:
 
         Raises FormatError for another target, or a template that is neither.
         """
-        if target_type not in ("mcq", "cloze"):
-            raise FormatError(
-                f"a template cannot be converted to {target_type!r}", hint=did_you_mean(target_type, ("mcq", "cloze"))
-            )
+        check_convertible(target_type)
         if template.template_type == target_type:
             return template
         if isinstance(template, MCQTemplateConfig):
@@ -185,6 +182,14 @@ class TemplateFactory:
             return template.to_mcq(**options)
         raise FormatError(
             f"{type(template).__name__} cannot be converted to {target_type!r}", hint="only mcq and cloze"
+        )
+
+
+def check_convertible(target_type: str) -> None:
+    """Raise FormatError for what no template can be converted to."""
+    if target_type not in ("mcq", "cloze"):
+        raise FormatError(
+            f"a template cannot be converted to {target_type!r}", hint=did_you_mean(target_type, ("mcq", "cloze"))
         )
 
 

@@ -46,6 +46,10 @@ def _set(**fields: Any) -> Change:
     return lambda _format: fields
 
 
+def _each(field: str, values: Mapping[str, str]) -> Mapping[str, Change]:
+    return {name: _set(**{field: value}) for name, value in values.items()}
+
+
 _DESCRIPTORS = ("question_prefix", "choices_prefix", "answer_prompt")
 _DESCRIPTOR = re.compile(r"(\s*)([^\W\d_]+(?: [^\W\d_]+){0,2})(\s*[:\-]+\s*|\s*)\Z")
 """One to three words and what separates them from what follows: `Question: `, `Answer:`."""
@@ -111,19 +115,15 @@ _SEPARATORS = {
 }
 _ENUMERATORS = {
     "capitals": "letters",
-    "lowercase": "lowercase",
-    "numbers": "numbers",
-    "roman": "roman",
-    "greek": "greek",
-    "keyboard": "keyboard",
+    **{name: name for name in ("lowercase", "numbers", "roman", "greek", "keyboard")},
 }
 _STYLES = {
-    "dot": ("", ". "),
-    "parenthesis": ("", ") "),
-    "parentheses": ("(", ") "),
-    "brackets": ("[", "] "),
-    "angles": ("<", "> "),
-    "colon": ("", ": "),
+    "dot": _set(label_prefix="", label_suffix=". "),
+    "parenthesis": _set(label_prefix="", label_suffix=") "),
+    "parentheses": _set(label_prefix="(", label_suffix=") "),
+    "brackets": _set(label_prefix="[", label_suffix="] "),
+    "angles": _set(label_prefix="<", label_suffix="> "),
+    "colon": _set(label_prefix="", label_suffix=": "),
 }
 _CASINGS: Mapping[str, Callable[[str], str]] = {"upper": str.upper, "lower": str.lower, "title": str.title}
 _GAPS = {"space": " ", "none": "", "newline": "\n"}
@@ -132,25 +132,13 @@ AXES: Mapping[str, Axis] = MappingProxyType(
     {
         axis.name: axis
         for axis in (
-            Axis(
-                "enumerator",
-                "how choices are labelled",
-                {name: _set(choice_labels=labels) for name, labels in _ENUMERATORS.items()},
-            ),
-            Axis(
-                "label_style",
-                "what is around a label",
-                {name: _set(label_prefix=before, label_suffix=after) for name, (before, after) in _STYLES.items()},
-            ),
-            Axis(
-                "choice_separator",
-                "what is between choices",
-                {name: _set(choice_delimiter=text) for name, text in _SPACES.items()},
-            ),
+            Axis("enumerator", "how choices are labelled", _each("choice_labels", _ENUMERATORS)),
+            Axis("label_style", "what is around a label", _STYLES),
+            Axis("choice_separator", "what is between choices", _each("choice_delimiter", _SPACES)),
             Axis(
                 "section_separator",
                 "what is between question, choices and answer cue",
-                {name: _set(section_separator=text) for name, text in _SECTIONS.items()},
+                _each("section_separator", _SECTIONS),
             ),
             Axis(
                 "descriptor_separator",
@@ -162,15 +150,11 @@ AXES: Mapping[str, Axis] = MappingProxyType(
                 "upper and lower case of the words before question, choices and answer",
                 {name: _with_casing(case) for name, case in _CASINGS.items()},
             ),
-            Axis(
-                "answer_gap",
-                "what is between answer cue and answer",
-                {name: _set(target_delimiter=text) for name, text in _GAPS.items()},
-            ),
+            Axis("answer_gap", "what is between answer cue and answer", _each("target_delimiter", _GAPS)),
             Axis(
                 "choice_order",
                 "the order of the choices; the gold answer follows",
-                {name: _set(choice_order=name) for name in ORDERS},
+                _each("choice_order", {name: name for name in ORDERS}),
             ),
         )
     }

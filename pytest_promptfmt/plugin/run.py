@@ -16,7 +16,7 @@ from pytest_promptfmt.plugin.outputs import read_outputs
 from pytest_promptfmt.results.baseline import BaselineRun
 from pytest_promptfmt.results.run_result import Tally
 from pytest_promptfmt.settings import Settings, SettingsTree
-from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.lock import Lock
 from pytest_promptfmt.study import Studies
@@ -47,7 +47,7 @@ class Run:
         """Raise SettingsError for options that make no sense; `snapshot_names` are those that no profile has."""
         self.config = config
         self.outputs = outputs = read_outputs(config)
-        self.expected = snapshots.ExpectedSnapshots()
+        self.expected = ExpectedSnapshots()
         names = (*BUILTIN_PROFILES, *snapshot_names)
         self.folders = Folders(tree, lambda defined: self.expected.set_profiles((*names, *defined)))
         self.studies = Studies(self.folders.settings_of)

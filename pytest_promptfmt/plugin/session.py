@@ -24,6 +24,7 @@ from pytest_promptfmt.results.terminal import header_lines
 from pytest_promptfmt.settings import SettingsTree
 from pytest_promptfmt.settings.file import FILE_NAMES
 from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.snapshots.paths import DIRECTORY
 from pytest_promptfmt.systems import recognized, systems_for
 from pytest_promptfmt.systems.lm_eval import SYSTEM as LM_EVAL
 
@@ -66,7 +67,7 @@ class PromptfmtPlugin:
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Keep pytest out of our snapshot folders, and remember that this run came by."""
-        if collection_path.name == snapshots.DIRECTORY:
+        if collection_path.name == DIRECTORY:
             self._run.expected.visit(collection_path)
             return True
         return None

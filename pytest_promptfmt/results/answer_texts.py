@@ -22,16 +22,10 @@ SHOWN_BAD = 10
 """Records that cannot be used and are listed."""
 
 
-def extraction_text(
+def extraction_lines(
     task: str, failing: Sequence[Row], problems: Sequence[str], verdict: Verdict, *, command: str
-) -> str:
-    """Return the text of a failing extraction item."""
-    return "\n".join(_extraction_lines(task, failing, problems, verdict, command))
-
-
-def _extraction_lines(
-    task: str, failing: Sequence[Row], problems: Sequence[str], verdict: Verdict, command: str
 ) -> Iterator[str]:
+    """Yield what a failing extraction item says."""
     if failing:
         are_misread = "phrasing is not read as it" if len(failing) == 1 else "phrasings are not read as they"
         yield f"{task} [extraction]: {len(failing)} {are_misread} should be"
@@ -45,12 +39,8 @@ def _extraction_lines(
     yield f"accept: {command}"
 
 
-def scores_text(task: str, errors: Sequence[object], verdict: Verdict, *, command: str) -> str:
-    """Return the text of a failing item about recorded completions; `errors` are states that cannot be scored."""
-    return "\n".join(_scores_lines(task, errors, verdict, command))
-
-
-def _scores_lines(task: str, errors: Sequence[object], verdict: Verdict, command: str) -> Iterator[str]:
+def scores_lines(task: str, errors: Sequence[object], verdict: Verdict, *, command: str) -> Iterator[str]:
+    """Yield what a failing item about recorded completions says; `errors` are states that cannot be scored."""
     yield from some_errors(errors)
     if verdict.passed:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -61,10 +61,7 @@ class Cluster:
             "tasks": len(self.tasks),
             "docs": self.docs,
             "tokens": dict(self.tokens),
-            "members": [
-                {"task": member.task, "profile": member.profile, "file": below(member.file, rootdir)}
-                for member in self.members
-            ],
+            "members": [{**asdict(member), "file": below(member.file, rootdir)} for member in self.members],
         }
 
     @classmethod
@@ -76,10 +73,7 @@ class Cluster:
             title=data["title"],
             detail=data["detail"],
             docs=data["docs"],
-            members=tuple(
-                Member(task=member["task"], profile=member["profile"], file=member["file"])
-                for member in data["members"]
-            ),
+            members=tuple(Member(**member) for member in data["members"]),
             tokens=data.get("tokens", {}),
         )
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.errors import Position, SettingsError
 
 _QUOTED: Final = b'"\\'
+_WORDS: Final = ("category", "task", "profile", "key", "title")
 _NO_END: Final = b"\n\\ No newline at end of file\n"
 
 
@@ -86,17 +87,12 @@ def write_pending(edits: Iterable[Edit], top: Path) -> str:
     lines = []
     for edit in edits:
         path = edit.path.relative_to(top) if edit.path.is_relative_to(top) else edit.path
-        entry = {
-            "path": path.as_posix(),
-            "category": edit.category,
-            "task": edit.task,
-            "profile": edit.profile,
-            "key": edit.key,
-            "title": edit.title,
-            "old": None if edit.old is None else edit.old.decode("latin-1"),
-            "new": None if edit.new is None else edit.new.decode("latin-1"),
+        contents = {
+            name: None if content is None else content.decode("latin-1")
+            for name, content in (("old", edit.old), ("new", edit.new))
         }
-        lines.append(json.dumps(entry))
+        words = {name: getattr(edit, name) for name in _WORDS}
+        lines.append(json.dumps({"path": path.as_posix(), **words, **contents}))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -118,7 +114,7 @@ def read_pending(text: str, path: Path, top: Path) -> list[Edit]:
 
 def _edit(entry: Mapping[str, Any], top: Path) -> Edit:
     old, new = entry["old"], entry["new"]
-    words = {name: str(entry[name]) for name in ("category", "task", "profile", "key", "title")}
+    words = {name: str(entry[name]) for name in _WORDS}
     return Edit(
         path=top / entry["path"],
         old=None if old is None else old.encode("latin-1"),

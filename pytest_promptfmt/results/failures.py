@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import display_path
@@ -62,16 +63,6 @@ def outcome_of(
     return replace(item, category="changed", key=key, title=title, docs=docs)
 
 
-def explanation(
-    verdict: Verdict, outcome: Outcome, *, docs: int, change: TextChange | None = None, note: Note | None = None
-) -> str:
-    """Return what a failing item has to say: what differs as a diff, and where it comes from.
-
-    `docs` is how many there are, `change` what changed in their text.
-    """
-    return "\n".join(_explanation(verdict, outcome, docs, change, note))
-
-
 def compared_lines(who: str, changed: str, verdict: Verdict) -> Iterator[str]:
     """Yield how a snapshot compares: it cannot be trusted, there is none yet, or a diff below what `changed`."""
     if verdict.error is not None:
@@ -100,19 +91,18 @@ def accept_command(path: str, names: str, options: Sequence[str], task: str) -> 
     """
     chosen = [f"{path}::{names}"]
     if _NOT_IN_PATHS.search(path):
-        folder = next((part for part in _folders_above(path) if not _NOT_IN_PATHS.search(part)), ".")
-        chosen = [folder, "--promptfmt-task", glob.escape(task), "-k", names.rpartition("::")[2]]
+        folder = next(above for above in PurePosixPath(path).parents if not _NOT_IN_PATHS.search(str(above)))
+        chosen = [str(folder), "--promptfmt-task", glob.escape(task), "-k", names.rpartition("::")[2]]
     return shlex.join(["pytest", "--promptfmt", *options, *chosen, "--snapshot-update"])
 
 
-def _folders_above(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
-
-
-def _explanation(
-    verdict: Verdict, outcome: Outcome, docs: int, change: TextChange | None, note: Note | None
+def explanation(
+    verdict: Verdict, outcome: Outcome, *, docs: int, change: TextChange | None = None, note: Note | None = None
 ) -> Iterator[str]:
+    """Yield what a failing item has to say: what differs as a diff, and where it comes from.
+
+    `docs` is how many there are, `change` what changed in their text.
+    """
     who = f"{outcome.task} [{outcome.profile}]"
     if verdict.renamed_from is not None:
         path = display_path(verdict.path)

@@ -113,7 +113,7 @@ def html_report(result: RunResult) -> str:
     }
     chunks = [rows[at : at + CHUNK] for at in range(0, len(rows), CHUNK)]
     note = archetype_note(result.archetypes)
-    return _page(index, [_packed(_body(row) for row in chunk) for chunk in chunks], title, note)
+    return _page(index, [_packed(b"[%s]" % b",".join(map(_body, chunk))) for chunk in chunks], title, note)
 
 
 def _rows(outcomes: Iterable[Outcome]) -> Iterable[_Row]:
@@ -161,14 +161,13 @@ def _finding(finding: Reported) -> list[str]:
     return [printable(str(getattr(finding, name))) for name in names]
 
 
-def _packed(bodies: Iterable[bytes]) -> str:
-    return b64encode(compress(b"[" + b",".join(bodies) + b"]", 6, mtime=0)).decode()
+def _packed(content: bytes) -> str:
+    return b64encode(compress(content, 6, mtime=0)).decode()
 
 
 def _page(index: Mapping[str, Any], chunks: Sequence[str], title: str, note: str) -> str:
     folder = resources.files("pytest_promptfmt") / "data" / "report"
     script, style, page = ((folder / f"report.{name}").read_text("utf-8") for name in ("js", "css", "html"))
-    packed = b64encode(compress(json.dumps(index).encode(), 6, mtime=0)).decode()
     data = "".join(
         f'<script type="text/plain" id="chunk-{number}">{chunk}</script>\n' for number, chunk in enumerate(chunks)
     )
@@ -179,7 +178,7 @@ def _page(index: Mapping[str, Any], chunks: Sequence[str], title: str, note: str
         script=script,
         style_hash=_hash(style),
         script_hash=_hash(script),
-        index=packed,
+        index=_packed(json.dumps(index).encode()),
         chunks=data,
     )
 

@@ -13,7 +13,7 @@ from pytest_promptfmt.core.outcome import CATEGORIES
 from pytest_promptfmt.results.clusters import Cluster
 from pytest_promptfmt.results.findings import FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
-from pytest_promptfmt.results.wording import archetype_note, counted, printable
+from pytest_promptfmt.results.wording import archetype_note, counted, listed, printable
 
 STEP_LIMIT: Final = 1024 * 1024
 """Bytes that GitHub takes as the summary of one step; a larger one is not shown at all."""
@@ -123,10 +123,7 @@ def _cluster_block(cluster: Cluster, noun: str, *, is_open: bool) -> str:
     tokens = [f"- {code(profile)}: {code(line)}" for profile, line in cluster.tokens.items()]
     lines += [*tokens, ""] if tokens else []
     if len(cluster.tasks) > 1 or not shown:
-        lines += ["In " + ", ".join(code(task) for task in cluster.tasks[:SHOWN_TASKS])]
-        if len(cluster.tasks) > SHOWN_TASKS:
-            lines[-1] += f" and {len(cluster.tasks) - SHOWN_TASKS:,} more"
-        lines.append("")
+        lines += [f"In {listed([code(task) for task in cluster.tasks], SHOWN_TASKS)}", ""]
     return "\n".join(lines)
 
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Final, Literal
 
 from pytest_promptfmt.core.errors import display_path
-from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.results.baseline import BaselineResult
 from pytest_promptfmt.results.clusters import Cluster, clusters_of
 from pytest_promptfmt.results.edits import Edit, top_of
 from pytest_promptfmt.results.findings import FindingGroup, grouped
 from pytest_promptfmt.results.wording import accept_all
-from pytest_promptfmt.snapshots.lock import LockEntry
 
 ACCEPTABLE: Final = ("new", "changed", "renamed", "damaged", "header-only", "obsolete")
 """The categories that --snapshot-update settles."""
@@ -119,7 +118,7 @@ class Tally:
     def __init__(self, keeps: Literal["none", "remarkable", "all"] = "remarkable") -> None:
         self.outcomes: list[Outcome] = []
         self.not_run: list[str] = []
-        self.tokenizers: dict[str, LockEntry] = {}
+        self.tokenizers: dict[str, UsedTokenizer] = {}
         self.counts: Counter[str] = Counter()
         self._obsolete: list[Path] = []
         self._keeps = keeps
@@ -130,8 +129,7 @@ class Tally:
         """Count the outcome of an item; return whether it repeats a problem that an earlier item had."""
         self.counts[outcome.category] += 1
         if outcome.tokenizer is not None:
-            used = outcome.tokenizer
-            self.tokenizers[used.name] = LockEntry(loader=used.loader, content=used.content)
+            self.tokenizers[outcome.tokenizer.name] = outcome.tokenizer
         if self._keeps == "all" or (self._keeps == "remarkable" and outcome.is_remarkable):
             self.outcomes.append(outcome)
         if outcome.category in ("passed", "accepted", "skipped"):

@@ -26,13 +26,11 @@ from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
 from pytest_promptfmt.revisions.rewritten import rewritten
 from pytest_promptfmt.revisions.unaffected import (
-    TASK_SUFFIXES,
     TaskSource,
     changed_files,
-    task_source,
-    task_sources,
+    single_tasks,
+    sources_below,
     unaffected_files,
-    words_of,
 )
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, decode_name, encode_name, snapshot_folder
@@ -93,7 +91,8 @@ def compare_revisions(
             (tree / inside).mkdir(parents=True, exist_ok=True)
         _check_paths(wanted, before, after)
         sides = _Sides(before, after, inside, wanted, tasks)
-        result, unrendered = sides.compared([*_globs(tasks), *options], checks=checks)
+        globs = [word for glob in tasks for word in ("--promptfmt-task", glob)]
+        result, unrendered = sides.compared([*globs, *options], checks=checks)
         comparison = as_comparison(result, old=old, new=new or WORK_TREE, unrendered_before=unrendered)
         comparison["command"] = shlex.join(["promptfmt", "diff", old, *([] if new is None else [new])])
         files = sides.old_names(result["unrendered"])
@@ -113,12 +112,12 @@ class _Sides:
         self, before: Path, after: Path, inside: Path, paths: Sequence[PurePosixPath], tasks: Sequence[str]
     ) -> None:
         self._before, self._after, self._inside, self._paths = before, after, inside, paths
+        changed = changed_files(before, after)
+        old, new = sources_below(before, changed), sources_below(after, files_below(after))
         words = {
-            name: words_of(before / name) | words_of(after / name) if name.endswith(TASK_SUFFIXES) else frozenset[str]()
-            for name in changed_files(before, after)
+            name: frozenset[str]().union(*(side[name].texts for side in (old, new) if name in side)) for name in changed
         }
-        sources = task_sources(after)
-        earlier = {name: found for name in words if (found := task_source(before / name, before)) is not None}
+        sources, earlier = single_tasks(new), single_tasks(old)
         self._moves = dict(_moves(before, earlier, sources))
         # A glob that no plain task matches may be meant for a group; if not, the run has to report it.
         self._all_match = all(any(fnmatchcase(source.name, glob) for source in sources.values()) for glob in tasks)
@@ -234,10 +233,6 @@ def _moves(
             yield task, (files[0], new[0])
 
 
-def _globs(tasks: Sequence[str]) -> list[str]:
-    return [word for glob in tasks for word in ("--promptfmt-task", glob)]
-
-
 def _path_below(path: str, here: Path, top: Path) -> PurePosixPath:
     absolute = Path(os.path.normpath(here / path))
     if not absolute.is_relative_to(top):
@@ -248,12 +243,8 @@ def _path_below(path: str, here: Path, top: Path) -> PurePosixPath:
 def _check_paths(paths: Sequence[PurePosixPath], before: Path, after: Path) -> None:
     for path in paths:
         if not any((tree / path).exists() for tree in (before, after)):
-            names = {name for tree in (before, after) for name in _names_in((tree / path).parent)}
+            names = {entry.name for tree in (before, after) for entry in (tree / path).parent.glob("*")}
             raise SettingsError(f"neither revision has {path}", hint=did_you_mean(path.name, names))
-
-
-def _names_in(folder: Path) -> list[str]:
-    return [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
 
 
 def _remove_snapshots(tree: Path) -> None:

@@ -30,6 +30,8 @@ _RULES: Final = frozenset({*_SETTINGS, "conftest.py", "sitecustomize.py"})
 _IDLE_SUFFIXES: Final = (".md", ".rst", ".png", ".svg", ".sh", ".gitignore", ".gitattributes")
 """Files that no prompt is made of, unless a task or setting names them."""
 
+_TASK_SUFFIXES: Final = (".yaml", ".yml")
+
 _PATH: Final = re.compile(r"[^\s{}]{1,1000}")
 """What may be a path, a pattern for paths, or a name with a path in it."""
 
@@ -134,7 +136,6 @@ def _same(one: Path, other: Path) -> bool:
     return filecmp.cmp(one, other, shallow=False)
 
 
-TASK_SUFFIXES: Final = (".yaml", ".yml")
 _READS_FILES: Final = re.compile(
     r"\b(?:open|Path|read_text|read_bytes|glob|listdir|walk|load_dataset|exec|eval|__import__|read_\w+)\s*\("
     r"|\bimportlib\b|\bpkgutil\b|\b__file__\b"
@@ -143,10 +144,10 @@ _READS_FILES: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TaskSource:
-    """A YAML file that defines one task and nothing else.
+    """What a YAML file of tasks is made of; `name` is its task, "" for a group or class.
 
     `parts` are the files it is merged from, `modules` those of its functions, all below the tree, with slashes;
-    `texts` are all texts in it.
+    `texts` are all texts in it, its names among them.
     """
 
     name: str
@@ -155,19 +156,15 @@ class TaskSource:
     texts: frozenset[str]
 
 
-def task_sources(tree: Path) -> dict[str, TaskSource]:
-    """Return the files of a tree that define one task each, by their path below it.
+def sources_below(tree: Path, names: Iterable[str]) -> dict[str, TaskSource]:
+    """Return which of the files `names` of a resolved tree hold tasks, with what they are made of."""
+    found = {name: _source(tree / name, tree) for name in names if name.endswith(_TASK_SUFFIXES)}
+    return {name: source for name, source in found.items() if source is not None}
 
-    Groups, classes, files that cannot be read and those of other systems are not among them.
-    """
-    top = tree.resolve()
-    found: dict[str, TaskSource] = {}
-    for name in files_below(top):
-        if name.endswith(TASK_SUFFIXES):
-            source = task_source(top / name, top)
-            if source is not None:
-                found[name] = source
-    return found
+
+def single_tasks(sources: Mapping[str, TaskSource]) -> dict[str, TaskSource]:
+    """Return those that define one task each, and nothing else."""
+    return {name: source for name, source in sources.items() if source.name}
 
 
 def reached_modules(modules: Sequence[str], known: Mapping[str, ModuleFacts]) -> frozenset[str]:
@@ -229,31 +226,22 @@ def _imported_ends(module: ast.Module, name: str) -> Iterator[str]:
                 yield "/".join((*parts[:end], "__init__.py"))
 
 
-def task_source(path: Path, top: Path) -> TaskSource | None:
-    """Return what a file that defines one task is made of; None for any other. `top` is the resolved tree."""
+def _source(path: Path, top: Path) -> TaskSource | None:
+    """Return what a file is made of; None for one that defines nothing, cannot be read or is of another system."""
     try:
         file = read_if_task(path)
     except (PromptfmtError, OSError):
         return None
-    name = None if file is None else file.config.get("task")
-    if file is None or kind_of(file.config) != "task" or not isinstance(name, str):
+    if file is None:
         return None
+    name = file.config.get("task")
     values = [*_values(file.config, set())]
     return TaskSource(
-        name=name,
+        name=name if isinstance(name, str) and kind_of(file.config) == "task" else "",
         parts=frozenset(_below(part.path, top) for part in file.parts),
         modules=frozenset(_below(value.file, top) for value in values if isinstance(value, FunctionRef)),
         texts=frozenset(value for value in values if isinstance(value, str)),
     )
-
-
-def words_of(path: Path) -> frozenset[str]:
-    """Return every text that a file of tasks or groups holds, its names among them; nothing for any other."""
-    try:
-        file = read_if_task(path)
-    except (PromptfmtError, OSError):
-        return frozenset()
-    return frozenset() if file is None else frozenset(v for v in _values(file.config, set()) if isinstance(v, str))
 
 
 def _values(value: Any, seen: set[int]) -> Iterator[str | FunctionRef]:

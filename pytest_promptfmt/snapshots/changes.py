@@ -214,14 +214,11 @@ def _diff(old: Document, new: Document, context: int, width: int) -> Iterator[st
 
 
 def _replaced(removed: Sequence[str], added: Sequence[str], width: int) -> Iterator[str]:
-    if len(removed) != len(added):
-        yield from (f"-{clipped(line, 0, width)}" for line in removed)
-        yield from (f"+{clipped(line, 0, width)}" for line in added)
-        return
-    at = [shared_start(one, other) for one, other in zip(removed, added, strict=True)]
-    yield from (f"-{clipped(line, start, width)}" for line, start in zip(removed, at, strict=True))
-    yield from (f"+{clipped(line, start, width)}" for line, start in zip(added, at, strict=True))
-    for one, other, start in zip(removed, added, at, strict=True):
+    pairs = [*zip(removed, added, strict=True)] if len(removed) == len(added) else []
+    starts = [shared_start(one, other) for one, other in pairs] or [0] * max(len(removed), len(added))
+    yield from (f"-{clipped(line, start, width)}" for line, start in zip(removed, starts, strict=False))
+    yield from (f"+{clipped(line, start, width)}" for line, start in zip(added, starts, strict=False))
+    for (one, other), start in zip(pairs, starts, strict=False):
         if _looks_alike(one, other):
             yield f"?they look alike: {_code_points(one, start)} became {_code_points(other, start)}"
 

@@ -33,18 +33,6 @@ from pytest_promptfmt.snapshots.paths import (
 if TYPE_CHECKING:
     import pytest
 
-__all__ = [
-    "DIRECTORY",
-    "ExpectedSnapshots",
-    "Place",
-    "PromptExtension",
-    "Verdict",
-    "check",
-    "compared",
-    "obsolete_snapshots",
-    "syrupy_is_active",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:

@@ -15,6 +15,7 @@ from typing import Final
 
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SnapshotError
 from pytest_promptfmt.core.files import write_atomically
+from pytest_promptfmt.core.outcome import UsedTokenizer
 from pytest_promptfmt.core.yaml_parser import parse_file
 
 FILE_NAME: Final = "promptfmt.lock"
@@ -22,14 +23,6 @@ _HEAD: Final = (
     "# What the tokens in the snapshots were made with; written by `pytest --promptfmt --snapshot-update`. Commit it."
 )
 _TOP: Final = "tokenizers"
-
-
-@dataclass(frozen=True, slots=True)
-class LockEntry:
-    """One tokenizer: how it was loaded, with versions, and a digest of its files."""
-
-    loader: str
-    content: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +33,7 @@ class Note:
     is_change: bool = False
 
 
-def read_lock(path: Path) -> dict[str, LockEntry]:
+def read_lock(path: Path) -> dict[str, UsedTokenizer]:
     """Return the entries by the name of the tokenizer; empty when there is no file.
 
     Raises SnapshotError with the line for a file that is none of ours: edited, cut off, with conflict markers.
@@ -61,7 +54,7 @@ def read_lock(path: Path) -> dict[str, LockEntry]:
         if not isinstance(name, str) or not _is_entry(entry):
             position = parsed.locate((_TOP, name)) or Position(path, 1)
             raise SnapshotError(f"invalid entry {name!r}", position=position, hint=_RENEW)
-        entries[name] = LockEntry(entry["loader"], entry["content"])
+        entries[name] = UsedTokenizer(name=name, **entry)
     return entries
 
 
@@ -76,7 +69,7 @@ def _is_entry(entry: object) -> bool:
 _RENEW: Final = "see `git log` and `git diff` for this file, then write it again with --snapshot-update"
 
 
-def lock_text(entries: Mapping[str, LockEntry]) -> str:
+def lock_text(entries: Mapping[str, UsedTokenizer]) -> str:
     """Return the text of the file: the entries, sorted by name."""
     lines = [_HEAD, f"{_TOP}:"]
     for name in sorted(entries):
@@ -86,7 +79,7 @@ def lock_text(entries: Mapping[str, LockEntry]) -> str:
     return "\n".join([*lines, ""])
 
 
-def what_changed(before: LockEntry | None, now: LockEntry) -> str:
+def what_changed(before: UsedTokenizer | None, now: UsedTokenizer) -> str:
     """Return what differs between two states of a tokenizer, in a phrase; empty when nothing does."""
     if before is None or before == now:
         return ""
@@ -103,7 +96,7 @@ class Lock:
         self._error: SnapshotError | None = None
 
     @cached_property
-    def known(self) -> Mapping[str, LockEntry]:
+    def known(self) -> Mapping[str, UsedTokenizer]:
         """Return the entries of the file; none when it is not a valid lock file."""
         try:
             return read_lock(self._path)
@@ -111,8 +104,9 @@ class Lock:
             self._error = error
             return {}
 
-    def note(self, name: str, now: LockEntry) -> Note:
+    def note(self, now: UsedTokenizer) -> Note:
         """Return why a tokenizer's tokens may differ from those in a snapshot."""
+        name = now.name
         change = what_changed(self.known.get(name), now)
         if change:
             return Note(is_change=True, text=f"{name}: {change}")
@@ -121,26 +115,26 @@ class Lock:
         why = self._error.message if self._error is not None else f"{FILE_NAME} has no entry for it"
         return Note(text=f"{name}: {why}; now it is {now.loader}")
 
-    def out_of_date(self, seen: Mapping[str, LockEntry]) -> Iterator[str]:
+    def out_of_date(self, seen: Mapping[str, UsedTokenizer]) -> Iterator[str]:
         """Yield a line for each way in which tokenizers of a run differ from their entries."""
         for change, names in self._changes(seen).items():
             yield f"{FILE_NAME} is out of date, {', '.join(names)}: {change}; --snapshot-update updates it"
 
-    def _changes(self, seen: Mapping[str, LockEntry]) -> dict[str, list[str]]:
+    def _changes(self, seen: Mapping[str, UsedTokenizer]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for name, entry in sorted(seen.items()):
             if change := what_changed(self.known.get(name), entry):
                 found.setdefault(change, []).append(name)
         return found
 
-    def would_write(self, seen: Mapping[str, LockEntry]) -> tuple[Path, str] | None:
+    def would_write(self, seen: Mapping[str, UsedTokenizer]) -> tuple[Path, str] | None:
         """Return the file and the text that `renew` would write, None where it would leave the file alone."""
         merged = {**self.known, **seen}
         if merged == self.known and not (self._error is not None and seen):
             return None
         return self._path, lock_text(merged)
 
-    def renew(self, seen: Mapping[str, LockEntry], *, only_new: bool = False) -> Iterator[str]:
+    def renew(self, seen: Mapping[str, UsedTokenizer], *, only_new: bool = False) -> Iterator[str]:
         """Write the tokenizers that a run has seen into the file, and yield a line for each change.
 
         Entries of tokenizers that the run did not use are kept. `only_new` changes no entry that is there.

@@ -20,7 +20,7 @@ from pytest_promptfmt.core.errors import TokenizerError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Request
 from pytest_promptfmt.snapshots.document import Document, Entry, Section
-from pytest_promptfmt.tokens.encoding import LONGEST_LOOKED_AT, encode_prompts, encode_rolling
+from pytest_promptfmt.tokens.encoding import LONGEST_LOOKED_AT, digest_of_ids, encode_prompts, encode_rolling
 
 if TYPE_CHECKING:
     from pytest_promptfmt.tokens import Tokenizer
@@ -134,8 +134,7 @@ def _asks_for_text(request: Request, profile: Profile) -> bool:
 
 def _sections(tokenizer: Tokenizer, instance: Instance, encoded: Encoded) -> Iterator[Section]:
     count = len(instance.prompts)
-    numbered = [(number, request) for number, request in enumerate(instance.requests)]
-    for prompt, group in groupby(numbered, key=lambda pair: pair[1].prompt):
+    for prompt, group in groupby(enumerate(instance.requests), key=lambda pair: pair[1].prompt):
         requests = [(request, encoded.get((instance.index, number))) for number, request in group]
         entries = tuple(_entries(tokenizer, requests))
         if not entries:
@@ -164,7 +163,7 @@ def _entries(
             what = "text" if request.kind == "loglikelihood_rolling" else "context" if is_pair else "prompt"
             control = sum(map(_control_ids(tokenizer).__contains__, ids))
             size = f"{len(ids)} ({control} control)" if control else f"{len(ids)}"
-            yield Entry(f"{what} {size}, digest {_digest(ids)}:{_first_and_last(tokenizer, ids)}")
+            yield Entry(f"{what} {size}, digest {digest_of_ids(ids)}:{_first_and_last(tokenizer, ids)}")
             shown = ids
         if not isinstance(found, tuple):
             yield Entry(_continuation(tokenizer, found), request.gold)
@@ -183,7 +182,7 @@ def _continuation(tokenizer: Tokenizer, pair: EncodedPair) -> str:
         return f"{len(ids)}{merged}:{_shown(tokenizer, ids)}"
     half = WHOLE_TOKENS // 2
     shown = f"{_shown(tokenizer, ids[:half])} …{_shown(tokenizer, ids[-half:])}"
-    return f"{len(ids)}{merged}, digest {_digest(ids)}:{shown}"
+    return f"{len(ids)}{merged}, digest {digest_of_ids(ids)}:{shown}"
 
 
 def _shown(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
@@ -204,9 +203,3 @@ def _control_ids(tokenizer: Tokenizer) -> frozenset[int]:
 
 def _length(request: Request) -> int:
     return sum(len(text) for text in (request.context, request.continuation) if isinstance(text, str))
-
-
-def _digest(ids: Sequence[int]) -> str:
-    from pytest_promptfmt.tokens.encoding import digest_of_ids
-
-    return digest_of_ids(ids)

@@ -80,7 +80,7 @@ def test_the_longer_of_select_and_ignore_wins() -> None:
 
 
 def test_an_unknown_code_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(SettingsError, match=r"--promptfmt-ignore: no rule has the code or prefix 'PF20Z'") as caught:
+    with pytest.raises(SettingsError, match=r"--promptfmt-ignore: unknown rule code or prefix 'PF20Z'") as caught:
         Selection(checks=known_checks(), ignore=("PF20Z",))
     assert str(caught.value.hint).startswith("did you mean 'PF2")
 
@@ -130,7 +130,7 @@ def test_codes_and_names_are_unique() -> None:
     assert list(known_checks()) == sorted(known_checks())
 
 
-def test_what_was_seen_is_short_and_its_blanks_are_visible() -> None:
+def test_the_text_that_was_seen_is_short_and_its_spaces_are_visible() -> None:
     assert shown("Answer: ") == "Answer:⟨SP⟩"
     assert shown("a\nb\u00a0") == "a⟨LF⟩b⟨NBSP⟩"
     assert len(shown("x" * 1000)) == 100
@@ -170,25 +170,25 @@ def test_the_key_of_a_finding_outlives_edits_that_have_nothing_to_do_with_it(tmp
 # -- a run ------------------------------------------------------------------------------------------------------------
 
 
-def test_warnings_pass_and_stand_once_at_the_end_with_a_count(tmp_path: Path) -> None:
+def test_warnings_pass_and_are_listed_once_at_the_end_with_a_count(tmp_path: Path) -> None:
     for number in range(3):
         write_task(tmp_path, f"metal_{number}")
     done = run(tmp_path)
     assert done.returncode == 0, done.stdout
-    assert "PF202 trailing-blank: 3 warnings in 3 tasks" in done.stdout
-    assert done.stdout.count("the prompt ends with a blank") == 1
+    assert "PF202 trailing-space: 3 warnings in 3 tasks" in done.stdout
+    assert done.stdout.count("the prompt ends with a space") == 1
     assert "saw: " in done.stdout
     assert "⟨SP⟩" in done.stdout
     assert "in metal_0, metal_1, metal_2" in done.stdout
 
 
-def test_errors_fail_with_place_and_remedy_and_are_told_once(tmp_path: Path) -> None:
+def test_errors_fail_with_place_and_fix_and_are_reported_once(tmp_path: Path) -> None:
     for number in range(3):
         write_task(tmp_path, f"metal_{number}", description="Name a metal.")
     done = run(tmp_path)
     assert done.returncode == 1
     assert "metal_0.yaml:6:1 (description" in done.stdout
-    assert "PF203 the description runs into the question" in done.stdout
+    assert "PF203 no space or newline between the description and the question" in done.stdout
     assert "PF203 glued-description: 3 errors in 3 tasks" in done.stdout
     assert "1 failed" in done.stdout
     assert "2 repeated" in done.stdout
@@ -199,7 +199,7 @@ def test_findings_of_workers_are_gathered(tmp_path: Path, workers: str) -> None:
     for number in range(4):
         write_task(tmp_path, f"metal_{number}")
     done = run(tmp_path, "-n", workers)
-    assert "PF202 trailing-blank: 4 warnings in 4 tasks" in done.stdout
+    assert "PF202 trailing-space: 4 warnings in 4 tasks" in done.stdout
 
 
 def test_infos_are_shown_with_v_or_when_selected(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_codes_are_ignored_by_option_by_file_and_by_the_task_itself(tmp_path: Pa
     write_task(tmp_path, "metals")
     assert "PF202" not in run(tmp_path, "--promptfmt-ignore", "PF202").stdout
     assert "PF202" not in run(tmp_path, ini="promptfmt_per_file_ignores =\n  met*.yaml: PF2\n").stdout
-    write_task(tmp_path, "metals", more="    ignore: {PF202: the blank is in the paper}\n")
+    write_task(tmp_path, "metals", more="    ignore: {PF202: the space is in the paper}\n")
     done = run(tmp_path)
     assert "PF202" not in done.stdout
     assert "PF002" not in done.stdout
@@ -238,7 +238,7 @@ def test_ignores_that_match_nothing_are_reported(tmp_path: Path) -> None:
 def test_an_unknown_code_on_the_command_line_ends_the_run_with_one_message(tmp_path: Path) -> None:
     done = run(tmp_path, "--promptfmt-select", "PF9999")
     assert done.returncode == 4
-    assert "promptfmt: --promptfmt-select: no rule has the code or prefix 'PF9999'" in done.stderr + done.stdout
+    assert "promptfmt: --promptfmt-select: unknown rule code or prefix 'PF9999'" in done.stderr + done.stdout
 
 
 def test_a_task_that_cannot_be_rendered_fails_its_lint_item_and_is_checked_as_far_as_it_is_written(
@@ -292,8 +292,8 @@ def test_a_rule_of_the_user_runs_is_explained_and_may_fail_without_harm(tmp_path
     assert "ACME002 file-in-capitals: 1 warning in 1 task" in done.stdout
     assert "the rule ACME003 failed" in done.stdout
     assert "KeyError: 'METALS'" in done.stdout
-    told = promptfmt("explain", "shouting", "--checks", str(HOUSE_RULES))
-    assert "our prompts keep calm" in told.stdout
+    shown = promptfmt("explain", "shouting", "--checks", str(HOUSE_RULES))
+    assert "our prompts keep calm" in shown.stdout
 
 
 def test_a_mistake_in_several_profiles_is_one_finding_of_the_one_lint_item_and_names_them(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_a_mistake_in_several_profiles_is_one_finding_of_the_one_lint_item_and_n
     assert [line.split()[0] for line in done.stdout.splitlines() if "::metals::" in line] == [
         "metals.yaml::metals::lint"
     ], done.stdout
-    assert "PF202 trailing-blank: 1 warning" in done.stdout
+    assert "PF202 trailing-space: 1 warning" in done.stdout
     assert "ACME004 no-system-turn: 1 warning in 1 task" in done.stdout
     assert "(doc 1, profiles chat-llama3, chat-chatml)" in done.stdout
     assert "PF002 unused-ignore: 1 warning" in done.stdout
@@ -326,7 +326,7 @@ def test_an_installed_package_offers_rules_through_its_entry_point(tmp_path: Pat
 def test_a_file_of_rules_that_is_not_there_ends_the_run_with_one_message(tmp_path: Path) -> None:
     done = run(tmp_path, ini="promptfmt_checks = no_rules.py\n")
     assert done.returncode == 4
-    assert "no_rules.py: there is no such Python file of rules" in done.stderr + done.stdout
+    assert "no_rules.py: no such Python file of rules" in done.stderr + done.stdout
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
@@ -340,18 +340,18 @@ def promptfmt(*arguments: str, **environment: str) -> subprocess.CompletedProces
 
 
 def test_explain_tells_why_with_examples_and_lists_all_without_a_code() -> None:
-    told = promptfmt("explain", "PF203")
-    assert told.returncode == 0
-    assert "## Why" in told.stdout
-    assert 'description: "Answer with the correct letter."' in told.stdout
+    shown = promptfmt("explain", "PF203")
+    assert shown.returncode == 0
+    assert "## Why" in shown.stdout
+    assert 'description: "Answer with the correct letter."' in shown.stdout
     listed = promptfmt("explain").stdout.splitlines()
     assert [line.split()[0] for line in listed] == [code for code in known_checks() if code.startswith("PF")]
 
 
 def test_explain_of_an_unknown_code_suggests_one() -> None:
-    told = promptfmt("explain", "glued-descripton")
-    assert told.returncode == 2
-    assert "did you mean 'glued-description'?" in told.stderr
+    shown = promptfmt("explain", "glued-descripton")
+    assert shown.returncode == 2
+    assert "did you mean 'glued-description'?" in shown.stderr
 
 
 def test_the_pages_of_the_rules_are_up_to_date(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_what_is_wrong_with_a_template_is_said_once_and_for_no_task(tmp_path: Pa
     write_task(tmp_path, "second")
     done = run(tmp_path, "--promptfmt-select=PF401", profile="mine")
     assert "PF401 default-system-text: 1 warning in 1 profile\n" in done.stdout
-    assert "  mine.jinja:2 (profile mine): the chat template writes a system text of its own" in done.stdout
+    assert "  mine.jinja:2 (profile mine): the chat template adds a default system text" in done.stdout
     assert "saw: You are a patient and friendly helper." in done.stdout
     assert done.returncode == 0
 
@@ -56,7 +56,7 @@ def test_a_tokenizer_of_another_model_fails_the_first_task_alone(tmp_path: Path)
     write_task(tmp_path, "first")
     write_task(tmp_path, "second")
     done = run(tmp_path, "--promptfmt-select=PF413", profile="mixed")
-    assert "profile mixed): PF413 the control marks of the template are plain text for the tokenizer" in done.stdout
+    assert "profile mixed): PF413 the tokenizer encodes the control tokens of the template as text" in done.stdout
     assert "1 failed, 1 passed" in done.stdout
 
 

@@ -53,17 +53,17 @@ def test_labels_that_go_on_as_they_should_are_left_alone(tmp_path: Path, labels:
 @pytest.mark.parametrize(
     ("gold", "other", "sign"),
     [
-        (" iron", "gold", "white space"),
+        (" iron", "gold", "has outer whitespace"),
         ("IRON", "gold", "in capitals"),
         ("iron!", "gold", "ends with punctuation"),
-        ("iron", "gold.", "is not one that ends with punctuation"),
-        ("'iron'", "gold", "quotation marks"),
-        ("the metal that rusts", "gold", "is so long"),
-        ("tin", "a precious metal", "is so short"),
+        ("iron", "gold.", "does not end with punctuation"),
+        ("'iron'", "gold", "is quoted or in brackets"),
+        ("the metal that rusts", "gold", "is much longer"),
+        ("tin", "a precious metal", "is much shorter"),
     ],
 )
-def test_what_betrays_the_gold_in_every_doc_is_found(tmp_path: Path, gold: str, other: str, sign: str) -> None:
-    choices = f'["{gold}", "{other}", "{other[::-1] if not sign.startswith("is not") else "b" + other}"]'
+def test_a_sign_of_the_gold_in_every_doc_is_found(tmp_path: Path, gold: str, other: str, sign: str) -> None:
+    choices = f'["{gold}", "{other}", "{other[::-1] if not sign.startswith("does not") else "b" + other}"]'
     three = [f"{{question: {number}, choices: {choices}, answer: 0}}" for number in range(3)]
     found = found_in(tmp_path, docs(*three))
     assert sign in found["PF706"]
@@ -97,15 +97,15 @@ def test_what_code_does_to_texts_is_found_unless_a_column_holds_it(tmp_path: Pat
     assert "case or punctuation" in found_in(tmp_path, upper)["PF233"]
     explained = example.format(more='asked: "A B, WHICH METAL RUSTS?", ', text='doc["question"].upper()')
     assert "PF233" not in found_in(tmp_path, explained)
-    blanks = example.format(more="", text='doc["question"].replace(" ", "  ")')
-    assert "blanks and line breaks" in found_in(tmp_path, blanks)["PF233"]
+    spaced = example.format(more="", text='doc["question"].replace(" ", "  ")')
+    assert "code changes whitespace" in found_in(tmp_path, spaced)["PF233"]
     ordered = example.format(more="", text='doc["question"] + " " + " or ".join(sorted(doc["choices"], reverse=True))')
-    assert "another order" in found_in(tmp_path, ordered)["PF233"]
+    assert "changes the order" in found_in(tmp_path, ordered)["PF233"]
     kept = example.format(more="", text='doc["question"] + " " + " or ".join(doc["choices"])')
     assert "PF233" not in found_in(tmp_path, kept)
 
 
-def test_two_characters_that_a_text_speaks_of_are_no_literal_line_break(tmp_path: Path) -> None:
+def test_a_backslash_and_n_that_a_text_is_about_are_not_a_literal_newline(tmp_path: Path) -> None:
     spoken = """doc_to_text: "Separate lines with '\\\\\\\\n'. {{question}}\\nAnswer:\""""
     assert "PF126" not in found_in(tmp_path, spoken.replace("\\\\\\\\", "\\\\"))
     meant = "doc_to_text: '```{{question}}```\\nAnswer:'"
@@ -114,33 +114,33 @@ def test_two_characters_that_a_text_speaks_of_are_no_literal_line_break(tmp_path
     assert "PF126" not in found_in(tmp_path, listed)
 
 
-TOLD = 'doc_to_text: "{{told}}\\nQuestion: {{question}}\\nAnswer:"\n'
+LEAKED = 'doc_to_text: "{{passage}}\\nQuestion: {{question}}\\nAnswer:"\n'
 
 
-def test_a_right_answer_that_only_the_prompt_holds_is_found(tmp_path: Path) -> None:
+def test_a_gold_choice_that_alone_is_in_the_prompt_is_found(tmp_path: Path) -> None:
     rows = [
-        '{told: "Iron rusts.", question: Which rusts?, choices: [iron, gold, zinc], answer: 0}',
-        '{told: "Only mercury is liquid.", question: And which flows?, choices: [tin, Mercury, lead], answer: 1}',
-        '{told: "A ring of real gold.", question: Which is yellow?, choices: [iron, tin, gold], answer: 2}',
+        '{passage: "Iron rusts.", question: Which rusts?, choices: [iron, gold, zinc], answer: 0}',
+        '{passage: "Only mercury is liquid.", question: And which flows?, choices: [tin, Mercury, lead], answer: 1}',
+        '{passage: "A ring of real gold.", question: Which is yellow?, choices: [iron, tin, gold], answer: 2}',
     ]
-    assert "stands in the prompt" in found_in(tmp_path, TOLD + docs(*rows))["PF706"]
+    assert "appears in the prompt" in found_in(tmp_path, LEAKED + docs(*rows))["PF706"]
     shown_too = rows[2].replace("A ring of", "No iron, a ring of")
     inside_a_word = rows[2].replace("real gold", "real goldsmiths")
     for last in (shown_too, inside_a_word):
-        assert "PF706" not in found_in(tmp_path, TOLD + docs(*rows[:2], last))
-    assert "PF706" not in found_in(tmp_path, TOLD + docs(*rows[:2]))
+        assert "PF706" not in found_in(tmp_path, LEAKED + docs(*rows[:2], last))
+    assert "PF706" not in found_in(tmp_path, LEAKED + docs(*rows[:2]))
 
 
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
         (r"What is $\frac{1}{2}$.}?", "closing brace"),
-        (r"What is $\frac{1}{2$?", "opening brace"),
+        (r"What is $\frac{1}{2$?", "unclosed brace"),
         ("\\begin{align*}\n\nx &= 1,\\\n\ny &= 2\n\n\\end{align*}", "one backslash instead of two"),
     ],
 )
-def test_broken_formulas_of_demonstrations_are_found(tmp_path: Path, problem: str, message: str) -> None:
-    assert message in found_in(tmp_path, demonstrated(problem))["PF234"]
+def test_broken_formulas_of_few_shot_examples_are_found(tmp_path: Path, problem: str, message: str) -> None:
+    assert message in found_in(tmp_path, shot_with(problem))["PF234"]
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,10 @@ def test_broken_formulas_of_demonstrations_are_found(tmp_path: Path, problem: st
     ],
 )
 def test_sound_formulas_and_code_are_left_alone(tmp_path: Path, problem: str) -> None:
-    assert "PF234" not in found_in(tmp_path, demonstrated(problem))
+    assert "PF234" not in found_in(tmp_path, shot_with(problem))
 
 
-def demonstrated(problem: str) -> str:
+def shot_with(problem: str) -> str:
     sample = f"{{question: '{problem}', choices: [iron], answer: 0}}"
     return f"output_type: generate_until\nnum_fewshot: 1\nfewshot_config:\n  samples:\n  - {sample}"
 
@@ -164,8 +164,8 @@ def demonstrated(problem: str) -> str:
 @pytest.mark.parametrize(
     "text", ["Say (in one word: {{question}}", "【题 {{question}}\\n答", "(A) {{question}} (B or C"]
 )
-def test_brackets_that_nothing_closes_are_found(tmp_path: Path, text: str) -> None:
-    assert "never closed" in found_in(tmp_path, f'doc_to_text: "{text}"')["PF235"]
+def test_unclosed_brackets_are_found(tmp_path: Path, text: str) -> None:
+    assert "unclosed bracket" in found_in(tmp_path, f'doc_to_text: "{text}"')["PF235"]
 
 
 @pytest.mark.parametrize(
@@ -215,6 +215,4 @@ def test_a_blank_begins_the_text_only_where_nothing_comes_before(tmp_path: Path,
 def test_a_task_that_is_lost_as_a_second_group_is_told_to_take_a_tag(tmp_path: Path) -> None:
     (tmp_path / "another.yaml").write_text("task: melts\ngroup: metals\ndoc_to_text: q\n", "utf-8")
     found = found_in(tmp_path, "task: rusts\ngroup: metals\n")
-    assert found["PF132"] == (
-        "a task with the key `group` is a group to lm-eval, and its name is taken: the task is lost: rusts in metals"
-    )
+    assert found["PF132"] == ("lm-eval drops this task: a group of this name already exists: rusts in metals")

@@ -1,4 +1,4 @@
-"""Every task is loaded, rendered, filtered and scored once; whatever raises an exception is told with its place."""
+"""Every task is loaded, rendered, filtered and scored once; every exception is reported with its place."""
 
 from pathlib import Path
 
@@ -58,11 +58,11 @@ def scoring_findings(folder: Path, text: str, *, docs: str = DOCS, trusted: bool
         ("filter_list:\n- {name: a, filter: [{function: lowercase, n: 2}]}", 7, "TypeError: LowercaseFilter"),
         ("metric_list:\n- {metric: exact_match, weight_by_size: true}", 6, "does not take weight_by_size"),
         ("metric_list:\n- {metric: exact_mach, aggregation: mean}", 7, "lm-eval has no metric 'exact_mach'"),
-        ("metric_list:\n- {metric: exact_match, aggregation: maen}", 6, "aggregation that is written for exact_match"),
+        ("metric_list:\n- {metric: exact_match, aggregation: maen}", 6, "unknown aggregation of exact_match"),
     ],
 )
-@pytest.mark.parametrize("docs", [DOCS, ""], ids=["own docs", "made-up docs"])
-def test_what_fails_whatever_the_docs_are_is_told(tmp_path: Path, docs: str, text: str, line: int, saw: str) -> None:
+@pytest.mark.parametrize("docs", [DOCS, ""], ids=["own docs", "synthetic docs"])
+def test_what_fails_with_any_docs_is_reported(tmp_path: Path, docs: str, text: str, line: int, saw: str) -> None:
     (found,) = scoring_findings(tmp_path, f"output_type: generate_until\n{text}\n", docs=docs)
     assert found.severity is Severity.ERROR
     assert saw in found.saw

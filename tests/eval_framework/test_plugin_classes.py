@@ -203,10 +203,10 @@ class Advanced(MMLUStyleTask):
     result = project.run("-o", "promptfmt_lint=true", "--promptfmt-profile", "plain", "--snapshot-update", "-v")
     shown = result.stdout.str()
     for said in (
-        "the gold answer is none of the choices",
+        "the gold answer is not among the choices",
         "saw: 'stone' for [' stone', ' smoke', \" I don't know.\"]",
         "saw: 'A' is shown, ' A' is scored",
-        "ProbabilityMass refuses a ground truth that is one text",
+        "ProbabilityMass needs a list as ground truth",
         'saw: "I don\'t know" is quoted, " I don\'t know." is scored',
     ):
         assert said in shown

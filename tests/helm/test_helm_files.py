@@ -161,7 +161,7 @@ def test_of_a_key_that_appears_twice_the_last_counts_and_that_is_reported(text: 
     found = read_adapter_task(path)
     assert found is not None
     assert adapter_of(found).spec.max_tokens == 7
-    twice = [each.keys for code, each in deviations(found) if code == "PF152" and "more than once" in each.message]
+    twice = [each.keys for code, each in deviations(found) if code == "PF152" and "repeated" in each.message]
     assert twice == [("adapter_spec", "max_tokens")]
 
 
@@ -171,7 +171,7 @@ def test_of_a_key_that_appears_twice_the_last_counts_and_that_is_reported(text: 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"method": "generate"}, "3:3: there is no adaptation method 'generate'"),
+        ({"method": "generate"}, "3:3: unknown adaptation method 'generate'"),
         ({"method": "ehr_instruction"}, "3:3: the method 'ehr_instruction' needs more than text"),
         ({"method": "generation", "max_tokens": "5"}, "4:3: adapter_spec.max_tokens must be a whole number, not '5'"),
         ({"method": "generation", "max_tokens": -5}, "4:3: adapter_spec.max_tokens is -5"),
@@ -181,8 +181,8 @@ def test_of_a_key_that_appears_twice_the_last_counts_and_that_is_reported(text: 
         ),
         ({"method": "generation", "instructions": None}, "4:3: adapter_spec.instructions must be text, not null"),
         ({"method": "generation", "stop_sequences": "\n"}, "4:3: adapter_spec.stop_sequences must be a list of texts"),
-        ({"method": "generation", "output_mapping_pattern": "("}, "4:3: output_mapping_pattern has no regular"),
-        ({"method": "generation", "substitutions": [{"source": "a", "target": "\\1"}]}, "5:4: substitutions has no"),
+        ({"method": "generation", "output_mapping_pattern": "("}, "4:3: output_mapping_pattern: invalid regular"),
+        ({"method": "generation", "substitutions": [{"source": "a", "target": "\\1"}]}, "5:4: substitutions: invalid"),
         ({"temperature": 0, "decoding_parameters": {"temperature": 1}}, "5:4: temperature is 0 in adapter_spec and 1"),
         ([], "2:2: adapter_spec must be a mapping, not a list"),
     ],
@@ -301,7 +301,7 @@ def test_instances_to_evaluate_without_training_split_show_no_shots(tmp_path: Pa
     found = read(tmp_path, {"adapter_spec": spec, "request_states": states})
     assert [instance.prompts[0].text.count("Input: ") for instance in found.tasks[0].render()] == [1, 1]
     assert [each.message for _, each in deviations(found)] == [
-        "no instance is of the split train, so no shots are shown"
+        "no instance is in the split train, so there are no shots"
     ]
 
 

@@ -56,7 +56,7 @@ def test_a_file_as_data_providers_write_it_is_shown_checked_and_scored(project: 
         ("PF151", "temperature", "temperature read as adapter_spec.temperature"),
         ("PF152", "adapter_spec", "remove comments"),
         ("PF153", "adapter_spec", "read as generation"),
-        ("PF154", "max_train_instances", "1 instances, and 5 shots wanted"),
+        ("PF154", "max_train_instances", "1 instances for 5 shots"),
         ("PF155", "request_states", "move result out of request"),
         ("PF163", "reference_prefix", "'A. '"),
     ):
@@ -216,7 +216,7 @@ def test_labels_that_run_out_are_reported_by_one_rule_alone(project: Project) ->
     one["instance"]["references"] += [{"output": {"text": text}, "tags": []} for text in ("gold", "zinc")]
     adapter(project, "metals.json", [one], method="multiple_choice_joint", reference_prefix="8) ")
     text = "\n".join(project.failures(PLAIN, "-o", "promptfmt_lint=true", "--snapshot-update"))
-    assert "PF156 labels run past the end of their letters or digits" in text
+    assert "PF156 labels run past Z or 9 into punctuation" in text
     assert "PF708" not in text
 
 

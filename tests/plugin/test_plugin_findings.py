@@ -30,7 +30,7 @@ def test_the_same_mistake_in_several_folders_is_one_entry_that_names_every_place
     result.stdout.fnmatch_lines(["PF203 glued-description: 6 errors in 6 tasks"])
     shown = result.stdout.str().partition("prompt checks")[2]
     assert all(f"{file} (1)" in shown for file in files)
-    assert shown.count("runs into the question") == 1
+    assert shown.count("no space or newline") == 1
     [group] = written(project)["findings"]
     assert {place["file"]: (place["line"], place["keys"], place["tasks"]) for place in group["places"]} == {
         file: (7, "description", [f"glued_{number}"]) for number, file in enumerate(files)

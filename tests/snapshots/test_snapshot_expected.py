@@ -1,20 +1,14 @@
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, read_document, write_document
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 
 
-@dataclass(frozen=True)
-class Task:
-    name: str
-    format: str | None = None
-
-    @property
-    def id(self) -> str:
-        return f"{self.name}@{self.format}" if self.format else self.name
+def defined(name: str, format_: str | None = None) -> Task:
+    return Task(name=name, format=format_)
 
 
 def text(prompt: str, task: str = "arc") -> str:
@@ -50,19 +44,19 @@ def test_nothing_is_obsolete_before_anything_was_read(folder: Path) -> None:
 
 def test_tasks_that_a_read_file_does_not_define_are_obsolete(folder: Path) -> None:
     expected = ExpectedSnapshots()
-    expected.define(folder / "arc.yaml", [Task("arc", "mcqa")])
+    expected.define(folder / "arc.yaml", [defined("arc", "mcqa")])
     assert obsolete(expected, folder) == ["arc/arc@cloze/plain.txt", "arc/old/plain.txt"]
 
 
 def test_formats_tried_on_a_task_without_format_are_not_obsolete(folder: Path) -> None:
     expected = ExpectedSnapshots()
-    expected.define(folder / "arc.yaml", [Task("arc"), Task("old")])
+    expected.define(folder / "arc.yaml", [defined("arc"), defined("old")])
     assert obsolete(expected, folder) == []
 
 
 def test_unknown_profiles_are_obsolete_once_the_known_ones_are_told(folder: Path) -> None:
     expected = ExpectedSnapshots()
-    expected.define(folder / "arc.yaml", [Task("arc", "mcqa"), Task("arc", "cloze"), Task("old")])
+    expected.define(folder / "arc.yaml", [defined("arc", "mcqa"), defined("arc", "cloze"), defined("old")])
     assert obsolete(expected, folder) == []
     expected.set_profiles(["chat"])
     assert obsolete(expected, folder) == ["arc/arc@cloze/plain.txt", "arc/arc@mcqa/plain.txt", "arc/old/plain.txt"]
@@ -85,9 +79,9 @@ def test_a_file_that_could_own_the_snapshots_keeps_them(folder: Path, name: str)
 def test_a_folder_shared_with_a_file_that_was_not_read_is_left_alone(folder: Path) -> None:
     (folder / "arc.yml").touch()
     expected = ExpectedSnapshots()
-    expected.define(folder / "arc.yaml", [Task("arc", "mcqa")])
+    expected.define(folder / "arc.yaml", [defined("arc", "mcqa")])
     assert obsolete(expected, folder) == []
-    expected.define(folder / "arc.yml", [Task("old")])
+    expected.define(folder / "arc.yml", [defined("old")])
     assert obsolete(expected, folder) == ["arc/arc@cloze/plain.txt"]
 
 

@@ -22,10 +22,11 @@ from pytest_promptfmt.plugin.progress import reading
 from pytest_promptfmt.results.answer_texts import (
     change_of,
     differing_verdicts,
-    extraction_text,
+    extraction_lines,
     recording_lines,
 )
 from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.snapshots.paths import Place
 from pytest_promptfmt.snapshots.verdicts import (
     EXTRACTION,
     RECORDING,
@@ -50,7 +51,7 @@ class ExtractionItem(TaskItem):
     marker = "promptfmt_extraction"
     kind = "Answers"
 
-    def __init__(self, *, place: snapshots.Place, **kwargs: Any) -> None:
+    def __init__(self, *, place: Place, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.place = place
 
@@ -81,7 +82,8 @@ class ExtractionItem(TaskItem):
             self.outcome = self.outcome.misread(key, first.title if first is not None else tried.problems[0])
         elif verdict.passed:
             return
-        text = extraction_text(self.tested.id, failing, tried.problems, verdict, command=self.accept_command)
+        lines = extraction_lines(self.tested.id, failing, tried.problems, verdict, command=self.accept_command)
+        text = "\n".join(lines)
         self.outcome = replace(self.outcome, detail=text)
         raise ItemFailedError(text)
 
@@ -110,7 +112,7 @@ class RecordingItem(TaskItem):
     marker = "promptfmt_recording"
     kind = "Recording"
 
-    def __init__(self, *, recording: Path, place: snapshots.Place, profile: str, **kwargs: Any) -> None:
+    def __init__(self, *, recording: Path, place: Place, profile: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.recording = recording
         self.place = place

@@ -19,6 +19,7 @@ from pytest_promptfmt.results.failures import accept_command, outcome_of
 from pytest_promptfmt.results.text_changes import text_change
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.document import Document
+from pytest_promptfmt.snapshots.paths import Place
 from pytest_promptfmt.study import Study
 
 
@@ -155,9 +156,7 @@ class TaskItem(PromptItem):
         """Return what this run knows of the task: made once for all of its items."""
         return self.run.studies.of(self.tested)
 
-    def compared(
-        self, place: snapshots.Place, document: Document, outcome: Outcome
-    ) -> tuple[snapshots.Verdict, Outcome]:
+    def compared(self, place: Place, document: Document, outcome: Outcome) -> tuple[snapshots.Verdict, Outcome]:
         """Return how a document of answers compares with its snapshot, and the outcome with that."""
         run = self.run
         verdict = snapshots.check(self.config, self, place, document, expected=run.expected)

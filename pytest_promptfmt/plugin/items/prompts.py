@@ -24,7 +24,7 @@ from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.changes import Comparison
 from pytest_promptfmt.snapshots.content import snapshot_document
 from pytest_promptfmt.snapshots.document import Document
-from pytest_promptfmt.snapshots.lock import LockEntry
+from pytest_promptfmt.snapshots.paths import Place
 from pytest_promptfmt.study import ProfileView, seen_by
 
 
@@ -67,7 +67,7 @@ class VariantItem(RenderedItem):
 class SnapshotItem(RenderedItem):
     """The prompts of one task@format for one profile, compared with their snapshot."""
 
-    def __init__(self, *, place: snapshots.Place, **kwargs: Any) -> None:
+    def __init__(self, *, place: Place, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.place = place
 
@@ -79,8 +79,7 @@ class SnapshotItem(RenderedItem):
         )
         note = None
         if outcome.tokenizer is not None and verdict.state == "changed":
-            used = outcome.tokenizer
-            note = self.run.lock.note(used.name, LockEntry(loader=used.loader, content=used.content))
+            note = self.run.lock.note(outcome.tokenizer)
         change = self.text_change(verdict, seen)
         outcome = outcome_of(verdict, outcome, change=change, note=note)
         outcome = self.run.outputs.with_edit(outcome, verdict)
@@ -92,7 +91,7 @@ class SnapshotItem(RenderedItem):
             return
         first = self.run.tally.first_item(outcome)
         if first is None:
-            text = explanation(verdict, outcome, docs=len(seen.render()), change=change, note=note)
+            text = "\n".join(explanation(verdict, outcome, docs=len(seen.render()), change=change, note=note))
             self.outcome = replace(outcome, detail=text)
             raise ItemFailedError(f"{text}\naccept: {self.accept_command}")
         raise ItemFailedError(repeated_text(outcome, first, command=self.accept_command))

@@ -12,8 +12,8 @@ from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.recorded import RecordedAssembly
 from pytest_promptfmt.plugin.items.base import ItemFailedError, TaskItem
 from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
-from pytest_promptfmt.results.answer_texts import scores_text, some_errors
-from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.results.answer_texts import scores_lines, some_errors
+from pytest_promptfmt.snapshots.paths import Place
 from pytest_promptfmt.snapshots.verdicts import RECORDED, recorded_document
 
 
@@ -46,7 +46,7 @@ class RecordedScoresItem(TaskItem):
     marker = "promptfmt_recorded"
     kind = "Recording"
 
-    def __init__(self, *, place: snapshots.Place, **kwargs: Any) -> None:
+    def __init__(self, *, place: Place, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.place = place
 
@@ -62,7 +62,7 @@ class RecordedScoresItem(TaskItem):
         header = {"task": self.tested.id, "profile": run_id, **assembly.facts}
         document = recorded_document(header, found)
         verdict, self.outcome = self.compared(self.place, document, item)
-        text = scores_text(self.tested.id, found.bad, verdict, command=self.accept_command)
+        text = "\n".join(scores_lines(self.tested.id, found.bad, verdict, command=self.accept_command))
         if found.bad:
             self.outcome = self.outcome.misread("recorded scores", found.bad[0].message)
         if text:

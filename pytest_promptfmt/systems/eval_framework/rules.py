@@ -29,12 +29,12 @@ _QUOTES: Final = "\"'`‘’“”"
 # -- hooks -------------------------------------------------------------------------------------------------------------
 
 
-@check("PF751", "demonstration-unlike-candidate", severity=Severity.ERROR, family=Family.CLASSES)
-def demonstration_unlike_candidate(study: Study) -> Iterator[Finding]:
+@check("PF751", "shot-unlike-candidate", severity=Severity.ERROR, family=Family.CLASSES)
+def shot_unlike_candidate(study: Study) -> Iterator[Finding]:
     """Report shots that show an answer without the space that the scored candidates begin with.
 
-    Why: `Answer:B` is shown, and `Answer: B` is scored. The shots teach the model to answer without the space, which
-    makes every candidate less likely; a template that strips every turn hides the difference again.
+    Why: the shots show `Answer:B`, but `Answer: B` is scored. They teach the model to answer without the space, which
+    makes every candidate less likely. A template that strips every turn hides the difference.
 
     Example:
         # include: quiz_example.txt
@@ -46,7 +46,7 @@ def demonstration_unlike_candidate(study: Study) -> Iterator[Finding]:
         class Quiz(LetterQuiz):
             def _get_fewshot_target_text(self, item): return f" {item['key']}"
 
-    Fix: return the candidate's text byte for byte from `_get_fewshot_target_text`.
+    Fix: return exactly the candidate's text from `_get_fewshot_target_text`.
 
     Real: the guide of eval-framework, "Few-shot Examples" and "Science Quiz".
     """
@@ -72,13 +72,13 @@ def demonstration_unlike_candidate(study: Study) -> Iterator[Finding]:
                 return
 
 
-@check("PF752", "demonstration-without-cue", severity=Severity.WARNING, family=Family.CLASSES)
-def demonstration_without_cue(study: Study) -> Iterator[Finding]:
-    r"""Report shots that lack the cue, and questions that end with it already.
+@check("PF752", "shot-without-cue", severity=Severity.WARNING, family=Family.CLASSES)
+def shot_without_cue(study: Study) -> Iterator[Finding]:
+    r"""Report shots without the cue, and questions that already end with it.
 
-    Why: eval-framework adds the cue before the answer that is asked for, not before those of the shots: the few-shot
-    target has to contain it. Without it shots read `…\nB`, the question `…\nAnswer:`. A question that already ends with
-    the cue has it twice.
+    Why: eval-framework adds the cue before the answer of the evaluated doc, not before those of the shots: the few-shot
+    target must contain it. Without it, shots end with `…\nB` and the question with `…\nAnswer:`. A question that
+    already ends with the cue has it twice.
 
     Example:
         # include: quiz_example.txt
@@ -93,7 +93,7 @@ def demonstration_without_cue(study: Study) -> Iterator[Finding]:
             def _get_cue_text(self, item): return "Answer:"
             def _get_fewshot_target_text(self, item): return f"Answer: {item['key']}"
 
-    Fix: return cue and answer from `_get_fewshot_target_text`; keep the cue out of the question.
+    Fix: return cue and answer from `_get_fewshot_target_text`; remove the cue from the question.
 
     Real: GSM8KBPB in eval-framework, where `Answer:Answer:` was found and fixed.
     """
@@ -109,7 +109,7 @@ def demonstration_without_cue(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="the question already ends with the cue",
                 saw=f"{question.text[-20:]}{cue}",
-                do="keep the cue out of _get_instruction_text, or out of _get_cue_text",
+                do="remove the cue from _get_instruction_text, or from _get_cue_text",
                 position=found.line_of("_get_cue_text"),
                 doc=instance.index,
             )
@@ -128,10 +128,10 @@ def demonstration_without_cue(study: Study) -> Iterator[Finding]:
 
 @check("PF756", "hook-changes-doc", severity=Severity.WARNING, family=Family.CLASSES)
 def hook_changes_doc(study: Study) -> Iterator[Finding]:
-    """Report a hook that changes the doc it is given.
+    """Report a hook that modifies its doc.
 
-    Why: eval-framework hands all hooks the same row, and shows it again as a shot of other docs. What a hook changes is
-    changed for them too, so that a prompt depends on which docs came before it. Here hooks get copies.
+    Why: eval-framework passes the same row to all hooks and reuses it as a shot of other docs. A modified row is also
+    modified there, so a prompt depends on which docs came before it. Here hooks get copies.
 
     Example:
         # include: quiz_example.txt
@@ -146,7 +146,7 @@ def hook_changes_doc(study: Study) -> Iterator[Finding]:
             def _get_possible_completions(self, item):
                 return [f" {option}" for option in [*item["options"], "neither"]]
 
-    Fix: make a copy before changing it.
+    Fix: copy the doc before you change it.
 
     Real: shots in eval-framework are the rows themselves, not copies.
     """
@@ -174,7 +174,7 @@ def hook_changes_doc(study: Study) -> Iterator[Finding]:
         changed = [name for name, value in before.items() if name not in item or item[name] != value]
         if changed:
             yield Finding(
-                message=f"{hook} changes the doc it is given",
+                message=f"{hook} modifies its doc",
                 saw=", ".join(changed),
                 position=found.line_of(hook),
                 field=changed[0],
@@ -186,8 +186,8 @@ def hook_changes_doc(study: Study) -> Iterator[Finding]:
 def no_revision_lock_file(study: Study) -> Iterator[Finding]:
     """Report a subclass of eval-framework's BaseTask without REVISION_LOCKFILE.
 
-    Why: eval-framework 0.15.4 reads the attribute when it builds a task, and gives it no default: the class as the
-    guide shows it ends with an AttributeError. This plugin sets it to None.
+    Why: eval-framework 0.15.4 reads the attribute when it builds a task, and it has no default: the class in its
+    guide raises an AttributeError. This plugin sets it to None.
 
     Example:
         # include: quiz_example.txt
@@ -222,10 +222,10 @@ def no_revision_lock_file(study: Study) -> Iterator[Finding]:
 
 @check("PF753", "probability-mass-of-text", severity=Severity.ERROR, family=Family.CLASSES)
 def probability_mass_of_text(study: Study) -> Iterator[Finding]:
-    """Report a probability-mass metric together with a ground truth that is one text.
+    """Report a probability-mass metric with a ground truth that is a single text.
 
-    Why: eval-framework's ProbabilityMass and ProbabilityMassNorm assert that the ground truth is a list. The run ends
-    with an AssertionError, after the model has been asked.
+    Why: eval-framework's ProbabilityMass and ProbabilityMassNorm assert that the ground truth is a list. The run stops
+    with an AssertionError after the model has answered.
 
     Example:
         # include: quiz_example.txt
@@ -238,7 +238,7 @@ def probability_mass_of_text(study: Study) -> Iterator[Finding]:
             METRICS = ["AccuracyLoglikelihood", "ProbabilityMass"]
             def _get_ground_truth(self, item): return [f" {item['key']}"]
 
-    Fix: return a list with the text in it from `_get_ground_truth`, and write `_get_fewshot_target_text`.
+    Fix: return a list with the text from `_get_ground_truth`, and define `_get_fewshot_target_text`.
 
     Real: the guide of eval-framework recommends the two together.
     """
@@ -249,7 +249,7 @@ def probability_mass_of_text(study: Study) -> Iterator[Finding]:
     for instance in study.instances:
         if isinstance(instance.target, str):
             yield Finding(
-                message=f"{used[0]} refuses a ground truth that is one text",
+                message=f"{used[0]} needs a list as ground truth",
                 saw=repr(instance.target),
                 position=found.line_of("_get_ground_truth"),
                 doc=instance.index,
@@ -259,10 +259,10 @@ def probability_mass_of_text(study: Study) -> Iterator[Finding]:
 
 @check("PF754", "no-abstention-candidate", severity=Severity.WARNING, family=Family.CLASSES)
 def no_abstention_candidate(study: Study) -> Iterator[Finding]:
-    """Report TernaryScore or DistributionalCorrectnessScore where the last candidate is an ordinary answer.
+    """Report TernaryScore or DistributionalCorrectnessScore if the last candidate is an ordinary answer.
 
-    Why: both take the last candidate for "I don't know", whatever it says. Without one, choosing the last option costs
-    nothing, also where it is wrong.
+    Why: both treat the last candidate as "I don't know", whatever it says. Without an abstention, choosing the last
+    option costs nothing, even if it is wrong.
 
     Example:
         # include: quiz_example.txt
@@ -277,7 +277,7 @@ def no_abstention_candidate(study: Study) -> Iterator[Finding]:
 
     Fix: add ` I don't know.` as the last of `_get_possible_completions`, or use another metric.
 
-    Real: rows 1 and 2 of the metrics' own arithmetic in eval-framework 0.15.4.
+    Real: the formulas of both metrics in eval-framework 0.15.4.
     """
     found = _class_of(study)
     used = [name for name in _metrics(found) if name in _ABSTAINING]
@@ -288,7 +288,7 @@ def no_abstention_candidate(study: Study) -> Iterator[Finding]:
         golds = instance.target if isinstance(instance.target, list) else [instance.target]
         if candidates and (candidates[-1] in golds or not _ABSTENTION.search(candidates[-1])):
             yield Finding(
-                message=f"{used[0]} takes the last candidate, an ordinary answer, for an abstention",
+                message=f"{used[0]} treats the last candidate, an ordinary answer, as an abstention",
                 saw=repr(list(candidates)),
                 position=found.line_of("_get_possible_completions"),
                 doc=instance.index,
@@ -296,11 +296,11 @@ def no_abstention_candidate(study: Study) -> Iterator[Finding]:
             return
 
 
-@check("PF755", "abstention-quoted-otherwise", severity=Severity.WARNING, family=Family.CLASSES)
-def abstention_quoted_otherwise(study: Study) -> Iterator[Finding]:
-    """Report an abstention that the prompt quotes differently from what is scored.
+@check("PF755", "abstention-quoted-differently", severity=Severity.WARNING, family=Family.CLASSES)
+def abstention_quoted_differently(study: Study) -> Iterator[Finding]:
+    """Report an abstention that the prompt quotes differently from the scored candidate.
 
-    Why: the prompt allows the answer 'I don't know', and " I don't know." is scored: a model that obeys gives the full
+    Why: the prompt allows the answer 'I don't know', but " I don't know." is scored: a model that obeys gives the full
     stop little probability.
 
     Example:
@@ -317,7 +317,7 @@ def abstention_quoted_otherwise(study: Study) -> Iterator[Finding]:
             def _get_initial_prompt_text(self, item): return "You may answer with 'I don't know'."
             def _get_possible_completions(self, item): return [" A", " B", " I don't know"]
 
-    Fix: quote the candidate byte for byte, or score what is quoted.
+    Fix: quote the candidate exactly, or score the quoted text.
 
     Real: pattern 4 of the guide of eval-framework, and its tasks GPQA_IDK and ARC_IDK.
     """
@@ -334,7 +334,7 @@ def abstention_quoted_otherwise(study: Study) -> Iterator[Finding]:
         quoted = re.search(f"[{_QUOTES}]([^\\w\\n]?{re.escape(core)}[^\\w\\n]{{0,2}}?)[{_QUOTES}]", text)
         if quoted is not None and quoted[1] != last:
             yield Finding(
-                message="the prompt quotes the abstention differently from what is scored",
+                message="the prompt quotes the abstention differently from the scored candidate",
                 saw=f"{quoted[1]!r} is quoted, {candidates[-1]!r} is scored",
                 position=found.line_of("_get_initial_prompt_text"),
                 doc=instance.index,
@@ -343,9 +343,9 @@ def abstention_quoted_otherwise(study: Study) -> Iterator[Finding]:
 
 @check("PF758", "unscored-metric", severity=Severity.INFO, family=Family.CLASSES)
 def unscored_metric(study: Study) -> Iterator[Finding]:
-    """Report metrics of a task class that this plugin does not know.
+    """Report unknown metrics of a task class.
 
-    Why: the rules about scoring and runs with a model use the metrics that are known here by name.
+    Why: rules about scoring and runs with a model only use metrics that this plugin knows by name.
 
     Example:
         # include: quiz_example.txt
@@ -357,7 +357,7 @@ def unscored_metric(study: Study) -> Iterator[Finding]:
         class Quiz(LetterQuiz):
             METRICS = ["AccuracyLoglikelihood"]
 
-    Fix: ignore it where the metric is your own; its scores are left out here.
+    Fix: ignore this rule if the metric is your own; its scores are left out.
 
     Real: metrics that run code or ask a judge.
     """
@@ -402,7 +402,7 @@ def candidates_of(instance: Instance) -> tuple[str, ...]:
 
 
 def _cue(instance: Instance) -> str:
-    """Return what the answer of the evaluated doc begins with."""
+    """Return the start of the answer to the evaluated doc, as the prompt gives it."""
     messages: Any = instance.prompts[0].messages if instance.prompts else ()
     last = messages[-1] if messages else None
     is_cue = last is not None and last.role == "assistant" and all(s.origin.shot is None for s in last.content)

@@ -1,4 +1,4 @@
-"""Rules about what HELM adapter files ask: labels, prefixes and stops that are not what they look like."""
+"""Rules about labels, prefixes and stop sequences of HELM adapter files."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _joint(study: Study) -> AdapterFile | None:
 def helm_labels_run_out(study: Study) -> Iterator[Finding]:
     """Report labels that run past Z, z or 9 into punctuation.
 
-    Why: HELM counts labels up by code point. After `Z. ` comes `[. `, after `9) ` comes `:) `, and the answer mapping
-    asks for exactly that.
+    Why: HELM counts labels by code point. After `Z. ` comes `[. `, after `9) ` comes `:) `, and the answer mapping
+    expects exactly that.
 
     Example:
         # file: example.json
@@ -43,7 +43,7 @@ def helm_labels_run_out(study: Study) -> Iterator[Finding]:
            {"output": {"text": "gold"}, "tags": []}, {"output": {"text": "iron"}, "tags": ["correct"]},
            {"output": {"text": "zinc"}, "tags": []}]}}]}
 
-    Fix: write `reference_prefix_characters`, a list with a label for each reference.
+    Fix: set `reference_prefix_characters` to a list with a label for each reference.
 
     Real: HELM 0.5.16 with eleven references and `1) `, or twenty-eight and `A. `.
     """
@@ -54,11 +54,11 @@ def helm_labels_run_out(study: Study) -> Iterator[Finding]:
     try:
         labels = [file.spec.label(index) for index in range(most)]
     except ValueError:
-        return  # rendering says why
+        return  # rendering reports the error
     odd = [label for label in labels if not label.isalnum() or _kind_of(label) != _kind_of(labels[0])]
     if odd:
         yield Finding(
-            message="labels run past the end of their letters or digits",
+            message="labels run past Z or 9 into punctuation",
             saw=f"{most} references, labelled {labels[0]} to {labels[-1]}; {' '.join(odd)}"[:_SHOWN],
             keys=(_SPEC, "reference_prefix"),
         )
@@ -72,8 +72,8 @@ def _kind_of(label: str) -> tuple[bool, bool]:
 def helm_prefix_replaced(study: Study) -> Iterator[Finding]:
     """Report a reference prefix in which the label's letter appears more than once.
 
-    Why: HELM takes the first letter or digit of the prefix as the label of the first reference, and for the others
-    replaces it everywhere: `Answer A: ` becomes `Bnswer B: `.
+    Why: HELM uses the first letter or digit of the prefix as the label of the first reference, and replaces it
+    everywhere for the others: `Answer A: ` becomes `Bnswer B: `.
 
     Example:
         # file: example.json
@@ -83,7 +83,7 @@ def helm_prefix_replaced(study: Study) -> Iterator[Finding]:
         # file: example.json
         {"adapter_spec": {"method": "multiple_choice_joint", "reference_prefix": "(A) "}}
 
-    Fix: leave words out of the prefix; its first letter or digit must be the label, and appear once.
+    Fix: remove words from the prefix; its first letter or digit must be the label and appear once.
 
     Real: HELM #2809 (other reference prefixes).
     """
@@ -98,7 +98,7 @@ def helm_prefix_replaced(study: Study) -> Iterator[Finding]:
         except ValueError:
             return
         yield Finding(
-            message="the label's letter appears more than once in reference_prefix, and HELM replaces it everywhere",
+            message="HELM replaces every occurrence of the label's letter in reference_prefix",
             saw=f"{prefix!r} becomes {second!r}",
             keys=(_SPEC, "reference_prefix"),
         )
@@ -108,8 +108,8 @@ def helm_prefix_replaced(study: Study) -> Iterator[Finding]:
 def helm_stop_dropped(study: Study) -> Iterator[Finding]:
     r"""Report stop sequences of a method that never sends them.
 
-    Why: HELM's joint multiple choice always sends an empty list, and relies on max_tokens. With more than one token
-    the completion continues after the label and is no longer one of the labels.
+    Why: HELM's joint multiple choice always sends an empty list and relies on max_tokens. With more than one token
+    the completion continues after the label and is no longer a label.
 
     Example:
         # file: example.json
@@ -119,7 +119,7 @@ def helm_stop_dropped(study: Study) -> Iterator[Finding]:
         # file: example.json
         {"adapter_spec": {"method": "generation", "stop_sequences": ["\n"], "max_tokens": 5}}
 
-    Fix: set max_tokens to 1, or give an output_mapping_pattern that finds the label.
+    Fix: set max_tokens to 1, or set an output_mapping_pattern that finds the label.
 
     Real: HELM 0.5.16, MultipleChoiceJointAdapter.
     """
@@ -131,17 +131,17 @@ def helm_stop_dropped(study: Study) -> Iterator[Finding]:
         yield Finding(
             message=f"the method {spec.method} sends no stop sequences",
             saw=repr(list(spec.stop_sequences)),
-            do="set max_tokens to 1, or give an output_mapping_pattern" if spec.is_joint else "leave them out",
+            do="" if spec.is_joint else "remove them",
             keys=(_SPEC, "stop_sequences"),
         )
 
 
 @check("PF159", "helm-gold-normalised-away", severity=Severity.WARNING, family=Family.HELM)
 def helm_gold_normalised_away(study: Study) -> Iterator[Finding]:
-    """Report a right answer of which HELM's quasi metrics leave nothing, and options that become equal.
+    """Report a correct answer that HELM's quasi metrics ignore completely, and options that become equal.
 
-    Why: they drop articles and ASCII punctuation. The answer `A` becomes an empty text, with which every completion
-    begins; `-5` and `5` become the same.
+    Why: they drop articles and ASCII punctuation. The answer `A` becomes an empty text, which is a prefix of every
+    completion; `-5` and `5` become equal.
 
     Example:
         # file: example.json
@@ -155,7 +155,7 @@ def helm_gold_normalised_away(study: Study) -> Iterator[Finding]:
           {"instance": {"input": {"text": "Which vitamin is retinol?"}, "split": "test",
                         "references": [{"output": {"text": "vitamin A"}, "tags": ["correct"]}]}}]}
 
-    Fix: write answers that have a word or a number that is left, or score by exact_match alone.
+    Fix: use answers with a word or number other than an article, or score only by exact_match.
 
     Real: HELM 0.5.16: quasi_prefix_exact_match of `A` and `Berlin` is 1.
     """
@@ -171,9 +171,8 @@ def helm_gold_normalised_away(study: Study) -> Iterator[Finding]:
         for index in correct:
             if not normalised(texts[index]):
                 yield Finding(
-                    message="HELM's quasi metrics leave nothing of a right answer",
+                    message="HELM's quasi metrics ignore every character of a correct answer",
                     saw=repr(texts[index])[:_SHOWN],
-                    do="write an answer with a word or number other than an article, or score by exact_match",
                     keys=("request_states", row.number, "instance", "references", index),
                 )
         others = {normalised(text): text for index, text in enumerate(texts) if index not in correct}
@@ -181,19 +180,19 @@ def helm_gold_normalised_away(study: Study) -> Iterator[Finding]:
             same = others.get(normalised(texts[index]))
             if normalised(texts[index]) and same is not None and same != texts[index]:
                 yield Finding(
-                    message="a right and a wrong reference are equal to HELM's quasi metrics",
+                    message="HELM's quasi metrics do not distinguish a correct and a wrong reference",
                     saw=f"{texts[index]!r} and {same!r}"[:_SHOWN],
-                    do="write references that differ in more than case, articles and punctuation",
+                    do="use references that differ in more than case, articles and punctuation",
                     keys=("request_states", row.number, "instance", "references", index),
                 )
 
 
 @check("PF160", "helm-question-cut", severity=Severity.ERROR, family=Family.HELM)
 def helm_question_cut(study: Study) -> Iterator[Finding]:
-    """Report a prompt that loses the end of its question, and the cue for the answer, to the model's window.
+    """Report a prompt whose question and answer cue are cut off by the model's window.
 
-    Why: HELM drops shots until a prompt fits. When none are left it cuts the text from the right: the model is
-    given half a question, and no cue to answer.
+    Why: HELM drops shots until a prompt fits. When none are left, it cuts the end of the text: the model gets
+    half a question and no answer cue.
 
     Example:
         # file: example.json
@@ -230,10 +229,10 @@ def helm_question_cut(study: Study) -> Iterator[Finding]:
 
 @check("PF161", "helm-scored-tail", severity=Severity.WARNING, family=Family.HELM)
 def helm_scored_tail(study: Study) -> Iterator[Finding]:
-    r"""Report affixes with which HELM scores other tokens than those of the reference.
+    r"""Report affixes that make HELM score other tokens than those of the reference.
 
-    Why: the separate methods score the last tokens of the prompt, as many as a space and the reference have. That
-    is the reference only where output_prefix ends with a space and nothing follows the answer.
+    Why: the separate methods score the last tokens of the prompt, as many as a space and the reference have. These are
+    the tokens of the reference only if output_prefix ends with a space and nothing follows the answer.
 
     Example:
         # file: example.json
@@ -243,7 +242,7 @@ def helm_scored_tail(study: Study) -> Iterator[Finding]:
         # file: example.json
         {"adapter_spec": {"method": "multiple_choice_separate_original", "output_prefix": " ", "output_suffix": ""}}
 
-    Fix: set output_prefix to text that ends with a space, and output_suffix and global_suffix to nothing.
+    Fix: end output_prefix with a space, and make output_suffix and global_suffix empty.
 
     Real: HELM 0.5.16 with its own defaults, `Output: ` and `\n`: off by one token.
     """
@@ -252,13 +251,13 @@ def helm_scored_tail(study: Study) -> Iterator[Finding]:
         return
     spec = file.spec
     for key, is_odd, do in (
-        ("output_prefix", not spec.output_prefix.endswith(" "), "let it end with a space"),
+        ("output_prefix", not spec.output_prefix.endswith(" "), "end it with a space"),
         ("output_suffix", bool(spec.output_suffix), 'write "output_suffix": ""'),
-        ("global_suffix", bool(spec.global_suffix), "leave it out"),
+        ("global_suffix", bool(spec.global_suffix), "remove it"),
     ):
         if is_odd:
             yield Finding(
-                message=f"with this {key} the tokens that HELM scores are not those of the reference",
+                message=f"with this {key} HELM does not score the tokens of the reference",
                 saw=repr(getattr(spec, key)),
                 do=do,
                 keys=(_SPEC, key),
@@ -267,10 +266,10 @@ def helm_scored_tail(study: Study) -> Iterator[Finding]:
 
 @check("PF162", "helm-labels-never-map", severity=Severity.ERROR, family=Family.HELM)
 def helm_labels_never_map(study: Study) -> Iterator[Finding]:
-    """Report instances whose right labels are shown as a list, which HELM maps to nothing.
+    """Report instances with several correct labels, which HELM maps to nothing.
 
-    Why: with multi_label shots show `A, C`, and a model that answers so scores 0: the mapping knows single
-    labels alone.
+    Why: with multi_label, shots show `A, C`, and a model that answers like this scores 0: the mapping has only single
+    labels.
 
     Example:
         # file: example.json
@@ -285,7 +284,7 @@ def helm_labels_never_map(study: Study) -> Iterator[Finding]:
          "request_states": [{"instance": {"input": {"text": "Which metals rust?"}, "split": "test", "references": [
            {"output": {"text": "iron"}, "tags": ["correct"]}, {"output": {"text": "gold"}, "tags": []}]}}]}
 
-    Fix: ask with the method generation, or tag one reference as correct.
+    Fix: use the method generation, or tag one reference as correct.
 
     Real: HELM 0.5.16, MultipleChoiceJointAdapter and compute_reference_metrics.
     """
@@ -295,7 +294,7 @@ def helm_labels_never_map(study: Study) -> Iterator[Finding]:
     for row in file.first.rows:
         if len(row.correct) > 1:
             yield Finding(
-                message="several labels are right at once, and no completion with all of them maps to anything",
+                message="several labels are correct, which HELM's mapping scores as 0",
                 saw=str(row.labels(file.spec).get("label", "")),
                 keys=(_SPEC, "multi_label"),
             )
@@ -304,10 +303,10 @@ def helm_labels_never_map(study: Study) -> Iterator[Finding]:
 
 @check("PF163", "helm-prefix-unused", severity=Severity.WARNING, family=Family.HELM)
 def helm_prefix_unused(study: Study) -> Iterator[Finding]:
-    """Report a reference prefix that no prompt shows, because its method lists no references.
+    """Report a reference prefix that no prompt shows because its method lists no references.
 
-    Why: with a joint method it would print the only reference, which is the answer, before the question is asked. A
-    reader takes the file for multiple choice.
+    Why: with a joint method it would print the only reference, which is the answer, in the prompt. Readers
+    mistake the file for multiple choice.
 
     Example:
         # file: example.json
@@ -317,9 +316,9 @@ def helm_prefix_unused(study: Study) -> Iterator[Finding]:
         # file: example.json
         {"adapter_spec": {"method": "multiple_choice_joint", "reference_prefix": "A. "}}
 
-    Fix: leave it out.
+    Fix: remove `reference_prefix`.
 
-    Real: a format for data providers whose example is not multiple choice and has a reference_prefix.
+    Real: a format for data providers whose example has a reference_prefix but is not multiple choice.
     """
     file = file_of(study)
     if file is None or file.spec.is_joint or file.spec.method == "ranking_binary":
@@ -327,7 +326,7 @@ def helm_prefix_unused(study: Study) -> Iterator[Finding]:
     written = file.top.get(_SPEC)
     if isinstance(written, dict) and "reference_prefix" in written:
         yield Finding(
-            message=f"the method {file.spec.method} shows no reference_prefix",
+            message=f"the method {file.spec.method} does not use reference_prefix",
             saw=repr(written["reference_prefix"]),
             keys=(_SPEC, "reference_prefix"),
         )

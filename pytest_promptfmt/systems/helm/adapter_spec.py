@@ -234,17 +234,17 @@ class _Reader:
         saw = ""
         if key in OUTPUT_FORMAT_NAMES:
             if value not in OUTPUT_FORMATS:
-                raise self._error(f'{key} is {_what(value)}; there are "list" and "string"', key)
+                raise self._error(f'{key} is {_what(value)}, must be "list" or "string"', key)
             self.values["output_format"] = value
-            is_misspelt = key != "output_format"
-            do = "did you mean 'output_format'? HELM has neither" if is_misspelt else "leave it out of files for HELM"
-            saw = "read as output_format" if is_misspelt else ""
+            is_misspelled = key != "output_format"
+            do = "did you mean 'output_format'? HELM has neither" if is_misspelled else "remove it from files for HELM"
+            saw = "read as output_format" if is_misspelled else ""
         elif (meant := ALIASES.get(key) or _near(key)) is not None and meant not in self.values:
             self.values[meant] = self._checked(key, value, meant)
             saw, do = f"read as {meant}", f"did you mean {meant!r}?"
         else:
             do = did_you_mean(key, _FIELDS) or f"remove it; the keys are {', '.join(_FIELDS)}"
-        message = f"adapter_spec has the key {key!r}, which HELM refuses"
+        message = f"unknown key {key!r} in adapter_spec"
         yield Finding(message=message, saw=saw, do=do, keys=("adapter_spec", key))
 
     def _decoding(self, key: str, value: Any) -> Finding:
@@ -252,8 +252,8 @@ class _Reader:
         keys = ("decoding_parameters", key)
         if name not in _DECODING:
             return Finding(
-                message=f"decoding_parameters has the key {key!r}, and an adapter has no such parameter",
-                do=did_you_mean(key, _DECODING) or f"an adapter has {', '.join(_DECODING)}",
+                message=f"unknown decoding parameter {key!r}",
+                do=did_you_mean(key, _DECODING) or f"use one of {', '.join(_DECODING)}",
                 keys=("adapter_spec", *keys),
             )
         value = self._checked(key, value, name, *keys)
@@ -261,13 +261,13 @@ class _Reader:
             raise self._error(
                 f"{name} is {_what(self.values[name])} in adapter_spec and {_what(value)} in decoding_parameters",
                 *keys,
-                hint="write it once, in adapter_spec",
+                hint="set it once, in adapter_spec",
             )
         self.values[name] = value
         return Finding(
-            message="adapter_spec has decoding_parameters, which HELM refuses",
+            message="HELM refuses decoding_parameters in adapter_spec",
             saw=f"{key} read as adapter_spec.{name}",
-            do="write decoding parameters into adapter_spec itself",
+            do="move the parameters to adapter_spec itself",
             keys=("adapter_spec", *keys),
         )
 
@@ -315,7 +315,7 @@ def _check_method(method: str, where: Where) -> None:
             hint=f"supported are {', '.join(METHODS)}",
         )
     raise SourceError(
-        f"there is no adaptation method {method!r}; there are {', '.join(METHODS)}",
+        f"unknown adaptation method {method!r}; supported are {', '.join(METHODS)}",
         position=position,
         hint=did_you_mean(method, METHODS),
     )
@@ -331,10 +331,10 @@ def _check_patterns(fields: Mapping[str, Any], where: Where) -> None:
         if pattern is None:
             continue
         try:
-            re.compile(pattern).sub(target, "")  # also reads the target, which may name groups that are not there
+            re.compile(pattern).sub(target, "")  # also reads the target, which may name missing groups
         except (re.error, IndexError, OverflowError, RecursionError) as error:
             raise SourceError(
-                f"{keys[0]} has no regular expression that Python reads: {error}",
+                f"{keys[0]}: invalid regular expression: {error}",
                 position=where("adapter_spec", *keys),
                 hint=f"the pattern is {pattern!r}",
             ) from error

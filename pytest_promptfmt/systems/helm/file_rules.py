@@ -1,4 +1,4 @@
-"""Rules about how HELM files are written: what the reader had to understand that HELM itself would refuse."""
+"""Rules about HELM files that this plugin reads but HELM itself would refuse."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def file_of(study: Study) -> AdapterFile | None:
 
 @check("PF151", "helm-unknown-key", severity=Severity.WARNING, family=Family.HELM)
 def helm_unknown_key(study: Study) -> Iterator[Finding]:
-    r"""Report a key of a HELM adapter file that HELM does not have, and what it was read as.
+    r"""Report an unknown key of a HELM adapter file, and how it was read.
 
-    Why: HELM 0.5.16 refuses an adapter with a key it does not know, and a default takes the place of a field that is
-    misspelt. It has decoding parameters beside the other fields, not in a separate mapping.
+    Why: HELM 0.5.16 refuses an adapter with an unknown key, and a misspelled field gets its default.
+    Decoding parameters belong beside the other fields, not in a separate mapping.
 
     Example:
         # file: example.json
@@ -45,9 +45,9 @@ def helm_unknown_key(study: Study) -> Iterator[Finding]:
         # file: example.json
         {"adapter_spec": {"method": "generation", "instance_prefix": "\n\n"}}
 
-    Fix: write HELM's name.
+    Fix: use HELM's name of the key.
 
-    Real: a format for data providers that was made after HELM's (instance_prefixw, ouput_format).
+    Real: a format for data providers derived from HELM's (instance_prefixw, ouput_format).
     """
     file = file_of(study)
     if file is None:
@@ -56,24 +56,24 @@ def helm_unknown_key(study: Study) -> Iterator[Finding]:
     for key in file.top:
         if key not in _TOP:
             yield Finding(
-                message=f"the file has the key {key!r}, which HELM does not have",
-                do=did_you_mean(key, _TOP) or "remove it; settings of this plugin belong under promptfmt",
+                message=f"unknown key {key!r}",
+                do=did_you_mean(key, _TOP) or "remove it, or move settings of this plugin to promptfmt",
                 keys=(key,),
             )
     if "answer_mapping" in file.top or file.first.has_answer_mapping:
         yield Finding(
-            message="answer_mapping is HELM's output_mapping under another name",
+            message="HELM's name of answer_mapping is output_mapping",
             saw="read as output_mapping",
-            do="did you mean 'output_mapping'?",
+            do="rename it to output_mapping",
         )
 
 
 @check("PF152", "helm-not-json", severity=Severity.WARNING, family=Family.HELM)
 def helm_not_json(study: Study) -> Iterator[Finding]:
-    """Report a HELM adapter file with comments, trailing commas or other things that only JSON5 allows, or a key twice.
+    """Report a HELM adapter file with comments, trailing commas or other JSON5 syntax, or with a repeated key.
 
-    Why: HELM and most other programs read plain JSON alone, and stop at the first comment. Of a key that appears twice
-    the last one counts, silently.
+    Why: HELM and most other programs read only plain JSON and fail at the first comment. Of a repeated key, they
+    silently use the last one.
 
     Example:
         # file: example.json
@@ -83,7 +83,7 @@ def helm_not_json(study: Study) -> Iterator[Finding]:
         # file: example.json
         {"adapter_spec": {"method": "generation", "max_tokens": 5}}
 
-    Fix: remove them.
+    Fix: remove comments, trailing commas and repeated keys.
 
     Real: a format for data providers whose specification is written with comments.
     """
@@ -91,11 +91,11 @@ def helm_not_json(study: Study) -> Iterator[Finding]:
     if file is None or file.whole is None:
         return
     if not file.whole.is_strict:
-        message = "the file is not plain JSON, and HELM reads nothing else"
+        message = "the file is not plain JSON, so HELM cannot read it"
         yield Finding(message=message, do="remove comments and trailing commas")
     for name in file.whole.repeated_keys("adapter_spec"):
         yield Finding(
-            message=f"adapter_spec has the key {name!r} more than once, and the last one counts",
+            message=f"the key {name!r} is repeated, and only the last value counts",
             do="remove the others",
             keys=("adapter_spec", name),
         )
@@ -103,9 +103,9 @@ def helm_not_json(study: Study) -> Iterator[Finding]:
 
 @check("PF153", "helm-method-inferred", severity=Severity.WARNING, family=Family.HELM)
 def helm_method_inferred(study: Study) -> Iterator[Finding]:
-    """Report an adapter without method: which one is meant was read from the instances.
+    """Report an adapter without a method, which is inferred from the instances.
 
-    Why: HELM has no default and refuses it. One more reference in one instance would change what is read into it.
+    Why: HELM has no default and refuses it. One more reference in one instance can change the inferred method.
 
     Example:
         # file: example.json
@@ -115,14 +115,14 @@ def helm_method_inferred(study: Study) -> Iterator[Finding]:
         # file: example.json
         {"adapter_spec": {"method": "generation", "max_tokens": 5}}
 
-    Fix: write the method.
+    Fix: set `method`.
 
     Real: HELM's AdapterFactory: "Invalid adaptation method".
     """
     file = file_of(study)
     if file is not None and file.read.method_is_inferred:
         yield Finding(
-            message="the adapter has no method, and HELM refuses an empty one",
+            message="the adapter has no method, so HELM refuses it",
             saw=f"read as {file.spec.method}",
             do=f'write "method": "{file.spec.method}"',
             keys=("adapter_spec",),
@@ -131,10 +131,10 @@ def helm_method_inferred(study: Study) -> Iterator[Finding]:
 
 @check("PF154", "helm-splits", severity=Severity.WARNING, family=Family.HELM)
 def helm_splits(study: Study) -> Iterator[Finding]:
-    """Report instances from which HELM would take no shots, or too few of them.
+    """Report instances from which HELM would draw no shots, or too few.
 
-    Why: HELM shows instances of the split train and evaluates those of valid and test; it reads the split from the
-    instance. Here shots are then drawn from all instances, and are not evaluated.
+    Why: HELM draws shots from the split train and evaluates valid and test; it reads the split from the
+    instance. This plugin then draws shots from all instances, and does not evaluate them.
 
     Example:
         # file: example.json
@@ -150,7 +150,7 @@ def helm_splits(study: Study) -> Iterator[Finding]:
           {"instance": {"input": {"text": "Which metal is liquid?"},
                         "references": [{"output": {"text": "mercury"}, "tags": ["correct"]}], "split": "test"}}]}
 
-    Fix: mark the shots, or lower max_train_instances.
+    Fix: set `"split": "train"` for the shots, or lower max_train_instances.
 
     Real: HELM warns "only 0 training instances, wanted 5" and continues without.
     """
@@ -159,8 +159,8 @@ def helm_splits(study: Study) -> Iterator[Finding]:
         return
     if any(row.has_split_below for row in file.first.rows):
         yield Finding(
-            message="the split is under the references, and HELM reads it from the instance",
-            do='write "split" beside "references"',
+            message="the split is under the references, not in the instance",
+            do='move "split" beside "references"',
             keys=(_STATES,),
         )
     wanted, count = file.spec.max_train_instances, len(file.first.rows)
@@ -169,32 +169,32 @@ def helm_splits(study: Study) -> Iterator[Finding]:
     if not file.draws_from_all:
         if not file.has_train and not file.first.has_prompts:
             yield Finding(
-                message="no instance is of the split train, so no shots are shown",
+                message="no instance is in the split train, so there are no shots",
                 saw=f"max_train_instances {wanted}",
-                do='write "split": "train" at the shots, or set max_train_instances to 0',
+                do='set "split": "train" for the shots, or max_train_instances to 0',
                 keys=_SHOTS,
             )
     elif count < wanted + 1:
         yield Finding(
-            message="too few instances to show the shots that the adapter asks for",
-            saw=f"{count} instances, and {wanted} shots wanted besides at least one question",
+            message="too few instances for max_train_instances",
+            saw=f"{count} instances for {wanted} shots and at least one question",
             do="add instances, or lower max_train_instances",
             keys=_SHOTS,
         )
     else:
         yield Finding(
-            message="no instance is marked as a shot, and HELM shows only those of the split train",
-            saw=f"{wanted} of the instances are drawn as shots, and not evaluated",
-            do='write "split": "train" at the shots and "split": "test" at the others',
+            message="no instance is in the split train, from which HELM draws shots",
+            saw=f"{wanted} of the instances are drawn as shots and not evaluated",
+            do='set "split": "train" for the shots and "split": "test" for the others',
             keys=(_STATES,),
         )
 
 
 @check("PF155", "helm-nested-result", severity=Severity.WARNING, family=Family.HELM)
 def helm_nested_result(study: Study) -> Iterator[Finding]:
-    """Report results that are inside `request`, where HELM does not look for them.
+    """Report results inside `request`, where HELM does not look for them.
 
-    Why: HELM reads `result` beside `request`. A file with both reads differently in each program.
+    Why: HELM reads `result` beside `request`. Programs differ in how they read a file with both.
 
     Example:
         # file: example.json
@@ -212,11 +212,11 @@ def helm_nested_result(study: Study) -> Iterator[Finding]:
 
     Fix: move `result` out of `request`.
 
-    Real: a format for data providers that was made after HELM's.
+    Real: a format for data providers derived from HELM's.
     """
     file = file_of(study)
     if file is not None and file.first.has_nested_results:
         yield Finding(
-            message="results are inside `request`, and HELM reads them beside it",
+            message="results are inside `request`, but HELM reads them beside it",
             keys=(_STATES,),
         )
