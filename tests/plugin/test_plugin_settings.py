@@ -58,7 +58,7 @@ def test_file_in_the_rootdir_that_makes_no_sense_stops_the_run_with_its_line(pro
     project.task("a.yaml")
     for text, says in (
         ("default_profiles: [plian]\n", "promptfmt.yaml:1:1: unknown profile 'plian'"),
-        ("lint: true\nselect: [XX1]\n", "promptfmt.yaml:2:1: *no rule has the code or prefix 'XX1'"),
+        ("lint: true\nselect: [XX1]\n", "promptfmt.yaml:2:1: *unknown rule code or prefix 'XX1'"),
     ):
         project.write("promptfmt.yaml", text)
         result = project.run()
