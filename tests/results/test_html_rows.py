@@ -13,7 +13,7 @@ from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.results.html import html_report, packed_view
 from pytest_promptfmt.results.run_result import RunResult
 
-FILE = "/root/tasks/arc.yaml"
+FILE = "/repository/tasks/arc.yaml"
 FINDING = Reported(
     code="PF201",
     name="double-delimiter",
@@ -35,7 +35,7 @@ def unpacked(page: str, name: str) -> Any:
 
 def rows(*outcomes: Outcome) -> list[tuple[str, str, str, list[str]]]:
     """Return task, profile, category and codes of each row."""
-    page = html_report(RunResult(rootdir=Path("/root"), outcomes=outcomes))
+    page = html_report(RunResult(rootdir=Path("/repository"), outcomes=outcomes))
     return [(item[0], item[2], item[4], item[6]) for item in unpacked(page, "index")["items"]]
 
 
@@ -61,5 +61,5 @@ def test_what_has_no_prompts_has_a_row_of_its_own() -> None:
 
 def test_items_of_one_task_and_profile_share_a_row_with_all_their_views() -> None:
     outcomes = passed("plain", packed_view({"docs": [1]})), passed("plain", packed_view({"verdicts": [2]}))
-    page = html_report(RunResult(rootdir=Path("/root"), outcomes=outcomes))
+    page = html_report(RunResult(rootdir=Path("/repository"), outcomes=outcomes))
     assert unpacked(page, "chunk-0") == [{"title": "", "findings": [], "docs": [1], "verdicts": [2]}]
