@@ -5,6 +5,8 @@ import os
 import pytest
 from plugin_project import Project
 
+from pytest_promptfmt.core import limits
+
 pytest_plugins = ["pytester"]
 
 # Hypothesis' own plugin imports much at the end of each run, a quarter of the time of a small one.
@@ -12,6 +14,7 @@ RUN_OPTIONS = "-o promptfmt_lint=false -p no:hypothesispytest"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    limits.apply_here()  # as in a worker
     os.environ["PYTEST_ADDOPTS"] = RUN_OPTIONS
     for variable in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"):
         os.environ.pop(variable, None)  # runs that a test starts are no workers of the run that the test is in

@@ -24,6 +24,7 @@ ORDER = (
     "study",
     "checks answers snapshots",
     "results",
+    "engine",
     "systems.helm systems.eval_framework models",
     "revisions",
     "plugin",

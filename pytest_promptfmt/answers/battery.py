@@ -7,9 +7,10 @@ must not depend on which option is right.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from pytest_promptfmt.answers.answers import Answers, answers_of
@@ -44,26 +45,20 @@ from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.expectations import ExpectedCompletion, expected_failures, unmet_expectations
 from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline
-from pytest_promptfmt.systems.lm_eval.scoring.regexes import BUDGET_SECONDS, within_budget
+from pytest_promptfmt.systems.lm_eval.scoring.regexes import within_budget
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question
 
 _REASONING: Final = re.compile(r"(?i)step[- ]by[- ]step|reasoning|explain|think")
 
-Known = Mapping[str, Sequence[str]]
-"""The verdicts of an accepted matrix: phrasing to a cell for each pipeline."""
 
-
-def try_phrasings(
-    scoring: Scoring, *, expected: Sequence[ExpectedCompletion] = (), known: Known | None = None
-) -> Matrix:
+def try_phrasings(scoring: Scoring, *, expected: Sequence[ExpectedCompletion] = ()) -> Matrix:
     """Return the verdict matrix of a generation task.
 
     Synthetic docs say little of what real answers look like: their own answers count only where the pipeline accepts
-    them without the delimiter. `expected` are the user's own completions. `known` is the matrix accepted before: near
-    the time budget its verdict counts, so that another machine does not change it. Raises ScoringError or RenderError
+    them without the delimiter. `expected` are the user's own completions. Raises ScoringError or RenderError
     for a task that cannot be scored at all.
     """
-    return _Trial(Subject(scoring), expected, known or {}).matrix()
+    return _Trial(Subject(scoring), expected).matrix()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,12 +71,9 @@ class Tried:
     docs: str
 
 
-def try_answers(study: Study, known: Known | None = None) -> Tried:
-    """Return what the battery makes of a generation task; raises the PromptfmtError that stops it.
-
-    `known` are the verdicts that were accepted, which count where time is near the budget.
-    """
-    matrix = try_phrasings(study.scoring, expected=study.expected, known=known)
+def try_answers(study: Study) -> Tried:
+    """Return what the battery makes of a generation task; raises the PromptfmtError that stops it."""
+    matrix = try_phrasings(study.scoring, expected=study.expected)
     expected, failing = expected_failures(study.given), [row.id for row in matrix.failures]
     return Tried(
         matrix=matrix,
@@ -95,7 +87,6 @@ def try_answers(study: Study, known: Known | None = None) -> Tried:
 class _Trial:
     subject: Subject
     expected: Sequence[ExpectedCompletion]
-    known: Known
     cells: Cells = field(init=False)
     slow_metric: str = ""
 
@@ -291,30 +282,19 @@ class _Trial:
     def _try_degenerate(self, phrasing: Phrasing) -> None:
         doc, question = self.subject.instances[0].doc, self.subject.questions[0]
         chain = self.subject.chain
-        for column, pipeline in enumerate(chain.pipelines):
-            seconds = self._budget(phrasing, column)
-            stages = chain.read_once(pipeline, phrasing.text, doc, phrasing.id, seconds=seconds)
+        for pipeline in chain.pipelines:
+            stages = chain.read_once(pipeline, phrasing.text, doc, phrasing.id)
             verdict = problem_of(stages)
             if verdict is None:
                 try:
                     what = f"the metrics on {phrasing.id}"
-                    within_budget(chain.is_right, question, doc, stages.extracted, what=what, seconds=seconds)
+                    within_budget(partial(chain.is_right, question, doc), stages.extracted, what=what)
                     verdict = OK
                 except LimitExceededError as error:
                     verdict, stages = SLOW, replace(stages, problem=error.message)
                 except Exception as error:
                     verdict, stages = "CRASH", replace(stages, problem=f"{type(error).__name__}: {error}")
             self._note(phrasing, pipeline, "", verdict, stages, None)
-
-    def _budget(self, phrasing: Phrasing, column: int) -> float:
-        """Return the seconds of a degenerate completion: what was accepted as slow must become twice as fast to change.
-
-        And what was accepted as fast twice as slow.
-        """
-        cells = self.known.get(phrasing.id, ())
-        if column >= len(cells):
-            return BUDGET_SECONDS
-        return BUDGET_SECONDS / 2 if cells[column] == SLOW else 2 * BUDGET_SECONDS
 
     def _right_or(self, question: Question, doc: Any, extracted: Any, otherwise: str) -> str:
         try:

@@ -7,6 +7,7 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
@@ -33,7 +34,7 @@ NONSENSE: Final = "⁂ zxqv ⁂"
 
 
 SECONDS_FOR_CODE: Final = 10.0
-"""Seconds on the wall that scoring functions of a task have for one completion."""
+"""Seconds of processor time that scoring functions of a task have for one completion."""
 
 _MOST_REPEATS: Final = 64
 _MOST_GOLDS: Final = 10_000
@@ -95,11 +96,9 @@ class Chain:
             stopped = stopped.split(stop)[0]
         return Stages(raw, answer, stopped)
 
-    def read(
-        self, pipeline: FilterPipeline, raw: str, doc: Doc, what: str, *, seconds: float = BUDGET_SECONDS
-    ) -> Stages:
+    def read(self, pipeline: FilterPipeline, raw: str, doc: Doc, what: str) -> Stages:
         """Return what a pipeline makes of a completion, within its time budget."""
-        stages = self._read(pipeline, raw, doc, what, seconds)
+        stages = self._read(pipeline, raw, doc, what)
         slow = stages.problem if stages.problem is not None and stages.problem.startswith("SLOW") else None
         self._count(slow, self.task.position("filter_list"))
         return stages
@@ -116,12 +115,12 @@ class Chain:
                 hint="look for a regular expression that backtracks without end",
             )
 
-    def _read(self, pipeline: FilterPipeline, raw: str, doc: Doc, what: str, seconds: float) -> Stages:
+    def _read(self, pipeline: FilterPipeline, raw: str, doc: Doc, what: str) -> Stages:
         stages = self.begun(raw)
         about = f"the filters {pipeline.name!r}" + "".join(f" (regex {one!r})" for one in pipeline.patterns)
         try:
             value = within_budget(
-                pipeline.extract, stages.stopped, doc, self._repeats, what=f"{about} on {what}", seconds=seconds
+                lambda text: pipeline.extract(text, doc, self._repeats), stages.stopped, what=f"{about} on {what}"
             )
         except LimitExceededError as error:
             return replace(stages, problem=f"SLOW: {error.message}")
@@ -129,19 +128,19 @@ class Chain:
             return replace(stages, problem=f"CRASH: {type(error).__name__}: {error}")
         return replace(stages, extracted=value)
 
-    def read_once(self, pipeline: FilterPipeline, raw: str, doc: Doc, what: str, *, seconds: float) -> Stages:
+    def read_once(self, pipeline: FilterPipeline, raw: str, doc: Doc, what: str) -> Stages:
         """Return the same as `read`, remembered for all tasks of the process that filter alike.
 
         For completions that are long, and the same for every task.
         """
         fingerprint = pipeline.fingerprint
         if fingerprint is None:
-            return self._read(pipeline, raw, doc, what, seconds)
-        key = (pipeline.name, fingerprint, self._repeats, self.stops, repr(self._think_end), what, seconds)
+            return self._read(pipeline, raw, doc, what)
+        key = (pipeline.name, fingerprint, self._repeats, self.stops, repr(self._think_end), what)
         if key not in _read_before:
             if len(_read_before) >= _MOST_READ:
                 _read_before.clear()
-            _read_before[key] = self._read(pipeline, raw, doc, what, seconds)
+            _read_before[key] = self._read(pipeline, raw, doc, what)
         return _read_before[key]
 
     def read_all(
@@ -151,7 +150,8 @@ class Chain:
         begun = [self.begun(raw) for raw in raws]
         responses = [[one.stopped] * self._repeats for one in begun]
         try:
-            values = within_budget(pipeline.apply, responses, docs, what="many completions", seconds=2 * BUDGET_SECONDS)
+            with time_limit(2 * BUDGET_SECONDS, "many completions"):
+                values = pipeline.apply(responses, docs)
             if len(values) != len(begun):
                 raise ValueError
         except Exception:
@@ -189,7 +189,9 @@ class Chain:
     def _within_budget(self, question: Question, extracted: Any) -> Mapping[str, Any]:
         what = f"the metrics (regexes_to_ignore {', '.join(map(repr, self._patterns))}) on {short_repr(extracted)}"
         try:
-            values: Mapping[str, Any] = within_budget(process_results, self.metrics, question, [extracted], what=what)
+            values: Mapping[str, Any] = within_budget(
+                lambda text: process_results(self.metrics, question, [text]), extracted, what=what
+            )
         except LimitExceededError as error:
             self._count(error.message, self._scored_at)
             raise LimitExceededError(error.message, position=self._scored_at, hint=error.hint) from None
@@ -283,7 +285,8 @@ def normalised(text: str, arguments: Mapping[str, Any]) -> str:
     Raises LimitExceededError for a pattern that backtracks without end.
     """
     for pattern in arguments.get("regexes_to_ignore") or ():
-        text = within_budget(re.sub, pattern, "", text, what=f"the pattern {pattern!r} on {short_repr(text)}")
+        what = f"the pattern {pattern!r} on {short_repr(text)}"
+        text = within_budget(partial(re.sub, pattern, ""), text, what=what)
     if arguments.get("ignore_case"):
         text = text.lower()
     dropped = string.punctuation if arguments.get("ignore_punctuation") else ""

@@ -19,7 +19,6 @@ from pytest_promptfmt.core.profile import Profile
 _MARKER: Final = "CONTINUE_FINAL_MESSAGE_TAG "
 _REASONING_KEYS: Final = ("reasoning_content", "thinking", "reasoning")
 _TEMPLATE_SECONDS: Final = 10.0
-_TEMPLATE_MEMORY: Final = 2**30
 
 
 def render_messages(
@@ -50,7 +49,7 @@ def render_messages(
     given = {**profile.special_tokens, **profile.template_args}
     tools = given.pop("tools", None) if tools is None else tools
     documents = given.pop("documents", None) if documents is None else documents
-    with time_limit(_TEMPLATE_SECONDS, f"the chat template of profile {profile.name!r}", memory=_TEMPLATE_MEMORY):
+    with time_limit(_TEMPLATE_SECONDS, f"the chat template of profile {profile.name!r}"):
         template = compiled_template(source) if undefined is None else template_with(source, undefined)
         for tool in tools or ():
             if not isinstance(tool, dict):

@@ -57,6 +57,7 @@ class Run:
         self.baseline = BaselineRun(outputs.baseline, outputs.baseline_update, tree.root.rootdir)
         self.lock = Lock(tree.root.rootdir / LOCK_NAME)
         self.found = Found()
+        self.in_worker = False
         if outputs.shard is not None:
             self.expected.limit_to(partial(outputs.shard.holds, rootdir=tree.root.rootdir))
 

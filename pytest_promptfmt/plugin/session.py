@@ -20,6 +20,7 @@ from pytest_promptfmt.plugin.large_runs import LargeRuns
 from pytest_promptfmt.plugin.outcome_reports import OutcomeReports
 from pytest_promptfmt.plugin.run import RUN, Found, Run
 from pytest_promptfmt.plugin.selection import Selectable, chooses, unmatched
+from pytest_promptfmt.plugin.working import Working, workers_of
 from pytest_promptfmt.results.terminal import header_lines
 from pytest_promptfmt.settings import SettingsTree
 from pytest_promptfmt.settings.file import FILE_NAMES
@@ -44,7 +45,8 @@ def activate(config: pytest.Config) -> None:
     run = config.stash[RUN] = Run(config, SettingsTree(config, DEFAULT_PROFILES, places), names)
     kinds = config.stash[LOADED] = load_kinds(run)
     is_worker = hasattr(config, "workerinput")
-    plugins = [PromptfmtPlugin(run), OutcomeReports(run.tally, is_worker=is_worker), LargeRuns(config), *kinds]
+    working = Working(run, workers_of(config))
+    plugins = [PromptfmtPlugin(run), working, OutcomeReports(run.tally, is_worker=is_worker), LargeRuns(config), *kinds]
     for plugin in plugins if is_worker else (*plugins, Closing(run)):
         config.pluginmanager.register(plugin, f"promptfmt-{type(plugin).__name__}")
     paths = [str(path) for path in run.settings.paths]

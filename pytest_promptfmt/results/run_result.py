@@ -121,7 +121,7 @@ class Tally:
         self.tokenizers: dict[str, UsedTokenizer] = {}
         self.counts: Counter[str] = Counter()
         self._obsolete: list[Path] = []
-        self._keeps = keeps
+        self.keeps = keeps
         self._first: dict[tuple[str, str], str] = {}
         self._profiles: set[tuple[str, str, str]] = set()
 
@@ -130,7 +130,7 @@ class Tally:
         self.counts[outcome.category] += 1
         if outcome.tokenizer is not None:
             self.tokenizers[outcome.tokenizer.name] = outcome.tokenizer
-        if self._keeps == "all" or (self._keeps == "remarkable" and outcome.is_remarkable):
+        if self.keeps == "all" or (self.keeps == "remarkable" and outcome.is_remarkable):
             self.outcomes.append(outcome)
         if outcome.category in ("passed", "accepted", "skipped"):
             return False

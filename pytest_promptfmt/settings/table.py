@@ -217,6 +217,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "Python files (globs, folders) with task classes; they are imported to find them.",
         page="task-classes.md",
     ),
+    Setting("workers", whole(0), "--promptfmt-workers N", ini="promptfmt_workers").about(
+        "Worker processes that tasks are tested in, each under limits of memory and processor time. Default: one for "
+        "each core. 0: test in pytest's own process, without limits, as with `--pdb`."
+    ),
+    Setting("memory", whole(64), "--promptfmt-memory MB", ini="promptfmt_memory").about(
+        "The most that one worker process may hold, in megabytes. Default: 1024."
+    ),
     Setting("model", TEXT, "--promptfmt-model MODEL").about(
         "Also put every task to a model: `tiny` (bundled), `hf:PATH_OR_ID`, `openai:URL[#NAME]` or `replay:FILE`.",
         page="models.md",

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from syrupy.assertion import SnapshotAssertion
+from syrupy.assertion import AssertionResult, SnapshotAssertion
 from syrupy.data import Snapshot, SnapshotCollection, SnapshotCollections
 from syrupy.exceptions import TaintedSnapshotError
 from syrupy.extensions.base import AbstractSyrupyExtension
@@ -32,6 +32,10 @@ from pytest_promptfmt.snapshots.paths import (
 
 if TYPE_CHECKING:
     import pytest
+
+
+Counted = Literal["matched", "created", "updated", "failed"]
+"""How syrupy counts a comparison."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +82,9 @@ def check(
     except OSError as problem:
         return _unreadable(path, problem)
     comparison = compare(stored, document, path, narrowed_run=narrowed_run)
+    if comparison.state == "equal":
+        _note(config, PromptLocation(item, place, expected), "matched")
+        return Verdict(state="equal", path=path, passed=True)
     error = comparison.error
     update = bool(config.option.update_snapshots)
     is_writable = not isinstance(error, UnknownVersionError) and not (error is not None and narrowed_run)
@@ -113,6 +120,50 @@ def check(
         renamed_from=expected.obsolete_like(document) if comparison.state == "missing" and not passed else None,
         would_write=comparison.text if is_writable and not written and comparison.state != "equal" else None,
     )
+
+
+def taken(config: pytest.Config, since: int = 0) -> list[Counted]:
+    """Return what syrupy is to count of the comparisons of this process, after the first `since` of them."""
+    assertions = config._syrupy._assertions[since:]  # type: ignore[attr-defined]  # as above
+    return [_counted(result) for each in assertions for result in each.executions.values()]
+
+
+def number_taken(config: pytest.Config) -> int:
+    """Return how many comparisons syrupy knows of."""
+    return len(config._syrupy._assertions)  # type: ignore[attr-defined]  # as above
+
+
+def count(
+    config: pytest.Config, item: pytest.Item, place: Place, counted: Counted, *, expected: ExpectedSnapshots
+) -> None:
+    """Let syrupy count a comparison that another process made."""
+    _note(config, PromptLocation(item, place, expected), counted)
+
+
+def _note(config: pytest.Config, location: PromptLocation, counted: Counted) -> None:
+    assertion = SnapshotAssertion(
+        session=config._syrupy,  # type: ignore[attr-defined]  # as above
+        extension_class=PromptExtension,
+        test_location=location,
+        update_snapshots=False,
+    )
+    assertion.executions[0] = AssertionResult(
+        snapshot_location=location.place.path,
+        snapshot_name=location.place.name,
+        asserted_data=None,
+        recalled_data=None,
+        created=counted == "created",
+        updated=counted == "updated",
+        success=counted != "failed",
+        exception=None,
+        test_location=location,
+    )
+
+
+def _counted(result: AssertionResult) -> Counted:
+    if result.created or result.updated:
+        return "created" if result.created else "updated"
+    return "matched" if result.success else "failed"
 
 
 def compared(task_file: Path, task_id: str, profile: str, document: Document, *, narrowed_run: bool) -> Comparison:

@@ -71,15 +71,10 @@ def verdict_lines(document: Document) -> dict[str, str]:
 
 def accepted_failures(path: str) -> Mapping[str, Sequence[str]]:
     """Return the cells of each phrasing that an accepted matrix marks as failing."""
-    return {name: cells for name, cells, marked in _accepted(path) if marked}
+    return dict(_accepted_failures(path))
 
 
-def accepted_verdicts(path: str) -> Mapping[str, Sequence[str]]:
-    """Return the cells of each phrasing in a matrix that was accepted; nothing where there is none that can be read."""
-    return {name: cells for name, cells, _ in _accepted(path)}
-
-
-def _accepted(path: str) -> Iterator[tuple[str, Sequence[str], bool]]:
+def _accepted_failures(path: str) -> Iterator[tuple[str, Sequence[str]]]:
     try:
         document = read_document(Path(path).read_text("utf-8"), Path(path))
     except (OSError, UnicodeDecodeError, SnapshotError):
@@ -88,7 +83,8 @@ def _accepted(path: str) -> Iterator[tuple[str, Sequence[str], bool]]:
         for section in doc.sections:
             for entry in section.entries if section.title in CLASSES else ():
                 name, *cells = re.split(r" {2,}", entry.text)
-                yield name, cells, entry.marked
+                if entry.marked:
+                    yield name, cells
 
 
 def _sections(matrix: Matrix) -> Iterator[Section]:

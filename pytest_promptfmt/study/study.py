@@ -17,7 +17,7 @@ from typing import Final, TypeVar, cast
 from pytest_promptfmt.chat.profile_loading import LoadedProfile, load_profile
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, ScoringError
-from pytest_promptfmt.core.limits import RENDERING_MEMORY, time_limit
+from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Instance, Span, join
 from pytest_promptfmt.core.task import CodeAssembly, Task
@@ -172,7 +172,7 @@ class Study(Configuration):
     def _limit(self, profile: Profile = PLAIN) -> AbstractContextManager[None]:
         seen = f" with the chat template of profile {profile.name!r}" if profile.is_chat else ""
         what = f"rendering {self.given.id}{seen}"
-        return time_limit(self.settings.time_limit, what, self.given.position("doc_to_text"), memory=RENDERING_MEMORY)
+        return time_limit(self.settings.time_limit, what, self.given.position("doc_to_text"))
 
     # -- for rules ---------------------------------------------------------------------------------------------------
 

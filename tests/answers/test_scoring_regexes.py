@@ -1,19 +1,19 @@
-"""Regexes that backtrack without end are stopped within their budget, in any thread, and the run goes on."""
+"""What backtracks without end is stopped within its budget; what takes long because the text is long is not."""
 
 from __future__ import annotations
 
 import re
-import signal
-import threading
 import time
+from functools import partial
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from pytest_promptfmt.core.errors import LimitExceededError, ScoringError
-from pytest_promptfmt.systems.lm_eval.scoring import regexes
+from pytest_promptfmt.core.errors import LimitExceededError
 from pytest_promptfmt.systems.lm_eval.scoring.regexes import within_budget
 
-# Patterns of the shapes that were measured in shipped extractors (spec, peers.md 5.4), with inputs that hurt them.
+# Patterns of the shapes that were measured in shipped extractors, with inputs that hurt them.
 ATTACKS = {
     "three blank-capable runs": (r"(?i)^ANSWER\s*:\s*([A-Za-z\d ,]+)\s*(?:$|\n)", "ANSWER:" + " " * 4000 + "!"),
     "leading dot star": (r".*[aA]nswer:\s*([A-J])", "answer:" * 16_000),
@@ -28,59 +28,46 @@ ATTACKS = {
 def test_a_pattern_that_backtracks_is_stopped(name: str) -> None:
     pattern, text = ATTACKS[name]
     with pytest.raises(LimitExceededError, match=f"filter on {name} did not finish within 0.2 s"):
-        within_budget(re.findall, pattern, text, what=f"filter on {name}", seconds=0.2)
-    assert within_budget(re.findall, "a", "banana", what="the next one") == ["a"] * 3
+        within_budget(partial(re.findall, pattern), text, what=f"filter on {name}", seconds=0.2)
+    assert within_budget(partial(re.findall, "a"), "banana", what="the next one") == ["a"] * 3
 
 
-def in_a_thread(pattern: str, text: str) -> list[object]:
-    results: list[object] = []
-
-    def work() -> None:
-        try:
-            results.append(within_budget(re.findall, pattern, text, what="the filter", seconds=1.0))
-        except Exception as error:
-            results.append(type(error))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    return results
+def work_on(text: str) -> int:
+    """Return the number of characters, after the same work for each of them."""
+    return sum(len([*range(400)]) > 0 for _ in text)
 
 
-def test_outside_the_main_thread_a_worker_process_is_ended_instead() -> None:
-    assert in_a_thread("[0-9]+", "42 and 7") == [["42", "7"]]
-    assert in_a_thread(*ATTACKS["nested quantifiers"]) == [LimitExceededError]
-    assert in_a_thread("[0-9]+", "after it") == [[]]
-    assert in_a_thread("(", "broken") == [re.error]
+def test_work_that_grows_as_the_text_does_may_take_longer_than_the_budget() -> None:
+    text = "word " * 20_000
+    began = time.process_time()
+    assert work_on(text) == len(text)
+    took = time.process_time() - began
+    assert within_budget(work_on, text, what="counting", seconds=took / 4) == len(text)
 
 
-def test_without_signals_a_worker_process_is_ended_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regexes, "_worker", regexes._Worker())
-    monkeypatch.delattr(signal, "setitimer")  # as on Windows
-    pattern, text = ATTACKS["nested quantifiers"]
-    with pytest.raises(LimitExceededError, match=r"the filter did not finish within 0\.2 s of processor"):
-        within_budget(re.findall, pattern, text, what="the filter", seconds=0.2)
-    assert within_budget(re.findall, "a", "banana", what="the next one") == ["a"] * 3
-    with pytest.raises(LimitExceededError, match=r"work did not finish within 0\.2 s"):
-        within_budget(sum, range(40_000_000), what="work", seconds=0.2)
+def test_work_that_grows_too_fast_is_too_slow_also_when_it_ends_in_time() -> None:
+    def pairs(text: str) -> int:
+        return sum(one == other for one in text for other in text)
+
+    text = "ab" * 700
+    began = time.process_time()
+    pairs(text)
+    took = time.process_time() - began
+    with pytest.raises(LimitExceededError, match="the pairs: its processor time grows too fast with the length"):
+        within_budget(pairs, text, what="the pairs", seconds=took * 3)
 
 
 def test_time_in_which_nothing_is_done_is_not_counted() -> None:
-    assert within_budget(time.sleep, 0.5, what="sleep", seconds=0.1) is None
-    with pytest.raises(LimitExceededError, match=r"sleep did not finish within 0\.2 s"):
-        within_budget(time.sleep, 10, what="sleep", seconds=0.01)
+    assert within_budget(lambda _: time.sleep(0.5), "x", what="sleep", seconds=0.1) is None
 
 
-def test_what_cannot_travel_to_the_worker_is_told() -> None:
-    results: list[object] = []
+@given(st.text(max_size=200))
+@settings(max_examples=50, deadline=None)
+def test_what_a_quick_call_gives_or_raises_comes_through(text: str) -> None:
+    assert within_budget(str.upper, text, what="upper") == text.upper()
+    with pytest.raises(KeyError):
+        within_budget({}.__getitem__, text, what="a look-up")
 
-    def work() -> None:
-        try:
-            within_budget(lambda: 1, what="a lambda")
-        except ScoringError as error:
-            results.append(error.hint)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert results == ["run it in the main thread, or define the function at the top level of a module"]
+def test_what_is_no_text_is_scored_as_it_is() -> None:
+    assert within_budget(len, ["a", "b"], what="a list") == 2

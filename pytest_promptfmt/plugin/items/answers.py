@@ -31,7 +31,6 @@ from pytest_promptfmt.snapshots.verdicts import (
     EXTRACTION,
     RECORDING,
     accepted_failures,
-    accepted_verdicts,
     extraction_document,
     recording_document,
 )
@@ -62,7 +61,7 @@ class ExtractionItem(TaskItem):
         item = Outcome(task=self.tested.id, file=str(self.path), profile=settings.run_id(EXTRACTION))
         accepted = accepted_failures(self.place.path)
         with self.failures_of(item):
-            tried = try_answers(self.study, accepted_verdicts(self.place.path))
+            tried = try_answers(self.study)
         header = {"task": self.tested.id, "profile": item.profile, "docs": tried.docs}
         document = extraction_document(header, tried.matrix)
         verdict, self.outcome = self.compared(self.place, document, item)

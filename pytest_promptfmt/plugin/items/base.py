@@ -33,6 +33,7 @@ class PromptItem(pytest.Item):
     marker = "promptfmt_snapshot"
     kind = "Prompts"
     """What --collect-only calls the item."""
+    runs_in_worker = True
 
     def __init__(self, *, name: str, parent: pytest.Collector, task: Task | None = None, **kwargs: Any) -> None:
         # As text, so that pytest 9.2 parses it as it parses the ids it stored: else --lf and --ff find none of ours.
@@ -93,11 +94,15 @@ class PromptItem(pytest.Item):
     def on_terminal(self, bar: AbstractContextManager[Callable[[int], object]]) -> Iterator[Callable[[int], object]]:
         """Give what the bar gives; it needs the terminal, which pytest holds back, and which a worker does not have."""
         capture: Any = self.config.pluginmanager.getplugin("capturemanager")
-        if capture is None or hasattr(self.config, "workerinput"):
+        if capture is None or hasattr(self.config, "workerinput") or self.run.in_worker:
             yield lambda _done: None
             return
         with capture.global_and_fixture_disabled(), bar as show:
             yield show
+
+    def repeated(self, _outcome: Outcome, _first: str) -> str | None:
+        """Return the text of the item where the item `first` had the same problem; None to say it in full again."""
+        return None
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the message of our own errors; a traceback only for what is a defect of this run."""
@@ -111,6 +116,7 @@ class LoadItem(PromptItem):
     """A file, task or snapshot place that could not be made into tests: always fails, with one message."""
 
     kind = "Error"
+    runs_in_worker = False
 
     def __init__(self, *, error: PromptfmtError, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -130,6 +136,7 @@ class ClassItem(PromptItem):
     """An lm-eval task written as a Python class: its prompts are made by its own code."""
 
     kind = "TaskClass"
+    runs_in_worker = False
 
     def __init__(self, *, task_name: str, reason: str, **kwargs: Any) -> None:
         super().__init__(name=node_name(task_name), **kwargs)

@@ -25,7 +25,15 @@ _LINTED: Final = pytest.StashKey[set[pytest.Collector | None]]()
 """The tasks whose lint items are in the run."""
 
 
-class LintItem(TaskItem):
+class RuleItem(TaskItem):
+    """What the items of the rules share."""
+
+    def repeated(self, outcome: Outcome, first: str) -> str | None:
+        """Return the text of the item where the item `first` had the same findings."""
+        return repeated_findings(outcome, first) if outcome.category == "finding" else None
+
+
+class LintItem(RuleItem):
     """One task@format, looked at by the rules: the task, how its profiles see it, and its file if it is the first."""
 
     marker = "promptfmt_lint"
@@ -59,7 +67,7 @@ class LintItem(TaskItem):
         raise_errors(run, outcome)
 
 
-class ScoringItem(TaskItem):
+class ScoringItem(RuleItem):
     """The rules about how one task@format scores."""
 
     marker = "promptfmt_scoring"
@@ -131,10 +139,13 @@ def raise_errors(run: Run, outcome: Outcome) -> None:
     if outcome.category != "finding":
         return
     first = run.tally.first_item(outcome)
-    if first is not None:
-        codes = ", ".join(dict.fromkeys(error.code for error in outcome.errors))
-        raise ItemFailedError(f"{outcome.task}: {codes}, as {first}")
-    raise ItemFailedError(outcome.detail)
+    raise ItemFailedError(outcome.detail if first is None else repeated_findings(outcome, first))
+
+
+def repeated_findings(outcome: Outcome, first: str) -> str:
+    """Return the text of an item with the same findings as the item `first`."""
+    codes = ", ".join(dict.fromkeys(error.code for error in outcome.errors))
+    return f"{outcome.task}: {codes}, as {first}"
 
 
 class LintKind(Kind):

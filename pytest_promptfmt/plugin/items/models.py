@@ -85,6 +85,7 @@ class ModelItem(RenderedItem):
 
     marker = "promptfmt_model"
     kind = "Model"
+    runs_in_worker = False  # the model is loaded once
 
     def __init__(self, *, model: ModelRun, **kwargs: Any) -> None:
         super().__init__(**kwargs)

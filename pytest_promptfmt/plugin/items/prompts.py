@@ -94,7 +94,11 @@ class SnapshotItem(RenderedItem):
             text = "\n".join(explanation(verdict, outcome, docs=len(seen.render()), change=change, note=note))
             self.outcome = replace(outcome, detail=text)
             raise ItemFailedError(f"{text}\naccept: {self.accept_command}")
-        raise ItemFailedError(repeated_text(outcome, first, command=self.accept_command))
+        raise ItemFailedError(self.repeated(outcome, first))
+
+    def repeated(self, outcome: Outcome, first: str) -> str:
+        """Return the text of the item where the item `first` changed alike."""
+        return repeated_text(outcome, first, command=self.accept_command)
 
     def text_change(self, verdict: snapshots.Verdict, seen: ProfileView) -> TextChange | None:
         """Return what changed in the text: for all profiles of a task what the one that shows it best says."""

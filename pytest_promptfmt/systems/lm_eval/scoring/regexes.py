@@ -1,130 +1,87 @@
-"""Users' filters and metrics under a time limit, always with Python's own `re`.
-
-In the main thread a timer signal interrupts a match: `re` checks for signals while it backtracks. Elsewhere the match
-itself cannot be interrupted, so the call runs in one long-lived worker process, which is killed when it is too slow.
-Budgets are processor time, so that a busy machine does not change a verdict.
-"""
+"""Users' filters and metrics on one text: too slow is what takes ever more time as the text grows, on any machine."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import pickle
-import signal
-import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from pytest_promptfmt.core.errors import LimitExceededError, ScoringError
-from pytest_promptfmt.core.limits import can_interrupt, processor_time_limit, time_limit
+from pytest_promptfmt.core.errors import LimitExceededError
+from pytest_promptfmt.core.limits import are_applied, time_limit
 
 BUDGET_SECONDS: Final = 0.5
-"""The processor time that one filter pipeline has for one completion."""
+"""The processor time that one filter pipeline has for one completion, before it is asked how its time grows."""
+
+_NOTICED: Final = 0.1
+"""The part of the budget from which it is asked."""
 
 _PATIENCE: Final = 20
-"""Wall-clock seconds for each second of the budget, until code that waits or shares the processor is killed."""
+"""How many budgets a call has whose time grows as it should."""
 
-_PATIENCE_WITHOUT_SIGNALS: Final = 4
-"""The same where a match cannot be interrupted, so that each endless one costs this much."""
+_MEASURABLE_SECONDS: Final = 0.004
+_STEP: Final = 2.0
+_FIRST_CHARACTERS: Final = 16
+_KEPT_AT_END: Final = 8
+"""Of a shortened text the end is kept: it is where a match fails that then backtracks."""
+
+_MOST_GROWTH: Final = 1.5
+"""The power of the length that time may grow with: 1 where each character is looked at, 2 where each pair is."""
+
+T = TypeVar("T")
 
 
-def within_budget(call: Callable[..., Any], *arguments: Any, what: str, seconds: float = BUDGET_SECONDS) -> Any:
-    """Return `call(*arguments)`; raises LimitExceededError when it works longer, else whatever the call raises.
+def within_budget(call: Callable[[Any], T], text: Any, *, what: str, seconds: float = BUDGET_SECONDS) -> T:
+    """Return `call(text)`; raises LimitExceededError for one that is too slow, else whatever the call raises.
 
-    Outside the main thread the call and its arguments travel to a worker process; ScoringError where they cannot.
+    Of what is no text nobody can say how its time grows: that has the patience of one that grows as it should. Where limits do not hold (`apply_here` of core/limits.py) it has all the time that it takes.
     """
-    if can_interrupt("SIGPROF"):
-        return _interrupted(call, arguments, what, seconds)
-    return _worker.run(call, arguments, what, seconds)
-
-
-def _interrupted(call: Callable[..., Any], arguments: tuple[Any, ...], what: str, seconds: float) -> Any:
-    with time_limit(seconds * _PATIENCE, what), processor_time_limit(seconds, what):
-        return call(*arguments)
-
-
-def _measured(call: Callable[..., Any], arguments: tuple[Any, ...], what: str, seconds: float) -> Any:
-    """Return the call's result; a slow call is refused once it is over, an endless one is killed by the parent."""
+    if not are_applied():
+        return call(text)
+    if not isinstance(text, str):
+        with time_limit(seconds * _PATIENCE, what):
+            return call(text)
     began = time.process_time()
-    value = call(*arguments)
-    if time.process_time() - began > seconds:
-        raise LimitExceededError(f"{what} did not finish within {seconds:g} s of processor time")
+    try:
+        with time_limit(seconds, what):
+            value = call(text)
+    except LimitExceededError:
+        if _grows_too_fast(call, text, seconds):
+            raise
+        with time_limit(seconds * _PATIENCE, what):
+            return call(text)
+    if time.process_time() - began > seconds * _NOTICED and _grows_too_fast(call, text, seconds):
+        raise LimitExceededError(f"{what}: its processor time grows too fast with the length of the text")
     return value
 
 
-class _Worker:
-    """One process that answers calls, one at a time, until one of them is too slow."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: Any = None
-        self._pipe: Connection | None = None
-
-    def run(self, call: Callable[..., Any], arguments: tuple[Any, ...], what: str, seconds: float) -> Any:
-        try:
-            message = pickle.dumps((call, arguments, what, seconds))
-        except Exception as error:
-            raise ScoringError(
-                f"{what} cannot be limited in time outside the main thread: {error}",
-                hint="run it in the main thread, or define the function at the top level of a module",
-            ) from error
-        with self._lock:
-            pipe = self._started()
-            pipe.send_bytes(message)
-            patience = seconds * (2 * _PATIENCE if hasattr(signal, "setitimer") else _PATIENCE_WITHOUT_SIGNALS)
-            if not pipe.poll(patience):
-                self._stop()
-                raise LimitExceededError(f"{what} did not finish within {seconds:g} s of processor time")
-            try:
-                succeeded, value = pickle.loads(pipe.recv_bytes())
-            except EOFError as error:
-                self._stop()
-                raise ScoringError(f"{what} ended the process that ran it") from error
-        if succeeded:
-            return value
-        raise value
-
-    def _started(self) -> Connection:
-        if self._pipe is None or not self._process.is_alive():
-            context = multiprocessing.get_context("spawn")
-            self._pipe, theirs = context.Pipe()
-            limited = _interrupted if hasattr(signal, "setitimer") else _measured
-            self._process = context.Process(
-                target=_serve, args=(theirs, limited), daemon=True, name="promptfmt-scoring"
-            )
-            self._process.start()
-            theirs.close()
-            self._pipe.recv_bytes()  # the first budget must not pay for the start
-        return self._pipe
-
-    def _stop(self) -> None:
-        self._process.kill()
-        self._process.join()
-        if self._pipe is not None:
-            self._pipe.close()
-        self._pipe = self._process = None
+def _grows_too_fast(call: Callable[[str], object], text: str, seconds: float) -> bool:
+    """Return whether the time of a call grows with a higher power of the length than `_MOST_GROWTH`."""
+    earlier = 0.0
+    length = float(_FIRST_CHARACTERS)
+    while True:
+        shortened = _shortened(text, int(length))
+        took = min(_time_of(call, shortened, seconds) for _ in range(2))
+        if earlier >= _MEASURABLE_SECONDS or took >= seconds or len(shortened) == len(text):
+            return took > earlier * _STEP**_MOST_GROWTH
+        earlier = took
+        length *= _STEP
 
 
-def _serve(pipe: Connection, limited: Callable[..., Any]) -> None:
-    pipe.send_bytes(b"ready")
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            message = pipe.recv_bytes()
-            try:
-                call, arguments, what, seconds = pickle.loads(message)
-                answer = pickle.dumps((True, limited(call, arguments, what, seconds)))
-            except Exception as error:
-                answer = _pickled_error(error)
-            pipe.send_bytes(answer)
-
-
-def _pickled_error(error: Exception) -> bytes:
+def _time_of(call: Callable[[str], object], text: str, seconds: float) -> float:
+    """Return the processor time of a call, at most the budget; what the call raises does not count."""
+    began = time.process_time()
     try:
-        return pickle.dumps((False, error))
-    except Exception:
-        return pickle.dumps((False, ScoringError(f"{type(error).__name__}: {error}")))
+        with time_limit(seconds, "a shortened text"):
+            call(text)
+    except LimitExceededError:
+        return seconds
+    except Exception:  # noqa: BLE001, RUF100  # the whole text tells what the call raises
+        pass
+    return time.process_time() - began
 
 
-_worker: Final = _Worker()
+def _shortened(text: str, length: int) -> str:
+    """Return the beginning and the end of a text, `length` characters together."""
+    if length >= len(text):
+        return text
+    return text[: length - _KEPT_AT_END] + text[-_KEPT_AT_END:]

@@ -1,0 +1,325 @@
+"""Worker processes: jobs run there, in order, under limits of the operating system.
+
+A job is a row of numbers that `run` understands; its result is what JSON can hold. A worker is a copy of this process
+as it was when the worker was started, so that it knows what those numbers stand for. Processor time is limited, never
+the time that passes: a verdict does not depend on how busy the machine is. A job that ends its worker is run again
+number by number, each in a new worker, which shows the guilty one; the others keep their results.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import selectors
+import signal
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from pytest_promptfmt.engine.processes import (
+    Inbox,
+    Reaper,
+    end_group,
+    forked,
+    limit_memory,
+    limit_processor_time,
+    receive,
+    resident_bytes,
+    send,
+    worked_seconds,
+)
+
+Job = tuple[int, ...]
+"""The numbers of a job, in the order in which they run."""
+
+_QUEUED: Final = 2
+"""Jobs that a worker has before it: the next is there when one is done."""
+
+_TRIES: Final = 2
+"""How often a job of one number is tried again whose worker ended for no reason that is known."""
+
+_LOOK_SECONDS: Final = 0.5
+"""How often it is looked whether workers are alive and at work."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a worker may use.
+
+    `processor` is in seconds for each number of a job, `memory` in bytes for a worker's data, `waiting` in seconds
+    without any processor time used. A worker that holds more than `retire` bytes after a job is replaced.
+    """
+
+    processor: float = 120.0
+    memory: int = 2**30
+    waiting: float = 120.0
+    retire: int = 3 * 2**28
+
+
+Reason = Literal["processor", "memory", "waiting", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What became of a number that ended its worker: over one of the limits, or by ending the process itself.
+
+    `status` is the exit status of the worker, negative for the number of a signal; `limit` is in the unit of the limit.
+    """
+
+    reason: Reason
+    status: int = 0
+    limit: float = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """One worker process as its owner sees it: `given` are its jobs, the first of them under way."""
+
+    pid: int
+    jobs: int
+    results: int
+    inbox: Inbox = field(default_factory=Inbox)
+    given: deque[Job] = field(default_factory=deque)
+    done: int = 0
+    since: float = 0.0
+    worked: float | None = None
+    status: int | None = None
+
+    def has_ended(self) -> bool:
+        """Return whether the process is gone; its exit status is then known."""
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = os.waitstatus_to_exitcode(status)
+        return self.status is not None
+
+
+class Pool:
+    """Up to `count` workers that run jobs; results are kept until they are asked for.
+
+    `run` is called in a worker with the numbers of a job and returns its results, one for each; `prepare` is called
+    once at the start of each worker. `ahead` is how many jobs may be done before anybody asks for them.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Job], Sequence[Any]],
+        *,
+        count: int,
+        limits: Limits,
+        prepare: Callable[[], None] = lambda: None,
+        ahead: int = 64,
+    ) -> None:
+        self._run = run
+        self._prepare = prepare
+        self._count = count
+        self._limits = limits
+        self._ahead = ahead
+        self._owner = os.getpid()
+        self._waiting: deque[Job] = deque()
+        self._results: dict[int, Any] = {}
+        self._known: set[int] = set()
+        self._ended: Counter[int] = Counter()
+        self._workers: list[_Worker] = []
+        self._selector = selectors.DefaultSelector()
+        self._reaper: Reaper | None = None
+        self._looked = 0.0
+        atexit.register(self.close)
+
+    def plan(self, jobs: Iterable[Job]) -> None:
+        """Have these jobs done in this order, as far ahead of the questions as allowed."""
+        for job in jobs:
+            self._waiting.append(job)
+            self._known.update(job)
+
+    def result(self, number: int) -> Any:
+        """Return the result of a number, or a `Lost`; a number that was not planned is a job of its own.
+
+        Each can be asked for once. Raises OSError where no process can be started.
+        """
+        if number not in self._known:
+            self._waiting.appendleft((number,))
+        while number not in self._results:
+            self._give()
+            self._wait()
+        self._give()
+        self._known.discard(number)
+        return self._results.pop(number)
+
+    def close(self) -> None:
+        """End every worker with all that it started. Nothing can be asked afterwards."""
+        atexit.unregister(self.close)
+        if os.getpid() != self._owner:
+            return
+        for worker in [*self._workers]:
+            self._end(worker)
+        self._waiting.clear()
+        if self._reaper is not None:
+            self._reaper.close()
+            self._reaper = None
+        self._selector.close()
+
+    # -- giving jobs out -----------------------------------------------------------------------------------------------
+
+    def _give(self) -> None:
+        """Give waiting jobs to workers that have room, and start workers while there is work for them."""
+        while self._waiting and len(self._results) < self._ahead * 8:
+            free = min(self._workers, key=lambda worker: len(worker.given), default=None)
+            if (free is None or free.given) and len(self._workers) < self._count:
+                free = self._start()
+            if free is None or len(free.given) >= _QUEUED:
+                return
+            self._hand(free, self._waiting.popleft())
+
+    def _hand(self, worker: _Worker, job: Job) -> None:
+        if not worker.given:
+            worker.since = time.monotonic()
+            worker.worked = None
+        worker.given.append(job)
+        with suppress(OSError):  # it has ended, which is seen when its results are read
+            send(worker.jobs, job)
+
+    def _start(self) -> _Worker:
+        if self._reaper is None:
+            self._reaper = Reaper()
+        jobs_read, jobs_write = os.pipe()
+        results_read, results_write = os.pipe()
+        others = [pipe for worker in self._workers for pipe in (worker.jobs, worker.results)]
+
+        def begin() -> None:
+            if self._reaper is not None:
+                self._reaper.leave()
+            for pipe in (jobs_write, results_read, *others):
+                os.close(pipe)
+            self._work(jobs_read, results_write)
+
+        pid = forked(begin)
+        os.close(jobs_read)
+        os.close(results_write)
+        self._reaper.watch(pid)
+        worker = _Worker(pid, jobs_write, results_read)
+        self._workers.append(worker)
+        self._selector.register(results_read, selectors.EVENT_READ, worker)
+        return worker
+
+    # -- in a worker ---------------------------------------------------------------------------------------------------
+
+    def _work(self, jobs: int, results: int) -> None:
+        limits = self._limits
+        limit_memory(limits.memory)
+        self._prepare()
+        is_first = True
+        while True:
+            try:
+                job: Job = tuple(receive(jobs))
+            except EOFError:
+                return
+            limit_processor_time(limits.processor * len(job))
+            try:
+                found: Any = list(self._run(job))
+            except MemoryError:
+                found = None
+            is_full = resident_bytes() > limits.retire
+            send(results, [found, is_first, is_full])
+            is_first = False
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """Take what workers have sent, and look after those that say nothing."""
+        for key, _ in self._selector.select(_LOOK_SECONDS):
+            self._read(key.data)
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            for worker in [*self._workers]:
+                self._look_after(worker, now)
+
+    def _read(self, worker: _Worker) -> None:
+        try:
+            content = os.read(worker.results, 1 << 20)
+            messages = worker.inbox.add(content)
+        except (OSError, ValueError):  # nothing more, or nothing that a worker says
+            content, messages = b"", []
+        for found, was_first, is_full in messages:
+            job = worker.given.popleft()
+            worker.since, worker.worked = time.monotonic(), None
+            if found is None or (not was_first and _ran_out_of_memory(found)):
+                # Whatever ran in this worker before may be why: only a new one tells.
+                self._replace(worker, [job] if was_first else [], Lost("memory", limit=self._limits.memory))
+                if not was_first:
+                    self._waiting.appendleft(job)
+                return
+            self._results.update(zip(job, found, strict=True))
+            worker.done += 1
+            if is_full:
+                self._replace(worker, [], None)
+                return
+        if not content:
+            self._gone(worker)
+
+    def _look_after(self, worker: _Worker, now: float) -> None:
+        """Notice a worker that has ended while others hold its pipe open, or that waits for something for too long."""
+        if worker.has_ended():
+            self._read_rest(worker)
+            return
+        if not worker.given or now - worker.since < self._limits.waiting:
+            return
+        worked = worked_seconds(worker.pid)
+        if worked is not None and worked != worker.worked:
+            worker.since, worker.worked = now, worked
+            return
+        self._replace(worker, [worker.given.popleft()], Lost("waiting", limit=self._limits.waiting))
+
+    def _read_rest(self, worker: _Worker) -> None:
+        """Read what a worker that has ended had still sent, then let it go."""
+        os.set_blocking(worker.results, False)
+        while worker in self._workers:
+            self._read(worker)
+
+    def _gone(self, worker: _Worker) -> None:
+        """Take the job under way from a worker that has ended."""
+        patience = time.monotonic() + _LOOK_SECONDS
+        while not worker.has_ended() and time.monotonic() < patience:
+            time.sleep(0.001)  # it has closed its pipe, which is the last that it does
+        status = worker.status or 0
+        lost = Lost("processor", status, self._limits.processor) if status == -signal.SIGXCPU else Lost("ended", status)
+        self._replace(worker, [worker.given.popleft()] if worker.given else [], lost)
+
+    def _replace(self, worker: _Worker, guilty: Sequence[Job], lost: Lost | None) -> None:
+        """End a worker; its jobs go to others: those that were `guilty` of its end one number at a time."""
+        again = [*worker.given]
+        self._end(worker)
+        for job in reversed(again):
+            self._waiting.appendleft(job)
+        for job in guilty:
+            if len(job) == 1 and self._is_proved(job[0], lost):
+                self._results[job[0]] = lost
+                continue
+            for number in reversed(job):
+                self._waiting.appendleft((number,))
+
+    def _is_proved(self, number: int, lost: Lost | None) -> bool:
+        """Return whether a job of one number is why its worker ended; anybody may have killed that, so it is tried again."""
+        if lost is None or lost.reason != "ended":
+            return True
+        self._ended[number] += 1
+        return self._ended[number] > _TRIES
+
+    def _end(self, worker: _Worker) -> None:
+        self._workers.remove(worker)
+        self._selector.unregister(worker.results)
+        for pipe in (worker.jobs, worker.results):
+            os.close(pipe)
+        end_group(worker.pid, is_over=worker.status is not None)
+        if self._reaper is not None:
+            with suppress(OSError):
+                self._reaper.forget(worker.pid)
+
+
+def _ran_out_of_memory(found: Sequence[Any]) -> bool:
+    """Return whether any of the results mentions it: code may catch MemoryError, and go on with less."""
+    return "MemoryError" in str(found)

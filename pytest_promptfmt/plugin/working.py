@@ -1,0 +1,275 @@
+"""Items run in worker processes: the plugin hands them out, and shows pytest what the workers report.
+
+A worker is a copy of this process after collection, so it has every item; what it sends back is each item's reports, as
+xdist's workers send theirs. Nothing of a task's own code runs in pytest's process, except where `workers` is 0.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import pytest
+
+from pytest_promptfmt.core import limits
+from pytest_promptfmt.core.errors import LimitExceededError
+from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.engine.processes import CAN_FORK
+from pytest_promptfmt.engine.workers import Job, Limits, Lost, Pool
+from pytest_promptfmt.plugin.items.base import PromptItem
+from pytest_promptfmt.plugin.run import Run
+from pytest_promptfmt.settings.written import Written
+from pytest_promptfmt.snapshots import extension as snapshots
+
+MEGABYTE: Final = 2**20
+DEFAULT_MEMORY: Final = 1024
+"""What a worker may hold, in megabytes."""
+
+_PHASES: Final = ("pytest_runtest_setup", "pytest_runtest_call", "pytest_runtest_teardown")
+_MARKS: Final = ("skip", "skipif", "xfail")
+
+
+def workers_of(config: pytest.Config) -> int:
+    """Return how many worker processes a run has: what was asked for, else one for each core; 0 for none.
+
+    None where a debugger needs the items in this process, and where processes cannot be forked.
+    """
+    if config.getoption("usepdb", False) or config.getoption("trace", False) or not CAN_FORK:
+        return 0
+    asked: int | None = Written(config).value("workers")
+    if asked == 0 or not hasattr(config, "workerinput"):
+        return _cores() if asked is None else asked
+    return 1
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Working:
+    """The hooks that take the place of pytest's own way to run an item, for items of tasks."""
+
+    def __init__(self, run: Run, workers: int) -> None:
+        self._run = run
+        self._config = config = run.config
+        self._workers = workers
+        self._is_worker = False
+        self._is_alone = not hasattr(config, "workerinput")  # else xdist chooses what runs here
+        memory = Written(config).value("memory") or DEFAULT_MEMORY
+        self._limits = Limits(memory=memory * MEGABYTE, retire=memory * MEGABYTE * 3 // 4)
+        self._pool: Pool | None = None
+        self._items: Sequence[pytest.Item] = ()
+        self._numbers: dict[pytest.Item, int] = {}
+        self._reports: list[pytest.TestReport] = []
+        self._warnings: list[dict[str, Any]] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run one of our items in a worker, or, in that worker, here; pytest runs the others."""
+        if not self._workers or not isinstance(item, PromptItem) or not item.runs_in_worker:
+            return None
+        if self._is_worker:
+            self._reports = self._run_here(item, nextitem)
+            return True
+        hook = item.ihook
+        hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for report in self._reports_of(item):
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def pytest_sessionfinish(self) -> None:
+        """End the workers."""
+        self.pytest_unconfigure()
+
+    def pytest_unconfigure(self) -> None:
+        """End the workers of a run that was broken off."""
+        if self._pool is not None and not self._is_worker:
+            self._pool.close()
+            self._pool = None
+
+    # -- in pytest's process -------------------------------------------------------------------------------------------
+
+    def _reports_of(self, item: PromptItem) -> Iterator[pytest.TestReport]:
+        if self._pool is None:
+            self._pool = self._start(item.session)
+        result = self._pool.result(self._numbers[item])
+        if isinstance(result, Lost):
+            yield self._lost(item, result)
+            return
+        for written in result["warnings"]:
+            self._warn(written)
+        place = getattr(item, "place", None)
+        for counted in result["counted"] if place is not None else ():
+            snapshots.count(self._config, item, place, counted, expected=self._run.expected)
+        for data in result["reports"]:
+            yield self._report(item, data)
+
+    def _start(self, session: pytest.Session) -> Pool:
+        self._items = [item for item in session.items if isinstance(item, PromptItem) and item.runs_in_worker]
+        self._numbers = {item: number for number, item in enumerate(self._items)}
+        jobs = [tuple(job) for _, job in groupby(range(len(self._items)), lambda n: id(self._items[n].parent))]
+        count = max(1, min(self._workers, len(jobs)))
+        pool = Pool(self._work, count=count, limits=self._limits, prepare=self._prepare)
+        if self._is_alone:
+            pool.plan(jobs)
+        return pool
+
+    def _report(self, item: PromptItem, data: Mapping[str, Any]) -> pytest.TestReport:
+        """Return a report that a worker sent; a problem that an earlier item had is not shown in full again."""
+        if "passed" in data:
+            report = _passed(item, data["when"], data["passed"])
+            if data["when"] == "call":
+                report.promptfmt = Outcome.from_json(data["promptfmt"])  # type: ignore[attr-defined]
+            return report
+        report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
+        if report.skipped and isinstance(report.longrepr, list):
+            report.longrepr = tuple(report.longrepr)
+        outcome: Outcome | None = getattr(report, "promptfmt", None)
+        if outcome is not None and report.failed:
+            first = self._run.tally.first_item(outcome)
+            text = item.repeated(outcome, first) if first is not None else None
+            if text is not None:
+                report.longrepr = text
+        return report
+
+    def _lost(self, item: PromptItem, lost: Lost) -> pytest.TestReport:
+        """Return the report of an item that ended its worker."""
+        outcome = Outcome(task=item.task.id if item.task is not None else item.name, file=str(item.path))
+        call = pytest.CallInfo.from_call(lambda: item.fail_with(_error_of(item, lost), outcome), when="call")
+        report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        return report
+
+    def _warn(self, written: Mapping[str, Any]) -> None:
+        category = getattr(sys.modules.get(written["module"]), written["category"], None)
+        if not (isinstance(category, type) and issubclass(category, Warning)):
+            category = UserWarning
+        message = warnings.WarningMessage(
+            written["text"], category, written["filename"], written["lineno"], source=None
+        )
+        location = tuple(written["location"]) if written["location"] else None
+        known = {"when": written["when"], "nodeid": written["nodeid"], "location": location}
+        self._config.hook.pytest_warning_recorded.call_historic(kwargs={"warning_message": message, **known})
+
+    # -- in a worker ---------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Make the copy of pytest's process a worker: nothing that it does or prints reaches the one it comes from."""
+        self._is_worker = True
+        self._run.in_worker = True
+        self._run.tally.keeps = "none"
+        limits.apply_here()
+        null = os.open(os.devnull, os.O_RDWR)
+        capture: Any = self._config.pluginmanager.getplugin("capturemanager")
+        if capture is not None and capture.is_globally_capturing():
+            capture.suspend_global_capture(in_=True)
+            capture._global_capturing = None  # its files are those of pytest's process
+            for number in (0, 1, 2):
+                os.dup2(null, number)
+            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+            capture.start_global_capturing()
+        os.close(null)
+        self._is_plain = not _has_own_phases(self._config)
+        session = self._items[0].session
+        session._setupstate = type(session._setupstate)()  # what is set up belongs to pytest's process
+
+    def _work(self, job: Job) -> Iterator[Any]:
+        items = [self._items[number] for number in job]
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            yield self._result_of(item, following)
+
+    def _result_of(self, item: pytest.Item, following: pytest.Item | None) -> dict[str, Any]:
+        assertions = snapshots.number_taken(self._config)
+        self._warnings = []
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+        for report in self._reports:
+            outcome = getattr(report, "promptfmt", None)
+            if outcome is not None:
+                self._run.tally.add(outcome, report.nodeid)
+        return {
+            "reports": [self._serialized(report) for report in self._reports],
+            "warnings": self._warnings,
+            "counted": snapshots.taken(self._config, since=assertions),
+        }
+
+    def _run_here(self, item: PromptItem, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+        """Return the reports of an item, which pytest's own three phases make only where somebody has a part in them."""
+        if not self._is_plain or any(item.get_closest_marker(mark) for mark in _MARKS):
+            runner: Any = self._config.pluginmanager.getplugin("runner")
+            found: list[pytest.TestReport] = runner.runtestprotocol(item, log=False, nextitem=nextitem)
+            return found
+        call = pytest.CallInfo.from_call(item.runtest, when="call", reraise=(pytest.exit.Exception,))
+        out, err = self._captured()
+        for stream, text in (("stdout", out), ("stderr", err)):
+            item.add_report_section("call", stream, text)
+        return [item.ihook.pytest_runtest_makereport(item=item, call=call)]
+
+    def _captured(self) -> tuple[str, str]:
+        capture: Any = self._config.pluginmanager.getplugin("capturemanager")
+        return capture.read_global_capture() if capture is not None and capture.is_globally_capturing() else ("", "")
+
+    def _serialized(self, report: pytest.TestReport) -> dict[str, Any]:
+        if report.passed and not report.sections and not report.user_properties and report.longrepr is None:
+            outcome = getattr(report, "promptfmt", None)
+            known = {"promptfmt": outcome.to_json()} if outcome is not None else {}
+            if known or report.when != "call":
+                return {"passed": report.duration, "when": report.when, **known}
+        data: dict[str, Any] = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        return data
+
+    def pytest_warning_recorded(
+        self, warning_message: warnings.WarningMessage, when: str, nodeid: str, location: Any
+    ) -> None:
+        """Send a warning along with the reports of its item."""
+        if self._is_worker:
+            self._warnings.append(
+                {
+                    "text": str(warning_message.message),
+                    "module": warning_message.category.__module__,
+                    "category": warning_message.category.__qualname__,
+                    "filename": warning_message.filename,
+                    "lineno": warning_message.lineno,
+                    "when": when,
+                    "nodeid": nodeid,
+                    "location": location,
+                }
+            )
+
+
+def _passed(item: PromptItem, when: Any, duration: float) -> pytest.TestReport:
+    """Return the report of a phase that went well; making it as pytest does takes longer than many an item."""
+    return pytest.TestReport(
+        item.nodeid, item.location, {item.name: 1, item.marker: 1}, "passed", None, when, duration=duration
+    )
+
+
+def _has_own_phases(config: pytest.Config) -> bool:
+    """Return whether a plugin or conftest of somebody else has a part in setting up, running or tearing down items."""
+    return any(
+        not implementation.function.__module__.startswith(("_pytest.", "pytest_promptfmt.", "syrupy", "xdist"))
+        for phase in _PHASES
+        for implementation in getattr(config.hook, phase).get_hookimpls()
+    )
+
+
+def _error_of(item: PromptItem, lost: Lost) -> LimitExceededError:
+    """Return the message of an item that ended its worker."""
+    name = item.nodeid.partition("::")[2]
+    endless = "look for an endless loop or a regular expression that backtracks without end"
+    if lost.reason == "processor":
+        said, hint = f"{name} did not finish within {lost.limit:g} s of processor time", endless
+    elif lost.reason == "memory":
+        said = f"{name} took more than {lost.limit / MEGABYTE:,.0f} MB of memory"
+        hint = "look for a loop that keeps or prints more and more, or raise promptfmt_memory"
+    elif lost.reason == "waiting":
+        said = f"{name} waited for {lost.limit:g} s and used no processor time"
+        hint = "look for code that waits for a network, a lock or an input"
+    elif lost.status < 0:
+        said, hint = f"{name} ended the process that it ran in, by signal {-lost.status}", "look for native code that crashes"
+    else:
+        said, hint = f"{name} ended the process that it ran in, with exit status {lost.status}", "look for os._exit"
+    return LimitExceededError(said, position=item.place_in_file(), hint=hint)

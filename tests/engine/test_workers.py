@@ -1,0 +1,209 @@
+"""Jobs in worker processes: order, limits, guilt, and nothing left behind. Real processes, real limits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_promptfmt.engine.processes import CAN_FORK
+from pytest_promptfmt.engine.workers import Limits, Lost, Pool
+
+pytestmark = pytest.mark.skipif(not CAN_FORK, reason="worker processes need fork")
+
+Made = Callable[..., Pool]
+
+
+@pytest.fixture
+def pool() -> Iterator[Made]:
+    made: list[Pool] = []
+
+    def make(run: Callable[[int], Any], *, count: int = 2, **limits: Any) -> Pool:
+        def run_all(job: tuple[int, ...]) -> Sequence[Any]:
+            return [run(number) for number in job]
+
+        made.append(Pool(run_all, count=count, limits=Limits(**limits)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_results_come_by_number_in_any_order_of_asking(pool: Made) -> None:
+    jobs = pool(lambda number: number * number)
+    jobs.plan((first, first + 1) for first in range(0, 40, 2))
+    asked = [7, 0, 39, *(n for n in range(40) if n not in (7, 0, 39))]
+    assert [jobs.result(number) for number in asked] == [number * number for number in asked]
+
+
+def test_a_number_that_was_not_planned_runs_when_it_is_asked_for(pool: Made) -> None:
+    assert pool(lambda number: number + 1).result(4) == 5
+
+
+def test_jobs_run_in_other_processes_than_this_one(pool: Made) -> None:
+    jobs = pool(lambda _: os.getpid())
+    jobs.plan([(1,), (2,)])
+    assert os.getpid() not in {jobs.result(1), jobs.result(2)}
+
+
+def test_a_job_that_works_without_end_is_killed_and_the_others_keep_their_results(pool: Made) -> None:
+    def run(number: int) -> int:
+        while number == 2:
+            pass
+        return number
+
+    jobs = pool(run, processor=1.0)
+    jobs.plan([(1, 2, 3), (4,)])
+    assert [jobs.result(number) for number in (1, 3, 4)] == [1, 3, 4]
+    lost = jobs.result(2)
+    assert isinstance(lost, Lost)
+    assert lost.reason == "processor"
+
+
+def test_a_job_that_ends_its_process_is_found_by_running_its_numbers_alone(pool: Made) -> None:
+    def run(number: int) -> int:
+        if number == 1:
+            os._exit(3)
+        return number
+
+    jobs = pool(run)
+    jobs.plan([(0, 1, 2)])
+    assert jobs.result(1) == Lost("ended", 3)
+    assert (jobs.result(0), jobs.result(2)) == (0, 2)
+
+
+def test_memory_has_an_absolute_ceiling_whoever_ran_before(pool: Made) -> None:
+    kept: list[bytearray] = []
+
+    def run(number: int) -> int:
+        size = {0: 150, 1: 150, 2: 600}.get(number, 0) * 2**20
+        kept.append(bytearray(b"x") * size)  # is never given back
+        return number
+
+    jobs = pool(run, count=1, memory=400 * 2**20, retire=2**40)
+    jobs.plan([(0,), (1,), (2,), (3,)])
+    assert [jobs.result(number) for number in (0, 1, 3)] == [0, 1, 3]
+    lost = jobs.result(2)
+    assert isinstance(lost, Lost)
+    assert lost.reason == "memory"
+
+
+def test_a_worker_that_holds_much_is_replaced_after_its_job(pool: Made) -> None:
+    kept = []
+
+    def run(number: int) -> int:
+        kept.append(bytearray(b"x") * 2**27)
+        return os.getpid()
+
+    jobs = pool(run, count=1, retire=2**26)
+    jobs.plan([(0,), (1,)])
+    assert jobs.result(0) != jobs.result(1)
+
+
+def test_a_job_that_only_waits_is_ended(pool: Made) -> None:
+    def run(number: int) -> int:
+        if number == 1:
+            time.sleep(3600)
+        return number
+
+    jobs = pool(run, waiting=0.6)
+    jobs.plan([(0, 1)])
+    lost = jobs.result(1)
+    assert isinstance(lost, Lost)
+    assert lost.reason == "waiting"
+    assert jobs.result(0) == 0
+
+
+def test_a_job_that_works_is_not_taken_for_one_that_waits(pool: Made) -> None:
+    def run(number: int) -> int:
+        end = time.process_time() + 1.5
+        while time.process_time() < end:
+            pass
+        return number
+
+    assert pool(run, waiting=0.6, processor=60.0).result(1) == 1
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def gone(pids: Sequence[int]) -> bool:
+    deadline = time.monotonic() + 20
+    while any(map(is_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not any(map(is_alive, pids))
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
+def test_children_of_a_job_end_with_the_pool(pool: Made) -> None:
+    def run(_: int) -> int:
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"]).pid
+
+    jobs = pool(run)
+    child = jobs.result(0)
+    assert is_alive(child)
+    jobs.close()
+    assert gone([child])
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
+def test_a_child_that_holds_the_pipe_does_not_hide_that_its_worker_ended(pool: Made) -> None:
+    def run(number: int) -> int:
+        if number == 0 and os.fork() == 0:
+            time.sleep(3600)
+        if number == 0:
+            os._exit(4)
+        return number
+
+    jobs = pool(run)
+    jobs.plan([(0, 1)])
+    assert jobs.result(0) == Lost("ended", 4)
+    assert jobs.result(1) == 1
+
+
+OWNER = """
+import os, sys, time, subprocess
+from pytest_promptfmt.engine.workers import Limits, Pool
+def run(job):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"]).pid
+    return [[os.getpid(), child] for _ in job]
+pool = Pool(run, count=2, limits=Limits())
+print(*pool.result(0), *pool.result(1), flush=True)
+time.sleep(3600)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_when_the_owner_is_ended(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as owner:
+        assert owner.stdout is not None
+        started = [int(pid) for pid in owner.stdout.readline().split()]
+        assert len(started) == 4
+        owner.send_signal(number)
+        owner.wait()
+    assert gone(started)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
+def test_a_killed_worker_costs_no_result(pool: Made) -> None:
+    jobs = pool(lambda number: [number, os.getpid()])
+    jobs.plan((number,) for number in range(60))
+    for number in range(60):
+        found, worker = jobs.result(number)
+        assert found == number
+        if number % 10 == 0:
+            os.kill(worker, signal.SIGKILL)
