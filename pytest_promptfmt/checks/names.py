@@ -91,23 +91,22 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3343 (longbench2), #3394 (mmlu_redux), storycloze_2018.
     """
-    for duplicate in view.index.duplicates:
-        if duplicate.dropped.file is not None and duplicate.dropped.file.path == view.yaml.path:
-            first = duplicate.first.position
-            task = view.config.get("task")
-            if duplicate.dropped.kind == "group" and isinstance(task, str):
-                message = "lm-eval drops this task: a group of this name already exists"
-                saw, do = f"{task} in {duplicate.name}", "use `tag` instead of `group`"
-            else:
-                message = f"the name of this {duplicate.dropped.kind} is already used by a {duplicate.first.kind}"
-                saw = duplicate.name
-                do = f"rename one of them; the other is in {first}" if first is not None else ""
-            yield Finding(
-                message=message,
-                saw=saw,
-                do=do,
-                position=duplicate.dropped.position,
-            )
+    for duplicate in view.index.duplicates_in(view.yaml.path):
+        first = duplicate.first.position
+        task = view.config.get("task")
+        if duplicate.dropped.kind == "group" and isinstance(task, str):
+            message = "lm-eval drops this task: a group of this name already exists"
+            saw, do = f"{task} in {duplicate.name}", "use `tag` instead of `group`"
+        else:
+            message = f"the name of this {duplicate.dropped.kind} is already used by a {duplicate.first.kind}"
+            saw = duplicate.name
+            do = f"rename one of them; the other is in {first}" if first is not None else ""
+        yield Finding(
+            message=message,
+            saw=saw,
+            do=do,
+            position=duplicate.dropped.position,
+        )
     if view.file.kind == "group":
         return
     for tag in tags_of(view.config):

@@ -81,12 +81,23 @@ def limit_memory(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (size, hard))
 
 
-def resident_bytes() -> int:
-    """Return how much memory this process has in use, 0 where that cannot be known."""
-    try:
-        return int((_PROC / "self" / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
+class Resident:
+    """How much memory this process has in use; its file is opened once, for a worker's files are watched."""
+
+    def __init__(self) -> None:
+        try:
+            self._file: int | None = os.open(_PROC / "self" / "statm", os.O_RDONLY)
+        except OSError:
+            self._file = None
+
+    def bytes(self) -> int:
+        """Return the size, 0 where that cannot be known."""
+        if self._file is None:
+            return 0
+        try:
+            return int(os.pread(self._file, 200, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError, IndexError):
+            return 0
 
 
 def worked_seconds(group: int) -> float | None:

@@ -22,12 +22,12 @@ from typing import Any, Final, Literal
 from pytest_promptfmt.engine.processes import (
     Inbox,
     Reaper,
+    Resident,
     end_group,
     forked,
     limit_memory,
     limit_processor_time,
     receive,
-    resident_bytes,
     send,
     worked_seconds,
 )
@@ -210,6 +210,7 @@ class Pool:
     def _work(self, jobs: int, results: int) -> None:
         limits = self._limits
         limit_memory(limits.memory)
+        resident = Resident()
         self._prepare()
         is_first = True
         while True:
@@ -222,7 +223,7 @@ class Pool:
                 found: Any = list(self._run(job))
             except MemoryError:
                 found = None
-            is_full = resident_bytes() > limits.retire
+            is_full = resident.bytes() > limits.retire
             send(results, [found, is_first, is_full])
             is_first = False
 

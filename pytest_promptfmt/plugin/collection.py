@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,10 @@ from pytest_promptfmt.formats import Attempt, attempts, is_variant, remarks
 from pytest_promptfmt.plugin.items.base import ClassItem, LoadItem, PromptItem, node_name
 from pytest_promptfmt.plugin.items.kind import LOADED
 from pytest_promptfmt.plugin.run import RUN, Run
+from pytest_promptfmt.plugin.remembered import Remembered
 from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.snapshots.expected import Defined
+from pytest_promptfmt.snapshots.paths import Place
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import TaskFile, shapes
 from pytest_promptfmt.systems.lm_eval.functions import load_function
@@ -49,7 +52,9 @@ class TaskFileNode(pytest.File):
         self._refused: list[LoadItem] = []
         run = self.config.stash[RUN]
         folders = run.folders
-        root = folders.root_of(self)
+        root = folders.root_of(self.path, self.session)
+        run.memory.of(self.path)
+        folders.index.asked.clear()
         try:
             settings = folders.settings_for(self.path)
             file = read_task_file(self.path, folders.index, trusted=settings.trusts, import_limit=settings.import_limit)
@@ -65,6 +70,7 @@ class TaskFileNode(pytest.File):
             self._remark(*file.notes, *_likely_misspelt(file, folders.index))
         found = [attempt for task in file.tasks for attempt in _attempts(task, run.settings)]
         run.expected.define(self.path, [attempt.task for attempt in found])
+        run.memory.watch(self.path, file, [attempt.task for attempt in found], settings)
         if run.outputs.baseline is not None:
             run.found.defined[str(self.path)] = [*file.names, *(attempt.task.id for attempt in found)]
         nodes: list[pytest.Item | pytest.Collector] = [self._task_node(run, root, attempt) for attempt in found]
@@ -83,6 +89,7 @@ class TaskFileNode(pytest.File):
 
     def _remark(self, *notes: str) -> None:
         for note in notes:
+            self.config.stash[RUN].memory.refuse(self.path, "a remark")
             try:
                 warnings.warn_explicit(PromptfmtWarning(note), category=None, filename=str(self.path), lineno=1)
             except PromptfmtWarning:  # -W error: a separate failing item, and the tasks of the file still run
@@ -168,10 +175,52 @@ class TaskNode(pytest.Collector):
         """Return an item that has a snapshot of this name, or one that fails because it cannot have it."""
         profile_id = self.settings.run_id(kind)
         try:
-            place = self.config.stash[RUN].expected.claim(self.path, self.task.id, profile_id)
+            run = self.config.stash[RUN]
+            place = run.expected.claim(self.path, self.task.id, profile_id)
+            run.memory.claim(self.path, self.task.id, profile_id)
         except SnapshotError as error:
             return self.make(LoadItem, f"load[{profile_id}]", error=error)
         return self.make(item, name, place=place, **given)
+
+
+class UnchangedItem(pytest.Item):
+    """A file whose tests all passed in an earlier run, and of which nothing has changed: it is not run."""
+
+    def __init__(self, *, remembered: Remembered, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.remembered = remembered
+        self.places: Sequence[Place] = ()
+
+    def __repr__(self) -> str:
+        """Return the line of --collect-only."""
+        return f"<Unchanged {self.name}>"
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Return the file."""
+        return self.path, 0, self.name
+
+    def runtest(self) -> None:
+        """Do nothing: nothing has changed."""
+
+
+def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
+    """Return one item for all tests of a file that passed before, None where one of them has to be seen."""
+    run = parent.config.stash[RUN]
+    root = run.folders.root_of(path, parent.session)
+    known = run.memory.of(path)
+    if known is None or not known.is_quiet:
+        return None
+    places = ((task, Position(path, line)) for task, _, _, line in known.tasks)
+    if not all(run.folders.is_first(task, path, root, position=place) for task, place in places):
+        return None
+    try:
+        claimed = [run.expected.claim(path, task, profile) for task, profile in known.claims]
+    except SnapshotError:
+        return None
+    run.expected.define(path, (Defined(*task[:3]) for task in known.tasks))
+    item: UnchangedItem = UnchangedItem.from_parent(parent, name=path.name, path=path, remembered=known)
+    item.places = claimed
+    return item
 
 
 def _attempts(task: Task, settings: Settings) -> Iterable[Attempt]:

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pytest_promptfmt.checks.registry import Scope, known_checks
 from pytest_promptfmt.checks.selection import Selection
+from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.settings import Settings, SettingsTree
 from pytest_promptfmt.settings.profiles import task_profiles
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A task that is known from an earlier run: the file that defines it, and the line."""
+
+    path: Path
+    written_at: Position
+
+    def position(self, *_keys: str) -> Position:
+        """Return where the task is written."""
+        return self.written_at
 
 
 class Folders:
@@ -31,7 +45,7 @@ class Folders:
         self._checks = known_checks(tree.root.checks)
         self._selections: dict[int, tuple[Settings, Selection]] = {}
         self._roots: dict[Path, Path] = {}
-        self._first_named: dict[tuple[Path, str], Task] = {}
+        self._first_named: dict[tuple[Path, str], Task | Unread] = {}
         self._select(tree.root)
 
     def settings_for(self, file: Path) -> Settings:
@@ -77,20 +91,25 @@ class Folders:
             return settings.profiles
         return task_profiles(task, settings.profiles, settings.defined)
 
-    def root_of(self, node: pytest.Collector) -> Path:
+    def root_of(self, file: Path, session: pytest.Session) -> Path:
         """Return the folder named on the command line that a file was found below, else the file's own folder.
 
         Names are looked up below it, and two definitions of one name below it are a mistake.
         """
-        folder = node.path.parent
+        folder = file.parent
         root = self._roots.get(folder)
         if root is None:
-            named = (above for above in node.path.parents if node.session.isinitpath(above))
+            named = (above for above in file.parents if session.isinitpath(above))
             root = self._roots[folder] = next(named, folder)
             self.index.add(root)
         return root
 
-    def earlier_definition(self, task: Task, root: Path) -> Task | None:
+    def earlier_definition(self, task: Task, root: Path) -> Task | Unread | None:
         """Return the task of the same name in another file that was met before below the same root, if any."""
         first = self._first_named.setdefault((root, task.id), task)
         return first if first.path != task.path else None
+
+    def is_first(self, task_id: str, path: Path, root: Path, *, position: Position) -> bool:
+        """Return whether no other file defines the task, which is not read, for nothing of it has changed."""
+        known = self._first_named.setdefault((root, task_id), Unread(path, position))
+        return known.path == path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -20,6 +20,10 @@ from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.lock import Lock
 from pytest_promptfmt.study import Studies
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.plugin.remembered import Memory
 
 RUN: Final[pytest.StashKey[Run]] = pytest.StashKey()
 """Where the config keeps the run."""
@@ -56,10 +60,16 @@ class Run:
         self.tally = Tally("none" if hasattr(config, "workerinput") else "all" if needs_all else "remarkable")
         self.baseline = BaselineRun(outputs.baseline, outputs.baseline_update, tree.root.rootdir)
         self.lock = Lock(tree.root.rootdir / LOCK_NAME)
+        self.memory: Memory
         self.found = Found()
         self.in_worker = False
         if outputs.shard is not None:
             self.expected.limit_to(partial(outputs.shard.holds, rootdir=tree.root.rootdir))
+
+    def remember(self, memory: Memory) -> None:
+        """Let the run know the outcomes of earlier ones."""
+        self.memory = memory
+        self.folders.index = TaskIndex(known=memory)
 
     @property
     def settings(self) -> Settings:

@@ -12,7 +12,7 @@ from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.network import go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.plugin.closing import Closing
-from pytest_promptfmt.plugin.collection import TaskFileNode
+from pytest_promptfmt.plugin.collection import TaskFileNode, unchanged
 from pytest_promptfmt.plugin.items.base import PromptItem
 from pytest_promptfmt.plugin.items.kind import LOADED, load_kinds
 from pytest_promptfmt.plugin.kinds import KINDS
@@ -20,7 +20,8 @@ from pytest_promptfmt.plugin.large_runs import LargeRuns
 from pytest_promptfmt.plugin.outcome_reports import OutcomeReports
 from pytest_promptfmt.plugin.run import RUN, Found, Run
 from pytest_promptfmt.plugin.selection import Selectable, chooses, unmatched
-from pytest_promptfmt.plugin.working import Working, workers_of
+from pytest_promptfmt.plugin.remembered import Memory
+from pytest_promptfmt.plugin.working import Working, collapses, kept_in, workers_of
 from pytest_promptfmt.results.terminal import header_lines
 from pytest_promptfmt.settings import SettingsTree
 from pytest_promptfmt.settings.file import FILE_NAMES
@@ -45,7 +46,10 @@ def activate(config: pytest.Config) -> None:
     run = config.stash[RUN] = Run(config, SettingsTree(config, DEFAULT_PROFILES, places), names)
     kinds = config.stash[LOADED] = load_kinds(run)
     is_worker = hasattr(config, "workerinput")
-    working = Working(run, workers_of(config))
+    workers = workers_of(config)
+    folder, shows = kept_in(run, workers)
+    run.remember(Memory(run, folder, shows=shows))
+    working = Working(run, workers)
     plugins = [PromptfmtPlugin(run), working, OutcomeReports(run.tally, is_worker=is_worker), LargeRuns(config), *kinds]
     for plugin in plugins if is_worker else (*plugins, Closing(run)):
         config.pluginmanager.register(plugin, f"promptfmt-{type(plugin).__name__}")
@@ -62,6 +66,7 @@ class PromptfmtPlugin:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._collapses = collapses(run)
 
     def pytest_report_header(self) -> list[str]:
         """Say what is rendered, and whose code may run."""
@@ -82,6 +87,10 @@ class PromptfmtPlugin:
             return None
         if is_python and not settings.names_module(file_path):
             return None
+        if self._collapses and not parent.session.isinitpath(file_path) and self._is_in_run(file_path):
+            same = unchanged(file_path, parent)
+            if same is not None:
+                return same  # type: ignore[return-value]  # an item without a collector is all that is left of the file
         if not is_python and not parent.session.isinitpath(file_path):
             try:
                 if recognized(file_path) is None:
@@ -95,6 +104,11 @@ class PromptfmtPlugin:
             self._run.found.other_shards += 1
             return None
         return TaskFileNode.from_parent(parent, path=file_path)
+
+    def _is_in_run(self, file: Path) -> bool:
+        outputs = self._run.outputs
+        is_mine = outputs.shard is None or outputs.shard.holds(file, self._run.settings.rootdir)
+        return is_mine and str(file) not in (outputs.left_out or ())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:

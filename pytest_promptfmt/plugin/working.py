@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -20,12 +21,16 @@ from pytest_promptfmt.core.errors import LimitExceededError
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.engine.workers import Job, Limits, Lost, Pool
+from pytest_promptfmt.plugin.collection import UnchangedItem
 from pytest_promptfmt.plugin.items.base import PromptItem
+from pytest_promptfmt.plugin.remembered import FileTrace
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.settings.written import Written
 from pytest_promptfmt.snapshots import extension as snapshots
 
 MEGABYTE: Final = 2**20
+UNCHANGED: Final = "unchanged"
+"""How pytest's summary counts files of which nothing has changed."""
 DEFAULT_MEMORY: Final = 1024
 """What a worker may hold, in megabytes."""
 
@@ -46,6 +51,33 @@ def workers_of(config: pytest.Config) -> int:
     return 1
 
 
+def kept_in(run: Run, workers: int) -> tuple[Path | None, bool]:
+    """Return the folder of the outcomes of earlier runs, None for nowhere, and whether this run shows them.
+
+    They are those of workers, for only those are watched. What a run writes about each prompt needs the prompt.
+    """
+    config, outputs = run.config, run.outputs
+    cache = getattr(config, "cache", None)
+    is_off = Written(config).value("no_cache") or hasattr(config, "workerinput") or not workers
+    if cache is None or is_off or outputs.needs_views or outputs.needs_edits:
+        return None, False
+    updates = config.option.update_snapshots or config.option.update_new_snapshots_only
+    return cache.mkdir("promptfmt"), not (updates or outputs.baseline_update)
+
+
+def collapses(run: Run) -> bool:
+    """Return whether files of which nothing has changed may be shown as one: nobody asked for their items."""
+    option, settings = run.config.option, run.settings
+    names = ("keyword", "markexpr", "collectonly", "lf", "failedfirst", "newfirst", "stepwise", "xmlpath")
+    asked = (
+        option.verbose > 0
+        or any(getattr(option, name, None) for name in names)
+        or settings.task_globs
+        or settings.formats
+    )
+    return run.memory.is_on and not asked and run.outputs.baseline is None
+
+
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -57,6 +89,7 @@ class Working:
         self._run = run
         self._config = config = run.config
         self._workers = workers
+        self._memory = run.memory
         self._is_worker = False
         self._is_alone = not hasattr(config, "workerinput")  # else xdist chooses what runs here
         memory = Written(config).value("memory") or DEFAULT_MEMORY
@@ -82,9 +115,30 @@ class Working:
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Count the files of which nothing has changed, and leave them out of what is run."""
+        same = [item for item in session.items if isinstance(item, UnchangedItem)]
+        if same and not session.config.option.collectonly:
+            session.items[:] = [item for item in session.items if not isinstance(item, UnchangedItem)]
+            for item in same:
+                self._count(item)
+            reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
+            if reporter is not None:
+                reporter.stats.setdefault(UNCHANGED, []).extend(same)
+        self._memory.plan(session.items)
+        return (yield)
+
+    def _count(self, item: UnchangedItem) -> None:
+        run = self._run
+        for name, outcome in item.remembered.outcomes():
+            run.tally.add(outcome, f"{item.path.name}::{name}")
+        snapshots.count_matched(self._config, item, item.places, run.expected)
+
     def pytest_sessionfinish(self) -> None:
-        """End the workers."""
+        """End the workers, and keep what was found out."""
         self.pytest_unconfigure()
+        self._memory.write()
 
     def pytest_unconfigure(self) -> None:
         """End the workers of a run that was broken off."""
@@ -95,12 +149,16 @@ class Working:
     # -- in pytest's process -------------------------------------------------------------------------------------------
 
     def _reports_of(self, item: PromptItem) -> Iterator[pytest.TestReport]:
-        if self._pool is None:
-            self._pool = self._start(item.session)
-        result = self._pool.result(self._numbers[item])
-        if isinstance(result, Lost):
-            yield self._lost(item, result)
-            return
+        result = self._memory.shown(item)
+        if result is None:
+            if self._pool is None:
+                self._pool = self._start(item.session)
+            result = self._pool.result(self._numbers[item])
+            if isinstance(result, Lost):
+                yield self._lost(item, result)
+                return
+            seen = result.pop("seen")
+            self._memory.settle(item, result, seen)
         for written in result["warnings"]:
             self._warn(written)
         place = getattr(item, "place", None)
@@ -110,7 +168,7 @@ class Working:
             yield self._report(item, data)
 
     def _start(self, session: pytest.Session) -> Pool:
-        self._items = [item for item in session.items if isinstance(item, PromptItem) and item.runs_in_worker]
+        self._items = [item for item in session.items if self._is_to_run(item)]
         self._numbers = {item: number for number, item in enumerate(self._items)}
         jobs = [tuple(job) for _, job in groupby(range(len(self._items)), lambda n: id(self._items[n].parent))]
         count = max(1, min(self._workers, len(jobs)))
@@ -118,6 +176,9 @@ class Working:
         if self._is_alone:
             pool.plan(jobs)
         return pool
+
+    def _is_to_run(self, item: pytest.Item) -> bool:
+        return isinstance(item, PromptItem) and item.runs_in_worker and self._memory.shown(item) is None
 
     def _report(self, item: PromptItem, data: Mapping[str, Any]) -> pytest.TestReport:
         """Return a report that a worker sent; a problem that an earlier item had is not shown in full again."""
@@ -175,6 +236,8 @@ class Working:
         os.close(null)
         self._is_plain = not _has_own_phases(self._config)
         session = self._items[0].session
+        self._trace = FileTrace(self._run.settings.rootdir)
+        self._trace.begin()
         session._setupstate = type(session._setupstate)()  # what is set up belongs to pytest's process
 
     def _work(self, job: Job) -> Iterator[Any]:
@@ -185,12 +248,16 @@ class Working:
     def _result_of(self, item: pytest.Item, following: pytest.Item | None) -> dict[str, Any]:
         assertions = snapshots.number_taken(self._config)
         self._warnings = []
+        asked = self._run.folders.index.asked
+        asked.clear()
         item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
         for report in self._reports:
             outcome = getattr(report, "promptfmt", None)
             if outcome is not None:
                 self._run.tally.add(outcome, report.nodeid)
+        paths, refused = self._trace.taken()
         return {
+            "seen": {"paths": paths, "asked": sorted(asked), "refused": refused},
             "reports": [self._serialized(report) for report in self._reports],
             "warnings": self._warnings,
             "counted": snapshots.taken(self._config, since=assertions),
@@ -269,7 +336,10 @@ def _error_of(item: PromptItem, lost: Lost) -> LimitExceededError:
         said = f"{name} waited for {lost.limit:g} s and used no processor time"
         hint = "look for code that waits for a network, a lock or an input"
     elif lost.status < 0:
-        said, hint = f"{name} ended the process that it ran in, by signal {-lost.status}", "look for native code that crashes"
+        said, hint = (
+            f"{name} ended the process that it ran in, by signal {-lost.status}",
+            "look for native code that crashes",
+        )
     else:
         said, hint = f"{name} ended the process that it ran in, with exit status {lost.status}", "look for os._exit"
     return LimitExceededError(said, position=item.place_in_file(), hint=hint)

@@ -224,6 +224,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("memory", whole(64), "--promptfmt-memory MB", ini="promptfmt_memory").about(
         "The most that one worker process may hold, in megabytes. Default: 1024."
     ),
+    Setting("no_cache", FLAG, "--promptfmt-no-cache").about(
+        "Run every test, also of files of which nothing has changed since an earlier run, and remember nothing."
+    ),
     Setting("model", TEXT, "--promptfmt-model MODEL").about(
         "Also put every task to a model: `tiny` (bundled), `hf:PATH_OR_ID`, `openai:URL[#NAME]` or `replay:FILE`.",
         page="models.md",

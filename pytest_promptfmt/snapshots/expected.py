@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pytest_promptfmt.core.errors import Position, SnapshotError
 from pytest_promptfmt.core.profile import is_given_name
@@ -26,13 +27,37 @@ from pytest_promptfmt.snapshots.paths import (
 )
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.snapshots.document import DocRecord, Document
 
 _TASK_SUFFIXES = (".yaml", ".yml")
 # Files that can define tasks of other systems; a folder is an orphan only when none of them could own it.
 _OWNER_SUFFIXES = (*_TASK_SUFFIXES, ".json", ".json5", ".py")
 _SHOTS = re.compile(r"-\d+shot")
+
+
+class Named(Protocol):
+    """What is asked of a task here."""
+
+    @property
+    def id(self) -> str:
+        """Return `name` or `name@format`."""
+
+    @property
+    def name(self) -> str:
+        """Return the name."""
+
+    @property
+    def format(self) -> str | None:
+        """Return the format, None for a task as it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """A task that is known from an earlier run."""
+
+    id: str
+    name: str
+    format: str | None
 
 
 class ExpectedSnapshots:
@@ -59,7 +84,7 @@ class ExpectedSnapshots:
         self._claims.claim(path, f"{task_id} [{profile}] in {task_file.name}", Position(task_file))
         return Place(str(path), f"{task_id}/{profile}")
 
-    def define(self, task_file: Path, tasks: Iterable[Task]) -> None:
+    def define(self, task_file: Path, tasks: Iterable[Named]) -> None:
         """Record that `task_file` was read completely and defines exactly these tasks, whatever this run selects.
 
         Tasks are given in the formats that the file itself declares; a task without format also keeps the

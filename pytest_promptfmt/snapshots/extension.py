@@ -6,6 +6,7 @@ not a `PromptLocation`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -138,6 +139,14 @@ def count(
 ) -> None:
     """Let syrupy count a comparison that another process made."""
     _note(config, PromptLocation(item, place, expected), counted)
+
+
+def count_matched(
+    config: pytest.Config, item: pytest.Item, places: Iterable[Place], expected: ExpectedSnapshots
+) -> None:
+    """Let syrupy count snapshots that are the same as in an earlier run."""
+    for place in places:
+        _note(config, PromptLocation(item, place, expected), "matched")
 
 
 def _note(config: pytest.Config, location: PromptLocation, counted: Counted) -> None:

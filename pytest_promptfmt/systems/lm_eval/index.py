@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from pytest_promptfmt.core.errors import Position, SourceError
 from pytest_promptfmt.systems.lm_eval.kinds import kind_of, read_if_task
@@ -19,14 +20,29 @@ from pytest_promptfmt.systems.lm_eval.yaml import YamlFile, resolved
 _SKIPPED: Final = frozenset({"__pycache__", ".ipynb_checkpoints"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entry:
-    """A name of the index. A tag has no file, but the names of the tasks that carry it, sorted."""
+    """A name of the index, and the file at `path` that defines it, made of `parts`, with the tags that this has.
+
+    A tag has no file, but the names of the tasks that carry it, sorted.
+    """
 
     name: str
     kind: Literal["class", "group", "task", "tag"]
-    file: YamlFile | None = None
+    path: Path | None = None
+    parts: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
     tagged: tuple[str, ...] = ()
+
+    @cached_property
+    def file(self) -> YamlFile | None:
+        """Return the file; None for a tag, and for a file that cannot be read any more."""
+        if self.path is None:
+            return None
+        try:
+            return read_if_task(self.path)
+        except (SourceError, OSError):
+            return None
 
     @property
     def position(self) -> Position | None:
@@ -35,6 +51,16 @@ class Entry:
             return None
         key = "group" if self.kind == "group" else "task"
         return self.file.locate((key,)) or Position(self.file.path)
+
+
+class KnownEntries(Protocol):
+    """What earlier runs know of files."""
+
+    def get(self, path: Path) -> tuple[Entry | None] | None:
+        """Return the entry of a file (None: it has none) as a tuple of one; None where nobody knows."""
+
+    def put(self, path: Path, entry: Entry | None, parts: Iterable[str]) -> None:
+        """Keep what was found in a file that is made of these parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +78,14 @@ class TaskIndex:
     Within one folder tree the first file (sorted by path) keeps a name; a folder added later wins over earlier ones.
     """
 
-    def __init__(self, folders: Iterable[Path] = ()) -> None:
+    def __init__(self, folders: Iterable[Path] = (), known: KnownEntries | None = None) -> None:
+        self._known = known
+        self.asked: set[tuple[str, str]] = set()
         self._folders: list[Path] = []
         self._read = 0
         self._names: dict[str, Entry] = {}
         self._duplicates: list[Duplicate] = []
+        self._dropped: dict[Path, list[Duplicate]] = {}
         self._errors: dict[Path, SourceError] = {}
         for folder in folders:
             self.add(folder)
@@ -73,19 +102,46 @@ class TaskIndex:
 
     def find(self, name: str) -> Entry | None:
         """Return the entry of a task, group or tag, None when no file defines it."""
-        return self.names.get(name)
+        self.asked.add(("find", name))
+        self._update()
+        return self._names.get(name)
 
     @property
     def names(self) -> Mapping[str, Entry]:
         """Return every name with its entry."""
+        self.asked.add(("names", ""))
         self._update()
         return self._names
 
     @property
     def duplicates(self) -> tuple[Duplicate, ...]:
         """Return what lm-eval drops because of an earlier definition of the same name."""
+        self.asked.add(("names", ""))
         self._update()
         return tuple(self._duplicates)
+
+    def duplicates_in(self, path: Path) -> tuple[Duplicate, ...]:
+        """Return what lm-eval drops of the file at a resolved path."""
+        self.asked.add(("duplicates", str(path)))
+        self._update()
+        return tuple(self._dropped.get(path, ()))
+
+    def answer(self, question: str, about: str) -> Any:
+        """Return, in JSON's types, what the index says to something that was `asked`: another answer, another outcome.
+
+        What is in the files that an answer names is not part of it.
+        """
+        self._update()
+        if question == "find":
+            return _in_json(self._names.get(about))
+        if question == "duplicates":
+            return [[each.name, _in_json(each.first)] for each in self._dropped.get(Path(about), ())]
+        return [sorted(map(str, self._names)), len(self._duplicates)]
+
+    def files_in(self, question: str, about: str) -> tuple[str, ...]:
+        """Return the files that an answer may have been read from."""
+        entry = self._names.get(about) if question == "find" else None
+        return entry.parts if entry is not None else ()
 
     @property
     def errors(self) -> Mapping[Path, SourceError]:
@@ -103,22 +159,32 @@ class TaskIndex:
         names: dict[str, Entry] = {}
         tagged: dict[str, set[str]] = {}
         for path in yaml_files(folder):
-            file = self._file(path)
-            if file is None:
-                continue
-            entry = entry_of(file)
+            entry = self._entry(path)
             if entry is None:
                 continue
             if entry.name in names or entry.name in tagged:
                 first = names.get(entry.name) or Entry(entry.name, "tag")
-                self._duplicates.append(Duplicate(entry.name, first, entry))
+                duplicate = Duplicate(entry.name, first, entry)
+                self._duplicates.append(duplicate)
+                if entry.path is not None:
+                    self._dropped.setdefault(entry.path, []).append(duplicate)
                 continue
             names[entry.name] = entry
             if entry.kind != "group":
-                for tag in tags_of(file.config):
+                for tag in entry.tags:
                     if tag not in names:
                         tagged.setdefault(tag, set()).add(entry.name)
-        return names | {tag: Entry(tag, "tag", None, tuple(sorted(tasks))) for tag, tasks in tagged.items()}
+        return names | {tag: Entry(tag, "tag", tagged=tuple(sorted(tasks))) for tag, tasks in tagged.items()}
+
+    def _entry(self, path: Path) -> Entry | None:
+        known = self._known.get(path) if self._known is not None else None
+        if known is not None:
+            return known[0]
+        file = self._file(path)
+        entry = entry_of(file) if file is not None else None
+        if self._known is not None and path not in self._errors:
+            self._known.put(path, entry, [str(part.path) for part in file.parts] if file is not None else [str(path)])
+        return entry
 
     def _file(self, path: Path) -> YamlFile | None:
         try:
@@ -136,7 +202,18 @@ def entry_of(file: YamlFile) -> Entry | None:
     if kind is None:
         return None
     name = file.config.get("group" if kind == "group" else "task")
-    return Entry(name, kind, file) if isinstance(name, str) else None
+    if not isinstance(name, str):
+        return None
+    parts = tuple(str(part.path) for part in file.parts)
+    made = Entry(name, kind, file.path, parts, tuple(tags_of(file.config)))
+    made.__dict__["file"] = file  # which is read already
+    return made
+
+
+def _in_json(entry: Entry | None) -> Any:
+    if entry is None:
+        return None
+    return [entry.kind, str(entry.path or ""), list(entry.parts), list(entry.tagged)]
 
 
 def tags_of(config: Mapping[Any, Any]) -> list[str]:

@@ -19,8 +19,9 @@ _PATIENCE: Final = 20
 """How many budgets a call has whose time grows as it should."""
 
 _MEASURABLE_SECONDS: Final = 0.004
-_STEP: Final = 2.0
-_FIRST_CHARACTERS: Final = 16
+_FIRST_BITS: Final = 4
+"""The first text that is timed has at most so many binary digits in its length, each next one is twice as long."""
+
 _KEPT_AT_END: Final = 8
 """Of a shortened text the end is kept: it is where a match fails that then backtracks."""
 
@@ -56,15 +57,14 @@ def within_budget(call: Callable[[Any], T], text: Any, *, what: str, seconds: fl
 
 def _grows_too_fast(call: Callable[[str], object], text: str, seconds: float) -> bool:
     """Return whether the time of a call grows with a higher power of the length than `_MOST_GROWTH`."""
+    doublings = max(len(text).bit_length() - _FIRST_BITS, 1)
     earlier = 0.0
-    length = float(_FIRST_CHARACTERS)
-    while True:
-        shortened = _shortened(text, int(length))
-        took = min(_time_of(call, shortened, seconds) for _ in range(2))
-        if earlier >= _MEASURABLE_SECONDS or took >= seconds or len(shortened) == len(text):
-            return took > earlier * _STEP**_MOST_GROWTH
+    for halvings in range(doublings, -1, -1):
+        took = min(_time_of(call, _shortened(text, len(text) >> halvings), seconds) for _ in range(2))
+        if earlier >= _MEASURABLE_SECONDS or took >= seconds:
+            break
         earlier = took
-        length *= _STEP
+    return took > earlier * 2**_MOST_GROWTH
 
 
 def _time_of(call: Callable[[str], object], text: str, seconds: float) -> float:
@@ -84,4 +84,5 @@ def _shortened(text: str, length: int) -> str:
     """Return the beginning and the end of a text, `length` characters together."""
     if length >= len(text):
         return text
-    return text[: length - _KEPT_AT_END] + text[-_KEPT_AT_END:]
+    kept = min(_KEPT_AT_END, length // 2)
+    return text[: length - kept] + text[len(text) - kept :]

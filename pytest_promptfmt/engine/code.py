@@ -1,0 +1,144 @@
+"""Which Python files a module of a task may import, and whether what it does may depend on anything but its inputs.
+
+Found out by reading, never by running: imports are looked for below the folders that the code may come from, wherever
+in the file they stand. Whatever asks for files, the clock, the network or the environment is not remembered.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+_ASKING_MODULES: Final = frozenset(
+    {
+        *("asyncio", "ctypes", "ftplib", "getpass", "glob", "http", "httpx", "imaplib", "importlib", "inspect", "io"),
+        *("locale", "mmap", "multiprocessing", "pathlib", "pkgutil", "platform", "pty", "pwd", "requests", "resource"),
+        *("runpy", "secrets", "select", "shelve", "shutil", "signal", "smtplib", "socket", "sqlite3", "ssl"),
+        *("subprocess", "sys", "tempfile", "threading", "time", "urllib", "urllib3", "uuid", "zipfile"),
+        *("aiohttp", "boto3", "fsspec", "huggingface_hub", "wget", "openai"),
+    }
+)
+"""Modules whose use may give another result in another run; `os` is looked at by attribute."""
+
+_ASKING_NAMES: Final = frozenset({"open", "exec", "eval", "compile", "__import__", "input", "globals", "__file__"})
+_ASKING_ATTRIBUTES: Final = frozenset(
+    {
+        *("now", "today", "utcnow", "environ", "getenv", "read_text", "read_bytes", "load_dataset", "from_pretrained"),
+        *("read_csv", "read_json", "read_parquet", "read_table", "load_from_disk", "hf_hub_download", "from_file"),
+    }
+)
+_PURE_OF_OS: Final = frozenset({"path"})
+_PURE_OF_OS_PATH: Final = frozenset(
+    {"join", "basename", "dirname", "splitext", "split", "normpath", "commonprefix", "sep"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFacts:
+    """What the text of one module shows: the files it may import, of which some may be absent, and what it asks for."""
+
+    imports: tuple[str, ...] = ()
+    asks: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """All files that some modules may come to, themselves among them; `asks` is the first thing that is not an input."""
+
+    files: frozenset[str]
+    asks: str = ""
+
+
+def reached_from(modules: Iterable[str], folders: Sequence[str]) -> Reached:
+    """Return what these files may import, directly or not, from their own folders and from `folders`."""
+    seen: set[str] = set()
+    waiting = list(modules)
+    asks = ""
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        facts = module_facts(name, tuple(folders))
+        asks = asks or facts.asks
+        waiting += facts.imports
+    return Reached(frozenset(seen), asks)
+
+
+@lru_cache(maxsize=16_384)
+def module_facts(path: str, folders: tuple[str, ...]) -> ModuleFacts:
+    """Return the facts of one file; of one that cannot be read or parsed, that it asks for something unknown."""
+    try:
+        with open(path, "rb") as file:
+            module = ast.parse(file.read())
+    except FileNotFoundError:
+        return ModuleFacts()
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return ModuleFacts(asks="a module that cannot be read")
+    found: dict[str, None] = {}
+    asks = ""
+    for node in ast.walk(module):
+        asks = asks or _asked_by(node)
+        for base, dotted in _imported(node, path):
+            for folder in (base,) if base is not None else (os.path.dirname(path), *folders):
+                found.update(dict.fromkeys(_files_of(folder, dotted)))
+    return ModuleFacts(tuple(found), asks)
+
+
+def _imported(node: ast.AST, path: str) -> Iterator[tuple[str | None, list[str]]]:
+    """Yield the folder (None: any) and the parts of each name that a statement imports."""
+    if isinstance(node, ast.Import):
+        yield from ((None, alias.name.split(".")) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = None
+        if node.level:
+            base = os.path.dirname(path)
+            for _ in range(node.level - 1):
+                base = os.path.dirname(base)
+        parts = node.module.split(".") if node.module else []
+        yield from ((base, [*parts, alias.name]) for alias in node.names)
+
+
+def _files_of(folder: str, dotted: Sequence[str]) -> Iterator[str]:
+    """Yield the files that importing a name may run, those that are there: each package on the way and the module."""
+    place = folder
+    for part in dotted:
+        if part == "*":
+            return
+        for candidate in (os.path.join(place, part, "__init__.py"), os.path.join(place, f"{part}.py")):
+            if os.path.isfile(candidate):
+                yield candidate
+        place = os.path.join(place, part)
+        if not os.path.isdir(place):
+            return
+
+
+def _asked_by(node: ast.AST) -> str:
+    """Return what a piece of code asks for that is no input of a task, "" for nothing."""
+    if isinstance(node, ast.Import):
+        return next((name for alias in node.names if (name := alias.name.partition(".")[0]) in _ASKING_MODULES), "")
+    if isinstance(node, ast.ImportFrom) and not node.level:
+        top = (node.module or "").partition(".")[0]
+        names = [alias.name for alias in node.names]
+        if top in _ASKING_MODULES:
+            return top
+        if node.module == "os.path":
+            return next((f"os.path.{name}" for name in names if name not in _PURE_OF_OS_PATH), "")
+        if top == "os":
+            return next((f"os.{name}" for name in names if name not in _PURE_OF_OS), "")
+        return next((name for name in names if name in _ASKING_ATTRIBUTES | _ASKING_NAMES), "")
+    if isinstance(node, ast.Name) and node.id in _ASKING_NAMES:
+        return node.id
+    if isinstance(node, ast.Attribute):
+        owner = node.value
+        if isinstance(owner, ast.Name) and owner.id == "os" and node.attr not in _PURE_OF_OS:
+            return f"os.{node.attr}"
+        if isinstance(owner, ast.Attribute) and owner.attr == "path" and node.attr not in _PURE_OF_OS_PATH:
+            return f"path.{node.attr}"
+        if node.attr in _ASKING_ATTRIBUTES:
+            return node.attr
+    return ""

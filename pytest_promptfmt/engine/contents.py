@@ -1,0 +1,130 @@
+"""What is in files and folders, as digests; a file is read again only where its stamp says that it may have changed.
+
+A stamp is what the file system tells of a file without reading it: size, both times, number. One that is younger than
+the clock of the file system can tell apart proves nothing, so it is never kept.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Final
+
+ABSENT: Final = "-"
+"""The digest of what does not exist."""
+
+FOLDER: Final = "/"
+"""The digest of a folder whose names do not count."""
+
+OTHER: Final = ""
+"""In place of a digest: what is no ordinary file or folder, or cannot be read. It is never the same as before."""
+
+_SETTLED_NS: Final = 2_000_000_000
+"""How old the times of a file must be to tell it from a later one: some file systems count in steps of two seconds."""
+
+_MOST_BYTES: Final = 2**30
+
+Stamp = tuple[int, int, int, int]
+"""Size, time of the last change of content and of the file itself in nanoseconds, and number."""
+
+Input = tuple[str, str, Stamp | None]
+"""A path, the digest of what is there, and its stamp where that is settled. The path of a folder whose names
+count ends with a slash; those that begin with a dot or two underscores never do."""
+
+
+class Contents:
+    """The contents of files and folders as this run meets them: each is looked at once."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Input] = {}
+        self._taken: set[str] = set()
+        self.began = time.time_ns()
+
+    def take(self, folder: str) -> None:
+        """Look at a folder now: what it holds at the end of the run is to be the same."""
+        self.input(folder)
+        self._taken.add(folder)
+
+    def input(self, path: str) -> Input:
+        """Return a path with what is there now; of a folder, whose path ends with a slash, the names in it count."""
+        known = self._found.get(path)
+        if known is None:
+            known = self._found[path] = self._look(path, None)
+        return known
+
+    def is_same(self, before: Sequence[object]) -> bool:
+        """Return whether a path holds what it held when an `Input` was written; raises nothing, whatever that says."""
+        try:
+            path, digest, stamp = before
+        except ValueError:
+            return False
+        if not isinstance(path, str) or not isinstance(digest, str) or digest == OTHER:
+            return False
+        known = self._found.get(path)
+        if known is None:
+            settled = tuple(stamp) if isinstance(stamp, list | tuple) else None
+            known = self._found[path] = self._look(path, (digest, settled))
+        return known[1] == digest
+
+    def all(self, paths: Iterable[str]) -> list[Input] | None:
+        """Return the inputs of these paths; None where one of them may have changed since this run began."""
+        inputs = [self.input(path) for path in sorted(set(paths))]
+        return None if any(self._is_young(each) for each in inputs) else inputs
+
+    def _is_young(self, found: Input) -> bool:
+        if found[1] == OTHER:
+            return True
+        if found[0] in self._taken:
+            return self._look(found[0], None)[1] != found[1]
+        try:
+            status = os.stat(found[0])
+        except OSError:
+            return found[1] != ABSENT
+        same = found[2] is None or found[2] == _stamp(status)
+        return not same or max(status.st_mtime_ns, status.st_ctime_ns) >= self.began
+
+    def _look(self, path: str, before: tuple[str, object] | None) -> Input:
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return path, ABSENT, None
+        except (OSError, ValueError):
+            return path, OTHER, None
+        stamp = _stamp(status)
+        if before is not None and before[1] == stamp:
+            return path, before[0], stamp
+        is_settled = time.time_ns() - max(stamp[1], stamp[2]) > _SETTLED_NS
+        try:
+            digest = _listed(path) if path.endswith("/") else _read(path, status)
+        except OSError:
+            return path, OTHER, None
+        return path, digest, stamp if is_settled else None
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def _listed(path: str) -> str:
+    names = sorted(name for name in os.listdir(path) if not name.startswith((".", "__")))
+    return digest_of("\0".join(names).encode("utf-8", "surrogateescape"))
+
+
+def _read(path: str, status: os.stat_result) -> str:
+    if stat.S_ISDIR(status.st_mode):
+        return FOLDER
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+        return OTHER
+    made = blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while part := file.read(1 << 20):
+            made.update(part)
+    return made.hexdigest()
+
+
+def digest_of(content: bytes) -> str:
+    """Return the digest of bytes, 32 hexadecimal characters."""
+    return blake2b(content, digest_size=16).hexdigest()

@@ -1,0 +1,125 @@
+"""The store: what is known of files from earlier runs, in one SQLite file in pytest's cache folder.
+
+It is somebody else's data: parsed as JSON, never run, and used only where it belongs to this user. One that is damaged,
+of another version, or cannot be written is as good as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+VERSION: Final = 1
+FILE_NAME: Final = "outcomes.sqlite"
+_MOST_BYTES: Final = 2**30
+_SCHEMA: Final = "CREATE TABLE rows (kind TEXT, path TEXT, content TEXT, PRIMARY KEY (kind, path)) WITHOUT ROWID"
+_PATIENCE_SECONDS: Final = 2.0
+
+
+class Store:
+    """Rows of JSON by kind and path. Reading finds nothing, and writing does nothing, where the file cannot be used."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE_NAME
+        self._changed: dict[tuple[str, str], Any] = {}
+
+    def rows(self, kind: str) -> Iterator[tuple[str, Any]]:
+        """Yield the path and content of every row of a kind."""
+        connection = self._opened()
+        if connection is None:
+            return
+        with contextlib.closing(connection), contextlib.suppress(sqlite3.Error):
+            for path, content in connection.execute("SELECT path, content FROM rows WHERE kind = ?", (kind,)):
+                value = _parsed(content)
+                if isinstance(path, str) and value is not None:
+                    yield path, value
+
+    def put(self, kind: str, path: str, content: Any) -> None:
+        """Keep a row, whatever JSON can hold, until it is written; None removes it."""
+        self._changed[kind, path] = content
+
+    def write(self) -> None:
+        """Write the rows that were put, all of them or none."""
+        if not self._changed:
+            return
+        for attempt in (1, 2):
+            try:
+                self._write()
+            except sqlite3.DatabaseError as error:
+                if attempt == 1 and not isinstance(error, sqlite3.OperationalError):
+                    with contextlib.suppress(OSError):
+                        self._path.unlink()
+                    continue
+            except OSError:
+                pass
+            break
+        self._changed.clear()
+
+    def _write(self) -> None:
+        if not self._is_ours() and os.path.lexists(self._path):
+            self._path.unlink()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o600))
+        with contextlib.closing(self._connect("rwc")) as connection, connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version != VERSION:
+                connection.execute("DROP TABLE IF EXISTS rows")
+                connection.execute(_SCHEMA)
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+            gone = [key for key, content in self._changed.items() if content is None]
+            kept = [
+                (kind, path, json.dumps(content, separators=(",", ":")))
+                for (kind, path), content in self._changed.items()
+                if content is not None
+            ]
+            connection.executemany("DELETE FROM rows WHERE kind = ? AND path = ?", gone)
+            connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", kept)
+
+    def _opened(self) -> sqlite3.Connection | None:
+        if not self._is_ours():
+            return None
+        try:
+            connection = self._connect("ro")
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+        except sqlite3.Error:
+            return None
+        if version != VERSION:
+            connection.close()
+            return None
+        return connection
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{self._path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_PATIENCE_SECONDS
+        )
+        connection.execute("PRAGMA trusted_schema = OFF")
+        return connection
+
+    def _is_ours(self) -> bool:
+        """Return whether the file is an ordinary one of this user, and not too large to be looked at."""
+        try:
+            status = os.lstat(self._path)
+        except OSError:
+            return False
+        is_mine = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+        return stat.S_ISREG(status.st_mode) and is_mine and status.st_size <= _MOST_BYTES
+
+
+def _parsed(content: object) -> Any:
+    if not isinstance(content, str):
+        return None
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Return a value of the store where it is a mapping, else an empty one."""
+    return value if isinstance(value, dict) else {}

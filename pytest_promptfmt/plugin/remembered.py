@@ -1,0 +1,368 @@
+"""What earlier runs found out about task files: outcomes that still hold are shown again, and nothing is run for them.
+
+An outcome holds as long as everything it was made of is the same: the file with its includes, the code of its
+functions, docs, the snapshot, the names in its folder, what the index said, settings and versions. What a worker opens
+counts as well, and what asks for anything that is no input is not kept. A stale outcome is the worst that can happen
+here, so whatever is not understood is run again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import pytest_promptfmt
+from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.core.task import FunctionRef, Task
+from pytest_promptfmt.engine.code import reached_from
+from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
+from pytest_promptfmt.engine.store import Store, mapping
+from pytest_promptfmt.engine.traces import Trace
+from pytest_promptfmt.plugin.run import Run
+from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
+from pytest_promptfmt.systems import TaskFile
+from pytest_promptfmt.systems.lm_eval.functions import functions_of
+from pytest_promptfmt.systems.lm_eval.index import Entry
+
+_OUTCOMES: Final = "outcomes"
+_ENTRIES: Final = "entries"
+_PACKAGE: Final = os.path.dirname(os.path.abspath(pytest_promptfmt.__file__))
+_LIBRARIES: Final = ("site-packages", "dist-packages")
+_ENVIRONMENT: Final = ("PROMPTFMT_", "HF_", "TRANSFORMERS_", "PYTHON", "TZ", "LC_", "LANG")
+_MOST_TEXT: Final = 300
+
+Shown = Mapping[str, Any]
+"""What a worker sent of one item: its reports, warnings, and what syrupy is to count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What is known of a file whose inputs are the same as then: what each item showed, by the rest of its node id.
+
+    `tasks` are those that it defines, as id, name, format and line; `claims` the snapshots that they have, as task and
+    profile.
+    """
+
+    items: Mapping[str, Shown]
+    tasks: tuple[tuple[str, str, str | None, int | None], ...]
+    claims: tuple[tuple[str, str], ...]
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether every item passed without a warning: then nobody needs to see them one by one."""
+        return all(
+            not shown["warnings"] and all("passed" in report for report in shown["reports"])
+            for shown in self.items.values()
+        )
+
+    def outcomes(self) -> Iterator[tuple[str, Outcome]]:
+        """Yield the outcome of each item with the rest of its node id."""
+        for name, shown in self.items.items():
+            for report in shown["reports"]:
+                if "promptfmt" in report:
+                    yield name, Outcome.from_json(report["promptfmt"])
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A file that is tested in this run: what its outcomes are made of so far, and what its items showed."""
+
+    settings: Settings
+    paths: set[str]
+    asked: set[tuple[str, str]]
+    tasks: list[tuple[str, str, str | None, int | None]]
+    claims: list[tuple[str, str]] = field(default_factory=list)
+    items: dict[str, Shown] = field(default_factory=dict)
+    refused: str = ""
+
+
+class Memory:
+    """The outcomes of earlier runs, where the run `shows` them, and those of this one that are worth keeping.
+
+    `folder` is where they are kept; None for nowhere.
+    """
+
+    def __init__(self, run: Run, folder: Path | None, *, shows: bool) -> None:
+        self._run = run
+        self._shows = shows
+        self._contents = Contents()
+        self._store = Store(folder) if folder is not None else None
+        self._known: dict[str, Any] = dict(self._store.rows(_OUTCOMES)) if self._store is not None else {}
+        self._entries: dict[str, Any] = dict(self._store.rows(_ENTRIES)) if self._store is not None else {}
+        self._watched: dict[str, _Watched] = {}
+        self._contexts: dict[int, tuple[Settings, str]] = {}
+        self._base: str | None = None
+        self._held: dict[str, Remembered | None] = {}
+        self._planned: Counter[str] = Counter()
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether this run remembers anything."""
+        return self._store is not None
+
+    # -- what is known -------------------------------------------------------------------------------------------------
+
+    def of(self, path: Path) -> Remembered | None:
+        """Return what is known of a task file, None where something that it is made of is not the same."""
+        if not self._shows:
+            return None
+        name = str(path)
+        if name not in self._held:
+            self._held[name] = self._look_up(path, name) if name in self._known else None
+        return self._held[name]
+
+    def _look_up(self, path: Path, name: str) -> Remembered | None:
+        row = mapping(self._known[name])
+        try:
+            if row["context"] != self._context_of(self._run.folders.settings_for(path)):
+                return None
+            if not all(map(self._contents.is_same, row["inputs"])):
+                return None
+            index = self._run.folders.index
+            if any(index.answer(question, about) != answer for question, about, answer in row["asked"]):
+                return None
+            items = {str(key): mapping(shown) for key, shown in row["items"].items()}
+            found = Remembered(
+                items=items,
+                tasks=tuple((str(a), str(b), c, d) for a, b, c, d in row["tasks"]),
+                claims=tuple((str(a), str(b)) for a, b in row["claims"]),
+            )
+            if not all({"reports", "warnings", "counted"} <= shown.keys() for shown in items.values()):
+                return None
+            for _ in found.outcomes() if not found.is_quiet else ():
+                pass  # they can be read
+        except Exception:  # noqa: BLE001, RUF100  # somebody else's data: whatever is wrong with it, it says nothing
+            return None
+        return found
+
+    def shown(self, item: pytest.Item) -> Shown | None:
+        """Return what an item showed, where that still holds."""
+        known = self._held.get(str(item.path))
+        if known is None or len(known.items) != self._planned[str(item.path)]:
+            return None  # some rules look at what else is in the run
+        return known.items.get(_name_of(item))
+
+    # -- of the index --------------------------------------------------------------------------------------------------
+
+    def get(self, path: Path) -> tuple[Entry | None] | None:
+        """Return the entry of a file in the index as a tuple of one, None where it is not known."""
+        row = mapping(self._entries.get(str(path)))
+        try:
+            if not row or not all(map(self._contents.is_same, row["parts"])):
+                return None
+            written = row["entry"]
+            if written is None:
+                return (None,)
+            name, kind, place, tags = written
+            parts = tuple(str(part[0]) for part in row["parts"])
+            return (Entry(name, kind, Path(place), parts, tuple(tags)),)
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def put(self, path: Path, entry: Entry | None, parts: Iterable[str]) -> None:
+        """Keep the entry of a file in the index."""
+        inputs = self._contents.all(parts) if self._store is not None else None
+        if inputs is not None and self._store is not None:
+            written = None if entry is None else [entry.name, entry.kind, str(entry.path), list(entry.tags)]
+            self._store.put(_ENTRIES, str(path), {"parts": inputs, "entry": written})
+
+    # -- what this run finds out ---------------------------------------------------------------------------------------
+
+    def watch(self, path: Path, file: TaskFile, tasks: Iterable[Task], settings: Settings) -> None:
+        """Take note of a file that was read: what it is made of as far as reading shows."""
+        if self._store is None or file.yaml is None:
+            return
+        made = list(tasks)
+        paths = {str(path), f"{path.parent}/", str(settings.rootdir / LOCK_NAME)}
+        self._contents.take(f"{path.parent}/")
+        paths.update(str(part.path) for part in file.yaml.parts)
+        watched = _Watched(settings, paths, set(), [(t.id, t.name, t.format, _line_of(t)) for t in made])
+        watched.asked |= self._run.folders.index.asked
+        texts, modules = _texts_and_modules(file.yaml.config)
+        modules |= {str(ref.file) for task in made for ref in functions_of(task)}
+        reached = reached_from(modules, (str(settings.rootdir), *_search_path()))
+        watched.refused = reached.asks
+        watched.paths |= {module for module in reached.files if not _is_library(module, settings.rootdir)}
+        for text in texts:
+            if "*" in text:
+                watched.refused = "a pattern of paths"
+            else:
+                watched.paths.update(os.path.normpath(folder / text) for folder in (path.parent, Path.cwd()))
+        self._watched[str(path)] = watched
+
+    def claim(self, path: Path, task: str, profile: str) -> None:
+        """Take note of a snapshot that a task of a file has."""
+        watched = self._watched.get(str(path))
+        if watched is not None:
+            watched.claims.append((task, profile))
+
+    def plan(self, items: Iterable[pytest.Item]) -> None:
+        """Take note of the items that a run has, after selection: a file is kept when all of its items were run."""
+        self._planned.clear()
+        for item in items:
+            self._planned[str(item.path)] += 1
+
+    def refuse(self, path: Path, reason: str) -> None:
+        """Do not keep what becomes of a file."""
+        watched = self._watched.get(str(path))
+        if watched is not None:
+            watched.refused = watched.refused or reason
+
+    def settle(self, item: pytest.Item, shown: Shown, seen: Mapping[str, Any]) -> None:
+        """Take note of what an item showed, and of what its worker saw it open and ask for."""
+        watched = self._watched.get(str(item.path))
+        if watched is None:
+            return
+        watched.items[_name_of(item)] = shown
+        watched.paths.update(seen["paths"])
+        watched.asked.update((str(question), str(about)) for question, about in seen["asked"])
+        watched.refused = watched.refused or seen["refused"]
+        for report in shown["reports"]:
+            outcome = report.get("promptfmt", {})
+            if report.get("outcome") == "failed" and not outcome.get("detail"):
+                watched.refused = watched.refused or "a failure that an earlier item explains"
+
+    def write(self) -> None:
+        """Keep what this run found out about the files whose items were all run."""
+        if self._store is None:
+            return
+        index = self._run.folders.index
+        for name, watched in self._watched.items():
+            if watched.refused or not watched.items or len(watched.items) != self._planned[name]:
+                if name in self._known and self._held.get(name) is None:
+                    self._store.put(_OUTCOMES, name, None)
+                continue
+            asked = sorted(watched.asked)
+            paths = watched.paths | {path for question in asked for path in index.files_in(*question)}
+            inputs = self._contents.all(paths)
+            if inputs is None:
+                continue
+            row = {
+                "context": self._context_of(watched.settings),
+                "inputs": inputs,
+                "asked": [[*question, index.answer(*question)] for question in asked],
+                "tasks": watched.tasks,
+                "claims": watched.claims,
+                "items": watched.items,
+            }
+            self._store.put(_OUTCOMES, name, row)
+        self._store.write()
+
+    # -- what holds for all tasks of a folder --------------------------------------------------------------------------
+
+    def _context_of(self, settings: Settings) -> str:
+        known = self._contexts.get(id(settings))
+        if known is None:
+            if self._base is None:
+                self._base = digest_of(repr(list(self._of_this_run())).encode("utf-8", "backslashreplace"))
+            own = [self._base, _plain(settings), *self._files_named_by(settings)]
+            digest = digest_of(repr(own).encode("utf-8", "backslashreplace"))
+            known = self._contexts[id(settings)] = settings, OTHER if OTHER in own else digest
+        return known[1]
+
+    def _of_this_run(self) -> Iterator[object]:
+        """Yield what holds for every task: versions, the code of this package and of conftests, options."""
+        config = self._run.config
+        yield sys.version, sys.platform, version("pytest-promptfmt"), os.getcwd()
+        for folder, _, names in sorted(os.walk(_PACKAGE)):
+            yield from (self._contents.input(f"{folder}/{name}")[:2] for name in sorted(names) if name.endswith(".py"))
+        for folder in _search_path():
+            with suppress(OSError):
+                yield folder, sorted(name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-link")))
+        plugins = {str(getattr(plugin, "__file__", "") or "") for plugin in config.pluginmanager.get_plugins()}
+        root = str(config.rootpath)
+        own = [name for name in plugins if name.startswith(root) and not _is_library(name, config.rootpath)]
+        yield sorted(self._contents.input(name)[:2] for name in reached_from(own, (root,)).files)
+        yield config.get_verbosity() > 0, config.getoption("promptfmt"), sorted(self._run.settings.repeat)
+        yield sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT))
+        baseline = self._run.outputs.baseline
+        yield None if baseline is None else self._contents.input(str(baseline))[:2], self._run.outputs.baseline_update
+
+    def _files_named_by(self, settings: Settings) -> Iterator[object]:
+        """Yield the contents of files that settings name; `OTHER` where nobody can say what they are."""
+        for file in settings.checks:
+            reached = reached_from([str(file)], (str(settings.rootdir),))
+            yield sorted(self._contents.input(name)[:2] for name in reached.files)
+            yield OTHER if reached.asks else None
+        for profile in settings.profiles:
+            tokenizer = profile.tokenizer
+            if tokenizer is None or profile.is_archetype:
+                continue
+            place = Path(tokenizer)
+            if place.is_dir():
+                yield sorted(self._contents.input(f"{place}/{name}")[:2] for name in os.listdir(place))
+            else:
+                yield self._contents.input(str(place))[:2] if place.exists() else OTHER
+
+
+class FileTrace(Trace):
+    """What items of a worker open, apart from Python's own files, those of libraries and of this package."""
+
+    def __init__(self, rootdir: Path) -> None:
+        super().__init__(lambda path: _is_library(path, rootdir) or path.startswith(_PACKAGE))
+
+
+def _name_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[2]
+
+
+def _line_of(task: Task) -> int | None:
+    position = task.position("task")
+    return position.line if position is not None else None
+
+
+def _search_path() -> list[str]:
+    return [folder for folder in sys.path if folder and os.path.isdir(folder)]
+
+
+def _is_library(path: str, rootdir: Path) -> bool:
+    """Return whether a file belongs to an installed distribution or to Python, whose version speaks for it."""
+    if path.startswith(f"{rootdir}{os.sep}"):
+        inside = path[len(str(rootdir)) :]
+        return any(f"{os.sep}{name}{os.sep}" in inside for name in _LIBRARIES)
+    parts = path.split(os.sep)
+    return any(name in parts for name in _LIBRARIES) or path.startswith((sys.prefix, sys.base_prefix))
+
+
+def _texts_and_modules(config: Mapping[Any, Any]) -> tuple[set[str], set[str]]:
+    """Return the texts of a config that may be paths, and the files of its functions."""
+    texts: set[str] = set()
+    modules: set[str] = set()
+    waiting: list[Any] = [config]
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, FunctionRef):
+            modules.add(str(value.file))
+        elif isinstance(value, str):
+            is_path = len(value) <= _MOST_TEXT and not any(c.isspace() or c in "{}\0" for c in value)
+            if is_path and ("/" in value or "." in value or "\\" in value):
+                texts.add(value)
+        elif isinstance(value, Mapping | list | tuple) and id(value) not in seen:
+            seen.add(id(value))
+            waiting += value.values() if isinstance(value, Mapping) else value
+    return texts, modules
+
+
+def _plain(value: object) -> object:
+    """Return a value of settings so that equal ones, and no others, look alike."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value).__name__, [(each.name, _plain(getattr(value, each.name))) for each in fields(value)]
+    if isinstance(value, Mapping):
+        return sorted((str(key), repr(_plain(item))) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, set | frozenset):
+        return sorted(repr(_plain(each)) for each in value)
+    return str(value) if isinstance(value, Path | datetime) else value
