@@ -7,7 +7,7 @@ must not depend on which option is right.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,6 +47,12 @@ from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline
 from pytest_promptfmt.systems.lm_eval.scoring.regexes import within_budget
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question
+
+_FEW: Final = 3
+"""Phrasings of each kind that are tried where scoring starts processes, as it does to run generated code."""
+
+_MOST_PROCESSES: Final = 64
+"""Processes that scoring a task may start before no more phrasings are tried."""
 
 _REASONING: Final = re.compile(r"(?i)step[- ]by[- ]step|reasoning|explain|think")
 
@@ -115,14 +121,23 @@ class _Trial:
             self._try_expected(one)
         if answers.kind == "choice":
             for gold in self._golds(answers):
-                for phrasing in choice_phrasings(gold, prompt=subject.prompt):
+                for phrasing in self._some(choice_phrasings(gold, prompt=subject.prompt)):
                     self._try(phrasing, gold)
         elif answers.kind == "number":
-            for phrasing in number_phrasings():
+            for phrasing in self._some(number_phrasings()):
                 self._try_number(phrasing, answers)
-        for phrasing in degenerate_phrasings():
+        for phrasing in self._some(degenerate_phrasings()):
             self._try_degenerate(phrasing)
-        return Matrix(pipelines=names, rows=tuple(self.cells.rows()), answers=in_words(answers))
+        few = "; only some phrasings, for the metric starts processes" if subject.chain.processes else ""
+        return Matrix(pipelines=names, rows=tuple(self.cells.rows()), answers=f"{in_words(answers)}{few}")
+
+    def _some(self, phrasings: Iterable[Phrasing]) -> Iterator[Phrasing]:
+        """Yield the phrasings; a handful where each of them takes processes to score."""
+        for number, phrasing in enumerate(phrasings):
+            processes = self.subject.chain.processes
+            if processes >= _MOST_PROCESSES or (processes and number >= _FEW):
+                return
+            yield phrasing
 
     # -- what is tried ---------------------------------------------------------------------------------------------
 
@@ -174,7 +189,7 @@ class _Trial:
         )
         one = len(self.subject.chain.pipelines) == 1
         for number, (text, question) in enumerate(zip(own, self.subject.questions, strict=True), start=1):
-            if text is None:
+            if text is None or self.subject.chain.processes >= _MOST_PROCESSES:
                 continue
             doc = self.subject.instances[number - 1].doc
             delimited = self.subject.delimited(text)

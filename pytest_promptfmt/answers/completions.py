@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import string
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,21 @@ _MOST_READ: Final = 2_000
 _MOST_SHOWN: Final = 40
 _MOST_SLOW: Final = 10
 """So many slow completions, when they are most of all, end a trial or a replay."""
+
+
+class _Started:
+    """How many processes this one has forked: a metric that runs generated code in them takes long for each answer."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self._one_more)
+
+    def _one_more(self) -> None:
+        self.count += 1
+
+
+_started: Final = _Started()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +100,7 @@ class Chain:
         self._has_code = callable(task.process_results) or any(
             callable(entry.get("metric")) for entry in task.metric_list or ()
         )
+        self.processes = 0
         self._tried = self._slow = 0
 
     def begun(self, raw: str) -> Stages:
@@ -176,8 +193,10 @@ class Chain:
         if self._patterns:
             values = self._within_budget(question, extracted)
         elif self._has_code:
+            before = _started.count
             with time_limit(SECONDS_FOR_CODE, "scoring one completion", self._scored_at):
                 values = score_doc(self.task, self.metrics, doc, question, [extracted])
+            self.processes += _started.count - before
         else:
             values = score_doc(self.task, self.metrics, doc, question, [extracted])
         return number_of(self.metrics, values)

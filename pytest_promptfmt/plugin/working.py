@@ -264,7 +264,7 @@ class Working:
         }
 
     def _run_here(self, item: PromptItem, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-        """Return the reports of an item, which pytest's own three phases make only where somebody has a part in them."""
+        """Return the reports of an item, made in pytest's own three phases only where somebody has a part in them."""
         if not self._is_plain or any(item.get_closest_marker(mark) for mark in _MARKS):
             runner: Any = self._config.pluginmanager.getplugin("runner")
             found: list[pytest.TestReport] = runner.runtestprotocol(item, log=False, nextitem=nextitem)

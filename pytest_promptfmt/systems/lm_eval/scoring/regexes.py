@@ -34,7 +34,8 @@ T = TypeVar("T")
 def within_budget(call: Callable[[Any], T], text: Any, *, what: str, seconds: float = BUDGET_SECONDS) -> T:
     """Return `call(text)`; raises LimitExceededError for one that is too slow, else whatever the call raises.
 
-    Of what is no text nobody can say how its time grows: that has the patience of one that grows as it should. Where limits do not hold (`apply_here` of core/limits.py) it has all the time that it takes.
+    Of what is no text nobody can say how its time grows: that has the patience of one that grows as it should. Where
+    limits do not hold (`apply_here` of core/limits.py) the call has all the time that it takes.
     """
     if not are_applied():
         return call(text)
@@ -57,14 +58,17 @@ def within_budget(call: Callable[[Any], T], text: Any, *, what: str, seconds: fl
 
 def _grows_too_fast(call: Callable[[str], object], text: str, seconds: float) -> bool:
     """Return whether the time of a call grows with a higher power of the length than `_MOST_GROWTH`."""
-    doublings = max(len(text).bit_length() - _FIRST_BITS, 1)
-    earlier = 0.0
-    for halvings in range(doublings, -1, -1):
+    most = 2**_MOST_GROWTH
+    earlier, is_fast, is_measured = seconds, False, False
+    for halvings in range(max(len(text).bit_length() - _FIRST_BITS, 1), -1, -1):
         took = min(_time_of(call, _shortened(text, len(text) >> halvings), seconds) for _ in range(2))
-        if earlier >= _MEASURABLE_SECONDS or took >= seconds:
+        if took >= seconds:  # cut off, so that the step before tells, or the leap that this one is
+            return is_fast or took > earlier * most
+        is_fast = took > earlier * most
+        if is_measured:
             break
-        earlier = took
-    return took > earlier * 2**_MOST_GROWTH
+        earlier, is_measured = took, took >= _MEASURABLE_SECONDS
+    return is_fast
 
 
 def _time_of(call: Callable[[str], object], text: str, seconds: float) -> float:
