@@ -1,4 +1,4 @@
-"""What all tests share: pytester, and runs without lint items, which have tests of their own in tests/checks."""
+"""What all tests share: pytester, and runs without lint items and remembered outcomes, which have their own tests."""
 
 import os
 
@@ -10,7 +10,7 @@ from pytest_promptfmt.core import limits
 pytest_plugins = ["pytester"]
 
 # Hypothesis' own plugin imports much at the end of each run, a quarter of the time of a small one.
-RUN_OPTIONS = "-o promptfmt_lint=false -p no:hypothesispytest"
+RUN_OPTIONS = "-o promptfmt_lint=false -p no:hypothesispytest --promptfmt-no-cache"
 
 
 def pytest_configure(config: pytest.Config) -> None:

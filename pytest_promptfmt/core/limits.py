@@ -2,8 +2,8 @@
 
 They hold in a process that was made for such code, a worker or a command, once that has called `apply_here`: there a
 timer interrupts the code, with a message that says where. In any other process, such as pytest's own or a notebook's,
-nothing is interrupted. What swallows every interruption, or never returns from C, is ended from outside with its worker.
-Processor time is counted, so that a verdict is the same on a busy machine. Limits of size live where the text is made.
+nothing is interrupted. What swallows every interruption, or never returns from C, is ended with its worker. Processor
+time is counted, so that a verdict is the same on a busy machine. Limits of size live where the text is made.
 """
 
 from __future__ import annotations

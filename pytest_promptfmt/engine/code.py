@@ -47,7 +47,7 @@ class ModuleFacts:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """All files that some modules may come to, themselves among them; `asks` is the first thing that is not an input."""
+    """All files that some modules may come to, themselves among them; `asks` is the first thing that is no input."""
 
     files: frozenset[str]
     asks: str = ""

@@ -304,7 +304,7 @@ class Pool:
                 self._waiting.appendleft((number,))
 
     def _is_proved(self, number: int, lost: Lost | None) -> bool:
-        """Return whether a job of one number is why its worker ended; anybody may have killed that, so it is tried again."""
+        """Return whether a job of one number is why its worker ended; else it is tried again."""
         if lost is None or lost.reason != "ended":
             return True
         self._ended[number] += 1

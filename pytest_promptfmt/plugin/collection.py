@@ -24,8 +24,8 @@ from pytest_promptfmt.core.task import CodeAssembly, Task
 from pytest_promptfmt.formats import Attempt, attempts, is_variant, remarks
 from pytest_promptfmt.plugin.items.base import ClassItem, LoadItem, PromptItem, node_name
 from pytest_promptfmt.plugin.items.kind import LOADED
-from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.plugin.remembered import Remembered
+from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.expected import Defined
 from pytest_promptfmt.snapshots.paths import Place

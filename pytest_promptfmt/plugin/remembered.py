@@ -21,14 +21,14 @@ from typing import Any, Final
 
 import pytest
 
-import pytest_promptfmt
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.engine.code import reached_from
 from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.engine.traces import Trace
-from pytest_promptfmt.plugin.run import Run
+from pytest_promptfmt.plugin.folders import Folders
+from pytest_promptfmt.plugin.outputs import Outputs
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.systems import TaskFile
@@ -37,7 +37,7 @@ from pytest_promptfmt.systems.lm_eval.index import Entry
 
 _OUTCOMES: Final = "outcomes"
 _ENTRIES: Final = "entries"
-_PACKAGE: Final = os.path.dirname(os.path.abspath(pytest_promptfmt.__file__))
+_PACKAGE: Final = str(Path(__file__).absolute().parents[1])
 _LIBRARIES: Final = ("site-packages", "dist-packages")
 _ENVIRONMENT: Final = ("PROMPTFMT_", "HF_", "TRANSFORMERS_", "PYTHON", "TZ", "LC_", "LANG")
 _MOST_TEXT: Final = 300
@@ -93,8 +93,12 @@ class Memory:
     `folder` is where they are kept; None for nowhere.
     """
 
-    def __init__(self, run: Run, folder: Path | None, *, shows: bool) -> None:
-        self._run = run
+    def __init__(
+        self, config: pytest.Config, folders: Folders, outputs: Outputs, folder: Path | None, *, shows: bool
+    ) -> None:
+        self._config = config
+        self._folders = folders
+        self._outputs = outputs
         self._shows = shows
         self._contents = Contents()
         self._store = Store(folder) if folder is not None else None
@@ -125,11 +129,11 @@ class Memory:
     def _look_up(self, path: Path, name: str) -> Remembered | None:
         row = mapping(self._known[name])
         try:
-            if row["context"] != self._context_of(self._run.folders.settings_for(path)):
+            if row["context"] != self._context_of(self._folders.settings_for(path)):
                 return None
             if not all(map(self._contents.is_same, row["inputs"])):
                 return None
-            index = self._run.folders.index
+            index = self._folders.index
             if any(index.answer(question, about) != answer for question, about, answer in row["asked"]):
                 return None
             items = {str(key): mapping(shown) for key, shown in row["items"].items()}
@@ -142,7 +146,7 @@ class Memory:
                 return None
             for _ in found.outcomes() if not found.is_quiet else ():
                 pass  # they can be read
-        except Exception:  # noqa: BLE001, RUF100  # somebody else's data: whatever is wrong with it, it says nothing
+        except Exception:  # somebody else's data: whatever is wrong with it, it says nothing
             return None
         return found
 
@@ -188,7 +192,7 @@ class Memory:
         self._contents.take(f"{path.parent}/")
         paths.update(str(part.path) for part in file.yaml.parts)
         watched = _Watched(settings, paths, set(), [(t.id, t.name, t.format, _line_of(t)) for t in made])
-        watched.asked |= self._run.folders.index.asked
+        watched.asked |= self._folders.index.asked
         texts, modules = _texts_and_modules(file.yaml.config)
         modules |= {str(ref.file) for task in made for ref in functions_of(task)}
         reached = reached_from(modules, (str(settings.rootdir), *_search_path()))
@@ -237,7 +241,7 @@ class Memory:
         """Keep what this run found out about the files whose items were all run."""
         if self._store is None:
             return
-        index = self._run.folders.index
+        index = self._folders.index
         for name, watched in self._watched.items():
             if watched.refused or not watched.items or len(watched.items) != self._planned[name]:
                 if name in self._known and self._held.get(name) is None:
@@ -273,7 +277,7 @@ class Memory:
 
     def _of_this_run(self) -> Iterator[object]:
         """Yield what holds for every task: versions, the code of this package and of conftests, options."""
-        config = self._run.config
+        config = self._config
         yield sys.version, sys.platform, version("pytest-promptfmt"), os.getcwd()
         for folder, _, names in sorted(os.walk(_PACKAGE)):
             yield from (self._contents.input(f"{folder}/{name}")[:2] for name in sorted(names) if name.endswith(".py"))
@@ -284,10 +288,11 @@ class Memory:
         root = str(config.rootpath)
         own = [name for name in plugins if name.startswith(root) and not _is_library(name, config.rootpath)]
         yield sorted(self._contents.input(name)[:2] for name in reached_from(own, (root,)).files)
-        yield config.get_verbosity() > 0, config.getoption("promptfmt"), sorted(self._run.settings.repeat)
+        yield config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
+        yield config.get_verbosity() > 0, config.getoption("promptfmt"), sorted(self._folders.settings.repeat)
         yield sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT))
-        baseline = self._run.outputs.baseline
-        yield None if baseline is None else self._contents.input(str(baseline))[:2], self._run.outputs.baseline_update
+        baseline = self._outputs.baseline
+        yield None if baseline is None else self._contents.input(str(baseline))[:2], self._outputs.baseline_update
 
     def _files_named_by(self, settings: Settings) -> Iterator[object]:
         """Yield the contents of files that settings name; `OTHER` where nobody can say what they are."""
@@ -331,8 +336,9 @@ def _is_library(path: str, rootdir: Path) -> bool:
     if path.startswith(f"{rootdir}{os.sep}"):
         inside = path[len(str(rootdir)) :]
         return any(f"{os.sep}{name}{os.sep}" in inside for name in _LIBRARIES)
-    parts = path.split(os.sep)
-    return any(name in parts for name in _LIBRARIES) or path.startswith((sys.prefix, sys.base_prefix))
+    return any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES) or path.startswith(
+        (sys.prefix, sys.base_prefix)
+    )
 
 
 def _texts_and_modules(config: Mapping[Any, Any]) -> tuple[set[str], set[str]]:

@@ -18,9 +18,9 @@ from pytest_promptfmt.plugin.items.kind import LOADED, load_kinds
 from pytest_promptfmt.plugin.kinds import KINDS
 from pytest_promptfmt.plugin.large_runs import LargeRuns
 from pytest_promptfmt.plugin.outcome_reports import OutcomeReports
+from pytest_promptfmt.plugin.remembered import Memory
 from pytest_promptfmt.plugin.run import RUN, Found, Run
 from pytest_promptfmt.plugin.selection import Selectable, chooses, unmatched
-from pytest_promptfmt.plugin.remembered import Memory
 from pytest_promptfmt.plugin.working import Working, collapses, kept_in, workers_of
 from pytest_promptfmt.results.terminal import header_lines
 from pytest_promptfmt.settings import SettingsTree
@@ -48,7 +48,7 @@ def activate(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     workers = workers_of(config)
     folder, shows = kept_in(run, workers)
-    run.remember(Memory(run, folder, shows=shows))
+    run.remember(Memory(config, run.folders, run.outputs, folder, shows=shows))
     working = Working(run, workers)
     plugins = [PromptfmtPlugin(run), working, OutcomeReports(run.tally, is_worker=is_worker), LargeRuns(config), *kinds]
     for plugin in plugins if is_worker else (*plugins, Closing(run)):

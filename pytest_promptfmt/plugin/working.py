@@ -27,6 +27,7 @@ from pytest_promptfmt.plugin.remembered import FileTrace
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.settings.written import Written
 from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.snapshots.paths import Place
 
 MEGABYTE: Final = 2**20
 UNCHANGED: Final = "unchanged"
@@ -70,7 +71,7 @@ def collapses(run: Run) -> bool:
     option, settings = run.config.option, run.settings
     names = ("keyword", "markexpr", "collectonly", "lf", "failedfirst", "newfirst", "stepwise", "xmlpath")
     asked = (
-        option.verbose > 0
+        run.config.get_verbosity() > 0
         or any(getattr(option, name, None) for name in names)
         or settings.task_globs
         or settings.formats
@@ -91,6 +92,8 @@ class Working:
         self._workers = workers
         self._memory = run.memory
         self._is_worker = False
+        self._is_plain = True
+        self._shows_phases = False
         self._is_alone = not hasattr(config, "workerinput")  # else xdist chooses what runs here
         memory = Written(config).value("memory") or DEFAULT_MEMORY
         self._limits = Limits(memory=memory * MEGABYTE, retire=memory * MEGABYTE * 3 // 4)
@@ -111,9 +114,28 @@ class Working:
         hook = item.ihook
         hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._reports_of(item):
-            hook.pytest_runtest_logreport(report=report)
+            self._show(item, report)
+        self._tear_down(item, nextitem)
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
+
+    def _tear_down(self, item: PromptItem, nextitem: pytest.Item | None) -> None:
+        """Let end what earlier items of other kinds set up, and the next one does not need."""
+        state: Any = item.session._setupstate
+        if state.stack:
+            call = pytest.CallInfo.from_call(lambda: state.teardown_exact(nextitem), when="teardown")
+            if call.excinfo is not None:
+                self._show(item, item.ihook.pytest_runtest_makereport(item=item, call=call))
+
+    def _show(self, item: PromptItem, report: pytest.TestReport) -> None:
+        """Show a report; with those of setting up and tearing down, which are nothing here, where somebody waits."""
+        show = item.ihook.pytest_runtest_logreport
+        is_whole = report.when == "call" and self._shows_phases
+        if is_whole:
+            show(report=_passed(item, "setup", 0.0))
+        show(report=report)
+        if is_whole:
+            show(report=_passed(item, "teardown", 0.0))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -127,6 +149,8 @@ class Working:
             if reporter is not None:
                 reporter.stats.setdefault(UNCHANGED, []).extend(same)
         self._memory.plan(session.items)
+        wants_times = session.config.option.durations is not None
+        self._shows_phases = wants_times or _has_others(self._config, ["pytest_runtest_logreport"])
         return (yield)
 
     def _count(self, item: UnchangedItem) -> None:
@@ -161,9 +185,10 @@ class Working:
             self._memory.settle(item, result, seen)
         for written in result["warnings"]:
             self._warn(written)
-        place = getattr(item, "place", None)
-        for counted in result["counted"] if place is not None else ():
-            snapshots.count(self._config, item, place, counted, expected=self._run.expected)
+        place: Place | None = getattr(item, "place", None)
+        if place is not None:
+            for counted in result["counted"]:
+                snapshots.count(self._config, item, place, counted, expected=self._run.expected)
         for data in result["reports"]:
             yield self._report(item, data)
 
@@ -183,11 +208,11 @@ class Working:
     def _report(self, item: PromptItem, data: Mapping[str, Any]) -> pytest.TestReport:
         """Return a report that a worker sent; a problem that an earlier item had is not shown in full again."""
         if "passed" in data:
-            report = _passed(item, data["when"], data["passed"])
+            passed = _passed(item, data["when"], data["passed"])
             if data["when"] == "call":
-                report.promptfmt = Outcome.from_json(data["promptfmt"])  # type: ignore[attr-defined]
-            return report
-        report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
+                passed.promptfmt = Outcome.from_json(data["promptfmt"])  # type: ignore[attr-defined]
+            return passed
+        report: pytest.TestReport = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
         if report.skipped and isinstance(report.longrepr, list):
             report.longrepr = tuple(report.longrepr)
         outcome: Outcome | None = getattr(report, "promptfmt", None)
@@ -234,16 +259,15 @@ class Working:
             sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
             capture.start_global_capturing()
         os.close(null)
-        self._is_plain = not _has_own_phases(self._config)
+        self._is_plain = not _has_others(self._config, _PHASES)
         session = self._items[0].session
         self._trace = FileTrace(self._run.settings.rootdir)
         self._trace.begin()
         session._setupstate = type(session._setupstate)()  # what is set up belongs to pytest's process
 
-    def _work(self, job: Job) -> Iterator[Any]:
+    def _work(self, job: Job) -> list[Any]:
         items = [self._items[number] for number in job]
-        for item, following in zip(items, [*items[1:], None], strict=True):
-            yield self._result_of(item, following)
+        return [self._result_of(item, after) for item, after in zip(items, [*items[1:], None], strict=True)]
 
     def _result_of(self, item: pytest.Item, following: pytest.Item | None) -> dict[str, Any]:
         assertions = snapshots.number_taken(self._config)
@@ -314,12 +338,12 @@ def _passed(item: PromptItem, when: Any, duration: float) -> pytest.TestReport:
     )
 
 
-def _has_own_phases(config: pytest.Config) -> bool:
-    """Return whether a plugin or conftest of somebody else has a part in setting up, running or tearing down items."""
+def _has_others(config: pytest.Config, hooks: Sequence[str]) -> bool:
+    """Return whether a plugin or conftest of somebody else has a part in these hooks."""
     return any(
         not implementation.function.__module__.startswith(("_pytest.", "pytest_promptfmt.", "syrupy", "xdist"))
-        for phase in _PHASES
-        for implementation in getattr(config.hook, phase).get_hookimpls()
+        for hook in hooks
+        for implementation in getattr(config.hook, hook).get_hookimpls()
     )
 
 

@@ -119,7 +119,7 @@ def check(
         error=None if passed else error,
         comparison=None if passed else comparison,
         renamed_from=expected.obsolete_like(document) if comparison.state == "missing" and not passed else None,
-        would_write=comparison.text if is_writable and not written and comparison.state != "equal" else None,
+        would_write=comparison.text if is_writable and not written else None,
     )
 
 

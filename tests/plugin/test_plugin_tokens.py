@@ -43,7 +43,8 @@ def project_with_model(project: Project, archetype: str = "bytelevel-qwen") -> P
 def test_profile_without_chat_template_shows_tokens_only_and_names_no_version(project: Project) -> None:
     project_with_model(project)
     project.write("conftest.py", LIST_MODULES)
-    project.accept("--promptfmt-profile", "plain", "--promptfmt-profile", "model", "--promptfmt-profile", "model-chat")
+    profiles = [option for name in ("plain", "model", "model-chat") for option in ("--promptfmt-profile", name)]
+    project.accept(*profiles, "--promptfmt-workers", "0")
     written = {Path(path).stem: text.decode() for path, text in project.snapshots().items()}
     assert "tokenizer: model\nloader: " in written["model"]
     assert "  prompt\n" not in written["model"]

@@ -96,9 +96,9 @@ class SnapshotItem(RenderedItem):
             raise ItemFailedError(f"{text}\naccept: {self.accept_command}")
         raise ItemFailedError(self.repeated(outcome, first))
 
-    def repeated(self, outcome: Outcome, first: str) -> str:
-        """Return the text of the item where the item `first` changed alike."""
-        return repeated_text(outcome, first, command=self.accept_command)
+    def repeated(self, outcome: Outcome, first: str) -> str | None:
+        """Return the text of the item where the item `first` changed alike; an error is said in full each time."""
+        return None if outcome.category == "error" else repeated_text(outcome, first, command=self.accept_command)
 
     def text_change(self, verdict: snapshots.Verdict, seen: ProfileView) -> TextChange | None:
         """Return what changed in the text: for all profiles of a task what the one that shows it best says."""

@@ -1,0 +1,208 @@
+"""Outcomes of earlier runs are shown as long as everything they were made of is the same, and never longer."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plugin_project import Project
+
+from pytest_promptfmt.engine.processes import CAN_FORK
+
+pytestmark = pytest.mark.skipif(not CAN_FORK, reason="outcomes are remembered of workers alone")
+
+FUNCTION = (
+    "from tasks.code.helpers import mark\n\n\ndef text(doc):\n    return f\"Q: {doc['question']}{mark()}\\nA:\"\n"
+)
+HELPER = "def mark():\n    return '?'\n"
+
+
+@pytest.fixture(autouse=True)
+def _with_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+
+
+@pytest.fixture
+def tree(project: Project) -> Project:
+    """Return a project with a task of each kind: plain, with an include, by a function, with docs, in a group."""
+    project.write("pytest.ini", "[pytest]\n")
+    project.write("conftest.py", "")  # puts the folder on the path of imports
+    project.task("tasks/plain/arc.yaml")
+    project.write("tasks/shared/_base.yaml", "target_delimiter: ' '\nfewshot_delimiter: \"\\n\\n\"\n")
+    project.task("tasks/shared/boolq.yaml", include="_base.yaml")
+    project.write("tasks/code/utils.py", FUNCTION)
+    project.write("tasks/code/helpers.py", HELPER)
+    file = project.task("tasks/code/cola.yaml", doc_to_text=None)
+    file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
+    project.task("tasks/docs/wic.yaml")
+    project.write("tasks/docs/wic.docs.jsonl", '{"question": "why", "answer": "so"}\n')
+    project.write("tasks/group.yaml", "group: all\ntask: [arc, wic]\n")
+    project.accept("tasks")
+    return project
+
+
+def result(project: Project, *options: str) -> dict[str, Any]:
+    """Return what a run found, as JSON."""
+    project.start("--promptfmt", "tasks", "--promptfmt-json=found.json", *options)
+    found: dict[str, Any] = json.loads((project.root / "found.json").read_text("utf-8"))
+    del found["command"]
+    return found
+
+
+def unchanged(project: Project) -> int:
+    return project.run("tasks").parseoutcomes().get("unchanged", 0)
+
+
+def warm(project: Project) -> None:
+    """Run until everything that can be remembered is."""
+    settle(project)
+    project.run("tasks")
+
+
+def settle(project: Project) -> None:
+    """Make the files look older than the run: those that are too young are not remembered."""
+    for path in sorted(project.root.rglob("*"), reverse=True):
+        if ".pytest_cache" not in path.parts and path.exists():
+            os.utime(path, (1_600_000_000, 1_600_000_000))
+
+
+def test_files_that_are_the_same_are_shown_as_one_number(tree: Project) -> None:
+    tree.run("tasks")
+    again = tree.run("tasks")
+    assert again.ret == pytest.ExitCode.OK
+    assert again.parseoutcomes()["unchanged"] == 5
+    assert "passed" not in {*again.parseoutcomes()} - {"unchanged"}
+    again.stdout.fnmatch_lines(["8 snapshots passed."])
+
+
+def test_they_are_shown_one_by_one_where_somebody_asks(tree: Project) -> None:
+    tree.run("tasks")
+    for options in (["-v"], ["-k", "arc or boolq"], ["tasks/plain/arc.yaml::arc"], ["--lf"]):
+        found = tree.run(*(options if "::" in options[0] else ["tasks", *options])).parseoutcomes()
+        assert found["passed"] > 0
+        assert "unchanged" not in found
+    listed = tree.run("tasks", "--collect-only", "-q").stdout.str()
+    assert "tasks/plain/arc.yaml::arc::snapshot[plain]" in listed
+
+
+EDITS: dict[str, Callable[[Project], object]] = {
+    "a task": lambda p: p.edit("tasks/plain/arc.yaml", "A:", "B:"),
+    "an include": lambda p: p.edit("tasks/shared/_base.yaml", "' '", "'  '"),
+    "a function": lambda p: p.edit("tasks/code/utils.py", "Q:", "Question:"),
+    "a module that it imports": lambda p: p.edit("tasks/code/helpers.py", "'?'", "'!'"),
+    "docs": lambda p: p.edit("tasks/docs/wic.docs.jsonl", "why", "when"),
+    "docs that vanish": lambda p: (p.root / "tasks/docs/wic.docs.jsonl").unlink(),
+    "docs that appear": lambda p: p.write("tasks/plain/arc.docs.jsonl", '{"question": "x", "answer": "y"}\n'),
+    "a snapshot": lambda p: edit_snapshot(p),
+    "a snapshot that vanishes": lambda p: next(p.root.rglob("arc/plain.txt")).unlink(),
+    "settings": lambda p: p.write("tasks/promptfmt.yaml", "docs: 1\n"),
+    "settings of the run": lambda p: p.write("pytest.ini", "[pytest]\npromptfmt_docs = 1\n"),
+    "rules": lambda p: p.write("promptfmt.yaml", "ignore: [PF]\n"),
+    "a second file of the same name": lambda p: p.task("tasks/plain/arc2.yaml", task="arc"),
+    "a member of a group": lambda p: rename_task(p),
+}
+
+
+def edit_snapshot(project: Project) -> None:
+    path = next(project.root.rglob("boolq/plain.txt"))
+    path.write_text(path.read_text("utf-8").replace("Q", "q", 1), "utf-8")
+
+
+def rename_task(project: Project) -> None:
+    path = project.root / "tasks/docs/wic.yaml"
+    path.write_text(path.read_text("utf-8").replace('"wic"', '"wic2"'), "utf-8")
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_after_an_edit_a_run_finds_what_a_fresh_one_finds(tree: Project, name: str) -> None:
+    warm(tree)
+    assert unchanged(tree) == 5
+    EDITS[name](tree)
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+
+
+def test_many_edits_one_after_the_other_are_never_stale(tree: Project) -> None:
+    warm(tree)
+    chance = random.Random(7)
+    for _ in range(6):
+        path = tree.root / chance.choice(
+            ["tasks/plain/arc.yaml", "tasks/shared/_base.yaml", "tasks/code/helpers.py", "tasks/docs/wic.docs.jsonl"]
+        )
+        text = path.read_text("utf-8")
+        old, new = chance.choice([("?", "!"), ("!", "?"), ("A:", "B:"), ("B:", "A:"), ("why", "who"), ("' '", "''")])
+        path.write_text(text.replace(old, new), "utf-8")
+        assert result(tree) == result(tree, "--promptfmt-no-cache")
+
+
+def test_an_edit_that_keeps_size_and_time_is_seen(tree: Project) -> None:
+    warm(tree)
+    path = tree.root / "tasks/plain/arc.yaml"
+    before = path.stat()
+    tree.edit("tasks/plain/arc.yaml", "A:", "B:")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert result(tree)["exit"] == 1
+
+
+def test_code_that_asks_for_files_or_the_clock_is_run_each_time(project: Project) -> None:
+    project.write(
+        "tasks/utils.py", "import time\n\ndef text(doc):\n    return f\"{doc['question']} {int(time.time())//10**9}\"\n"
+    )
+    file = project.task("tasks/arc.yaml", doc_to_text=None)
+    file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
+    project.accept("tasks")
+    warm(project)
+    assert unchanged(project) == 0
+
+
+def test_failures_and_skips_are_remembered_with_their_texts(tree: Project) -> None:
+    tree.edit("tasks/plain/arc.yaml", "A:", "B:")
+    first = tree.run("tasks").stdout.str()
+    again = tree.run("tasks").stdout.str()
+    for text in (first, again):
+        assert "arc [plain]: 2 of 2 docs changed" in text
+        assert "accept: pytest --promptfmt" in text
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + b"x" * 5000])
+def test_a_store_that_is_damaged_is_as_good_as_none(tree: Project, content: bytes) -> None:
+    warm(tree)
+    store = next(tree.root.rglob("outcomes.sqlite"))
+    store.write_bytes(content)
+    assert tree.run("tasks").ret == pytest.ExitCode.OK
+    assert unchanged(tree) == 5
+
+
+def test_a_store_with_nonsense_in_it_is_parsed_and_never_believed(tree: Project) -> None:
+    warm(tree)
+    store = next(tree.root.rglob("outcomes.sqlite"))
+    connection = sqlite3.connect(store)
+    rows = connection.execute("SELECT kind, path, content FROM rows").fetchall()
+    chance = random.Random(3)
+    for kind, path, content in rows:
+        value = json.loads(content)
+        value[chance.choice(sorted(value))] = chance.choice([None, 5, [1], {"x": []}, "y", [[1, 2, 3]]])
+        connection.execute("UPDATE rows SET content = ? WHERE kind = ? AND path = ?", (json.dumps(value), kind, path))
+    connection.commit()
+    connection.close()
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+
+
+def test_nothing_is_kept_without_the_cache_of_pytest(tree: Project) -> None:
+    warm(tree)
+    assert tree.run("tasks", "-p", "no:cacheprovider").parseoutcomes().keys() == {"passed"}
+    assert tree.run("tasks", "--promptfmt-no-cache").parseoutcomes().keys() == {"passed"}
+
+
+def test_the_store_is_a_private_file_below_pytests_cache(tree: Project) -> None:
+    warm(tree)
+    store = next(tree.root.rglob("outcomes.sqlite"))
+    assert store.relative_to(tree.root).parts[0] == ".pytest_cache"
+    assert not store.stat().st_mode & 0o077
+    assert not Path(f"{store}-journal").exists()
