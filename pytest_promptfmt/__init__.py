@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         RankingTemplateConfig,
         TemplateConfig,
     )
-    from pytest_promptfmt.systems import ReadContext, System, TaskFile, register_system
+    from pytest_promptfmt.systems import ReadContext, System, TaskFile, check_template, register_system
     from pytest_promptfmt.systems.renderer import render_task
     from pytest_promptfmt.systems.task_files import load_tasks
     from pytest_promptfmt.tokens import ARCHETYPES, Encoding, Tokenizer, load_tokenizer
@@ -100,6 +100,7 @@ __all__ = [
     "TokenizerError",
     "apply_format",
     "builtin_profile",
+    "check_template",
     "cloze_template",
     "encode_pairs",
     "gpqa_template",
@@ -154,7 +155,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "numbered_template",
     ),
     "core.profile": ("PLAIN", "Profile", "builtin_profile"),
-    "systems": ("ReadContext", "System", "TaskFile", "register_system"),
+    "systems": ("ReadContext", "System", "TaskFile", "check_template", "register_system"),
     "systems.renderer": ("render_task",),
     "core.prompt": ("Instance", "Message", "Origin", "Prompt", "Request", "Span"),
     "systems.task_files": ("load_tasks",),

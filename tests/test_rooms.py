@@ -25,7 +25,7 @@ ORDER = (
     "checks answers snapshots",
     "results",
     "engine",
-    "systems.helm systems.eval_framework models",
+    "systems.helm systems.eval_framework systems.templates models",
     "revisions",
     "plugin",
     "cli",
@@ -34,7 +34,7 @@ ORDER = (
 PLACE = {room: place for place, rooms in enumerate(ORDER) for room in rooms.split()}
 
 # What can be deleted together with its line in a registry: others know it by name alone.
-SLICES = ("systems.helm", "systems.eval_framework", "models")
+SLICES = ("systems.helm", "systems.eval_framework", "systems.templates", "models")
 
 # The convenience methods of a task begin the way from left to right, and load it when they are called.
 CONVENIENCE = "pytest_promptfmt/core/task.py"

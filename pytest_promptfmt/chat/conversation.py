@@ -6,19 +6,30 @@ Also how the last message is continued. transformers is not imported.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from jinja2 import Template, Undefined
+from jinja2 import Undefined
 
-from pytest_promptfmt.chat.dialect import compiled_template, template_with
+from pytest_promptfmt.chat.dialect import compiled_template, generation_marks, template_with
 from pytest_promptfmt.core.errors import LimitExceededError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 
 _MARKER: Final = "CONTINUE_FINAL_MESSAGE_TAG "
 _REASONING_KEYS: Final = ("reasoning_content", "thinking", "reasoning")
+_MASK: Final = ("\ufdd0", "\ufdd1")  # noncharacters, which no text contains
+_AT_MASK: Final = re.compile(f"([{''.join(_MASK)}])")
 _TEMPLATE_SECONDS: Final = 10.0
+
+
+class Renderer(Protocol):
+    """A compiled template: Jinja's, or that of another engine."""
+
+    def render(self, variables: Mapping[str, Any], /) -> str:
+        """Return the text for these variables."""
+        ...
 
 
 def render_messages(
@@ -30,19 +41,23 @@ def render_messages(
     tools: Sequence[Mapping[str, Any]] | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,
     undefined: type[Undefined] | None = None,
+    keep_null: bool = False,
+    renderer: Renderer | None = None,
 ) -> str:
     """Return the text of a conversation.
 
     `continue_final_message` may name the field of the last message that is continued (`"reasoning_content"`).
-    `undefined` is the type of names that have no value in the template. Raises jinja2's exceptions unchanged,
-    ValueError, TypeError and AttributeError where transformers does (with our wording), and LimitExceededError.
+    `undefined` is the type of names that have no value in the template. transformers drops keys of a message that are
+    null; with `keep_null` they reach the template, as in servers that render it themselves. `renderer` takes the
+    place of the template as Jinja compiles it. Raises jinja2's exceptions unchanged, ValueError, TypeError and
+    AttributeError where transformers does (with our wording), and LimitExceededError.
     """
     source = profile.chat_template
     if source is None:
         raise ValueError(f"the profile {profile.name!r} has no chat template")
     if len(messages) == 0:
         raise ValueError("the conversation is empty: a chat template needs a message")
-    chat = [{key: value for key, value in message.items() if value is not None} for message in messages]
+    chat = [{key: value for key, value in message.items() if keep_null or value is not None} for message in messages]
     if continue_final_message and add_generation_prompt:
         raise ValueError("the last message is continued, so no generation prompt can follow it")
     # Whatever the profile gives wins over the special tokens, as with keywords of apply_chat_template.
@@ -50,7 +65,7 @@ def render_messages(
     tools = given.pop("tools", None) if tools is None else tools
     documents = given.pop("documents", None) if documents is None else documents
     with time_limit(_TEMPLATE_SECONDS, f"the chat template of profile {profile.name!r}"):
-        template = compiled_template(source) if undefined is None else template_with(source, undefined)
+        template = renderer or (compiled_template(source) if undefined is None else template_with(source, undefined))
         for tool in tools or ():
             if not isinstance(tool, dict):
                 raise ValueError(f"a tool must be a mapping with its JSON schema, not {tool!r}")
@@ -72,7 +87,33 @@ def render_messages(
         return _cut_at_marker(_rendered(template, variables, profile), final)
 
 
-def _rendered(template: Template, variables: Mapping[str, Any], profile: Profile) -> str:
+def render_masked(
+    profile: Profile, messages: Sequence[Mapping[str, Any]], **options: Any
+) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """Return the text, and the begin and end (characters) of each part inside `{% generation %}`.
+
+    Options and errors are those of `render_messages`.
+    """
+    token = generation_marks.set(_MASK)
+    try:
+        marked = render_messages(profile, messages, **options)
+    finally:
+        generation_marks.reset(token)
+    spans: list[tuple[int, int]] = []
+    pieces: list[str] = []
+    length, begun = 0, 0
+    for piece in _AT_MASK.split(marked):
+        if piece == _MASK[0]:
+            begun = length
+        elif piece == _MASK[1]:
+            spans.append((begun, length))
+        else:
+            pieces.append(piece)
+            length += len(piece)
+    return "".join(pieces), tuple(spans)
+
+
+def _rendered(template: Renderer, variables: Mapping[str, Any], profile: Profile) -> str:
     """Return the text; a limit of size that the template exceeds is reported with the profile."""
     try:
         return template.render(variables)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import cache, lru_cache
 from hashlib import sha256
 from io import BytesIO
@@ -30,6 +31,9 @@ from jinja2.utils import Namespace
 from pytest_promptfmt.core import sandbox, sizes
 from pytest_promptfmt.core.files import private_directory, write_atomically
 from pytest_promptfmt.core.sandbox import LimitedSandbox
+
+generation_marks: Final[ContextVar[tuple[str, str]]] = ContextVar("generation_marks", default=("", ""))
+"""What `{% generation %}` prints around its body; nothing where no mask is asked for."""
 
 _DIGEST_BYTES: Final = 32
 _MOST_BYTES: Final = 16_000_000
@@ -112,6 +116,18 @@ def template_with(source: str, undefined: type[Undefined]) -> JinjaTemplate:
     return _loaded(_new_environment(undefined), source)
 
 
+def parsed_template(source: str) -> nodes.Template:
+    """Return the syntax tree of a template; raises jinja2's TemplateSyntaxError."""
+    return _environment().parse(source)
+
+
+def compiled_tree(tree: nodes.Template) -> JinjaTemplate:
+    """Return the template of a syntax tree, such as a changed one; raises as `compiled_template`."""
+    environment = _environment()
+    code = environment.compile(tree)
+    return environment.template_class.from_code(environment, code, environment.make_globals(None))
+
+
 @cache
 def _kept_templates() -> TemplateCache | None:
     folder = private_directory("chat-templates")
@@ -123,7 +139,7 @@ def _kept_templates() -> TemplateCache | None:
 
 
 class _Generation(Extension):
-    """`{% generation %}`: marks the assistant's text; it prints its body."""
+    """`{% generation %}`: marks the assistant's text; it prints its body, between the marks where those are set."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -134,7 +150,8 @@ class _Generation(Extension):
 
     @pass_eval_context
     def _body(self, _: nodes.EvalContext, caller: Macro) -> str:
-        return caller()
+        begin, end = generation_marks.get()
+        return f"{begin}{caller()}{end}" if begin else caller()
 
 
 class _TemplateDict:

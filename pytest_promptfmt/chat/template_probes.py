@@ -35,10 +35,11 @@ _THOUGHT: Final = "Bilby thought"
 _HTML: Final = "<i>&amp;\"'é"
 _PADDED: Final = "\n  {}  \n"
 _PREFILL: Final = "The best answer is "
-_MARKER: Final = re.compile(
+MARKER: Final = re.compile(
     r"<[|\uff5c][^|\uff5c<>\n]{1,60}[|\uff5c]>|</?[a-zA-Z_]{1,30}(?:\|)?>|<\|[a-z_]{1,30}>|<[a-z_]{1,30}\|>"
     r"|\[\|?/?[A-Za-z][A-Za-z_]{1,30}\|\]|\[/?[A-Z][A-Z_]{1,30}\]|<</?SYS>>"
 )
+"""What looks like the marker of a turn, role or tool call."""
 _ROLE_WORDS: Final = frozenset("system user assistant developer model human gpt bot instruction response".split())  # noqa: SIM905
 _FEWEST_WORDS: Final = 4
 _DATE: Final = re.compile(
@@ -210,7 +211,7 @@ class _Probe:
         # After a separate system turn the user's turn begins as it does without a system message.
         bos = self.profile.special_tokens.get("bos_token") or ""
         opening = (self.lone or "").partition(_USER)[0].replace(bos, "").rstrip()
-        marks = [mark for mark in _MARKER.finditer(opening) if "SYS" not in mark.group()]
+        marks = [mark for mark in MARKER.finditer(opening) if "SYS" not in mark.group()]
         user_head = opening[marks[-1].start() :] if marks else opening.rpartition("\n")[2].strip()
         before, _, after = text.partition(_RULE)
         if not marks and not before.replace(bos, "").strip():
@@ -254,7 +255,7 @@ class _Probe:
     def _closes(self, end: str) -> bool:
         # BOS begins what comes next; it does not end this.
         tokens = [token for key, token in self.profile.special_tokens.items() if token and key != "bos_token"]
-        return bool(_MARKER.search(end)) or any(token in end for token in tokens)
+        return bool(MARKER.search(end)) or any(token in end for token in tokens)
 
     def _keeps_prefix(self) -> bool:
         longest = self.text("second answer", [_user(), _assistant(), _user(_LATER), _assistant("Numbat one")])
@@ -364,7 +365,7 @@ class _Probe:
 
     def _markers(self) -> tuple[str, ...]:
         texts = [self.lone, self.opened, self.closed, self.longer, self.text("system", [_system_message(), _user()])]
-        return tuple(dict.fromkeys(marker for text in texts if text for marker in _MARKER.findall(text)))
+        return tuple(dict.fromkeys(marker for text in texts if text for marker in MARKER.findall(text)))
 
 
 def _escapes(text: str) -> int:
@@ -377,7 +378,7 @@ def _system_message() -> dict[str, Any]:
 
 def _words(opening: str) -> str:
     """Return what an opening says besides markers and roles, empty when it is hardly more than a label."""
-    said = _MARKER.sub(" ", opening)
+    said = MARKER.sub(" ", opening)
     words = [word for word in said.split() if word.strip("#:*[]<>|/").casefold() not in _ROLE_WORDS]
     return " ".join(words) if len([word for word in words if any(map(str.isalpha, word))]) >= _FEWEST_WORDS else ""
 

@@ -21,6 +21,7 @@ from pytest_promptfmt.core.finding import Family
 _PARTS: Final = ("Why", "Example", "Silent example", "Fix", "Real")
 _HEAD: Final = re.compile(rf"^({'|'.join(_PARTS)}):[ \t]*", re.MULTILINE)
 _SETTINGS: Final = "promptfmt.yaml"
+_TEMPLATE: Final = "chat_template.jinja"
 _INCLUDE: Final = re.compile(r"^# include: (\S+)\n", re.MULTILINE)
 _FILE: Final = re.compile(r"^# file: (\S+)\n", re.MULTILINE)
 _KEY: Final = re.compile(r"^([A-Za-z_]\w*):", re.MULTILINE)
@@ -95,7 +96,8 @@ def write_example(example: str, folder: Path) -> tuple[Path, ...]:
     """
     pieces = _FILE.split(example)
     files = dict(zip(pieces[1::2], pieces[2::2], strict=True)) if len(pieces) > 1 else {"example.yaml": example}
-    if not any(name.endswith((".yaml", ".yml", ".json")) and name != _SETTINGS and "/" not in name for name in files):
+    own = (".yaml", ".yml", ".json", _TEMPLATE)
+    if not any(name.endswith(own) and name != _SETTINGS and "/" not in name for name in files):
         files["example.yaml"] = ""
     written = []
     for name, text in files.items():

@@ -19,8 +19,9 @@ from pytest_promptfmt.core.errors import LimitExceededError, Position, Promptfmt
 from pytest_promptfmt.core.finding import Family, Finding, Reported, Severity, identity, merged, shown, stable_key
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.task import CodeAssembly
+from pytest_promptfmt.core.task import CodeAssembly, ProfiledAssembly
 from pytest_promptfmt.study import ProfileView, Study
+from pytest_promptfmt.systems import concerns
 
 _MOST_PER_RULE: Final = 25
 """How many findings of one rule are kept for one task, or for one profile of it."""
@@ -67,6 +68,8 @@ class Linter:
         LimitExceededError for the time limit; whatever else a rule raises becomes a finding.
         """
         seen = views if selection.looks_at_profiles else ()
+        if isinstance(study.given.assembly, ProfiledAssembly):
+            seen = seen[:1]  # all of them have one template, which rules about tasks try with every conversation
         run = _Run(selection, study.given.path or Path(), study.given.id, study, file)
         study.failure  # noqa: B018  # rendering has limits of its own
         run.apply("task", study, lambda check: check.family is Family.SCORING)  # these set limits as well
@@ -152,8 +155,14 @@ class _Run:
     ) -> None:
         """Apply the rules of a scope; raises LimitExceededError where a time limit around it ends a rule."""
         for check in self.selection.chosen:
-            if check.scope == scope and chooses(check):
+            if check.scope == scope and chooses(check) and self._concerns(check):
                 self.found += self._findings(check, subject, profile)
+
+    def _concerns(self, check: Check) -> bool:
+        """Return whether a rule looks at tasks of this system; rules about ignores do at all."""
+        if self.study is None or check.scope == "ignores":
+            return True
+        return concerns(check.code, check.rule.__module__, self.study.given)
 
     def _findings(self, check: Check, subject: object, profile: str) -> Iterable[_Found]:
         kept: dict[tuple[object, ...], _Found] = {}

@@ -216,7 +216,8 @@ class Instance:
     """One doc of a task, rendered for one profile.
 
     `prompts` has one prompt, or one for each choice where the choices are inputs (Winogrande-like tasks).
-    `target` is the gold answer as doc_to_target gives it: an index, a text, or a list of either.
+    `target` is the gold answer as doc_to_target gives it: an index, a text, or a list of either. `notes` are what else
+    a snapshot shows: titles with their lines.
     """
 
     index: int
@@ -224,6 +225,7 @@ class Instance:
     prompts: tuple[Prompt, ...]
     requests: tuple[Request, ...]
     target: Any
+    notes: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def join(spans: Iterable[Span]) -> str:

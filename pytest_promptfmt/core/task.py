@@ -146,6 +146,16 @@ class Assembly(Protocol):
 
 
 @runtime_checkable
+class ProfiledAssembly(Assembly, Protocol):
+    """An assembly that brings the profiles which see its prompts, whatever profiles the run has."""
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """Return the profiles, each with a snapshot of its own."""
+        ...
+
+
+@runtime_checkable
 class CodeAssembly(Assembly, Protocol):
     """An assembly that is the user's code, which has to be imported before it can make prompts."""
 

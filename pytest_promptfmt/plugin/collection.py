@@ -20,7 +20,7 @@ from pytest_promptfmt.core.errors import (
     did_you_mean,
 )
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.task import CodeAssembly, Task
+from pytest_promptfmt.core.task import CodeAssembly, ProfiledAssembly, Task
 from pytest_promptfmt.formats import Attempt, attempts, is_variant, remarks
 from pytest_promptfmt.plugin.items.base import ClassItem, LoadItem, PromptItem, node_name
 from pytest_promptfmt.plugin.items.kind import LOADED
@@ -224,7 +224,9 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
 
 
 def _attempts(task: Task, settings: Settings) -> Iterable[Attempt]:
-    """Return the task in every format and variant that is tested."""
+    """Return the task in every format and variant that is tested; one that brings its profiles has none."""
+    if isinstance(task.assembly, ProfiledAssembly):
+        return (Attempt(task),)
     resolve = partial(load_function, trusted=settings.trusts)
     return attempts(task, settings.formats, variants=settings.variants, resolve=resolve)
 

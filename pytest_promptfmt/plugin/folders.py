@@ -12,7 +12,7 @@ from pytest_promptfmt.checks.registry import Scope, known_checks
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.core.task import ProfiledAssembly, Task
 from pytest_promptfmt.settings import Settings, SettingsTree
 from pytest_promptfmt.settings.profiles import task_profiles
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
@@ -86,6 +86,8 @@ class Folders:
 
     def profiles_for(self, task: Task) -> tuple[Profile, ...]:
         """Return the profiles that a task is rendered for; raises SettingsError also for one that it names wrongly."""
+        if isinstance(task.assembly, ProfiledAssembly):
+            return task.assembly.profiles
         settings = self.settings_of(task)
         if settings.has_chosen_profiles or "profiles" not in task.own_metadata:
             return settings.profiles
@@ -106,6 +108,8 @@ class Folders:
 
     def earlier_definition(self, task: Task, root: Path) -> Task | Unread | None:
         """Return the task of the same name in another file that was met before below the same root, if any."""
+        if isinstance(task.assembly, ProfiledAssembly) and task.path is not None:
+            root = task.path.parent  # folders of models name their files alike
         first = self._first_named.setdefault((root, task.id), task)
         return first if first.path != task.path else None
 

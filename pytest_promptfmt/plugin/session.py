@@ -93,7 +93,8 @@ class PromptfmtPlugin:
                 return same  # type: ignore[return-value]  # an item without a collector is all that is left of the file
         if not is_python and not parent.session.isinitpath(file_path):
             try:
-                if recognized(file_path) is None:
+                system = recognized(file_path)
+                if system is None or (system.is_asked_for and not self._asks_for(file_path, parent)):
                     return None
             except OSError:
                 if file_path.suffix not in LM_EVAL.suffixes:
@@ -109,6 +110,12 @@ class PromptfmtPlugin:
         outputs = self._run.outputs
         is_mine = outputs.shard is None or outputs.shard.holds(file, self._run.settings.rootdir)
         return is_mine and str(file) not in (outputs.left_out or ())
+
+    def _asks_for(self, file: Path, parent: pytest.Collector) -> bool:
+        """Return whether a file of its kind is tested here: its folder is the rootdir or named, or a glob matches."""
+        settings = self._run.settings
+        folder = file.parent
+        return folder == settings.rootdir or parent.session.isinitpath(folder) or settings.names_template(file)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -227,6 +227,15 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("no_cache", FLAG, "--promptfmt-no-cache").about(
         "Run every test, also of files of which nothing has changed since an earlier run, and remember nothing."
     ),
+    Setting("templates", PATHS, ini="promptfmt_templates", key="templates", at_rootdir=True).about(
+        "Chat templates and tokenizer folders (globs, folders) that are tested besides those in the rootdir itself and "
+        "those that the command line names.",
+        page="chat-templates.md",
+    ),
+    Setting("template_engines", NAMES, ini="promptfmt_template_engines", key="template_engines").about(
+        "Engines that also render the chat templates under test, to be compared: `minijinja`, if it is installed.",
+        page="chat-templates.md",
+    ),
     Setting("model", TEXT, "--promptfmt-model MODEL").about(
         "Also put every task to a model: `tiny` (bundled), `hf:PATH_OR_ID`, `openai:URL[#NAME]` or `replay:FILE`.",
         page="models.md",

@@ -41,7 +41,7 @@ class Settings:
     `repeat` are the command-line options that another run needs to render the same.
     `lint` says whether the rules run, `select` and `ignore` are codes and prefixes of rules, `per_file_ignores` lines
     `glob: codes`, with globs of paths below `per_file_base`, `checks` Python files that define rules.
-    `task_modules` are paths and globs of Python files with task classes.
+    `task_modules` are paths and globs of Python files with task classes, `templates` those of chat templates.
     `positions` says where the codes of `select`, `ignore` and `per_file_ignores` were written, if in a file.
     """
 
@@ -70,6 +70,8 @@ class Settings:
     per_file_base: Path = Path()
     checks: tuple[Path, ...] = ()
     task_modules: tuple[Path, ...] = ()
+    templates: tuple[Path, ...] = ()
+    template_engines: tuple[str, ...] = ()
     positions: Mapping[str, Position] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -86,13 +88,19 @@ class Settings:
 
     def names_module(self, file: Path) -> bool:
         """Return whether a Python file is one that task classes are looked for in."""
-        if file.suffix != ".py" or not self.task_modules:
-            return False
-        return any(fnmatchcase(str(file), str(each)) or file.is_relative_to(each) for each in self.task_modules)
+        return file.suffix == ".py" and _is_named(file, self.task_modules)
+
+    def names_template(self, file: Path) -> bool:
+        """Return whether a file is one that chat templates are tested in."""
+        return _is_named(file, self.templates)
 
     def run_id(self, kind: str) -> str:
         """Return the name in node ids and snapshot files: `plain`, or `plain-5shot` with other shots."""
         return kind if self.num_fewshot is None else f"{kind}-{self.num_fewshot}shot"
+
+
+def _is_named(file: Path, places: tuple[Path, ...]) -> bool:
+    return any(fnmatchcase(str(file), str(each)) or file.is_relative_to(each) for each in places)
 
 
 class SettingsTree:

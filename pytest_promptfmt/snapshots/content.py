@@ -117,6 +117,8 @@ def _sections(instance: Instance) -> Iterator[Section]:
         yield from _request_sections(tuple(requests), suffix=" without context" if context == "" else "")
     if instance.target is not None and _target_is_hidden(instance.requests):
         yield Section("target", entries=(Entry(to_json(instance.target)),))
+    for title, lines in instance.notes:
+        yield Section(title, entries=tuple(Entry(to_json(line)) for line in lines))
 
 
 def _request_sections(requests: Sequence[Request], suffix: str = "") -> Iterator[Section]:

@@ -7,17 +7,18 @@ system imports from inside it: whoever needs one asks here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core.errors import SettingsError, SourceError
 
 if TYPE_CHECKING:
+    from pytest_promptfmt.core.finding import Reported
     from pytest_promptfmt.core.recorded import BadRecord, Recorded
     from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.systems.lm_eval.index import TaskIndex
@@ -33,6 +34,7 @@ HEAD_BYTES: Final = 65_536
 _BUILTIN: Final = (
     "eval_framework",
     "helm",
+    "templates",
     "lm_eval",
 )
 """The packages of the built-in systems, each with its system as `SYSTEM`, in the order in which they are asked."""
@@ -93,6 +95,15 @@ class System(ABC):
     replaced_rules: tuple[str, ...] = ()
     """The codes of general rules that its own ones replace, for tasks whose prompts it makes."""
 
+    has_own_rules: bool = False
+    """Whether its tasks are looked at by its own rules alone, and by `general_rules`."""
+
+    general_rules: tuple[str, ...] = ()
+    """The codes of general rules for tasks of a system that has rules of its own alone."""
+
+    is_asked_for: bool = False
+    """Whether a run collects its files only from the rootdir itself, from what the command line names, and by globs."""
+
     recordings: tuple[str, ...] = ()
     """The endings of its recordings beside a task: `scenario_state.json` for `arc.<any>.scenario_state.json`."""
 
@@ -119,6 +130,16 @@ class System(ABC):
         for path in sorted(file for file in folder.rglob("*") if file.suffix in self.suffixes and file.is_file()):
             if self.recognizes(path, head_of(path)):
                 yield path
+
+    def check(
+        self,
+        source: str | Path,
+        tokenizer: str | Path | None = None,
+        conversations: Mapping[str, Any] | None = None,
+        engines: Sequence[str] = (),
+    ) -> list[Reported]:
+        """Return what its rules find in a file or text, without pytest; raises SettingsError where that is no task."""
+        raise SettingsError(f"files of {self.name} are checked as tasks", hint="use load_tasks")
 
     def class_task(self, file: YamlFile, path: Path) -> Task | None:
         """Return the task of a YAML file with lm-eval's key `class` where this system makes its prompts."""
@@ -148,10 +169,38 @@ def known_systems() -> Mapping[str, System]:
     return {**_registered, **{name: system for name, system in _installed().items() if name not in _registered}}
 
 
+def check_template(
+    template: str | Path,
+    tokenizer: str | Path | None = None,
+    conversations: Mapping[str, Any] | None = None,
+    engines: Sequence[str] = (),
+) -> list[Reported]:
+    """Return what the rules about chat templates find, errors first.
+
+    `template` is Jinja source, or a path: a Jinja or JSON file of transformers, a GGUF file, or a folder with one of
+    them. `tokenizer` is a folder or file that `load_tokenizer` takes; it gives the special tokens. `conversations` take
+    the place of the built-in ones and of those beside the template. `engines` (`minijinja`) render them as well, to be
+    compared. Raises SourceError for a file without template, TokenizerError for a tokenizer that cannot be loaded, and
+    SettingsError where an engine or the system of templates is missing.
+    """
+    system = known_systems().get("templates")
+    if system is None:
+        raise SettingsError("check_template needs the system of chat templates, which this installation lacks")
+    return system.check(template, tokenizer, conversations, engines)
+
+
 def replaced_rules(task: Task) -> tuple[str, ...]:
     """Return the codes of general rules that are silent about a task, because its system has more specific ones."""
     system = known_systems().get(task.system) if task.assembly is not None else None
     return system.replaced_rules if system is not None else ()
+
+
+def concerns(code: str, module: str, task: Task) -> bool:
+    """Return whether a rule, by its code and module, looks at a task at all."""
+    system = known_systems().get(task.system)
+    if system is None or not system.has_own_rules:
+        return True
+    return module in system.rules or code in system.general_rules
 
 
 def systems_for(path: Path) -> tuple[System, ...]:

@@ -22,6 +22,7 @@ from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.task_files import read_task_file
 
 CHECKS = {code: check for code, check in known_checks().items() if check.is_builtin}
+TASKS = (".yaml", ".yml", ".json", "chat_template.jinja")
 ASKED = {"model"}  # scopes of rules whose examples need a model: tests/models runs them
 WITH_EXAMPLE = [code for code, check in CHECKS.items() if documentation_of(check).example and check.scope not in ASKED]
 
@@ -35,7 +36,7 @@ def profiles_in(folder: Path) -> dict[str, Profile]:
 
 def findings_in(folder: Path, example: str, *, renders: bool = False) -> list[Reported]:
     written = write_example(example, folder)
-    files = [path for path in written if path.suffix in (".yaml", ".yml", ".json") and path.parent == folder]
+    files = [path for path in written if path.name.endswith(TASKS) and path.parent == folder]
     files = [path for path in files if path.stem != "promptfmt"]
     own = profiles_in(folder)
     linter = Linter()

@@ -88,16 +88,23 @@ def test_an_entry_point_that_is_not_a_system_ends_the_run_with_its_name(project:
 
 def test_collecting_yaml_loads_no_reader_of_other_systems(project: Project) -> None:
     project.task("arc.yaml")
-    code = (
-        "import sys, pytest\n"
-        "pytest.main(['--promptfmt', '--collect-only', '-q', '--promptfmt-profile=plain'])\n"
-        "print(*(name for name in sys.modules if name.startswith('pytest_promptfmt.systems.')))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=project.root, check=True)
-    loaded = done.stdout.splitlines()[-1].split()
-    for name in set(_BUILTIN) - {"lm_eval"}:
-        system = import_module(f"pytest_promptfmt.systems.{name}").SYSTEM
-        assert {module for module in loaded if f".{name}." in module} <= set(system.rules)
+    collect = "pytest.main(['--promptfmt', '--collect-only', '-q', '--promptfmt-profile=plain'])"
+    others = sorted(set(_BUILTIN) - {"lm_eval"})
+    rules = [module for name in others for module in import_module(f"pytest_promptfmt.systems.{name}").SYSTEM.rules]
+    collected = loaded_after(f"import pytest; {collect}", project.root)
+    needed = loaded_after(f"import {', '.join(rules)}", project.root)
+    assert {module for module in collected if module.split(".")[2] in others} == {
+        module for module in needed if module.split(".")[2] in others
+    }
+    readers = {f"pytest_promptfmt.systems.{name}" for name in ("helm.adapter_files", "templates.template_files")}
+    assert readers.isdisjoint(collected)
+
+
+def loaded_after(code: str, folder: Path) -> set[str]:
+    shown = "print(*(name for name in sys.modules if name.startswith('pytest_promptfmt.systems.')))"
+    command = [sys.executable, "-c", f"import sys; {code}; {shown}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True)
+    return set(done.stdout.splitlines()[-1].split())
 
 
 def test_the_folder_of_each_built_in_system_is_in_the_registry() -> None:

@@ -1,0 +1,70 @@
+"""Chat templates as files under test: Jinja files, `chat_template.json`, `tokenizer_config.json`, GGUF metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_promptfmt.systems import HEAD_BYTES, ReadContext, System, TaskFile
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.core.finding import Reported
+
+JSON_NAMES: Final = ("chat_template.json", "tokenizer_config.json")
+"""The JSON files of transformers that hold chat templates."""
+
+_GGUF: Final = b"GGUF"
+
+
+class Templates(System):
+    """Templates, tried with conversations."""
+
+    name = "templates"
+    suffixes = (".jinja", ".json", ".gguf")
+    shape = "a chat template `messages`"
+    rules = tuple(f"{__name__}.{about}_rules" for about in ("content", "shape", "turn", "mask", "engine"))
+    has_own_rules = True
+    general_rules = ("PF402", "PF406", "PF407", "PF408", "PF409", "PF413", "PF414", "PF415", "PF416", "PF417", "PF418")
+    is_asked_for = True
+
+    def recognizes(self, path: Path, head: bytes) -> bool:
+        """Return whether the beginning reads messages, or holds a chat template."""
+        if path.suffix == ".jinja":
+            return b"messages" in head
+        if path.suffix == ".gguf":
+            return head.startswith(_GGUF)
+        return path.name in JSON_NAMES and (b'"chat_template"' in head or len(head) == HEAD_BYTES)
+
+    def read(self, path: Path, context: ReadContext) -> TaskFile | None:
+        """Return a task for each template of the file; None where another file of the folder takes its place.
+
+        Raises SourceError for a file that is broken, and for broken conversations beside it.
+        """
+        from pytest_promptfmt.systems.templates.template_tasks import read_template_tasks
+
+        return read_template_tasks(path)
+
+    def files(self, folder: Path) -> Iterator[Path]:
+        """Yield the templates of the folder itself: what lies below belongs to whatever is there."""
+        for path in sorted(folder.iterdir()):
+            if path.suffix in self.suffixes and path.is_file():
+                with path.open("rb") as file:
+                    head = file.read(HEAD_BYTES)
+                if self.recognizes(path, head):
+                    yield path
+
+    def check(
+        self,
+        source: str | Path,
+        tokenizer: str | Path | None = None,
+        conversations: Mapping[str, Any] | None = None,
+        engines: Sequence[str] = (),
+    ) -> list[Reported]:
+        """Return what the rules find in a template, errors first; raises SourceError, TokenizerError."""
+        from pytest_promptfmt.systems.templates.checking import checked_template
+
+        return checked_template(source, tokenizer, conversations, engines)
+
+
+SYSTEM: Final = Templates()

@@ -1,0 +1,244 @@
+"""Conversations as data: what clients send to a chat template, state after state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from functools import cache, cached_property
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import yaml
+
+from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
+from pytest_promptfmt.core.finding import Severity
+
+SUFFIXES: Final = (".conversations.yaml", ".conversations.yml")
+"""How files of conversations end, which are read beside a template."""
+
+_FILES: Final = ("plain.yaml", "tools.yaml", "reasoning.yaml")
+_KEYS: Final = (
+    "about",
+    "base",
+    "same_as",
+    "messages",
+    "tools",
+    "documents",
+    "template_args",
+    "clock",
+    "generation_prompt",
+    "continue_final_message",
+    "keep_null",
+    "severity",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """What a client sends at one moment: the first `count` messages, and what is to follow them."""
+
+    count: int
+    generation_prompt: bool = True
+    continues: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unit:
+    """One text that a conversation holds: whose it is, and in which message (from 0).
+
+    `kind` is the role of the message, or "reasoning", "call" for the name of a called tool, "argument".
+    """
+
+    kind: str
+    text: str
+    message: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """A conversation as YAML gives it.
+
+    `about` completes "the template fails on …". `base` names a simpler conversation: what is wrong there as well is
+    not the fault of what this one adds. `same_as` names one that says the same in another shape, and must render alike.
+    With `keep_null` the keys that are null reach the template; transformers drops them. `severity` is the worst that a
+    finding about this conversation can be.
+    """
+
+    name: str
+    about: str
+    messages: Sequence[Mapping[str, Any]]
+    base: str | None = None
+    same_as: str | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    documents: Sequence[Mapping[str, Any]] | None = None
+    template_args: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    clock: datetime | None = None
+    generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    keep_null: bool = False
+    severity: Severity = Severity.ERROR
+
+    @cached_property
+    def states(self) -> tuple[State, ...]:
+        """Return what the client sends, in order: each time it is the model's turn, and the whole conversation."""
+        roles = [message.get("role") for message in self.messages]
+        turns = [
+            State(count=count)
+            for count in range(1, len(roles))
+            if roles[count - 1] in ("user", "tool") and roles[count] == "assistant"
+        ]
+        asks = roles[-1] != "assistant" if self.generation_prompt is None else self.generation_prompt
+        return (*turns, State(count=len(roles), generation_prompt=asks, continues=self.continue_final_message))
+
+    @cached_property
+    def has_parts(self) -> bool:
+        """Return whether a content is a list of parts."""
+        return any(isinstance(message.get("content"), list) for message in self.messages)
+
+    @cached_property
+    def has_tools(self) -> bool:
+        """Return whether a message is a tool call or result."""
+        return any(unit.kind in ("call", "tool") for unit in self.units)
+
+    @cached_property
+    def has_reasoning(self) -> bool:
+        """Return whether a message holds reasoning."""
+        return any(unit.kind == "reasoning" for unit in self.units)
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """Return the texts of the messages without the whitespace around them, in order."""
+        return tuple(
+            Unit(kind=kind, text=text.strip(), message=number)
+            for number, message in enumerate(self.messages)
+            for kind, text in _texts(message)
+            if text.strip()
+        )
+
+
+def read_conversations(path: Path) -> dict[str, Conversation]:
+    """Return the conversations of a file by name; raises SourceError, naming file and conversation."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"the conversations cannot be read: {error}", position=Position(path)) from error
+    return _parsed(text, path, _builtin_tools())
+
+
+@cache
+def builtin_conversations() -> Mapping[str, Conversation]:
+    """Return the built-in conversations by name, simpler ones first."""
+    folder = resources.files("pytest_promptfmt") / "data" / "conversations"
+    found: dict[str, Conversation] = {}
+    for name in _FILES:
+        found |= _parsed((folder / name).read_text("utf-8"), Path(name), _builtin_tools())
+    return MappingProxyType(found)
+
+
+@cache
+def _builtin_tools() -> Mapping[str, Any]:
+    text = (resources.files("pytest_promptfmt") / "data" / "conversations" / "tools.yaml").read_text("utf-8")
+    tools: Mapping[str, Any] = yaml.safe_load(text)["tools"]
+    return tools
+
+
+def conversations_beside(folder: Path) -> Mapping[str, Conversation]:
+    """Return the built-in conversations with those of the files of a folder, which win.
+
+    Raises SourceError for a file that cannot be read, and for a `base` or `same_as` that does not exist.
+    """
+    files = sorted(path for suffix in SUFFIXES for path in folder.glob(f"*{suffix}"))
+    found = dict(builtin_conversations())
+    for path in files:
+        own = read_conversations(path)
+        found |= own
+        for each in own.values():
+            for name in (each.base, each.same_as):
+                if name is not None and name not in found:
+                    raise SourceError(
+                        f"conversation {each.name!r}: there is no conversation {name!r}",
+                        position=Position(path),
+                        hint=did_you_mean(name, found),
+                    )
+    return found
+
+
+def _parsed(text: str, path: Path, known_tools: Mapping[str, Any]) -> dict[str, Conversation]:
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SourceError(f"this is not YAML: {error}", position=Position(path)) from error
+    written = data.get("conversations") if isinstance(data, dict) else None
+    if not isinstance(written, dict):
+        raise SourceError("a file of conversations has the key `conversations`", position=Position(path))
+    tools = {**known_tools, **(data.get("tools") or {})}
+    return {str(name): _conversation(str(name), value, tools, path) for name, value in written.items()}
+
+
+def _conversation(name: str, value: Any, tools: Mapping[str, Any], path: Path) -> Conversation:
+    def refused(what: str, hint: str | None = None) -> SourceError:
+        return SourceError(f"conversation {name!r}: {what}", position=Position(path), hint=hint)
+
+    if not isinstance(value, dict):
+        raise refused("not a mapping")
+    unknown = next((key for key in value if key not in _KEYS), None)
+    if unknown is not None:
+        raise refused(f"unknown key {unknown!r}", did_you_mean(str(unknown), _KEYS))
+    messages = value.get("messages")
+    if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
+        raise refused("`messages` must be a list of mappings with role and content")
+    given = value.get("tools")
+    if isinstance(given, str):
+        if given not in tools:
+            raise refused(f"there are no tools {given!r}", did_you_mean(given, tools))
+        given = tools[given]
+    clock = value.get("clock")
+    if isinstance(clock, date) and not isinstance(clock, datetime):
+        clock = datetime(clock.year, clock.month, clock.day, 12)
+    try:
+        severity = Severity(value.get("severity", "error"))
+    except ValueError:
+        raise refused(f"severity {value['severity']!r}", "write error, warning or info") from None
+    own = {key: each for key, each in value.items() if key not in ("about", "tools", "clock", "severity")}
+    about = value.get("about") or name
+    return Conversation(name=name, about=about, tools=given, clock=clock, severity=severity, **own)
+
+
+def _texts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    role = str(message.get("role"))
+    reasoning = message.get("reasoning_content")
+    if isinstance(reasoning, str):
+        yield "reasoning", reasoning
+    content = message.get("content")
+    for text in [content] if isinstance(content, str) else _leaves(content):
+        thought, closed, answer = text.partition("</think>")
+        if role == "assistant" and closed:
+            yield "reasoning", thought.replace("<think>", "")
+            text = answer
+        yield role, text
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or {}
+        yield "call", str(function.get("name"))
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            try:
+                arguments = yaml.safe_load(arguments)
+            except yaml.YAMLError:
+                arguments = None
+        for text in _leaves(arguments):
+            yield "argument", text
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """Yield the texts inside a value: of a list of parts, of arguments, of a result that is a mapping."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _leaves(each["text"] if isinstance(each, dict) and each.get("type") == "text" else each)
+    elif isinstance(value, dict) and not str(value.get("type", "")).startswith("image"):
+        for each in value.values():
+            yield from _leaves(each)

@@ -1,0 +1,110 @@
+"""Other engines that render chat templates, and the constructs that they are known to lack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NoReturn
+
+from jinja2 import nodes
+from jinja2.exceptions import TemplateError
+
+from pytest_promptfmt.chat.conversation import Renderer
+from pytest_promptfmt.core.errors import SettingsError, did_you_mean
+
+MEASURED: Final = "minijinja 3.0.5"
+"""The engine and version in which the constructs below were tried."""
+
+METHODS: Final = frozenset(
+    (
+        "rsplit",
+        "partition",
+        "rpartition",
+        "index",
+        "rindex",
+        "removeprefix",
+        "removesuffix",
+        "ljust",
+        "rjust",
+        "center",
+        "zfill",
+        "casefold",
+        "swapcase",
+        "expandtabs",
+        "translate",
+    )
+)
+"""Methods of text and lists that it does not know."""
+
+ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {"tojson": frozenset({"ensure_ascii", "separators", "sort_keys"})}
+"""Arguments of filters that it does not know."""
+
+TESTS: Final = frozenset({"callable"})
+FILTERS: Final = frozenset({"wordcount", "xmlattr", "urlize", "filesizeformat", "center", "random"})
+FUNCTIONS: Final = frozenset({"cycler", "lipsum"})
+
+
+def unknown_constructs(template: nodes.Template) -> Iterator[tuple[str, int]]:
+    """Yield what the measured engine lacks, with its line."""
+    for node in template.find_all((nodes.Call, nodes.Filter, nodes.Test, nodes.Mod, nodes.CallBlock)):
+        if isinstance(node, nodes.Filter):
+            if node.name in FILTERS:
+                yield f"filter {node.name}", node.lineno
+            for argument in node.kwargs:
+                if argument.key in ARGUMENTS.get(node.name, ()):
+                    yield f"{node.name}({argument.key}=…)", node.lineno
+        elif isinstance(node, nodes.Test):
+            if node.name in TESTS:
+                yield f"test {node.name}", node.lineno
+        elif isinstance(node, nodes.Mod):
+            if isinstance(node.left, nodes.Const) and isinstance(node.left.value, str):
+                yield "text % values", node.lineno
+        elif isinstance(node, nodes.CallBlock):
+            if isinstance(node.call.node, nodes.ExtensionAttribute):
+                yield "{% generation %}", node.lineno
+        elif isinstance(node, nodes.Call):
+            if isinstance(node.node, nodes.Getattr) and node.node.attr in METHODS:
+                yield f".{node.node.attr}()", node.lineno
+            elif isinstance(node.node, nodes.Name) and node.node.name in FUNCTIONS:
+                yield f"{node.node.name}()", node.lineno
+
+
+class _MiniJinja:
+    """A template compiled by minijinja, with the settings of Jinja that transformers uses."""
+
+    def __init__(self, source: str) -> None:
+        import minijinja
+
+        def raise_exception(message: str) -> NoReturn:
+            raise TemplateError(message)
+
+        self._error = minijinja.TemplateError
+        self._environment = minijinja.Environment(
+            templates={"chat": source},
+            globals={"raise_exception": raise_exception},
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_escape_callback=lambda _name: False,
+        )
+
+    def render(self, variables: Mapping[str, Any], /) -> str:
+        """Return the text; raises jinja2's TemplateError for a refusal, RuntimeError for everything else."""
+        try:
+            return str(self._environment.render_template("chat", **variables))
+        except self._error as error:
+            refusal = error.__cause__
+            if isinstance(refusal, TemplateError):
+                raise TemplateError(str(refusal)) from error
+            raise RuntimeError(str(error).splitlines()[0]) from error
+
+
+_ENGINES: Final[Mapping[str, Callable[[str], Renderer]]] = {"minijinja": _MiniJinja}
+
+
+def compiled_by(engine: str, source: str) -> Renderer:
+    """Return a template compiled by an engine; raises SettingsError for one that is unknown or not installed."""
+    if engine not in _ENGINES:
+        raise SettingsError(f"unknown template engine {engine!r}", hint=did_you_mean(engine, _ENGINES))
+    try:
+        return _ENGINES[engine](source)
+    except ImportError as error:
+        raise SettingsError(f"the template engine {engine} is not installed", hint=f"pip install {engine}") from error

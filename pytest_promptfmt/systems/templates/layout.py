@@ -1,0 +1,92 @@
+"""How a template lays out plain turns, learned from its own renderings: what opens and closes an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pytest_promptfmt.systems.templates.evidence import markers
+from pytest_promptfmt.systems.templates.trial import Trial
+
+QUESTION: Final = "Which metal rusts?"
+ANSWER: Final = "Iron is the one."
+LATER: Final = "And which is liquid?"
+_TURNS: Final = ("question", "answer", "second-question", "turns")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """The parts of plain turns; None where the template does not render them.
+
+    `asked` is one question without, `opened` with generation prompt; `closed` the question answered. `header` is what
+    stands between the question and its answer, `gap` what stands between the answer and the next question, `tail` what
+    follows an answer at the end, with `first_marker` in it.
+    """
+
+    asked: str | None = None
+    opened: str | None = None
+    closed: str | None = None
+    header: str | None = None
+    gap: str | None = None
+    tail: str | None = None
+    first_marker: str = ""
+
+    @property
+    def generation_prompt(self) -> str | None:
+        """Return what the generation prompt adds; None where it changes what comes before."""
+        if self.asked is None or self.opened is None or not self.opened.startswith(self.asked):
+            return None
+        return self.opened[len(self.asked) :]
+
+    @property
+    def closing(self) -> str:
+        """Return the marker that closes every answer, whether or not another turn follows; empty where none does."""
+        tail, gap = (self.tail or "").strip(), (self.gap or "").strip()
+        first = self.first_marker
+        if first in (self.asked or "").partition(QUESTION)[0]:
+            return ""  # what opens the next turn closes this one
+        return first if tail.startswith(first) and gap.startswith(first) else ""
+
+
+def layout_of(trial: Trial) -> Layout:
+    """Return the layout of plain turns, as the conversations `question` to `turns` show it."""
+    asked, opened = trial.text("question"), trial.text("question", generation_prompt=True)
+    closed, longer = trial.text("answer"), trial.text("second-question")
+    header = tail = gap = None
+    if closed is not None and ANSWER in closed:
+        before, _, tail = closed.rpartition(ANSWER)
+        if asked is not None and before.startswith(asked):
+            header = before[len(asked) :]
+        elif QUESTION in before:
+            header = before.rpartition(QUESTION)[2]
+    if longer is not None and ANSWER in longer and LATER in longer:
+        gap = longer.partition(ANSWER)[2].partition(LATER)[0]
+    first = (markers(tail or "", trial) or [""])[0]
+    return Layout(asked=asked, opened=opened, closed=closed, header=header, gap=gap, tail=tail, first_marker=first)
+
+
+def marker_pairs(trial: Trial) -> tuple[tuple[str, str], ...]:
+    """Return the markers that open and close each turn in plain conversations: they take turns, one after the other."""
+    texts = [trial.text(name) for name in _TURNS]
+    if any(text is None for text in texts):
+        return ()
+    sequences = [markers(text or "", trial) for text in texts]
+    bos = trial.profile.special_tokens.get("bos_token")
+    counts = [len(trial.conversations[name].messages) for name in _TURNS]
+    names = [
+        name
+        for name in dict.fromkeys(sequences[-1])
+        if [sequence.count(name) for sequence in sequences] == counts and name != bos
+    ]
+    return tuple(
+        (one, other)
+        for one in names
+        for other in names
+        if one != other and all(alternates(sequence, one, other) for sequence in sequences)
+    )
+
+
+def alternates(sequence: list[str], one: str, other: str) -> bool:
+    """Return whether two markers take turns in a sequence, `one` first and `other` last."""
+    only = [marker for marker in sequence if marker in (one, other)]
+    return only == [one, other] * (len(only) // 2)

@@ -1,0 +1,231 @@
+"""Rules about `{% generation %}`: what of a conversation is learnt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems.templates.conversations import Conversation
+from pytest_promptfmt.systems.templates.evidence import (
+    attributed,
+    excerpt,
+    finished,
+    first_difference,
+    markers,
+    trial_of,
+)
+from pytest_promptfmt.systems.templates.trial import Rendering, Trial
+
+_TAGS: Final = re.compile(r"<[^<>\s]*(?:think|reason)[^<>\s]*>", re.I)
+"""Tags of reasoning, which a generation prompt may hold or not, by its arguments."""
+_TRAINING: Final = "_training.jinja"
+
+
+def _masked(study: Study | Trial, name: str) -> tuple[Trial, Rendering, str] | None:
+    trial = trial_of(study)
+    if (
+        trial is None
+        or name not in trial.conversations
+        or not trial.mentions("{% generation", "{%- generation", "{%generation", "{%-generation")
+    ):
+        return None
+    rendering = trial.last(name, generation_prompt=False)
+    return (trial, rendering, rendering.text) if rendering.text is not None else None
+
+
+def _joined(mask: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+    """Return the spans of a mask with those as one that follow each other without a gap."""
+    found: list[tuple[int, int]] = []
+    for first, last in mask:
+        if found and found[-1][1] == first:
+            first = found.pop()[0]
+        found.append((first, last))
+    return found
+
+
+def _covers(mask: tuple[tuple[int, int], ...], start: int, end: int) -> bool:
+    return any(first <= start and end <= last for first, last in _joined(mask))
+
+
+@check("PF451", "mask-misses-answer", severity=Severity.ERROR, family=Family.CHAT)
+def mask_misses_answer(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report answers and tool calls outside `{% generation %}`.
+
+    Why: Only what is inside is learnt; an empty mask trains on nothing.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' }}
+            {%- if message.role == 'assistant' %}
+                {{- message.content }}{% generation %}{{- '<|end|>' }}{% endgeneration %}{{- '\n' }}
+            {%- else %}{{- message.content + '<|end|>\n' }}{%- endif %}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: put content, tool calls and the end token inside the tags.
+
+    Real: marin #7237 (masks of zeros only).
+    """
+    for name in ("turns", "call-finished"):
+        masked = _masked(study, name)
+        if masked is None:
+            continue
+        trial, rendering, text = masked
+        for unit in trial.conversations[name].units:
+            if unit.kind in ("assistant", "argument") and text.count(unit.text) == 1:
+                at = text.find(unit.text)
+                if not _covers(rendering.mask, at, at + len(unit.text)):
+                    what = "a tool call" if unit.kind == "argument" else "an answer"
+                    yield Finding(
+                        message=f"the mask does not cover {what}",
+                        saw=f"{name}: {excerpt(text, at, at + len(unit.text))}",
+                        position=trial.place_of("generation"),
+                    )
+                    break
+
+
+@check("PF452", "mask-holds-prompt", severity=Severity.ERROR, family=Family.CHAT)
+def mask_holds_prompt(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report headers, user texts and tool results inside `{% generation %}`.
+
+    Why: The model learns to write what it is always given: headers, questions and tool results.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {%- generation %}{{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}{% endgeneration %}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: begin the tag after the header of the answer.
+
+    Real: SmolLM3 (the header inside the mask).
+    """
+    for name in ("turns", "call-finished"):
+        masked = _masked(study, name)
+        if masked is None:
+            continue
+        trial, rendering, text = masked
+        conversation = trial.conversations[name]
+        for unit in conversation.units:
+            at = text.find(unit.text)
+            if unit.kind in ("user", "tool") and at >= 0 and _covers(rendering.mask, at, at + len(unit.text)):
+                yield Finding(
+                    message=f"the mask covers a {unit.kind} text",
+                    saw=f"{name}: {excerpt(text, at, at + len(unit.text))}",
+                    position=trial.place_of("generation"),
+                )
+                break
+        opened = trial.render(conversation, conversation.states[0]).text
+        if opened is not None and text.startswith(opened):
+            inside = [first for first, last in rendering.mask if first < len(opened) < last]
+            if inside:
+                covered = text[inside[0] : len(opened)]
+                yield Finding(
+                    message="the mask covers the generation prompt",
+                    saw=f"{name}: {excerpt(text, inside[0], len(opened))}",
+                    position=trial.place_of("generation"),
+                    severity=None if _TAGS.sub("", covered).strip() else Severity.INFO,
+                )
+
+
+@check("PF453", "stop-token-outside-mask", severity=Severity.ERROR, family=Family.CHAT)
+def stop_token_outside_mask(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report answers whose mask ends before the token that stops the model.
+
+    Why: The model never learns to stop.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' }}
+            {%- if message.role == 'assistant' %}
+                {%- generation %}{{- message.content }}{% endgeneration %}{{- '<|end|>\n' }}
+            {%- else %}{{- message.content + '<|end|>\n' }}{%- endif %}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: end the tag after the token that closes the answer.
+
+    Real: TRL PR #5988 and #6044 (GLM-4 MoE), axolotl PR #3756.
+    """
+    masked = _masked(study, "turns")
+    if masked is None:
+        return
+    trial, rendering, text = masked
+    mask = _joined(rendering.mask)
+    for number, (first, last) in enumerate(mask):
+        inside = text[first:last].rstrip()
+        if any(inside.endswith(marker) for marker in markers(inside, trial)[-1:]):
+            continue
+        is_last = number == len(mask) - 1
+        yield Finding(
+            message=f"the mask of {'the last' if is_last else 'an'} answer ends without a stop token",
+            saw=f"turns: {excerpt(text, last)}",
+            position=trial.place_of("endgeneration"),
+        )
+        if not is_last and number:
+            return
+
+
+@check("PF454", "training-template-differs", severity=Severity.WARNING, family=Family.CHAT)
+def training_template_differs(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report prompts that a training variant beside the template (`NAME_training.jinja`) writes differently.
+
+    Why: A variant for training adds `{% generation %}`; every other difference is a prompt that the model is trained on
+    and never asked with. Where reasoning is kept for training, it may be meant (an info).
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n' }}{% endfor %}
+        # file: chat_template_training.jinja
+        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n\n' }}{% endfor %}
+
+    Silent example:
+        # file: chat_template.jinja
+        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n' }}{% endfor %}
+        # file: chat_template_training.jinja
+        {%- for message in messages %}
+            {{- message.role + ': ' }}{% generation %}{{- message.content }}{% endgeneration %}{{- '\n' }}
+        {%- endfor %}
+
+    Fix: copy the template and add `{% generation %}`, nothing else.
+
+    Real: TRL's templates (GLM-4 MoE, Qwen3) beside the models' own.
+    """
+    trial = trial_of(study)
+    file = trial.profile.template_file if trial is not None else None
+    variant = file.with_name(f"{file.stem}{_TRAINING}") if file is not None else None
+    if trial is None or variant is None or trial.syntax_error is not None or not variant.is_file():
+        return
+    source = variant.read_text("utf-8")
+    other = Trial(replace(trial.profile, chat_template=source, template_file=variant), trial.conversations)
+
+    def faults(conversation: Conversation) -> frozenset[str]:
+        ours, theirs = (finished(each, conversation) for each in (trial, other))
+        return frozenset({"text"}) if ours is not None and ours != theirs else frozenset()
+
+    for conversation, _ in attributed(trial, faults):
+        ours, theirs = finished(trial, conversation) or "", finished(other, conversation) or ""
+        at = first_difference(ours, theirs)
+        yield Finding(
+            message=f"the training template writes another prompt: {conversation.about}",
+            saw=f"{conversation.name}: {excerpt(theirs, at)!r}, for answers {excerpt(ours, at)!r}",
+            position=other.place(),
+            severity=Severity.INFO if conversation.has_reasoning else None,
+        )

@@ -1,0 +1,288 @@
+"""Rules about what a template fails on, refuses, or writes differently for shapes that mean the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems.templates.conversations import Conversation
+from pytest_promptfmt.systems.templates.evidence import (
+    applicable,
+    attributed,
+    bases,
+    excerpt,
+    first_difference,
+    mildest,
+    missing,
+    python_in,
+    trial_of,
+    whole,
+)
+from pytest_promptfmt.systems.templates.trial import Trial
+
+
+@check("PF430", "template-does-not-compile", severity=Severity.ERROR, family=Family.CHAT)
+def template_does_not_compile(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report a chat template that does not compile.
+
+    Why: Every request to a model with such a template fails, and it is often pasted into a JSON file where quotes
+    have to be escaped.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}{{ message.content }{% endfor %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: correct the syntax at the line shown.
+
+    Real: Qwen2.5 and airoboros redistributions with an unescaped quote.
+    """
+    trial = trial_of(study)
+    if trial is not None and trial.syntax_error is not None:
+        broken = trial.syntax_error
+        yield Finding(
+            message="the template does not compile", saw=broken.error or "", position=trial.place(broken.line)
+        )
+
+
+@check("PF431", "template-fails", severity=Severity.ERROR, family=Family.CHAT)
+def template_fails(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report conversations on which a template fails with an error of its own, not with `raise_exception`.
+
+    Why: Clients send arguments as JSON text, contents that are null or lists of parts, and schemas without description.
+    An error inside the template is an internal server error for them.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content.strip() + '<|end|>\n' }}
+            {%- for call in message.tool_calls or [] %}
+                {%- for name, value in call.function.arguments.items() %}{{- name }}={{ value }}{% endfor %}
+            {%- endfor %}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: test for the type first (`is string`, `is mapping`), or refuse the conversation with `raise_exception`.
+
+    Real: QwenLM Qwen3 #1894, GLM-5 #158, mlx-lm #1065 (arguments as JSON text); Qwen3 (content null).
+    """
+    trial = trial_of(study)
+    if trial is None or trial.syntax_error is not None:
+        return
+    for conversation in applicable(trial):
+        stopped = trial.stopped(conversation)
+        if stopped is None or stopped.error is None or _stops_earlier(trial, conversation):
+            continue
+        if conversation.continue_final_message and stopped.line is None:
+            continue
+        yield Finding(
+            message=f"the template fails on {conversation.about}",
+            saw=f"{conversation.name}: {stopped.error}",
+            position=trial.place(stopped.line),
+            severity=Severity.WARNING if _works_with_tools(trial, conversation) else mildest(conversation),
+        )
+    if trial.takes_only_parts:
+        yield Finding(
+            message="contents given as text are lost or make the template fail; it takes lists of parts only",
+            saw="question",
+            position=trial.place_of("['text']", ".text", "content"),
+            severity=Severity.WARNING,
+        )
+
+
+def _works_with_tools(trial: Trial, conversation: Conversation) -> bool:
+    """Return whether the template is one for tools alone, which are always given to it."""
+    return conversation.base is None and trial.text("tools-many", generation_prompt=True) is not None
+
+
+def _stops_earlier(trial: Trial, conversation: Conversation) -> bool:
+    return any(trial.stopped(base) is not None for base in bases(trial, conversation))
+
+
+@check("PF432", "template-refuses", severity=Severity.WARNING, family=Family.CHAT)
+def template_refuses(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report conversations that a template refuses with `raise_exception`.
+
+    Why: A refusal is a documented limit of a model, such as alternating roles, and an info. It is a warning where the
+    same conversation in another shape is accepted.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {%- if message.role == 'system' %}{{- raise_exception('no system message, please') }}{%- endif %}
+            {{- message.role + ': ' + message.content + '\n' }}
+        {%- endfor %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: accept the conversation, or document what the model cannot take.
+
+    Real: Mistral v1 (system messages); Mistral 7B v0.3 (empty lists of tool calls).
+    """
+    trial = trial_of(study)
+    if trial is None or trial.syntax_error is not None:
+        return
+    for conversation in applicable(trial):
+        stopped = trial.stopped(conversation)
+        if stopped is None or stopped.refusal is None or _stops_earlier(trial, conversation):
+            continue
+        yield Finding(
+            message=f"the template refuses {conversation.about}",
+            saw=f"{conversation.name}: {stopped.refusal}",
+            position=trial.place(stopped.line),
+            severity=mildest(conversation) if conversation.same_as else Severity.INFO,
+        )
+
+
+def _spaceless(text: str) -> str:
+    return re.sub(r"\s+", "", text)
+
+
+@check("PF436", "shape-changes-prompt", severity=Severity.WARNING, family=Family.CHAT)
+def shape_changes_prompt(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report a conversation whose prompt changes with the shape of the same content.
+
+    Why: A content as text or as a list with one text part, arguments as mapping or as JSON text, an empty list of tool
+    calls or none: servers and SDKs choose the shape, not the user.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {%- if message.content is string %}{{- message.role + ': ' + message.content + '\n' }}
+            {%- else %}{{- message.role + '> ' + message.content[0].text + '\n' }}{%- endif %}
+        {%- endfor %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: treat both shapes alike, for instance with one macro that writes contents.
+
+    Real: Mistral v7 (answers given as parts were closed, those given as text were not).
+    """
+    trial = trial_of(study)
+    if trial is None:
+        return
+    for conversation in applicable(trial):
+        if conversation.same_as is None:
+            continue
+        text, twin = whole(trial, conversation), whole(trial, trial.conversations[conversation.same_as])
+        if text is None or twin is None or _spaceless(text) == _spaceless(twin):
+            continue
+        if missing(trial, conversation) != missing(trial, trial.conversations[conversation.same_as]):
+            continue
+        if python_in(trial, conversation) or _is_encoded_twice(trial, conversation):
+            continue
+        if conversation.base is not None and conversation.base != conversation.same_as:
+            base = trial.conversations[conversation.base]
+            below = trial.conversations[base.same_as] if base.same_as else None
+            if below is not None and whole(trial, base) != whole(trial, below):
+                continue
+        at = first_difference(text, twin)
+        yield Finding(
+            message=f"the prompt differs with {conversation.about}",
+            saw=f"{conversation.name}: {excerpt(text, at)!r}, {conversation.same_as}: {excerpt(twin, at)!r}",
+            position=trial.place(),
+        )
+
+
+def _is_encoded_twice(trial: Trial, conversation: Conversation) -> bool:
+    text = whole(trial, conversation)
+    twin = whole(trial, trial.conversations[conversation.same_as]) if conversation.same_as else None
+    return text is not None and twin is not None and text.count('\\"') > twin.count('\\"')
+
+
+@check("PF438", "arguments-encoded-twice", severity=Severity.WARNING, family=Family.CHAT)
+def arguments_encoded_twice(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report arguments of a tool call that are encoded a second time where they are JSON text already.
+
+    Why: The OpenAI API sends arguments as JSON text; `tojson` makes a string of it, with a backslash before each quote.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content }}
+            {%- for call in message.tool_calls or [] %}
+                {{- call.function.name + ' ' + (call.function.arguments | tojson) }}
+            {%- endfor %}
+            {{- '<|end|>\n' }}
+        {%- endfor %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: write `arguments if arguments is string else arguments | tojson`.
+
+    Real: Llama 3.1 and functionary templates behind servers that pass arguments on.
+    """
+    trial = trial_of(study)
+    if trial is None:
+        return
+    found = attributed(trial, lambda each: frozenset({1} if _is_encoded_twice(trial, each) else ()))
+    for conversation, _ in list(found)[:1]:
+        text = whole(trial, conversation) or ""
+        yield Finding(
+            message="arguments given as JSON text are encoded a second time",
+            saw=f"{conversation.name}: {excerpt(text, text.find(chr(92) + chr(34)))}",
+            position=trial.place_of("arguments"),
+        )
+
+
+@check("PF439", "tools-not-written", severity=Severity.WARNING, family=Family.CHAT)
+def tools_not_written(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report tools, their schemas and calls that a template does not write.
+
+    Why: A model cannot call a tool that it never sees. For a template that knows nothing of tools it is an info.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: write the tools, or refuse them with `raise_exception`.
+
+    Real: Mistral v3 templates of redistributions.
+    """
+    trial = trial_of(study)
+    if trial is None or trial.text("question") is None:
+        return
+    if not trial.mentions("tool_call"):
+        yield Finding(
+            message="the template writes no tool calls",
+            saw="it does not read `tool_calls`",
+            position=trial.place(),
+            severity=Severity.INFO,
+        )
+    text = trial.text("tools-many", generation_prompt=True)
+    if text is not None and "polish_part" not in text:
+        yield Finding(
+            message="tools that are given are not in the prompt",
+            saw=excerpt(text),
+            position=trial.place_of("tools"),
+            severity=Severity.INFO if not trial.mentions("tools") else None,
+        )
+        return
+    deep = trial.text("tools-deep", generation_prompt=True)
+    if deep is not None and "plan_furnace" in deep:
+        names = ("celsius", "argon", "badge", "Printed on the sleeve", "Plans a firing.", "dry_run")
+        lacking = [name for name in names if name not in deep]
+        if lacking:
+            yield Finding(
+                message="parts of a tool's schema are not in the prompt",
+                saw=f"tools-deep: {', '.join(lacking)}",
+                position=trial.place_of("tools"),
+                severity=Severity.INFO,
+            )

@@ -1,0 +1,141 @@
+"""Template files as tasks: one doc, seen by one profile for each conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from pytest_promptfmt.core.docs import Doc, TaskDocs
+from pytest_promptfmt.core.errors import Position
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
+from pytest_promptfmt.core.task import Dataset, Task
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems import TaskFile
+from pytest_promptfmt.systems.templates import SYSTEM
+from pytest_promptfmt.systems.templates.conversations import Conversation, State, conversations_beside
+from pytest_promptfmt.systems.templates.template_files import WrittenChatTemplate, templates_of
+from pytest_promptfmt.systems.templates.trial import Rendering, Trial
+
+_TEMPLATE: Final = Origin("chat template")
+_DOC: Final[Doc] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class TemplateAssembly:
+    """What a chat template makes of the conversations; each is a profile, with the states of it as its prompts."""
+
+    template: WrittenChatTemplate = field(repr=False)
+    conversations: Mapping[str, Conversation] = field(repr=False)
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Return what takes the place of an output type in the header."""
+        return {"output": "conversation"}
+
+    @cached_property
+    def base_profile(self) -> Profile:
+        """Return the template with its tokenizer, as all conversations see it."""
+        template = self.template
+        return Profile(
+            name=template.name,
+            tokenizer=template.tokenizer,
+            tokenizer_name=template.path.parent.name if template.tokenizer else "",
+            chat_template=template.source,
+            template_file=template.path,
+            special_tokens=template.special_tokens,
+            origin=Position(template.path),
+        )
+
+    @cached_property
+    def profiles(self) -> tuple[Profile, ...]:
+        """Return a profile for each conversation, which has its name."""
+        return tuple(
+            replace(self.base_profile, name=each.name, template_args=each.template_args)
+            for each in self.conversations.values()
+        )
+
+    def trial(self, study: Study) -> Trial:
+        """Return the template tried with the conversations, with its tokenizer where that loads."""
+        from pytest_promptfmt.core.errors import PromptfmtError
+
+        engines = study.settings.template_engines
+        try:
+            loaded = study.load(self.base_profile)
+        except PromptfmtError:  # the snapshots of the conversations report it
+            return Trial(self.base_profile, self.conversations, engines=engines)
+        return Trial(loaded.profile, self.conversations, tokenizer=loaded.tokenizer, engines=engines)
+
+    def assembler(self, _task: Task, _docs: TaskDocs, _num_fewshot: int | None) -> ConversationAssembler:
+        """Return what renders the conversations."""
+        return ConversationAssembler(self)
+
+
+class ConversationAssembler:
+    """Renders the conversation that a profile is named after."""
+
+    is_repeatable = True
+
+    def __init__(self, assembly: TemplateAssembly) -> None:
+        self._conversations = assembly.conversations
+        self._trials: dict[str, Trial] = {}
+
+    def layout(self, _number: int, _doc: Doc) -> None:
+        """Return nothing: conversations share nothing."""
+
+    def instance(self, _layout: None, number: int, doc: Doc, profile: Profile) -> Instance:
+        """Return each state of the conversation as a prompt, refusals and the mask as notes."""
+        conversation = self._conversations.get(profile.name)
+        if conversation is None or profile.chat_template is None:
+            return Instance(index=number, doc=doc, prompts=(), requests=(), target=None)
+        base = replace(profile, template_args=MappingProxyType({}))
+        tried = {name: self._conversations[name] for name in ("question", "user-parts") if name in self._conversations}
+        trial = Trial(base, {**tried, conversation.name: conversation})
+        made = [trial.render(conversation, state) for state in conversation.states]
+        prompts = tuple(Prompt((Span(each.text, _TEMPLATE),) if each.text else ()) for each in made)
+        requests = tuple(
+            Request(kind="generate_until", index=at, context=each.text, prompt=at, generation_kwargs={})
+            for at, each in enumerate(made)
+            if each.text and profile.tokenizer is not None
+        )
+        notes = [_stopped(at, each) for at, each in enumerate(made) if each.text is None]
+        whole = trial.render(conversation, State(count=len(conversation.messages), generation_prompt=False))
+        if whole.text is not None and whole.mask:
+            notes.append(("mask", tuple(whole.text[first:last] for first, last in whole.mask)))
+        return Instance(index=number, doc=doc, prompts=prompts, requests=requests, target=None, notes=tuple(notes))
+
+
+def read_template_tasks(path: Path) -> TaskFile | None:
+    """Return the templates of a file as tasks; None where it holds none. Raises SourceError."""
+    path = Path(path)
+    templates = templates_of(path)
+    if not templates:
+        return None
+    conversations = conversations_beside(path.parent)
+    tasks = tuple(_task(template, conversations) for template in templates)
+    return TaskFile(path=path, tasks=tasks, names=tuple(task.name for task in tasks))
+
+
+def _task(template: WrittenChatTemplate, conversations: Mapping[str, Conversation]) -> Task:
+    def given(count: int | None, shots: int) -> TaskDocs:  # noqa: ARG001
+        return replace(TaskDocs.in_memory([_DOC]), origin="built in, and *.conversations.yaml")
+
+    return Task(
+        name=template.name,
+        path=template.path,
+        system=SYSTEM.name,
+        output_type="loglikelihood_rolling",  # nothing is answered, so nothing is scored
+        num_fewshot=0,
+        dataset=Dataset(given=given),
+        assembly=TemplateAssembly(template, conversations),
+        locate=lambda keys: Position(template.path, 1) if keys == ("task",) else None,
+    )
+
+
+def _stopped(at: int, rendering: Rendering) -> tuple[str, tuple[str, ...]]:
+    how = "refused" if rendering.refusal is not None else "failed"
+    return f"prompt {at + 1} {how}", (rendering.refusal or rendering.error or "",)

@@ -1,0 +1,189 @@
+"""One template tried with every conversation: what it renders, refuses, or fails on, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jinja2.exceptions import TemplateError, TemplateSyntaxError
+
+from pytest_promptfmt.chat.conversation import Renderer, render_masked
+from pytest_promptfmt.chat.dialect import compiled_template
+from pytest_promptfmt.core.errors import LimitExceededError, Position
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.systems.templates.conversations import Conversation, State, builtin_conversations
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.tokens import Tokenizer
+
+PLACEHOLDERS: Final[Mapping[str, str]] = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    **{f"{name}_token": f"<{name}>" for name in ("unk", "pad", "sep", "cls", "mask")},
+}
+"""The special tokens of a template that comes without a tokenizer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rendering:
+    """What became of one state: its text with the mask, what the template says in refusing it, or an error.
+
+    `line` is the line of the template at which it stopped.
+    """
+
+    text: str | None = None
+    mask: tuple[tuple[int, int], ...] = ()
+    refusal: str | None = None
+    error: str | None = None
+    line: int | None = None
+
+
+class Trial:
+    """A template with the conversations that it is tried with; whatever it renders is kept."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        conversations: Mapping[str, Conversation] | None = None,
+        *,
+        tokenizer: Tokenizer | None = None,
+        engines: Sequence[str] = (),
+    ) -> None:
+        """Try the chat template of `profile`, and compare `engines` with it; raises ValueError where it has none."""
+        if profile.chat_template is None:
+            raise ValueError(f"the profile {profile.name!r} has no chat template")
+        self.profile = profile
+        self.source = profile.chat_template
+        self.conversations = builtin_conversations() if conversations is None else conversations
+        self.tokenizer = tokenizer
+        self.engines = tuple(engines)
+        self._made: dict[tuple[str, State], Rendering] = {}
+        self._limit: Rendering | None = None
+
+    def place(self, line: int | None = None) -> Position | None:
+        """Return a line of the template's file, None for a template that has none."""
+        file = self.profile.template_file
+        return Position(file, line) if file is not None else None
+
+    def place_of(self, *texts: str) -> Position | None:
+        """Return the first line of the template that holds one of the texts, else the file."""
+        found = [self.source.find(text) for text in texts if text in self.source]
+        return self.place(self.source.count("\n", 0, min(found)) + 1 if found else None)
+
+    @cached_property
+    def syntax_error(self) -> Rendering | None:
+        """Return why the template does not compile, None where it does."""
+        try:
+            compiled_template(self.source)
+        except TemplateSyntaxError as error:
+            return Rendering(error=f"{error.message}", line=error.lineno)
+        except Exception as error:
+            return Rendering(error=f"{type(error).__name__}: {error}"[:300])
+        return None
+
+    @cached_property
+    def takes_only_parts(self) -> bool:
+        """Return whether contents have to be lists of parts: then all conversations are sent like that."""
+        told, parts = self.conversations.get("question"), self.conversations.get("user-parts")
+        if told is None or parts is None or self.syntax_error is not None:
+            return False
+        as_text, as_parts = (self._rendered(each, State(count=1), as_parts=False).text or "" for each in (told, parts))
+        word = told.units[0].text
+        return word not in as_text and word in as_parts
+
+    def mentions(self, *names: str) -> bool:
+        """Return whether the template reads one of these names."""
+        return any(name in self.source for name in names)
+
+    def render(self, conversation: Conversation, state: State) -> Rendering:
+        """Return what became of a state of a conversation."""
+        key = conversation.name, state
+        if key not in self._made:
+            self._made[key] = self._limit or self.syntax_error or self._rendered(conversation, state)
+        return self._made[key]
+
+    def last(self, name: str, *, generation_prompt: bool | None = None) -> Rendering:
+        """Return what became of a whole conversation, as it is or with or without generation prompt."""
+        conversation = self.conversations[name]
+        state = conversation.states[-1]
+        if generation_prompt is not None:
+            state = replace(state, generation_prompt=generation_prompt, continues=False)
+        return self.render(conversation, state)
+
+    def text(self, name: str, *, generation_prompt: bool = False) -> str | None:
+        """Return the text of a whole conversation; None where there is none."""
+        if name not in self.conversations:
+            return None
+        return self.last(name, generation_prompt=generation_prompt).text
+
+    def stopped(self, conversation: Conversation) -> Rendering | None:
+        """Return the first state that is refused or fails, None where all are rendered."""
+        made = (self.render(conversation, state) for state in conversation.states)
+        return next((each for each in made if each.text is None), None)
+
+    def rendered_by(self, renderer: Renderer, conversation: Conversation, state: State) -> Rendering:
+        """Return what another compiled template makes of a state; nothing of it is kept."""
+        return self.syntax_error or self._rendered(conversation, state, renderer=renderer)
+
+    def _rendered(
+        self,
+        conversation: Conversation,
+        state: State,
+        *,
+        as_parts: bool | None = None,
+        renderer: Renderer | None = None,
+    ) -> Rendering:
+        profile = self.profile
+        messages = conversation.messages[: state.count]
+        if self.takes_only_parts if as_parts is None else as_parts:
+            messages = [_in_parts(message) for message in messages]
+        if conversation.template_args or conversation.clock is not None:
+            profile = replace(
+                profile,
+                template_args={**profile.template_args, **conversation.template_args},
+                clock=conversation.clock or profile.clock,
+            )
+        options: dict[str, Any] = {"tools": conversation.tools, "documents": conversation.documents}
+        try:
+            text, mask = render_masked(
+                profile,
+                messages,
+                add_generation_prompt=state.generation_prompt,
+                continue_final_message=state.continues,
+                keep_null=conversation.keep_null,
+                renderer=renderer,
+                **options,
+            )
+        except LimitExceededError as error:
+            self._limit = Rendering(error=error.message)
+            return self._limit
+        except Exception as error:
+            line = _line_of(error)
+            if type(error) is TemplateError:
+                return Rendering(refusal=str(error), line=line)
+            return Rendering(error=f"{type(error).__name__}: {error}"[:300], line=line)
+        return Rendering(text=text, mask=mask)
+
+
+def _in_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = message.get("content")
+    return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+
+
+def lone_profile(source: str, path: Path | None = None, name: str = "template") -> Profile:
+    """Return the profile of a template that comes without a tokenizer."""
+    return Profile(name=name, chat_template=source, template_file=path, special_tokens=PLACEHOLDERS)
+
+
+def _line_of(error: BaseException) -> int | None:
+    """Return the line of the template that raised, which Jinja writes into the traceback."""
+    line = None
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename in ("<template>", "<unknown>"):
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return line

@@ -1,0 +1,73 @@
+"""Other engines: what they lack, and prompts that differ, tried with the real one where it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from pytest_promptfmt import SettingsError, check_template
+from pytest_promptfmt.chat.dialect import parsed_template
+from pytest_promptfmt.systems.templates.engines import FILTERS, FUNCTIONS, compiled_by, unknown_constructs
+
+LOOP = "{% for message in messages %}{{ message.role + ': ' + BODY }}{% endfor %}"
+UNKNOWN = {
+    ".removeprefix()": "{{ 'abc'.removeprefix('a') }}",
+    ".rsplit()": "{{ 'a b'.rsplit(' ', 1) | join }}",
+    "tojson(ensure_ascii=…)": "{{ 'a' | tojson(ensure_ascii=False) }}",
+    "test callable": "{{ range is callable }}",
+    "text % values": "{{ '%s' % 1 }}",
+    "{% generation %}": "{% generation %}a{% endgeneration %}",
+    "cycler()": "{{ cycler(1, 2).next() }}",
+    "filter wordcount": "{{ 'a b' | wordcount }}",
+}
+KNOWN = "{{ 'a b'.split(' ')[-1].strip() }}{{ messages[1:] | length }}{{ 'x'.startswith('x') }}{{ {'a': 1}.items() }}"
+
+needs_minijinja = pytest.mark.skipif(
+    importlib.util.find_spec("minijinja") is None, reason="minijinja is not installed (extra engines)"
+)
+
+
+@pytest.mark.parametrize("construct", UNKNOWN)
+def test_constructs_that_engines_lack_are_found_in_the_source(construct: str) -> None:
+    assert [name for name, _ in unknown_constructs(parsed_template(UNKNOWN[construct]))] == [construct]
+    assert not list(unknown_constructs(parsed_template(KNOWN)))
+
+
+@needs_minijinja
+@pytest.mark.parametrize("construct", UNKNOWN)
+def test_the_engine_really_lacks_them(construct: str) -> None:
+    with pytest.raises(RuntimeError):
+        compiled_by("minijinja", UNKNOWN[construct]).render({})
+    assert compiled_by("minijinja", KNOWN).render({"messages": [1, 2]})
+
+
+@needs_minijinja
+@pytest.mark.parametrize("name", sorted(FILTERS | FUNCTIONS))
+def test_the_engine_knows_no_such_filter_or_function(name: str) -> None:
+    source = f"{{{{ {name}() }}}}" if name in FUNCTIONS else f"{{{{ 'a' | {name} }}}}"
+    with pytest.raises(RuntimeError):
+        compiled_by("minijinja", source).render({})
+
+
+@needs_minijinja
+def test_prompts_that_differ_are_reported_with_their_cause() -> None:
+    def causes(body: str) -> list[str]:
+        found = check_template(LOOP.replace("BODY", body), engines=["minijinja"])
+        return [finding.message for finding in found if finding.code == "PF449" and finding.severity == "warning"]
+
+    assert not causes("message.content")
+    assert "minijinja renders another prompt: tojson escapes characters of HTML" in causes("message.content | tojson")
+    assert causes("message.content.zfill(9)")[0].endswith("string has no method named zfill")
+
+
+@needs_minijinja
+def test_a_refusal_is_the_same_in_both_engines() -> None:
+    refusing = "{% if messages | length > 1 %}{{ raise_exception('one only') }}{% endif %}" + LOOP
+    found = check_template(refusing.replace("BODY", "message.content"), engines=["minijinja"])
+    assert not [finding for finding in found if finding.code == "PF449"]
+
+
+def test_an_unknown_engine_is_a_mistake_in_the_settings() -> None:
+    with pytest.raises(SettingsError, match="unknown template engine 'minijinjaa'"):
+        check_template("{{ messages }}", engines=["minijinjaa"])

@@ -1,0 +1,144 @@
+"""Chat templates in pytest: which files are collected, their snapshots, and their lint."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+
+from plugin_project import Project
+
+from pytest_promptfmt.core.profile import builtin_template
+from pytest_promptfmt.tokens.archetypes import archetype_folder
+
+LINT = ("-o", "promptfmt_lint=true")  # which the tests of the plugin switch off
+CHATML = builtin_template("chatml")
+
+
+def snapshot_ids(project: Project, *arguments: str) -> set[str]:
+    collected = project.collected("--promptfmt", "-m", "promptfmt_snapshot", *arguments)
+    return {node.partition("::snapshot[")[0] for node in collected}
+
+
+def test_a_template_in_the_rootdir_has_a_snapshot_for_each_conversation_and_a_lint(project: Project) -> None:
+    project.write("chat_template.jinja", CHATML)
+    collected = project.collected("--promptfmt", *LINT)
+    assert "chat_template.jinja::chat_template::snapshot[parallel]" in collected
+    assert collected[-1] == "chat_template.jinja::chat_template::lint"
+    assert len(collected) > 60
+    project.accept()
+    written = project.snapshots()
+    question = written["__prompts__/chat_template/chat_template/question.txt"].decode()
+    assert "profile: question\noutput: conversation\n" in question
+    assert "  | <|im_start|>assistant\n  | ⟨end⟩\n" in question
+    assert project.run().ret == 0
+    project.edit("chat_template.jinja", "<|im_start|>assistant", "<|im_start|>model")
+    changed = project.run("-q")
+    assert changed.ret == 1
+    changed.stdout.fnmatch_lines(["*question*1 of 1 doc changed*"])
+
+
+def test_templates_below_the_rootdir_are_collected_only_where_they_are_asked_for(project: Project) -> None:
+    project.write("models/one/chat_template.jinja", CHATML)
+    project.write("models/two/chat_template.jinja", CHATML)
+    project.write("models/notes.jinja", "Dear {{ name }}")
+    project.task("arc.yaml")
+    one = "models/one/chat_template.jinja::chat_template"
+    assert snapshot_ids(project) == {"arc.yaml::arc"}
+    assert snapshot_ids(project, "models/one") == {one}
+    assert snapshot_ids(project, "models/one/chat_template.jinja") == {one}
+    assert snapshot_ids(project, "-o", "promptfmt_templates=models/one") == {"arc.yaml::arc", one}
+    project.write("promptfmt.yaml", "templates: models/*/*.jinja\n")
+    assert len(snapshot_ids(project)) == 3
+    project.accept("-m", "promptfmt_snapshot")
+    assert "models/two/__prompts__/chat_template/chat_template/answer.txt" in project.snapshots()
+
+
+def test_json_files_of_transformers_give_their_templates_by_name(project: Project) -> None:
+    named = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": CHATML}]
+    project.write("tokenizer_config.json", json.dumps({"chat_template": named, "eos_token": {"content": "<|im_end|>"}}))
+    project.write("chat_template.json", json.dumps({"chat_template": CHATML}))
+    project.write("package.json", json.dumps({"name": "x", "messages": 1}))
+    assert snapshot_ids(project) == {
+        "chat_template.json::chat_template",
+        "tokenizer_config.json::default",
+        "tokenizer_config.json::tool_use",
+    }
+    project.write("chat_template.jinja", CHATML)  # which transformers reads alone
+    assert snapshot_ids(project) == {"chat_template.jinja::chat_template"}
+
+
+def test_a_tokenizer_beside_the_template_adds_tokens_to_the_snapshots(project: Project) -> None:
+    folder = Path(shutil.copytree(archetype_folder("bytelevel-qwen"), project.root / "qwen"))
+    (folder / "chat_template.jinja").write_text(CHATML, "utf-8")
+    project.run("-q", "--snapshot-update", "-k", "[question]", "qwen/chat_template.jinja").assert_outcomes(passed=1)
+    (written,) = project.snapshots().values()
+    assert "tokenizer: qwen\n" in written.decode()
+    assert "⟦<|im_start|>⟧" in written.decode()
+
+
+def test_the_metadata_of_a_gguf_file_is_read_without_its_weights(project: Project) -> None:
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value.encode())) + value.encode()
+
+    pairs = [
+        text("general.architecture") + struct.pack("<I", 8) + text("llama"),
+        text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("b"),
+        text("tokenizer.ggml.scores") + struct.pack("<IIQ", 9, 6, 2) + struct.pack("<ff", 0.0, 1.0),
+        text("llama.block_count") + struct.pack("<II", 4, 1),
+        text("tokenizer.chat_template") + struct.pack("<I", 8) + text(CHATML),
+    ]
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, len(pairs))
+    (project.root / "tiny.gguf").write_bytes(head + b"".join(pairs))
+    assert snapshot_ids(project) == {"tiny.gguf::tiny"}
+    (project.root / "cut.gguf").write_bytes(head + pairs[0][:30])
+    project.run("-q", "cut.gguf").stdout.fnmatch_lines(["*the metadata of this GGUF file cannot be read*"])
+
+
+def test_a_refusal_is_a_line_of_the_snapshot_and_no_failure(project: Project) -> None:
+    project.write(
+        "chat_template.jinja", "{% if messages|length > 1 %}{{ raise_exception('one only') }}{% endif %}" + CHATML
+    )
+    project.accept("-m", "promptfmt_snapshot")
+    written = project.snapshots()["__prompts__/chat_template/chat_template/answer.txt"].decode()
+    assert '  prompt 2 refused\n    "one only"\n' in written
+    assert project.run("-m", "promptfmt_snapshot").ret == 0
+
+
+def test_lint_fails_on_errors_and_names_conversation_and_line(project: Project) -> None:
+    project.write(
+        "chat_template.jinja",
+        "{%- for message in messages if message.role != 'system' %}{{ message.content }}{% endfor %}",
+    )
+    result = project.run("-q", "-m", "promptfmt_lint", *LINT)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*PF433 the system text is lost: a system message*", "*saw: system: *"])
+    ignored = project.run("-q", "-m", "promptfmt_lint", *LINT, "-o", "promptfmt_ignore=PF43")
+    assert ignored.ret == 0
+
+
+def test_own_conversations_are_read_beside_a_template(project: Project) -> None:
+    project.write("chat_template.jinja", CHATML)
+    project.write(
+        "our.conversations.yaml",
+        "conversations:\n"
+        "  weather:\n"
+        "    about: our weather tool\n"
+        "    base: question\n"
+        "    tools: assay\n"
+        "    messages:\n"
+        "      - {role: user, content: Will it rain tomorrow}\n",
+    )
+    assert "chat_template.jinja::chat_template::snapshot[weather]" in project.collected("--promptfmt")
+    project.edit("our.conversations.yaml", "base: question", "base: questoin")
+    broken = project.run("-q")
+    broken.stdout.fnmatch_lines(["*conversation 'weather': there is no conversation 'questoin'*"])
+
+
+def test_formats_and_profiles_of_a_run_are_for_tasks_alone(project: Project) -> None:
+    project.write("chat_template.jinja", CHATML)
+    usual = project.collected("--promptfmt", "chat_template.jinja")
+    assert project.collected("--promptfmt", "chat_template.jinja", "--promptfmt-profile", "chat-gemma") == usual
+    assert project.collected("--promptfmt", "chat_template.jinja", "--promptfmt-variants", "enumerator") == usual
+    assert not project.collected("--promptfmt", "chat_template.jinja", "--promptfmt-format", "mcqa")

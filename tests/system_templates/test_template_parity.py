@@ -1,0 +1,121 @@
+"""Every built-in conversation renders as transformers 5.23 renders it, refusals and the mask of training included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_promptfmt.core.profile import CHAT_TEMPLATES, builtin_template
+from pytest_promptfmt.systems.templates.conversations import Conversation, State, builtin_conversations
+from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS, Rendering, Trial, lone_profile
+
+chat_template_utils = pytest.importorskip("transformers.utils.chat_template_utils")
+
+pytestmark = pytest.mark.parity
+
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "chat_templates"
+SOUND = Path(__file__).parents[2] / "pytest_promptfmt" / "systems" / "templates" / "sound_template.txt"
+FILES = sorted(SHARED.glob("*.jinja"))
+
+
+class FrozenClock(datetime):
+    at = datetime(2024, 7, 26, 12)
+
+    @classmethod
+    def now(cls, tz: Any = None) -> FrozenClock:
+        return cls(cls.at.year, cls.at.month, cls.at.day, 12)
+
+
+@pytest.fixture(autouse=True)
+def frozen_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template_utils, "datetime", FrozenClock)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    tokenizers = pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0}, unk_token="<unk>")),
+        **PLACEHOLDERS,
+    )
+
+
+def theirs(tokenizer: Any, source: str, conversation: Conversation, state: State) -> tuple[str, str]:
+    FrozenClock.at = conversation.clock or datetime(2024, 7, 26, 12)
+    try:
+        text = tokenizer.apply_chat_template(
+            list(conversation.messages[: state.count]),
+            chat_template=source,
+            tokenize=False,
+            tools=conversation.tools,
+            documents=conversation.documents,
+            add_generation_prompt=state.generation_prompt,
+            continue_final_message=state.continues,
+            **conversation.template_args,
+        )
+    except Exception as error:
+        return type(error).__name__, ""
+    return "text", text
+
+
+def ours(rendering: Rendering) -> tuple[str, str]:
+    if rendering.text is not None:
+        return "text", rendering.text
+    if rendering.refusal is not None:
+        return "TemplateError", ""
+    return (rendering.error or "").partition(":")[0], ""
+
+
+def states(trial: Trial) -> Iterator[tuple[Conversation, State]]:
+    for conversation in trial.conversations.values():
+        for state in conversation.states:
+            yield conversation, state
+        yield conversation, State(count=len(conversation.messages), generation_prompt=False)
+
+
+def differences(tokenizer: Any, source: str) -> list[str]:
+    # transformers drops what is null, and passes text on as text.
+    known = {name: replace(each, keep_null=False) for name, each in builtin_conversations().items()}
+    trial = Trial(lone_profile(source), known)
+    trial.__dict__["takes_only_parts"] = False
+    found = []
+    for conversation, state in states(trial):
+        expected = theirs(tokenizer, source, conversation, state)
+        got = ours(trial.render(conversation, state))
+        if got != expected:
+            found.append(f"{conversation.name} {state}: {expected!r:.200} {got!r:.200}")
+    return found
+
+
+@pytest.mark.parametrize("name", CHAT_TEMPLATES)
+def test_every_conversation_renders_as_transformers_does(name: str, tokenizer: Any) -> None:
+    assert differences(tokenizer, builtin_template(name)) == []
+
+
+@pytest.mark.skipif(not FILES, reason="the templates of ../shared/data are not at hand")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_real_templates_render_as_transformers_does(path: Path, tokenizer: Any) -> None:
+    assert differences(tokenizer, path.read_bytes().decode()) == []
+
+
+def test_the_mask_is_that_of_transformers() -> None:
+    source = SOUND.read_text("utf-8").partition("\n")[2]
+    trial = Trial(lone_profile(source))
+    for name in ("turns", "call-finished", "reasoning-each-turn", "parallel"):
+        conversation = trial.conversations[name]
+        rendering = trial.last(name, generation_prompt=False)
+        texts, masks = chat_template_utils.render_jinja_template(
+            conversations=[list(conversation.messages)],
+            tools=list(conversation.tools) if conversation.tools is not None else None,
+            chat_template=source,
+            return_assistant_tokens_mask=True,
+            **PLACEHOLDERS,
+        )
+        assert rendering.text == texts[0]
+        assert list(rendering.mask) == [tuple(span) for span in masks[0]]

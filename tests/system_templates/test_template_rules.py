@@ -1,0 +1,132 @@
+"""What the rules about chat templates find in a text, as a function of Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_promptfmt import SourceError, check_template
+from pytest_promptfmt.core.finding import Severity
+from pytest_promptfmt.core.profile import builtin_template
+from pytest_promptfmt.systems.templates.conversations import Conversation, State, builtin_conversations
+from pytest_promptfmt.systems.templates.trial import Trial, lone_profile
+from pytest_promptfmt.tokens.archetypes import archetype_folder
+
+TURN = "{{ '<|begin|>' + message.role + '\\n' + message.content + '<|end|>\\n' }}"
+PROMPT = "{% if add_generation_prompt %}{{ '<|begin|>assistant\\n' }}{% endif %}"
+PLAIN = f"{{% for message in messages %}}{TURN}{{% endfor %}}{PROMPT}"
+
+
+def found(template: str, code: str) -> list[str]:
+    return [finding.message for finding in check_template(template) if finding.code == code]
+
+
+def test_every_builtin_conversation_says_each_text_once_and_names_what_there_is() -> None:
+    known = builtin_conversations()
+    assert len(known) > 60
+    for conversation in known.values():
+        assert {conversation.base, conversation.same_as} <= {None, *known}
+        own = [unit.text for unit in conversation.units if unit.kind in ("user", "assistant", "tool", "system")]
+        assert len(own) == len(set(own)), conversation.name
+
+
+def test_the_states_of_a_conversation_are_the_turns_of_the_model_and_the_whole() -> None:
+    states = builtin_conversations()["interleaved"].states
+    assert states == (State(count=1), State(count=3), State(count=5), State(count=7))
+    assert builtin_conversations()["turns"].states[-1] == State(count=6, generation_prompt=False)
+
+
+def test_errors_come_first_and_know_line_and_fix() -> None:
+    first = check_template("{{ messages[0].content }\n")[0]
+    assert (first.code, first.severity) == ("PF430", Severity.ERROR)
+    assert first.do
+    assert check_template(PLAIN)[-1].severity is Severity.INFO
+
+
+def test_what_a_simpler_conversation_shows_is_not_repeated() -> None:
+    broken = PLAIN.replace("message.content", "message.content.missing.key")
+    assert found(broken, "PF431") == ["the template fails on one user message"]
+
+
+def test_refusals_are_told_apart_from_failures() -> None:
+    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + PLAIN
+    assert "the template refuses a system message" in found(refusing, "PF432")
+    assert not [text for text in found(refusing, "PF431") if "system" in text]
+
+
+def test_a_turn_left_open_after_a_tool_result_is_found() -> None:
+    call = "{% for call in message.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}"
+    turn = "{{ '<|begin|>' + message.role + '\\n' + (message.content or '') }}" + call
+    end = "{{ '<|end|>\\n' if not loop.index0 or messages[loop.index0 - 1].role != 'tool' else '' }}"
+    messages = found(f"{{% for message in messages %}}{turn}{end}{{% endfor %}}{PROMPT}", "PF440")
+    assert messages[0] == "a turn is not closed: an answer after a tool result"
+
+
+def test_a_variable_lost_after_a_loop_is_reported_only_where_that_changes_a_prompt() -> None:
+    flag = (
+        "{% set f = false %}{% for m in messages %}{% if m.role == 'system' %}{% set f = true %}{% endif %}{% endfor %}"
+    )
+    assert found(f"{flag}{{% if not f %}}{{{{ 'Be kind.' }}}}{{% endif %}}{PLAIN}", "PF445")
+    assert not found(f"{flag}{{% if not f %}}{{{{ '' }}}}{{% endif %}}{PLAIN}", "PF445")
+
+
+def test_templates_that_take_only_parts_are_given_parts() -> None:
+    turn = TURN.replace("message.content", "message.content | map(attribute='text') | join")
+    template = f"{{% for message in messages %}}{turn}{{% endfor %}}{PROMPT}"
+    assert any(message.startswith("contents given as text") for message in found(template, "PF431"))
+    assert not found(template, "PF433")
+
+
+def test_an_endless_template_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_promptfmt.chat.conversation._TEMPLATE_SECONDS", 0.2)
+    slow = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{{ messages }}"
+    assert "did not finish within" in check_template(slow)[0].saw
+
+
+def test_a_path_and_a_folder_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text(builtin_template("chatml"), "utf-8")
+    by_folder = check_template(tmp_path)
+    assert by_folder == check_template(tmp_path / "chat_template.jinja")
+    assert by_folder[0].position is not None
+    with pytest.raises(SourceError, match="no chat template"):
+        check_template(tmp_path / "nothing.json") if (tmp_path / "nothing.json").write_text("{}") else None
+
+
+def test_own_conversations_take_the_place_of_the_builtin_ones() -> None:
+    only = Conversation(name="only", about="our own", messages=[{"role": "user", "content": "Hello there"}])
+    trial = Trial(lone_profile("{{ messages[0].role }}"), {"only": only})
+    assert trial.last("only").text == "user"
+    check_template("{% generation %}{{ messages[0].content }}{% endgeneration %}", conversations={"only": only})
+    findings = check_template("{{ messages[0].role }}", conversations={"only": only})
+    assert [finding.message for finding in findings if finding.code == "PF433"] == ["a user text is lost: our own"]
+
+
+def test_a_tokenizer_brings_the_rules_about_tokens(tmp_path: Path) -> None:
+    folder = archetype_folder("sentencepiece-llama2")
+    codes = {finding.code for finding in check_template("{{ bos_token }}" + PLAIN, tokenizer=folder)}
+    assert {"PF413", "PF414"} <= codes
+    assert not {"PF413", "PF414"} & {finding.code for finding in check_template("{{ bos_token }}" + PLAIN)}
+
+
+def test_a_mask_of_several_parts_in_a_row_is_one() -> None:
+    answer = (
+        "{% generation %}{{ message.content }}{% endgeneration %}{% generation %}{{ '<|end|>' }}{% endgeneration %}"
+    )
+    turn = "{{ '<|begin|>' + message.role + '\\n' }}"
+    other = "{{ message.content + '<|end|>' }}"
+    body = f"{turn}{{% if message.role == 'assistant' %}}{answer}{{% else %}}{other}{{% endif %}}{{{{ '\\n' }}}}"
+    template = f"{{% for message in messages %}}{body}{{% endfor %}}{PROMPT}"
+    assert not found(template, "PF453") + found(template, "PF451")
+
+
+def test_arguments_escaped_by_hand_are_not_lost() -> None:
+    escaped = "value | replace('\\n', '\\\\n') | replace('\"', '\\\\\"')"
+    call = (
+        "{% for call in message.tool_calls or [] %}{{ call.function.name }}("
+        f"{{% for value in call.function.arguments.values() if value is string %}}{{{{ {escaped} }}}}{{% endfor %}})"
+        "{% endfor %}"
+    )
+    turn = "{{ '<|begin|>' + message.role + '\\n' + (message.content or '') }}" + call + "{{ '<|end|>\\n' }}"
+    template = f"{{% for message in messages %}}{turn}{{% endfor %}}{PROMPT}"
+    assert not [message for message in found(template, "PF433") if "several lines" in message]
