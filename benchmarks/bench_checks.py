@@ -1,6 +1,6 @@
 """The checks on lm-eval's whole task tree: findings per code, and what they cost beside rendering.
 
-    python benchmarks/bench_checks.py [--only GLOB] [--json findings.json]
+    python benchmarks/bench_checks.py [--only GLOB] [--every N] [--scoring] [--json findings.json]
 
 Every task of the installed lm_eval is rendered for the default profiles, with their tokens, and then checked, in one
 process, with made-up docs; the functions of the tasks run. Seconds are processor time.
@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from pytest_promptfmt.checks.registry import known_checks
-from pytest_promptfmt.checks.running import Linter, check_file
+from pytest_promptfmt.checks.running import Linter, check_file, check_scoring
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import PromptfmtError
@@ -33,6 +33,8 @@ def main() -> None:
     """Render, check, count, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="*", help="only the folders of lm_eval/tasks that match")
+    parser.add_argument("--every", type=int, default=1, help="only every Nth file")
+    parser.add_argument("--scoring", action="store_true", help="apply the rules about scoring as well")
     parser.add_argument("--json", type=Path, help="write every finding to this file")
     arguments = parser.parse_args()
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
@@ -52,7 +54,8 @@ def main() -> None:
     tasks = failed = 0
     findings: list[Reported] = []
     folders = [folder for folder in sorted(root.glob(arguments.only)) if folder.is_dir()]
-    for path in (path for folder in folders for path in yaml_files(folder)):
+    files = [path for folder in folders for path in yaml_files(folder)]
+    for path in files[:: arguments.every]:
         try:
             file = read_task_file(path, index)
         except PromptfmtError:
@@ -77,6 +80,8 @@ def main() -> None:
             between = time.process_time()
             try:
                 findings += linter.check(study, selection, views, file=None if number else view).findings
+                if arguments.scoring and task.output_type in ("generate_until", "multiple_choice"):
+                    findings += check_scoring(study, selection, is_linted=True).findings
             except PromptfmtError as error:
                 print(f"{task.id}: {error}")
             rendering += between - began
