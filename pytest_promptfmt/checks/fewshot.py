@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import question_message, shots_of
+from pytest_promptfmt.checks.views import Shot, question_message, shots_of
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.core.prompt import Message
+from pytest_promptfmt.core.prompt import Message, join
 from pytest_promptfmt.core.task import Task, Unset
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.lm_eval.rendering.sampling import leaves_evaluated_doc_out
@@ -247,10 +247,11 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
 
 @check("PF807", "shots-unlike-question", severity=Severity.WARNING, family=Family.FEWSHOT)
 def unlike_question(study: Study) -> Iterator[Finding]:
-    r"""Report few-shot examples that end with another cue than the question.
+    r"""Report few-shot examples that end with another cue than the question, or with none.
 
     Why: a model imitates the examples. Examples that end with `Answer:` and a question that ends with `A:` are two
-    layouts.
+    layouts. So are `Answer:` and `Answer: `, or a cue that only one of them has. Tasks without few-shot examples are
+    tried with two.
 
     Example:
         num_fewshot: 1
@@ -273,31 +274,48 @@ def unlike_question(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #2587 (mgsm), #1055.
     """
-    for instance in study.demonstrated[:1]:
+    for instance in () if study.has_guessed_text else study.with_shots[:1]:
         asked = question_message(instance)
         shots = shots_of(instance)
-        if asked is None or not shots:
+        if asked is None or not shots or study.task.gen_prefix:
             return
         cue = _cue(asked)
-        other = next((_cue(shot.messages[0]) for shot in shots if _cue(shot.messages[0]) != cue), None)
-        if cue and other:
-            yield Finding(
-                message="few-shot examples end with another cue than the question",
-                saw=f"{other!r} in a few-shot example, {cue!r} in the question",
-                keys=("fewshot_config", "doc_to_text"),
-                doc=instance.index,
-            )
+        other = next((_cue(shot.messages[0]) for shot in shots if not _goes_on_as(cue, shot)), None)
+        if other is None or not (_is_cue(cue) or _is_cue(other)):
+            return
+        if cue.strip() == other.strip():
+            message = "few-shot examples and the question have another space beside their cue"
+        elif not other.strip() or not cue.strip():
+            message = "only the question has a cue" if cue.strip() else "only few-shot examples have a cue"
+        else:
+            message = "few-shot examples end with another cue than the question"
+        yield Finding(
+            message=message,
+            saw=f"{other!r} in a few-shot example, {cue!r} in the question",
+            keys=("fewshot_config", "doc_to_text"),
+            doc=instance.index,
+        )
+
+
+def _goes_on_as(cue: str, shot: Shot) -> bool:
+    """Return whether a few-shot example ends with this cue, or its answer begins with the rest of it."""
+    own = _cue(shot.messages[0])
+    return own == cue or (bool(own) and f"{own}{join(shot.messages[0].delimiter)}{shot.answer or ''}".startswith(cue))
 
 
 def _cue(message: Message) -> str:
-    """Return the constant text at the end of a question's last line; nothing if it ends with a column."""
+    """Return the constant text after the last column of a question, of its last line; "" if it ends with a column."""
     text = ""
     for span in reversed(message.content):
         if span.origin.field is not None:
             break
         text = span.text + text
-    line = text.rstrip().rpartition("\n")[2].strip()
-    return line if line.endswith((":", "：")) and len(line) <= 40 else ""
+    kept = text.rstrip()
+    return kept.rpartition("\n")[2].lstrip() + text[len(kept) :] if kept else text
+
+
+def _is_cue(text: str) -> bool:
+    return text.rstrip().endswith((":", "：")) and len(text) <= 40
 
 
 def _pool_split(task: Task) -> Any:

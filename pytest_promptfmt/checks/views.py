@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.core.prompt import Instance, Message
+from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import TaskFile
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.lm_eval.yaml import YamlFile
@@ -70,6 +72,17 @@ def question_message(instance: Instance) -> Message | None:
     if last is None or any(span.origin.shot is not None for span in last.content):
         return None
     return last
+
+
+def severity_of_shots(study: Study) -> Severity | None:
+    """Return how bad a mistake of few-shot examples is at most: None where the run shows them.
+
+    It is a warning where only `--num_fewshot` shows them, and an info where the task says 0, which lm-eval 0.4.13 does
+    not let the command line change.
+    """
+    if study.shots > 0:
+        return None
+    return Severity.INFO if study.task.num_fewshot == 0 else Severity.WARNING
 
 
 def continuations(instance: Instance) -> list[str]:

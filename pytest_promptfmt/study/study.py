@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Final, TypeVar, cast
 
 from pytest_promptfmt.chat.profile_loading import LoadedProfile, load_profile
-from pytest_promptfmt.core.docs import Doc, TaskDocs
+from pytest_promptfmt.core.docs import Doc, DocsKind, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, ScoringError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import PLAIN, Profile
@@ -28,6 +28,7 @@ from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs, with_pool
 from pytest_promptfmt.systems.lm_eval.functions import bind_functions, bind_scoring
 from pytest_promptfmt.systems.lm_eval.rendering.field_mappings import refuse_mistyped_columns
+from pytest_promptfmt.systems.lm_eval.rendering.sampling import leaves_evaluated_doc_out
 from pytest_promptfmt.systems.renderer import TaskRenderer
 
 _TRIED_SHOTS: Final = 2
@@ -231,21 +232,41 @@ class Study(Configuration):
         """
         if self.shots > 0:
             return self.instances
-        if not self.has_real_docs:
-            return ()
-        try:
-            return self._with_shots()
-        except PromptfmtError:
-            return ()
+        return self.with_shots if self.has_real_docs and self._tried_shots[1] == "given" else ()
 
-    def _with_shots(self) -> Sequence[Instance]:
-        task, docs = self.bound, self.material.docs
-        if not task.shots(_TRIED_SHOTS):
-            task = replace(task, num_fewshot=_TRIED_SHOTS)
-        shown = with_pool(task, replace(docs, evaluated=docs.evaluated[:1]), _TRIED_SHOTS)
-        if shown.fewshot_kind != "given":
-            return ()
-        return tuple(TaskRenderer(task, shown, num_fewshot=_TRIED_SHOTS).instances())
+    @cached_property
+    def with_shots(self) -> Sequence[Instance]:
+        """Return rendered docs with few-shot examples as `demonstrated`, synthetic ones too.
+
+        For rules about layout: what synthetic examples answer means nothing. Empty where they cannot be rendered.
+        """
+        return self.instances if self.shots > 0 else self._tried_shots[0]
+
+    @property
+    def shots_failure(self) -> PromptfmtError | None:
+        """Return what stops rendering with few-shot examples where the run asks for none, None when nothing does."""
+        return self._tried_shots[2] if self.failure is None and self.shots == 0 else None
+
+    @cached_property
+    def _tried_shots(self) -> tuple[Sequence[Instance], DocsKind, PromptfmtError | None]:
+        """Return the first doc with few-shot examples, of which kind they are, and what stopped them."""
+        if self.failure is not None or self.given.output_type == "loglikelihood_rolling":
+            return (), "synthetic", None
+        kind: DocsKind = "synthetic"
+        try:
+            task, docs = self.bound, self.material.docs
+            if not task.shots(_TRIED_SHOTS):
+                task = replace(task, num_fewshot=_TRIED_SHOTS)
+            shown = with_pool(task, replace(docs, evaluated=docs.evaluated[:1]), _TRIED_SHOTS)
+            kind = shown.fewshot_kind
+            count = min(_TRIED_SHOTS, len(shown.fewshot) - leaves_evaluated_doc_out(task))
+            if count < 1:
+                return (), kind, None
+            with self._limit():
+                renderer = TaskRenderer(replace(task, num_fewshot=count), shown, num_fewshot=count)
+                return tuple(renderer.instances()), kind, None
+        except PromptfmtError as error:
+            return (), kind, error
 
     @cached_property
     def templates(self) -> tuple[WrittenTemplate, ...]:
