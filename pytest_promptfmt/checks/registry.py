@@ -40,6 +40,7 @@ _BUILTIN: Final = (
     "checks.shot_layout",
     "checks.generation",
     "checks.extraction",
+    "checks.readings",
     "checks.chat_templates",
     "checks.chat_markup",
     "checks.chat_prompts",
