@@ -8,6 +8,7 @@ from typing import Final
 
 from jinja2.exceptions import TemplateError
 
+from pytest_promptfmt.checks.fewshot import answer_in_user_turn
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Message, Span
@@ -73,7 +74,8 @@ def turns_refused(view: ProfileView) -> Iterator[Finding]:
     r"""Report a chat template that refuses the turns of a task, with and without the system message.
 
     Why: many templates require that user and assistant alternate. Two questions in a row (from few-shot examples
-    without answers), or an answer first, abort an evaluation with such a model before its first request.
+    without answers), or an answer first, abort an evaluation with such a model before its first request. Reported as
+    info where PF806 names the cause.
 
     Example:
         # file: promptfmt.yaml
@@ -99,6 +101,7 @@ def turns_refused(view: ProfileView) -> Iterator[Finding]:
         message="the chat template refuses the turns of this task",
         saw=str(cause)[:_SAID],
         keys=("fewshot_config",) if view.study.shots else ("doc_to_text",),
+        severity=Severity.INFO if any(answer_in_user_turn(view.study)) else None,
     )
 
 

@@ -12,6 +12,7 @@ from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import did_you_mean, display_path
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.yaml_parser import repeated_values
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.systems.lm_eval.functions import functions_of
@@ -24,6 +25,7 @@ _OWN_KEYS: Final = (
     "profiles",
     "completions",
     "expected_failures",
+    "recordings",
     "model",
     "think_end_token",
 )
@@ -34,7 +36,7 @@ def repeated_key(view: FileView) -> Iterator[Finding]:
     """Report a key that appears twice in one mapping of a file.
 
     Why: YAML silently keeps the last one; strict parsers refuse the file. Editing the first one changes
-    nothing.
+    nothing. Reported as a warning if both values are equal.
 
     Example:
         num_fewshot: 0
@@ -50,11 +52,18 @@ def repeated_key(view: FileView) -> Iterator[Finding]:
     Real: lm-evaluation-harness #1769 (ifeval).
     """
     for part in view.yaml.parts:
-        for key, position in (*part.repeated, *part.repeated_inside):
+        repeated = (*part.repeated, *part.repeated_inside)
+        values = repeated_values(part.path) if repeated else {}
+        for key, position in repeated:
+            first, last = values.get((position.line or 0, position.column or 0), ("", "?"))
+            is_equal = first == last
             yield Finding(
-                message="the key is repeated, and only the last value counts",
+                message="the key is repeated with the same value"
+                if is_equal
+                else "the key is repeated, and only the last value counts",
                 saw=str(key),
                 position=position,
+                severity=Severity.WARNING if is_equal else None,
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -273,9 +274,19 @@ def _spaced(text: str) -> str:
     return " ".join(text.split())
 
 
+def _is_python_list(value: str) -> bool:
+    """Return whether a text is a list or mapping as Python prints it, which code reads and shows in parts."""
+    if not value.lstrip().startswith(("[", "{", "(")) or len(value) > _MOST:
+        return False
+    try:
+        return isinstance(ast.literal_eval(value.strip()), list | dict | tuple)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return False
+
+
 def _texts(doc: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in doc.items():
-        if isinstance(value, str):
+        if isinstance(value, str) and not _is_python_list(value):
             yield name, value
         elif isinstance(value, list | tuple):
             yield from ((name, each) for each in value[:50] if isinstance(each, str))

@@ -300,7 +300,8 @@ def unlike_question(study: Study) -> Iterator[Finding]:
 def _goes_on_as(cue: str, shot: Shot) -> bool:
     """Return whether a few-shot example ends with this cue, or its answer begins with the rest of it."""
     own = _cue(shot.messages[0])
-    return own == cue or (bool(own) and f"{own}{join(shot.messages[0].delimiter)}{shot.answer or ''}".startswith(cue))
+    whole = f"{own}{join(shot.messages[0].delimiter)}{shot.answer or ''}"
+    return own == cue or (0 < len(own) < len(cue) and whole.startswith(cue))
 
 
 def _cue(message: Message) -> str:

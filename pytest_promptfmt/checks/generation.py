@@ -122,8 +122,11 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
     """
     if not study.generates:
         return
+    prefix = str(study.task.gen_prefix or "")
     shown: Sequence[tuple[int, Any]] = [
-        (instance.index, shot.answer) for instance in study.demonstrated[:1] for shot in shots_of(instance)
+        (instance.index, (shot.answer or "").removeprefix(prefix))  # which is not generated
+        for instance in study.demonstrated[:1]
+        for shot in shots_of(instance)
     ]
     golds: Sequence[tuple[int, Any]] = ()
     if set(study.metrics or ("exact_match",)) <= _EXACT and study.written.process_results is None:

@@ -11,7 +11,7 @@ from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.templates import find_literal_break
 from pytest_promptfmt.checks.views import question_message, shots_of
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.core.prompt import Prompt, Span, join
+from pytest_promptfmt.core.prompt import Instance, Prompt, Span, join
 from pytest_promptfmt.study import Study
 
 _BLANK_LINES: Final = re.compile(r"\n[ \t]*\n[ \t]*\n")
@@ -23,6 +23,10 @@ _WIDE: Final = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7af\uff00-\uffef\u3000-\u30ff]"
 )
 """Scripts that are written without spaces between sentences."""
+
+
+_WIDE_ENDS: Final = "。！？：、，；"
+"""Punctuation that is as wide as a character, after which no space is due."""
 
 
 @check("PF201", "double-delimiter", severity=Severity.ERROR, family=Family.PROMPT)
@@ -109,13 +113,23 @@ def trailing_space(study: Study) -> Iterator[Finding]:
             yield Finding(
                 message="the prompt ends with a space",
                 saw=text[-30:],
-                do="" if span is None or span.origin.field is None else "strip the column in the template",
+                do=_without_trailing(instance, span),
                 keys=(span.origin.keys if span is not None else ()) or ("doc_to_text",),
                 doc=instance.index,
                 field=span.origin.field if span is not None else None,
                 span=(len(text.rstrip()), len(text)),
             )
             return
+
+
+def _without_trailing(instance: Instance, span: Span | None) -> str:
+    """Return the fix for a prompt that ends with whitespace, by what the last span prints."""
+    if span is None or span.origin.field is None:
+        return ""
+    value = instance.doc.get(span.origin.field)
+    if isinstance(value, str) and not value[-1:].isspace():
+        return "remove the space at the end of the text inside the braces"
+    return "strip the column in the template"
 
 
 @check("PF203", "glued-description", severity=Severity.ERROR, family=Family.PROMPT)
@@ -145,6 +159,7 @@ def glued_description(study: Study) -> Iterator[Finding]:
             if find_literal_break(description[-6:]) is not None:
                 return  # a newline was meant, and PF126 reports it
             wide = _WIDE.match(description[-1]) is not None or _WIDE.match(after[0]) is not None
+            needs_none = description[-1] in _WIDE_ENDS
             yield Finding(
                 message="no space or newline between the description and the question",
                 saw=f"{description[-30:]}{after[:20]}",
@@ -152,7 +167,7 @@ def glued_description(study: Study) -> Iterator[Finding]:
                 keys=("description",),
                 doc=instance.index,
                 span=(len(description), len(description)),
-                severity=Severity.WARNING if wide else None,
+                severity=Severity.INFO if needs_none else Severity.WARNING if wide else None,
             )
 
 
@@ -188,6 +203,7 @@ def glued_text(study: Study) -> Iterator[Finding]:
                     field=after.origin.field or before.origin.field,
                     doc=instance.index,
                 )
+                return  # the options of a list are glued alike
 
 
 def _is_glued(before: Span, after: Span, *, is_real: bool) -> bool:

@@ -18,6 +18,7 @@ from pytest_promptfmt.systems.lm_eval.index import TaskIndex, tags_of
 _UNSELECTABLE: Final = re.compile(r"[,\s*?\[\]]")
 _WORD: Final = re.compile(r"[A-Za-z]{6,}")
 _MAX_MEMBERS: Final = 5000
+_MAX_DEPTH: Final = 16
 _DEFAULT_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
     "multiple_choice": ("acc", "acc_norm"),
     "loglikelihood": ("perplexity", "acc"),
@@ -125,7 +126,8 @@ def group_metric(view: FileView) -> Iterator[Finding]:
     """Report a metric or filter of a group's average that none of its members has.
 
     Why: lm-eval averages what the members report as `metric,filter`. If no member has it, the row of the group stays
-    empty, without an error.
+    empty, without an error. Without a `filter_list` lm-eval 0.4.13 takes whatever filters the members have. Groups
+    inside the group are looked at as well.
 
     Example:
         # file: group.yaml
@@ -149,27 +151,35 @@ def group_metric(view: FileView) -> Iterator[Finding]:
 
     Real: thirteen registry bugs of lm-evaluation-harness were of this kind, PF131 or PF132.
     """
-    written = view.config.get("aggregate_metric_list")
-    if view.file.kind != "group" or not written:
-        return
-    reported = _reported_by_members(view.config.get("task"), view.index)
+    if view.file.kind == "group":
+        yield from _averages(view, view.config, ())
+
+
+def _averages(view: FileView, group: Mapping[Any, Any], keys: tuple[str | int, ...]) -> Iterator[Finding]:
+    """Yield what is wrong with the averages of a group and of the groups inside it."""
+    members, written = group.get("task"), group.get("aggregate_metric_list")
+    for number, member in enumerate(members if isinstance(members, list) and len(keys) < _MAX_DEPTH else ()):
+        if isinstance(member, Mapping) and isinstance(member.get("task"), list):
+            yield from _averages(view, member, (*keys, "task", number))
+    reported = _reported_by_members(members, view.index) if written else frozenset()
     if not reported:
         return
+    own = (*keys, "aggregate_metric_list")
     for number, entry in enumerate(written if isinstance(written, list) else [written]):
         metric = entry.get("metric") if isinstance(entry, Mapping) else None
         if not isinstance(metric, str):
             continue
-        filters = entry.get("filter_list", "none")
+        filters = entry.get("filter_list")
         for name in filters if isinstance(filters, list) else [filters]:
-            if (metric, name) not in reported:
-                known = sorted({f"{one},{two}" for one, two in reported})
+            is_known = (metric, name) in reported if name is not None else metric in {one for one, _ in reported}
+            if not is_known:
+                known = sorted({one if name is None else f"{one},{two}" for one, two in reported})
                 yield Finding(
                     message="the group averages a metric that no member reports",
-                    saw=f"{metric},{name}",
+                    saw=metric if name is None else f"{metric},{name}",
                     do=f"use a metric of the members: {', '.join(known[:6])}",
-                    keys=("aggregate_metric_list", number),
-                    position=view.yaml.locate(("aggregate_metric_list", number))
-                    or view.yaml.locate(("aggregate_metric_list",)),
+                    keys=(*own, number),
+                    position=view.yaml.locate((*own, number)) or view.yaml.locate(own),
                 )
 
 
@@ -233,12 +243,12 @@ def swapped_letters(study: Study) -> Iterator[Finding]:
             )
 
 
-@check("PF136", "group-remark", severity=Severity.WARNING, family=Family.NAMES, scope="file")
+@check("PF136", "group-remark", severity=Severity.ERROR, family=Family.NAMES, scope="file")
 def group_remark(view: FileView) -> Iterator[Finding]:
     """Report what lm-eval refuses or ignores in a group.
 
-    Why: lm-eval refuses an inline member with an `include`, gives all tasks of a tag as inline member the same name,
-    and reads a group without a list under `task` as empty.
+    Why: lm-eval refuses an inline member with an `include`, gives all tasks of a tag or group as inline member the same
+    name and runs only the last, and reads a group without a list under `task` as empty.
 
     Example:
         # file: group.yaml
@@ -268,6 +278,7 @@ def group_remark(view: FileView) -> Iterator[Finding]:
                 message=re.sub(r"'[^']*'", "…", note),
                 saw=note,
                 position=view.yaml.locate(("group",)),
+                severity=None if "refuses" in note or "that one name" in note else Severity.WARNING,
             )
 
 

@@ -150,7 +150,7 @@ def open_fence(study: Study) -> Iterator[Finding]:
     """
     for instance in study.instances[:1]:
         message = question_message(instance)
-        if message is None or "```" not in message.text or study.task.gen_prefix:
+        if message is None or "```" not in message.text:
             return
         constant = "".join(span.text if span.origin.field is None else "\0" for span in message.content)
         last = constant.rfind("```")

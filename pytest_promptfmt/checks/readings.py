@@ -183,7 +183,8 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
     r"""Report a filter that reads the same sentence with some labels and not with others.
 
     Why: the pattern has fewer letters than the prompt has options, or a letter of another word is read. Docs whose
-    answer is such an option are always wrong.
+    answer is such an option are always wrong. It is an error if the prompt asks for the sentence, and an info if the
+    prompt ends with a cue after which most models write the label alone.
 
     Example:
         output_type: generate_until
@@ -215,9 +216,15 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
                     message="a filter reads some options and not others",
                     saw=f"{unread!r} is read as {reader.read(pipeline, unread)!r}, {right!r} is right",
                     keys=_key(number),
-                    severity=None if place < asked else Severity.WARNING,
+                    severity=None if place < asked else _of_free_answers(study, reader),
                 )
                 break
+
+
+def _of_free_answers(study: Study, reader: _Reader) -> Severity:
+    """Return how bad it is that sentences are misread: an info where the prompt ends with a cue for the label alone."""
+    has_cue = reader.subject.prompt.rstrip().endswith((":", "："))
+    return Severity.INFO if has_cue and not study.asks_for_reasoning else Severity.WARNING
 
 
 _COMMON: Final = 4
@@ -395,7 +402,7 @@ def letter_of_a_word(study: Study) -> Iterator[Finding]:
     r"""Report filters that take a letter of an ordinary word for the label of an option.
 
     Why: `The answer appears to be B` is read as A, the first letter of `appears`. A pattern without regard to case
-    reads the article `a`. Both give a wrong option instead of none.
+    reads the article `a`. Both give a wrong option instead of none. Reported as info if the prompt ends with a cue.
 
     Example:
         output_type: generate_until
@@ -434,6 +441,7 @@ def letter_of_a_word(study: Study) -> Iterator[Finding]:
             message="a filter takes a letter of a word for an option",
             saw=f"{text!r} is read as {saw!r}",
             keys=_key(number),
+            severity=_of_free_answers(study, reader),
         )
 
 

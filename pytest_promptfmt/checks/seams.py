@@ -110,7 +110,8 @@ def space_before_choice(view: ProfileView) -> Iterator[Finding]:
 
     Why: choices with a leading space are right after `Answer:` and wrong after the generation prompt of a
     chat template, where answers begin without one. With a target delimiter they begin with two spaces. In most
-    tokenizers `A` with no, one and two spaces before it gives three different tokens.
+    tokenizers `A` with no, one and two spaces before it gives three different tokens. Reported as info for built-in
+    approximations, and for `output_type: loglikelihood`, where lm-eval adds no delimiter that could be removed.
 
     Example:
         # file: promptfmt.yaml
@@ -138,6 +139,7 @@ def space_before_choice(view: ProfileView) -> Iterator[Finding]:
         if blanks == 0 or not text.strip() or text.lstrip(" ")[:1] == "\n":
             continue
         is_twice = blanks == 2
+        is_continued = view.study.task.output_type == "loglikelihood"
         if not is_twice and not (blanks == 1 and _begins_answer(view, scored)):
             continue
         wanted = text.lstrip(" ") if not is_twice else text[1:]
@@ -148,8 +150,10 @@ def space_before_choice(view: ProfileView) -> Iterator[Finding]:
             if is_twice
             else "the answer begins with a space right after the generation prompt",
             saw=f"{scored.context[-_TAIL:]}|{text[:_TAIL]}: {shown_tokens(tokenizer, scored.ids[:_TOKENS])}",
+            do="run this task without a chat template: its target continues a text" if is_continued else "",
             keys=("doc_to_choice" if view.study.config.get("doc_to_choice") is not None else "doc_to_target",),
             doc=scored.instance.index,
+            severity=Severity.INFO if is_continued or tokenizer.is_archetype else None,
         )
         return
 

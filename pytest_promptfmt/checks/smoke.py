@@ -39,6 +39,9 @@ _UNLIKELY: Final = (-9.0, False)
 _MOST_REPEATS: Final = 64
 
 
+_LACKING: Final = "install the package or data that is missing, and check again"
+
+
 @check("PF109", "scoring-fails", severity=Severity.ERROR, family=Family.SCORING, scores=True)
 def scoring_fails(study: Study) -> Iterator[Finding]:
     r"""Report a task whose gold answers cannot be filtered and scored without an exception.
@@ -104,7 +107,7 @@ def _finding(
 def _setting_up(error: PromptfmtError) -> Finding:
     lacks = isinstance(error, FunctionError) and error.lacks_resource
     found = _finding("its scoring is set up", error.message, (), lacks_resource=lacks)
-    return replace(found, do=error.hint or found.do, position=error.position)
+    return replace(found, do=error.hint or (_LACKING if lacks else found.do), position=error.position)
 
 
 def _failures(scoring: Scoring) -> Iterator[Finding]:
@@ -209,7 +212,7 @@ def _scored(
         message = error.message if isinstance(error, PromptfmtError) else _in_words(error)
         lacks = isinstance(error, ImportError | OSError) or type(error) is LookupError  # a package, data, a network
         found = _finding(what, message, (key,), doc=instance.index, lacks_resource=lacks)
-        yield replace(found, do=scoring_fix(scoring, question) or found.do)
+        yield replace(found, do=scoring_fix(scoring, question) or (_LACKING if lacks else found.do))
 
 
 def scoring_fix(scoring: Scoring, question: Question) -> str | None:

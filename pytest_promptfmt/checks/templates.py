@@ -23,6 +23,9 @@ _LITERAL: Final = re.compile(rf"(?<!\\)\\n(?!(?:{_LATEX})[a-zA-Z]*\b)")
 _QUOTED_BREAK: Final = re.compile(r"""(['"`])(?:\\n)+\1""")
 """A text about the two characters, as in: separate them with '\\n'."""
 
+_NUMBER_OF_DOC: Final = re.compile(r"(?:^|_)(?:id|idx|index|uid|guid|hash|key)$", re.I)
+"""Columns by which rows differ that are otherwise the same."""
+
 _PLAIN_KEYS: Final = ("target_delimiter", "fewshot_delimiter")
 
 
@@ -180,7 +183,8 @@ def constant_prompt(study: Study) -> Iterator[Finding]:
     r"""Report a task with the same prompt for every doc.
 
     Why: different docs with one prompt and one set of choices are one question asked many times. The template uses no
-    column, or not in Jinja's syntax.
+    column, or not in Jinja's syntax. Nothing is reported where PF122 or PF123 name the cause, or where the docs differ
+    only in columns that the template does not use.
 
     Example:
         doc_to_text: "Which of them is right?\nAnswer:"
@@ -198,10 +202,15 @@ def constant_prompt(study: Study) -> Iterator[Finding]:
     """
     if study.is_multimodal or study.task.output_type not in ("generate_until", "multiple_choice"):
         return
+    if any(quoted_name(study)) or any(found.severity is None for found in python_braces(study)):
+        return  # the cause is reported
     written = study.written
     if study.has_real_docs:
         asked = {_asked(instance) for instance in study.instances}
-        if len(study.instances) > 1 and len(asked) == 1 and len({repr(doc) for doc in study.real_docs}) > 1:
+        used = study.used_names if not study.runs_functions else frozenset[str]()
+        shown = [{name: doc[name] for name in doc if name in used or not used & set(doc)} for doc in study.real_docs]
+        docs = [{name: doc[name] for name in doc if not _NUMBER_OF_DOC.search(name)} for doc in shown]
+        if len(study.instances) > 1 and len(asked) == 1 and len({repr(doc) for doc in docs}) > 1:
             yield _constant(next(iter(asked))[0])
         return
     spec = written.doc_to_text

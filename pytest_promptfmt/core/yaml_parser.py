@@ -280,6 +280,37 @@ def _top_level_marks(
     return marks, tuple(repeated)
 
 
+def repeated_values(path: Path) -> Mapping[tuple[int, int], tuple[str, str]]:
+    """Return the first and the last value of each key that a mapping of the file has twice, as YAML.
+
+    They are kept by line and column of the later key, both counted from 1. Empty for a file that cannot be read.
+    """
+    try:
+        root = yaml.compose(_as_utf8(path.read_bytes()), Loader=_Base)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        return {}
+    found: dict[tuple[int, int], tuple[str, str]] = {}
+    waiting, seen = [root], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+            continue
+        first: dict[Any, yaml.Node] = {}
+        for key, value in node.value:
+            waiting.append(value)
+            name = key.value if isinstance(key, yaml.ScalarNode) else None
+            if name in first:
+                mark = (key.start_mark.line + 1, key.start_mark.column + 1)
+                found[mark] = (yaml.serialize(first[name]), yaml.serialize(value))
+            elif name is not None:
+                first[name] = value
+    return found
+
+
 def _key_of(node: yaml.Node) -> Any:
     if node.tag == _STR:
         return node.value

@@ -216,3 +216,168 @@ def test_a_task_that_is_lost_as_a_second_group_is_told_to_take_a_tag(tmp_path: P
     (tmp_path / "another.yaml").write_text("task: melts\ngroup: metals\ndoc_to_text: q\n", "utf-8")
     found = found_in(tmp_path, "task: rusts\ngroup: metals\n")
     assert found["PF132"] == ("lm-eval drops this task: a group of this name already exists: rusts in metals")
+
+
+def file_findings(folder: Path, example: str, name: str) -> list[tuple[str, str, str]]:
+    """Return code, severity and text of what is said about one file of an example."""
+    write_example(example, folder)
+    index = TaskIndex([folder])
+    file = read_task_file(folder / name, index)
+    assert file is not None
+    assert file.yaml is not None
+    view = FileView(path=folder / name, yaml=file.yaml, file=file, index=index)
+    return [(one.code, str(one.severity), one.saw) for one in check_file(view, SELECTION).findings]
+
+
+MEMBER = """
+# file: melts.yaml
+task: metal_melts
+output_type: generate_until
+metric_list: [{metric: exact_match}]
+filter_list: [{name: strict, filter: [{function: take_first}]}]
+"""
+
+
+def test_without_a_filter_list_a_group_averages_whatever_filters_its_members_have(tmp_path: Path) -> None:
+    group = "# file: group.yaml\ngroup: metals\ntask: [metal_melts]\naggregate_metric_list: [{metric: exact_match}]"
+    assert file_findings(tmp_path, group + MEMBER, "group.yaml") == []
+
+
+def test_a_filter_that_no_member_has_is_found(tmp_path: Path) -> None:
+    entry = "{metric: exact_match, filter_list: loose}"
+    group = f"# file: group.yaml\ngroup: metals\ntask: [metal_melts]\naggregate_metric_list: [{entry}]"
+    assert file_findings(tmp_path, group + MEMBER, "group.yaml") == [("PF133", "error", "exact_match,loose")]
+
+
+def test_the_average_of_a_group_inside_a_group_is_looked_at(tmp_path: Path) -> None:
+    inner = "{group: liquid, task: [metal_melts], aggregate_metric_list: [{metric: acc}]}"
+    group = f"# file: group.yaml\ngroup: metals\ntask: [{inner}]"
+    assert ("PF133", "error", "acc") in file_findings(tmp_path, group + MEMBER, "group.yaml")
+
+
+def test_the_advice_for_a_tag_inside_a_group_is_not_to_write_a_group(tmp_path: Path) -> None:
+    files = """
+# file: group.yaml
+group: metals
+task: [{task: liquid, num_fewshot: 2}]
+# file: melts.yaml
+task: metal_melts
+tag: liquid
+"""
+    (found,) = file_findings(tmp_path, files.lstrip(), "group.yaml")
+    assert found[:2] == ("PF136", "error")
+    assert "; list the tasks" in found[2]
+
+
+@pytest.mark.parametrize(("second", "severity"), [("0", "warning"), ("2", "error")])
+def test_a_repeated_key_with_the_same_value_is_a_warning(tmp_path: Path, second: str, severity: str) -> None:
+    found = file_findings(tmp_path, f"num_fewshot: 0\nrepeats: 1\nnum_fewshot: {second}", "example.yaml")
+    assert [one[:2] for one in found] == [("PF101", severity)]
+
+
+def test_a_prompt_with_a_quoted_name_is_reported_once(tmp_path: Path) -> None:
+    found = found_in(tmp_path, "output_type: generate_until\ndoc_to_text: \"Question: {{'question'}}\\nAnswer:\"")
+    assert "PF123" in found
+    assert "PF125" not in found
+
+
+def test_docs_that_differ_in_a_number_alone_have_one_prompt_for_a_reason(tmp_path: Path) -> None:
+    rows = docs(
+        "{id: 1, question: Which rusts?, choices: [iron, tin], answer: 0}",
+        "{id: 2, question: Which rusts?, choices: [iron, tin], answer: 0}",
+    )
+    assert "PF125" not in found_in(tmp_path, rows)
+
+
+def test_four_glued_options_are_one_finding(tmp_path: Path) -> None:
+    letters = "\\n".join(f"{letter}.{{{{choices[{number}]}}}}" for number, letter in enumerate("ABC"))
+    write_example(f'doc_to_text: "{{{{question}}}}\\n{letters}\\nAnswer:"\ndoc_to_choice: ["A", "B", "C"]', tmp_path)
+    file = read_task_file(tmp_path / "example.yaml", TaskIndex([tmp_path]))
+    assert file is not None
+    found = linted(study_of(file.tasks[0], tmp_path), SELECTION).findings
+    assert [one.code for one in found].count("PF204") == 1
+
+
+def test_recordings_are_a_key_of_the_metadata(tmp_path: Path) -> None:
+    assert "PF107" not in found_in(tmp_path, "metadata: {promptfmt: {recordings: [a.jsonl]}}")
+
+
+def test_a_list_that_the_data_hold_as_text_is_not_changed_text(tmp_path: Path) -> None:
+    files = """
+# file: example.yaml
+doc_to_text: !function helper.asked
+doc_to_choice: ["yes", "no"]
+doc_to_target: "{{answer}}"
+metadata:
+  promptfmt:
+    docs: [{question: Does iron rust?, parts: "['It rusts in rain', 'It rusts in air']", answer: 0}]
+# file: helper.py
+import ast
+def asked(doc):
+    return doc["question"] + " " + " ".join(ast.literal_eval(doc["parts"])) + " Answer:"
+"""
+    assert "PF233" not in found_in(tmp_path, files.lstrip())
+
+
+def test_a_fence_that_is_left_open_is_found_before_a_gen_prefix(tmp_path: Path) -> None:
+    task = 'output_type: generate_until\ngen_prefix: "Here it is:\\n"\n'
+    open_fence = 'doc_to_text: "Solve this problem:\\n```\\n{{question}}\\nAnswer in words:"'
+    assert "PF227" in found_in(tmp_path, task + open_fence)
+
+
+def test_a_stop_inside_the_gen_prefix_of_shots_cuts_no_answer(tmp_path: Path) -> None:
+    task = """output_type: generate_until
+num_fewshot: 1
+gen_prefix: "Answer: it is"
+generation_kwargs: {until: [":"]}
+metadata:
+  promptfmt:
+    docs:
+      test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+      fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+"""
+    assert "PF903" not in found_in(tmp_path, task)
+
+
+SHOTS = """metadata:
+  promptfmt:
+    docs:
+      test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+      fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "message"),
+    [
+        ("Question: {{question}}\\nAnswer: ", "another space beside their cue"),
+        ("Question: {{question}}\\n", "only the question has a cue"),
+        ("Question: {{question}}\\nReply:", "another cue"),
+    ],
+)
+def test_the_end_of_shots_is_compared_with_the_end_of_the_question(tmp_path: Path, shown: str, message: str) -> None:
+    found = found_in(tmp_path, f'fewshot_config: {{doc_to_text: "{shown}"}}\n{SHOTS}')
+    assert message in found["PF807"]
+
+
+def test_a_shot_that_goes_on_as_the_question_does_has_the_same_cue(tmp_path: Path) -> None:
+    task = """output_type: generate_until
+doc_to_text: "Q: {{question}}\\nA: Let's think:"
+fewshot_config: {doc_to_text: "Q: {{question}}\\nA:", doc_to_target: "Let's think: {{choices[answer]}}"}
+"""
+    assert "PF807" not in found_in(tmp_path, task + SHOTS)
+
+
+def test_shots_of_synthetic_docs_are_looked_at_for_their_layout_alone(tmp_path: Path) -> None:
+    task = "target_delimiter: ''\nfewshot_delimiter: ''\nmetadata: {version: 1}\ntraining_split: train"
+    found = found_in(tmp_path, task)
+    assert "one and the next" in found["PF813"]
+    assert not {"PF805", "PF810", "PF903", "PF910"} & set(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['Use 5\\" nails. {{question}}', "Say: it is (e.g., tin) {{question}}", 'It ends so: \\"{{question}} is \\"'],
+)
+def test_ordinary_punctuation_is_left_alone(tmp_path: Path, text: str) -> None:
+    assert not {"PF237", "PF238"} & set(found_in(tmp_path, f'doc_to_text: "{text}"'))

@@ -189,10 +189,10 @@ class _Builder:
         if entry is None:
             self._unknown(name, member, together, own, place)
         elif entry.kind == "group":
-            self._note_renamed(own, member)
+            self._note_renamed(own, member, "group")
             self._known_group(name, entry, _without(together, "task"), place, route)
         elif entry.kind == "tag":
-            self._note_renamed(own, member)
+            self._note_renamed(own, member, "tag")
             for tagged in entry.tagged:
                 child = self.index.find(tagged)
                 if child is not None:
@@ -200,11 +200,12 @@ class _Builder:
         else:
             self._changed(name, entry, together)
 
-    def _note_renamed(self, own: _Overrides, member: str) -> None:
+    def _note_renamed(self, own: _Overrides, member: str, kind: str) -> None:
         if own:
+            is_group = kind == "group"
+            advice = f"write `- group: {member}` to override a group" if is_group else "list the tasks themselves"
             self.notes.append(
-                f"lm-eval 0.4.13 gives every task of {member!r} that one name and keeps only the last; "
-                f"write `- group: {member}` to override a group"
+                f"lm-eval 0.4.13 gives every task of {member!r} that one name and keeps only the last; {advice}"
             )
 
     def _known_group(
