@@ -18,6 +18,7 @@ from pytest_promptfmt.answers.completions import Stages, is_nothing, with_gold
 from pytest_promptfmt.answers.phrasings import (
     Phrasing,
     PhrasingClass,
+    asks_another_form,
     choice_phrasings,
     contract_sentences,
     degenerate_phrasings,
@@ -185,6 +186,7 @@ class _Trial:
         is_contract = not (
             contract_sentences(self.subject.prompt, answers, self.subject.prefix)
             or (_REASONING.search(self.subject.prompt) and not demonstrations)
+            or (asks_another_form(self.subject.prompt) and not demonstrations)
             or any(len(text.split()) > SHORT_WORDS for text in demonstrations)
         )
         one = len(self.subject.chain.pipelines) == 1

@@ -80,13 +80,35 @@ class Phrasing:
     number: str | None = None
 
 
-_PLACEHOLDER: Final = re.compile(
-    r"\\boxed\{[^{}]*\}|\$[A-Z]{4,}|\([XN]\)|\[X\]|(?<![\w$])X(?!\w)"
-    r"|[\[<{(][\w ]*(?:answer|letter|number|option|choice)[\w ]*[\]>})]",
-    re.IGNORECASE,
+_CERTAIN: Final = (
+    r"\\boxed\{[^{}]*\}|\$[A-Z]{4,}|\([XN]\)|\[X\]|\bYOUR[_ ]ANSWER\b"
+    r"|[\[<{(][\w ]*(?:answer|letter|number|option|choice)[\w ]*[\]>})]"
 )
-_QUOTED: Final = re.compile(r"[\"“«']([^\"“”«»'\n]{3,80})[\"”»']")
-_ASKED: Final = re.compile(r"(?i)answer|boxed|####")
+"""Placeholders that nothing else looks like."""
+
+_PLACEHOLDER: Final = re.compile(rf"{_CERTAIN}|(?<![\w$])[XN](?!\w)|_{{3,}}|\.\.\.|…", re.IGNORECASE)
+_CERTAIN_PLACEHOLDER: Final = re.compile(_CERTAIN, re.IGNORECASE)
+_TAGGED: Final = re.compile(r"(<(\w+)>)[^<>]*(</\2>)")
+_QUOTED: Final = re.compile(r"[\"“«'`]([^\"“”«»'`\n]{3,80})[\"”»'`]")
+_ASKED: Final = re.compile(rf"(?i)answer|boxed|####|{'|'.join(map(re.escape, ANSWER_WORDS.values()))}")
+_UNQUOTED: Final = re.compile(
+    rf"(?im)(?:#{{4}} ?|(?:\bthe (?:\w+ ){{0,2}})?\banswer(?: is)?:? ?)(?:{_CERTAIN})"
+    r"|#{4} ?(?:[XN](?!\w)|_{3,}|\.\.\.|…)"
+)
+"""A sentence to end with that the prompt shows without quotes."""
+
+_BARE_LABEL: Final = re.compile(
+    r"(?i)\b(?:only|just|single)\b[^.\n]{0,30}\bletter\b(?! of)|\bletter\b[^.\n]{0,40}\bonly\b"
+    r"|\bsingle letter\b|\b(?:answer|respond|reply) with (?:only )?(?:the|a) (?:correct )?letter\b"
+)
+_BARE_NUMBER: Final = re.compile(
+    r"(?i)\b(?:answer|respond|reply|output|write)[^.\n]{0,20}\b(?:only|just)\b[^.\n]{0,12}\bnumber\b|\bnumber only\b"
+)
+_OTHER_FORM: Final = re.compile(
+    r"(?i)\bjson\b|\bxml\b|\byaml\b|</\w+>|\\boxed|\bformat|\bformato\b|\bin (?:the|this) (?:form|manner)\b"
+    r"|格式|形式|형식|формат|\blast line\b|\b(?:end|finish|conclude) (?:your|the|with|by)\b"
+    r"|\bcode block\b|\blist of\b|```"
+)
 _SHOWN: Final = re.compile(r"(?:[Tt]he (?:final )?answer is|####):? (\(?)([^\s().?]+)(\)?\.?)[ \t]*$", re.MULTILINE)
 _LEAST_SHOWN: Final = 2
 """Solved examples that show how an answer ends; one alone may be anything."""
@@ -95,16 +117,27 @@ _LEAST_SHOWN: Final = 2
 def contract_sentences(prompt: str, answers: Answers, prefix: str = "") -> list[str]:
     """Return the sentences of a prompt that ask for the answer, filled with it; each once.
 
-    Those are quoted ones with a placeholder, and how the solved examples end that the text itself shows. A sentence
-    that the prompt itself has begun, by a gen prefix, goes on where the prefix ends.
+    Those are quoted ones with a placeholder, how the solved examples end that the text itself shows, and the label or
+    number alone where the prompt asks for nothing else. A sentence that the prompt itself has begun, by a gen prefix,
+    goes on where the prefix ends.
     """
     bare = answers.labels[answers.gold]
     found = []
     for match in _QUOTED.finditer(prompt):
         sentence = match[1]
+        tagged = _TAGGED.search(sentence)
+        if tagged is not None:
+            found.append(f"{sentence[: tagged.end(1)]}{bare}{sentence[tagged.start(3) :]}")
+            continue
         places = list(_PLACEHOLDER.finditer(sentence))
-        if len(places) == 1 and _ASKED.search(sentence):
+        certain = places and _CERTAIN_PLACEHOLDER.fullmatch(places[0][0])
+        if len(places) == 1 and (_ASKED.search(sentence) or (certain and places[0][0] != sentence)):
             found.append(_filled(sentence, places[0], bare))
+    if not found:
+        unquoted = [match[0] for match in _UNQUOTED.finditer(prompt)]
+        found += [_filled(one, list(_PLACEHOLDER.finditer(one))[-1], bare) for one in unquoted[-1:]]
+    if not found and (_BARE_LABEL if answers.kind == "choice" else _BARE_NUMBER).search(prompt):
+        found += [bare] if answers.kind != "text" and not _OTHER_FORM.search(prompt) else []
     shown = list(_SHOWN.finditer(prompt))
     if len(shown) >= _LEAST_SHOWN:
         last = shown[-1]
@@ -113,6 +146,11 @@ def contract_sentences(prompt: str, answers: Answers, prefix: str = "") -> list[
     if begun:
         found = [f" {one[len(begun) :].strip()}" if one.startswith(begun) else one for one in found]
     return list(dict.fromkeys(found))
+
+
+def asks_another_form(prompt: str) -> bool:
+    """Return whether a prompt asks for more than an answer alone: JSON, tags, a box, a last line, code."""
+    return bool(_OTHER_FORM.search(prompt))
 
 
 def _filled(sentence: str, place: re.Match[str], bare: str) -> str:

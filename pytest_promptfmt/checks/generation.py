@@ -254,9 +254,10 @@ def shadowed_stop(study: Study) -> Iterator[Finding]:
 
 @check("PF907", "no-budget-for-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
 def no_budget(study: Study) -> Iterator[Finding]:
-    """Report a task that asks for reasoning without setting a token budget.
+    """Report a task that asks for reasoning without setting a token budget, or with one of a few tokens.
 
-    Why: without `max_gen_toks`, lm-eval generates 256 tokens. Longer reasoning is cut off before its answer.
+    Why: without `max_gen_toks`, lm-eval generates 256 tokens. Longer reasoning is cut off before its answer, and 64
+    tokens are too few for any.
 
     Example:
         output_type: generate_until
@@ -278,6 +279,18 @@ def no_budget(study: Study) -> Iterator[Finding]:
             message="the prompt asks for reasoning with the default budget of 256 tokens",
             keys=("generation_kwargs",),
         )
+    for key in _BUDGETS if study.asks_for_reasoning and study.task.gen_prefix is None else ():
+        budget = kwargs.get(key)
+        if isinstance(budget, int) and not isinstance(budget, bool) and 0 < budget < _LEAST_TO_REASON:
+            yield Finding(
+                message="the prompt asks for reasoning in a few tokens",
+                saw=f"{key}: {budget}",
+                keys=("generation_kwargs", key),
+            )
+
+
+_BUDGETS: Final = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+_LEAST_TO_REASON: Final = 64
 
 
 @check("PF908", "unknown-generation-argument", severity=Severity.WARNING, family=Family.GENERATION)
@@ -399,6 +412,69 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
                 keys=_UNTIL,
                 doc=instance.index,
             )
+
+
+@check("PF911", "sampling-at-temperature-zero", severity=Severity.WARNING, family=Family.GENERATION)
+def sampling_at_zero(study: Study) -> Iterator[Finding]:
+    """Report `do_sample: true` with a temperature of 0.
+
+    Why: the two contradict each other. Some back ends refuse them, others sample at temperature 1, others take the
+    most likely token; the score depends on the back end.
+
+    Example:
+        output_type: generate_until
+        generation_kwargs: {until: ["Question:"], do_sample: true, temperature: 0.0}
+
+    Silent example:
+        output_type: generate_until
+        generation_kwargs: {until: ["Question:"], do_sample: false, temperature: 0.0}
+
+    Fix: set `do_sample: false`, or a temperature above 0.
+
+    Real: lm-evaluation-harness #3273 (34 LongBench tasks).
+    """
+    kwargs = study.task.generation_kwargs or {}
+    temperature = kwargs.get("temperature")
+    is_zero = isinstance(temperature, int | float) and not isinstance(temperature, bool) and temperature == 0
+    if study.generates and kwargs.get("do_sample") is True and is_zero:
+        yield Finding(
+            message="do_sample is true at a temperature of 0",
+            keys=("generation_kwargs", "do_sample"),
+        )
+
+
+@check("PF912", "stop-before-answer", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
+def stop_before_answer(study: Study) -> Iterator[Finding]:
+    r"""Report a stop sequence that is the whitespace with which an answer begins.
+
+    Why: after `Answer:` the answer begins with the target delimiter, a space or newline. With that as a stop sequence
+    the completion ends before its first word.
+
+    Example:
+        output_type: generate_until
+        generation_kwargs: {until: [" "]}
+
+    Silent example:
+        output_type: generate_until
+        generation_kwargs: {until: ["\n"]}
+
+    Fix: use a stop sequence that comes after an answer.
+
+    Real: stops copied from tasks whose prompt ends with the delimiter.
+    """
+    if not study.generates or study.task.gen_prefix or study.has_guessed_text:
+        return
+    delimiter = study.task.target_delimiter
+    for instance in study.instances[:1]:
+        text = instance.prompts[0].text if instance.prompts else ""
+        for number, stop in enumerate(study.stop_texts):
+            if stop and delimiter.startswith(stop) and text.strip() and not text[-1].isspace():
+                yield Finding(
+                    message="a stop sequence is the whitespace before the answer",
+                    saw=f"{stop!r} after {text[-20:]!r}",
+                    keys=(*_UNTIL, number),
+                    doc=instance.index,
+                )
 
 
 def question_labels(study: Study) -> list[str]:

@@ -75,7 +75,7 @@ def _bare(text: str) -> str:
 
 def _reader_of(study: Study) -> _Reader | None:
     """Return what reads the answers of a task; None where nothing looks for an answer, or code judges it."""
-    if not study.generates or not looks_for_answers(study.written) or scoring_failure(study) is not None:
+    if not study.generates or not looks_for_answers(study.task) or scoring_failure(study) is not None:
         return None
     trials = trials_of(study)
     if trials.chain is None or not trials.scoring.instances or study.has_guessed_text:
@@ -350,18 +350,21 @@ def number_cut(study: Study) -> Iterator[Finding]:
     r"""Report filters that cut a number at its thousands separator, or take a comma for a number.
 
     Why: models write `1,234`. A pattern without the comma reads 1 or 234, a pattern of commas alone reads the comma
-    after `42 apples, in total`. The answer is then another number, and nothing shows it.
+    after `42 apples, in total`. The answer is then another number, and nothing shows it. Reported as info if all
+    answers of your docs have at most three digits.
 
     Example:
         output_type: generate_until
         doc_to_target: "{{answer}}"
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "([0-9]+)"}, {function: take_first}]}]
+        metadata: {promptfmt: {docs: [{question: How many metres are 2 km?, answer: "2000"}]}}
 
     Silent example:
         output_type: generate_until
         doc_to_target: "{{answer}}"
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: "([0-9][0-9,]*)"}, {function: take_first}]}
+        metadata: {promptfmt: {docs: [{question: How many metres are 2 km?, answer: "2000"}]}}
 
     Fix: allow commas between digits, and ignore them with `regexes_to_ignore: [","]`.
 
@@ -389,12 +392,19 @@ def number_cut(study: Study) -> Iterator[Finding]:
         if found is None:
             return  # one of the pipelines gets it
         cut.append(found)
+    golds = [re.sub(r"\D", "", str(instance.target)) for instance in study.real_instances]
+    are_small = bool(golds) and all(len(gold) <= _WITHOUT_SEPARATOR for gold in golds)
     for number, text, saw in cut[:1]:
         yield Finding(
             message="a filter reads only a part of a number, or a comma",
             saw=f"{text!r} is read as {saw!r}",
             keys=_key(number),
+            severity=Severity.INFO if are_small else None,
         )
+
+
+_WITHOUT_SEPARATOR: Final = 3
+"""Digits of a number that nobody writes with a separator."""
 
 
 @check("PF508", "letter-of-a-word", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
@@ -475,7 +485,7 @@ def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
 
     Real: prompts for step-by-step answers written into tasks that compared short answers.
     """
-    if not study.asks_for_reasoning or study.has_own_scorer or looks_for_answers(study.written):
+    if not study.asks_for_reasoning or study.has_own_scorer or looks_for_answers(study.task):
         return
     if tuple(study.metrics or ("exact_match",)) != ("exact_match",) or study.task.gen_prefix:
         return
@@ -492,3 +502,54 @@ def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
 
 _SHORT: Final = 8
 """Words of a gold answer that is an answer and no reasoning."""
+
+
+@check("PF510", "depends-on-case", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
+def depends_on_case(study: Study) -> Iterator[Finding]:
+    r"""Report filters that read the sentence with the answer only if it begins with a capital letter.
+
+    Why: models write `So the answer is 42.` as often as `The answer is 42.` A pattern that begins with `The` misses the
+    first one. Reported as info unless the prompt asks for reasoning.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "{{question}}\nThink step by step."
+        doc_to_target: "{{answer}}"
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: "The answer is ([0-9]+)"}, {function: take_first}]}
+
+    Silent example:
+        output_type: generate_until
+        doc_to_text: "{{question}}\nThink step by step."
+        doc_to_target: "{{answer}}"
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: "[Tt]he answer is ([0-9]+)"}, {function: take_first}]}
+
+    Fix: begin the pattern with `[Tt]he`, or with `answer is`.
+
+    Real: bbh_cot_fewshot of lm-evaluation-harness reads both spellings, its twins in other folders read one.
+    """
+    reader = _reader_of(study)
+    if reader is None:
+        return
+    said = reader.said[-1]
+    missed = []
+    for number, pipeline in reader.pipelines:
+        for text in reader.sentences(said):
+            lower = f"So {text[:1].lower()}{text[1:]}"
+            if not text[:1].isupper() or text.startswith("Answer") or not reader.is_read(pipeline, text, said):
+                continue
+            if not reader.is_read(pipeline, lower, said):
+                missed.append((number, lower, reader.read(pipeline, lower)))
+                break
+        else:
+            forms = (f"So the answer is {form}" for form in (said, f"({said})", f"{said}."))
+            if any(reader.is_read(pipeline, form, said) for form in forms):
+                return  # one of the pipelines gets it
+    for number, text, saw in missed[:1]:
+        yield Finding(
+            message="a filter misses the answer after a lower-case beginning",
+            saw=f"{text!r} is read as {saw!r}",
+            keys=_key(number),
+            severity=None if study.asks_for_reasoning else Severity.INFO,
+        )

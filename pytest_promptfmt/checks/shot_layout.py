@@ -249,8 +249,8 @@ def glued_shots(study: Study) -> Iterator[Finding]:
 
     Real: google/BIG-bench #474 (logical_deduction: no space before the answers of examples).
     """
-    if study.has_guessed_text:
-        return
+    if study.has_guessed_text or study.given.assembly is not None:
+        return  # other systems join messages by rules of their own
     is_real = study.has_real_docs
     for instance in study.with_shots[:1]:
         shots = shots_of(instance)
