@@ -237,7 +237,7 @@ def labels_unlike_listed(study: Study) -> Iterator[Finding]:
     r"""Report scored labels of another kind than the labels in the prompt.
 
     Why: options listed with A, B and C, and `a`, `b`, `c` or `1`, `2`, `3` scored: the model's likely answers are none
-    of the candidates.
+    of the candidates. With five options listed and four labels scored, the fifth answer is never right.
 
     Example:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
@@ -258,6 +258,14 @@ def labels_unlike_listed(study: Study) -> Iterator[Finding]:
         if len(labels) < 2 or not _follow(labels):
             return
         listed = _listed(instance)
+        if _is_written_out(study) and len(listed) > len(labels) and listed[: len(labels)] == labels:
+            yield Finding(
+                message="more options are listed than labels are scored",
+                saw=f"{', '.join(listed)} are listed, {', '.join(labels)} are scored",
+                do="score a label for each option",
+                keys=("doc_to_choice",),
+                doc=instance.index,
+            )
         if len(listed) == len(labels) and listed != labels:
             yield Finding(
                 message="the scored labels are not those of the listed options",
@@ -265,6 +273,12 @@ def labels_unlike_listed(study: Study) -> Iterator[Finding]:
                 keys=("doc_to_choice",),
                 doc=instance.index,
             )
+
+
+def _is_written_out(study: Study) -> bool:
+    """Return whether the template lists its options one by one, the same for each doc."""
+    text, choices = study.written.doc_to_text, study.written.doc_to_choice
+    return isinstance(text, str) and isinstance(choices, list) and "{%" not in text and len(choices) > 1
 
 
 @check("PF716", "index-as-answer", severity=Severity.ERROR, family=Family.ANSWERS)

@@ -477,6 +477,42 @@ def stop_before_answer(study: Study) -> Iterator[Finding]:
                 )
 
 
+@check("PF913", "gold-longer-than-budget", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
+def gold_longer_than_budget(study: Study) -> Iterator[Finding]:
+    """Report a gold answer with more words than the task lets a model generate tokens.
+
+    Why: a word is at least one token. The completion is cut off before the answer is complete.
+
+    Example:
+        output_type: generate_until
+        doc_to_target: "It is {{choices[answer]}}, as every chemist knows."
+        generation_kwargs: {until: ["Question:"], max_gen_toks: 4}
+
+    Silent example:
+        output_type: generate_until
+        doc_to_target: "It is {{choices[answer]}}, as every chemist knows."
+        generation_kwargs: {until: ["Question:"], max_gen_toks: 32}
+
+    Fix: raise `max_gen_toks`.
+
+    Real: budgets for a letter in tasks whose answer became a sentence.
+    """
+    if not study.generates:
+        return
+    kwargs = study.task.generation_kwargs or {}
+    budgets = [kwargs[key] for key in _BUDGETS if isinstance(kwargs.get(key), int) and kwargs[key] > 0]
+    for instance in study.real_instances if budgets else ():
+        target = instance.target
+        if isinstance(target, str) and len(target.split()) > max(budgets):
+            yield Finding(
+                message="the gold answer has more words than tokens may be generated",
+                saw=f"{len(target.split())} words, {max(budgets)} tokens",
+                keys=("generation_kwargs",),
+                doc=instance.index,
+            )
+            return
+
+
 def question_labels(study: Study) -> list[str]:
     """Return the stop sequences that are labels, such as `Q:`; none if one is the header of a user's turn."""
     if any(_USER_TURN.search(stop) for stop in study.stop_texts):

@@ -26,6 +26,7 @@ _LABEL_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))(\w+)(: ?)\0", re.MULTILINE)
 _OPTION: Final = re.compile(r"^([ \t]*)(\(?)([A-Z])([.):])([ \t]*)(?=[^\s])", re.MULTILINE)
 _COLUMN: Final = "\0"
 _BRANCH: Final = "\1"
+_OPTION_VALUE: Final = re.compile(r"^[ \t]*\(?([A-Z])[.):][ \t]*\{\{-?(.*?)-?\}\}", re.MULTILINE)
 _DOUBLE: Final = re.compile(rf"[^\s{_COLUMN}] +{_BRANCH} +[^\s{_BRANCH}]")
 _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
@@ -175,6 +176,72 @@ def uneven_options(study: Study) -> Iterator[Finding]:
                     keys=template.keys,
                 )
                 break
+
+
+@check("PF243", "option-listed-twice", severity=Severity.ERROR, family=Family.PROMPT)
+def option_listed_twice(study: Study) -> Iterator[Finding]:
+    r"""Report two options that print the same column.
+
+    Why: an index was copied and not changed. One choice is listed twice and another one never, so that docs whose
+    answer is the missing one cannot be solved.
+
+    Example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[1]}}\nAnswer:"
+        doc_to_choice: ["A", "B", "C"]
+
+    Silent example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+        doc_to_choice: ["A", "B", "C"]
+
+    Fix: print another choice for each option.
+
+    Real: options written out one by one, as in most templates for multiple choice.
+    """
+    for template in study.templates:
+        if template.keys[-1] != "doc_to_text":
+            continue
+        listed = [(found[1], " ".join(found[2].split())) for found in _OPTION_VALUE.finditer(template.source)]
+        for number, (label, value) in enumerate(listed):
+            twin = next((other for other, same in listed[:number] if same == value and other != label), None)
+            if twin is not None:
+                yield Finding(
+                    message="two options print the same column",
+                    saw=f"{twin} and {label}: {{{{{value}}}}}",
+                    keys=template.keys,
+                )
+                return
+
+
+@check("PF244", "list-printed-as-python", severity=Severity.WARNING, family=Family.PROMPT)
+def list_printed(study: Study) -> Iterator[Finding]:
+    r"""Report a list or mapping that is printed with Python's brackets and quotes.
+
+    Why: `{{choices}}` in a text prints `['iron', 'gold']`. Brackets, quotes and escapes become part of the question,
+    and an apostrophe in a choice changes the kind of quotes.
+
+    Example:
+        doc_to_text: "{{question}}\nOptions: {{choices}}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "{{question}}\nOptions: {{choices | join(', ')}}\nAnswer:"
+
+    Fix: join the elements: `{{choices | join(', ')}}`.
+
+    Real: prompts that list options by the name of their column.
+    """
+    for instance in study.instances[:1]:
+        message = question_message(instance)
+        for span in message.content if message is not None else ():
+            value = instance.doc.get(span.origin.field) if span.origin.field else None
+            if isinstance(value, list | dict) and value and span.text.strip() == str(value):
+                yield Finding(
+                    message="a list or mapping is printed as Python writes it",
+                    saw=span.text[:60],
+                    keys=span.origin.keys or ("doc_to_text",),
+                    field=span.origin.field,
+                    doc=instance.index,
+                )
+                return
 
 
 def _style(option: re.Match[str]) -> tuple[str, ...]:

@@ -97,6 +97,55 @@ def _key(number: int) -> tuple[str | int, ...]:
     return ("filter_list", number)
 
 
+@check("PF511", "filters-change-gold", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
+def filters_change_gold(study: Study) -> Iterator[Finding]:
+    r"""Report filters that pick nothing out of a completion, and make of the gold answer something that is not right.
+
+    Why: `lowercase` turns `Paris` into `paris`, which exact_match compares with `Paris`. A model that answers exactly
+    the gold answer is wrong.
+
+    Example:
+        output_type: generate_until
+        metric_list: [{metric: exact_match}]
+        filter_list: [{name: x, filter: [{function: uppercase}, {function: take_first}]}]
+
+    Silent example:
+        output_type: generate_until
+        metric_list: [{metric: exact_match, ignore_case: true}]
+        filter_list: [{name: x, filter: [{function: uppercase}, {function: take_first}]}]
+
+    Fix: change the gold answer in the same way, or ignore the difference in the metric.
+
+    Real: facebookresearch/multiloko #9.
+    """
+    if not study.generates or not study.real_docs or study.given.assembly is not None or not study.task.filter_list:
+        return
+    if study.has_own_scorer or set(study.metrics) != {"exact_match"} or scoring_failure(study) is not None:
+        return
+    try:
+        trials = trials_of(study)
+    except PromptfmtError:
+        return  # the item that scores says why
+    if trials.chain is None:
+        return
+    for number, pipeline in enumerate(trials.chain.pipelines):
+        for trial in trials.answers if not pipeline.looks else ():
+            doc, gold = trial.instance.doc, trial.gold
+            if trial.best is None or trial.nonsense is None or trial.best <= trial.nonsense or not gold.strip():
+                continue
+            stages = trials.chain.read(pipeline, gold, doc, "the gold answer")
+            if stages.problem is None and not trials.chain.is_right(trial.question, doc, stages.extracted):
+                if stages.stopped != gold:
+                    continue  # a stop sequence cuts it, which PF903 reports
+                yield Finding(
+                    message="the filters make the gold answer wrong",
+                    saw=f"{gold!r} becomes {stages.extracted!r}",
+                    keys=_key(number),
+                    doc=trial.instance.index,
+                )
+                return
+
+
 @check("PF502", "unescaped-dot", severity=Severity.WARNING, family=Family.EXTRACTION)
 def unescaped_dot(study: Study) -> Iterator[Finding]:
     r"""Report a dot without a backslash in a pattern where only a full stop or decimal point can be meant.
@@ -537,7 +586,7 @@ def depends_on_case(study: Study) -> Iterator[Finding]:
     for number, pipeline in reader.pipelines:
         for text in reader.sentences(said):
             lower = f"So {text[:1].lower()}{text[1:]}"
-            if not text[:1].isupper() or text.startswith("Answer") or not reader.is_read(pipeline, text, said):
+            if not text.startswith("The ") or not reader.is_read(pipeline, text, said):
                 continue
             if not reader.is_read(pipeline, lower, said):
                 missed.append((number, lower, reader.read(pipeline, lower)))

@@ -275,6 +275,13 @@ def _touch(before: str, after: str) -> bool:
     return begins and (last == "»" or (last.isascii() and (last.isalnum() or last in ":?.")))
 
 
+def _severity_of_glue(study: Study, after: str) -> Severity | None:
+    """Return how bad it is: real texts may begin with the space that synthetic ones lack, choices most of all."""
+    if after[:1] == "«" and not study.generates:
+        return Severity.INFO
+    return severity_of_shots(study) or (Severity.WARNING if after[:1] == "«" else None)
+
+
 def _glued(study: Study, before: str, after: str, key: str) -> Finding:
     what = "one and the next" if key == "fewshot_delimiter" else "question and answer"
     return Finding(
@@ -282,8 +289,7 @@ def _glued(study: Study, before: str, after: str, key: str) -> Finding:
         saw=f"{before[-24:]}{after[:16]}",
         keys=(key,),
         doc=0,
-        # A real text may begin with a space.
-        severity=severity_of_shots(study) or (Severity.WARNING if after[:1] == "«" else None),
+        severity=_severity_of_glue(study, after),
     )
 
 
