@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_promptfmt.answers import completions
 from pytest_promptfmt.answers.answers import Answers, answers_of
@@ -273,6 +275,15 @@ def test_reasoning_is_stripped_when_its_end_is_there() -> None:
         ("Q: 1?\nA: #### 12\n\nQ: 2?\nA: #### 7\n\nQ: 3?\nA:", ["#### C"]),
         ("Who says that the answer is B?\nA: The answer is B.\n\nQ: 3?\nA:", []),
         ("No quotes: the answer is X", []),
+        ("End with a line of this form: #### N", ["#### C"]),
+        ("End with a line of this form: #### ___", ["#### C"]),
+        ("The last line should be: The best answer is [the_answer_letter].", ["The best answer is C"]),
+        ("Write it as '<answer>X</answer>' at the end.", ["<answer>C</answer>"]),
+        ("Beende mit 'Die Antwort ist (X)'.", ["Die Antwort ist (C)"]),
+        ("Terminez par « La réponse est (X) ».", [" La réponse est (C) "]),
+        ("Answer with the letter of the right option only.", ["C"]),
+        ("Respond with a single letter in JSON.", []),
+        ("Which letter is the first letter of Paris?", []),
     ],
 )
 def test_sentences_that_a_prompt_asks_for_are_read_from_its_quotes(prompt: str, asked: list[str]) -> None:
@@ -282,6 +293,33 @@ def test_sentences_that_a_prompt_asks_for_are_read_from_its_quotes(prompt: str, 
 def test_a_sentence_that_the_gen_prefix_begins_goes_on_after_it() -> None:
     prompt = 'End with "The best answer is [answer_letter]".'
     assert contract_sentences(prompt, CAPITALS, "The best answer is") == [" C"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        ("Give your answer as JSON with the key answer.\n", "tolerance"),
+        ("The last line of your response is the letter.\n", "tolerance"),
+        ("Put your answer into a code block.\n", "tolerance"),
+        ("", "contract"),
+    ],
+)
+def test_a_bare_answer_is_not_demanded_where_the_prompt_asks_for_another_form(asked: str, kind: str) -> None:
+    result = matrix(regex(r"LETTER=([A-D])"), text=asked + TEXT)
+    assert row(result, "own-answer-1").kind == kind
+
+
+@given(
+    prompt=st.lists(
+        st.sampled_from(["'the answer is (X)'", '"#### N"', "<answer>X</answer>", "JSON", "X", "...", "\n"])
+    ),
+    gold=st.integers(0, 3),
+)
+def test_every_sentence_that_is_asked_for_says_the_label(prompt: list[str], gold: int) -> None:
+    answers = replace(CAPITALS, gold=gold)
+    sentences = contract_sentences(" ".join(prompt), answers)
+    assert all("ABCD"[gold] in sentence for sentence in sentences)
+    assert len(set(sentences)) == len(sentences)
 
 
 def test_the_filter_must_find_the_sentence_that_the_prompt_asks_for() -> None:

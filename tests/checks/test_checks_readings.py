@@ -1,0 +1,111 @@
+"""What filters read of sentences that differ in one thing: which patterns are reported, and which are left alone."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from linting import study_of
+
+from pytest_promptfmt.checks.documentation import complete
+from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.checks.running import Linter, check_scoring
+from pytest_promptfmt.checks.selection import Selection
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+from pytest_promptfmt.systems.task_files import read_task_file
+
+SELECTION = Selection(checks=known_checks())
+OPTIONS = "{{question}}\\nA. {{choices[0]}}\\nB. {{choices[1]}}\\nC. {{choices[2]}}"
+LETTERS = "doc_to_target: \"{{'ABC'[answer]}}\"\n"
+ROWS = '[{question: How many metres are 2 km?, answer: "2000"}]'
+NUMBERS = f'doc_to_target: "{{{{answer}}}}"\nmetadata: {{promptfmt: {{docs: {ROWS}}}}}\n'
+
+
+def found_in(folder: Path, task: str) -> dict[str, str]:
+    """Return code to severity of what is said about a generation task, its filters tried."""
+    (folder / "example.yaml").write_text(complete("output_type: generate_until\n" + task), "utf-8")
+    file = read_task_file(folder / "example.yaml", TaskIndex([folder]))
+    assert file is not None
+    study = study_of(file.tasks[0], folder)
+    found = list(Linter().check(study, SELECTION).findings)
+    found += check_scoring(study, SELECTION, is_linted=True).findings
+    return {one.code: str(one.severity) for one in found}
+
+
+def filters(pattern: str, select: int = 0) -> str:
+    step = f"{{function: regex, regex_pattern: '{pattern}', group_select: {select}}}"
+    return f"filter_list: [{{name: x, filter: [{step}, {{function: take_first}}]}}]\n"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "codes"),
+    [
+        (r"[Tt]he answer is \(?([A-C])\b", set()),
+        (r"answer is \(?([A-C])\b", set()),
+        (r"([AB])\b", {"PF504"}),
+        (r"(?i)answer[: is]*([A-C])", {"PF508"}),
+        (r"The answer is \(?([A-C])\b", {"PF510"}),
+        (r"RESULT=([A-C])\b", {"PF503"}),
+        (r"(?<=answer is )(.*)(?=.)", {"PF502"}),
+    ],
+)
+def test_patterns_for_letters(tmp_path: Path, pattern: str, codes: set[str]) -> None:
+    task = f'doc_to_text: "{OPTIONS}\\nThink step by step."\n{LETTERS}{filters(pattern, -1)}'
+    found = found_in(tmp_path, task)
+    assert {code for code in found if code.startswith("PF5") and found[code] != "info"} == codes
+
+
+@pytest.mark.parametrize(
+    ("pattern", "select", "codes"),
+    [
+        (r"(-?[0-9][0-9,]*(?:\.[0-9]+)?)", -1, set()),
+        (r"(-?[0-9]+)", -1, {"PF507"}),
+        (r"(-?[0-9][0-9,]*)", 0, {"PF506"}),
+        (r"(-?[0-9,]+(?:.[0-9]+)?)", -1, {"PF502", "PF507"}),
+        (r"answer is ([0-9.,]+)", 0, {"PF505"}),
+    ],
+)
+def test_patterns_for_numbers(tmp_path: Path, pattern: str, select: int, codes: set[str]) -> None:
+    task = f'doc_to_text: "{{{{question}}}}\\nThink step by step."\n{NUMBERS}{filters(pattern, select)}'
+    found = found_in(tmp_path, task)
+    assert {code for code in found if code.startswith("PF5") and found[code] != "info"} == codes
+
+
+def test_a_sentence_that_nothing_asks_for_is_only_noted_after_a_cue_for_the_letter(tmp_path: Path) -> None:
+    found = found_in(tmp_path, f'doc_to_text: "{OPTIONS}\\nAnswer:"\n{LETTERS}{filters("([A-C])")}')
+    assert found["PF504"] == "info"
+
+
+def test_words_that_the_prompt_names_may_be_demanded(tmp_path: Path) -> None:
+    text = f'doc_to_text: "End with RESULT= and the letter.\\n{OPTIONS}\\n"\n'
+    assert "PF503" not in found_in(tmp_path, text + LETTERS + filters(r"RESULT=([A-C])\b"))
+
+
+def test_of_two_pipelines_one_may_be_strict(tmp_path: Path) -> None:
+    steps = "filter: [{function: regex, regex_pattern: '%s', group_select: -1}, {function: take_first}]"
+    both = f"{{name: strict, {steps % '#### ([0-9,]+)'}}}, {{name: last, {steps % '([0-9][0-9,]*)'}}}"
+    found = found_in(tmp_path, f"{NUMBERS}filter_list: [{both}]\n")
+    assert not {"PF503", "PF506", "PF507"} & set(found)
+
+
+@given(
+    pattern=st.one_of(
+        st.sampled_from(
+            [r"(.*)", r"()", r"^", r"(A)|(B)", r"[^A]", r".", r"(?=.)", r"(\d)?", r"\b", r"answer is ([A-C]?)"]
+        ),
+        st.text(alphabet="AB.()[]|?*+\\d1 ", max_size=8),
+    ),
+    select=st.integers(-2, 2),
+    prompt=st.sampled_from(["Think step by step.", "Answer with the letter only.", "End with '#### N'.", "Answer:"]),
+    target=st.sampled_from(["{{'ABC'[answer]}}", "{{answer}}", "{{choices[answer]}}"]),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_rule_about_filters_raises(tmp_path: Path, pattern: str, select: int, prompt: str, target: str) -> None:
+    written = pattern.replace("'", "")
+    task = f'doc_to_text: "{OPTIONS}\\n{prompt}"\ndoc_to_target: "{target}"\n{filters(written, select)}'
+    try:
+        found = found_in(tmp_path, task)
+    except PromptfmtError:
+        return  # not a pattern, or one that takes too long
+    assert "PF003" not in found
