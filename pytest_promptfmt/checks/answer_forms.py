@@ -31,7 +31,10 @@ _OPTION_LINE: Final = re.compile(r"^[ \t]*[(\[]?([A-Za-z]|\d)[)\].:][ \t]+\S", r
 _OPTION_TEXT: Final = re.compile(r"^[ \t]*[(\[]?([A-Z])[)\].:][ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
 _SYNTHETIC: Final = "«"
 _INDEX: Final = re.compile(r"\[ *\d+ *\]|\| *first\b")
-_GOLD_COLUMNS: Final = ("answer", "gold", "label", "target", "correct", "solution")
+_GOLD_COLUMN: Final = re.compile(
+    r"(?:correct|gold|right|true)?_?(?:answer|label|target|solution|choice|option|gold|correct)_?(?:text|str|name|value)?",
+    re.IGNORECASE,
+)
 
 
 @check("PF711", "names-instead-of-values", severity=Severity.ERROR, family=Family.ANSWERS)
@@ -147,8 +150,7 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
         gold = choices[instance.requests.index(golds[0])] if golds[0] in instance.requests[: len(choices)] else ""
         for name, value in instance.doc.items():
             said = str(value).strip().casefold() if isinstance(value, str | bool) else ""
-            is_answer = any(word in name.casefold() for word in _GOLD_COLUMNS)
-            if is_answer and said in choices and gold and said != gold:
+            if _GOLD_COLUMN.fullmatch(name) and said in choices and gold and said != gold:
                 contradicted.append((instance, name, str(value), gold))
                 break
         else:

@@ -259,7 +259,10 @@ class Study(Configuration):
                 task = replace(task, num_fewshot=_TRIED_SHOTS)
             shown = with_pool(task, replace(docs, evaluated=docs.evaluated[:1]), _TRIED_SHOTS)
             kind = shown.fewshot_kind
-            count = min(_TRIED_SHOTS, len(shown.fewshot) - leaves_evaluated_doc_out(task))
+            count = min(_TRIED_SHOTS, len(shown.fewshot))
+            if leaves_evaluated_doc_out(task):
+                others = sum(doc != docs.evaluated[0] for doc in shown.fewshot)
+                count = min(count, others, len(shown.fewshot) - 1)
             if count < 1:
                 return (), kind, None
             with self._limit():
