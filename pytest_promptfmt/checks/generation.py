@@ -474,6 +474,7 @@ def stop_before_answer(study: Study) -> Iterator[Finding]:
                     saw=f"{stop!r} after {text[-20:]!r}",
                     keys=(*_UNTIL, number),
                     doc=instance.index,
+                    severity=Severity.WARNING if stop.startswith("\n") else None,  # a chat model begins without one
                 )
 
 
