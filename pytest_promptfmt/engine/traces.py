@@ -63,10 +63,11 @@ class Trace:
         """Return whether a library is being imported: what it asks for then is the same for every task."""
         frame = sys._getframe(2)
         while frame is not None:
-            code = frame.f_code
-            if code.co_name == "<module>" and self._is_left_out(code.co_filename):
+            code, caller = frame.f_code, frame.f_back
+            is_import = caller is not None and caller.f_code.co_filename.startswith("<frozen importlib")
+            if is_import and code.co_name == "<module>" and self._is_left_out(code.co_filename):
                 return True
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = caller  # type: ignore[assignment]
         return False
 
     def _opened(self, path: Any, flags: int, *, listed: bool = False) -> None:

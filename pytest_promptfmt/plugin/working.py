@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -99,6 +99,8 @@ class Working:
         self._limits = Limits(memory=memory * MEGABYTE, retire=memory * MEGABYTE * 3 // 4)
         self._pool: Pool | None = None
         self._items: Sequence[pytest.Item] = ()
+        self._before: dict[pytest.Item, list[UnchangedItem]] = {}
+        self._after: list[UnchangedItem] = []
         self._numbers: dict[pytest.Item, int] = {}
         self._reports: list[pytest.TestReport] = []
         self._warnings: list[dict[str, Any]] = []
@@ -106,6 +108,7 @@ class Working:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Run one of our items in a worker, or, in that worker, here; pytest runs the others."""
+        self._count(self._before.pop(item, ()))
         if not self._workers or not isinstance(item, PromptItem) or not item.runs_in_worker:
             return None
         if self._is_worker:
@@ -142,22 +145,31 @@ class Working:
         """Count the files of which nothing has changed, and leave them out of what is run."""
         same = [item for item in session.items if isinstance(item, UnchangedItem)]
         if same and not session.config.option.collectonly:
+            waiting: list[UnchangedItem] = []
+            for item in session.items:
+                if isinstance(item, UnchangedItem):
+                    waiting.append(item)
+                elif waiting:
+                    self._before[item], waiting = waiting, []
             session.items[:] = [item for item in session.items if not isinstance(item, UnchangedItem)]
-            for item in same:
-                self._count(item)
+            self._after = waiting
             reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
             if reporter is not None:
                 reporter.stats.setdefault(UNCHANGED, []).extend(same)
         self._memory.plan(session.items)
         wants_times = session.config.option.durations is not None
         self._shows_phases = wants_times or _has_others(self._config, ["pytest_runtest_logreport"])
-        return (yield)
+        result = yield
+        self._count(self._after)
+        return result
 
-    def _count(self, item: UnchangedItem) -> None:
+    def _count(self, items: Iterable[UnchangedItem]) -> None:
+        """Count files of which nothing has changed, in the order of collection."""
         run = self._run
-        for name, outcome in item.remembered.outcomes():
-            run.tally.add(outcome, f"{item.path.name}::{name}")
-        snapshots.count_matched(self._config, item, item.places, run.expected)
+        for item in items:
+            for name, outcome in item.remembered.outcomes():
+                run.tally.add(outcome, f"{item.path.name}::{name}")
+            snapshots.count_matched(self._config, item, item.places, run.expected)
 
     def pytest_sessionfinish(self) -> None:
         """End the workers, and keep what was found out."""
