@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import glob
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, ScoringError
 from pytest_promptfmt.core.recorded import BadRecord, Recorded
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems import head_of, known_systems
 
 _CHUNK: Final = 1 << 20
+_MOST: Final = 1000
+"""The most recordings that one glob means."""
 _LONGEST: Final = 1 << 26
 """Bytes of one record; a longer one is no record, and memory stays bounded."""
 
@@ -39,6 +44,8 @@ def recordings_of(task: Task) -> list[Path]:
         f"samples_{glob.escape(task.name)}_[0-9]*.jsonl",
     )
     found = {path for pattern in beside for path in folder.glob(pattern)}
+    exact = folder / f"{task.path.stem}.recording.jsonl"
+    found |= {exact} if gate.is_there(exact) else set()  # a link to nothing as well
     named = task.own_metadata.get("recordings") or ()
     position = task.position("metadata", "promptfmt", "recordings")
     if isinstance(named, str):
@@ -46,14 +53,32 @@ def recordings_of(task: Task) -> list[Path]:
     if not isinstance(named, list | tuple) or not all(isinstance(one, str) and one.strip() for one in named):
         raise ScoringError("recordings must be a list of files", position=position)
     for one in named:
-        exact = folder / one
-        paths = {exact} if exact.is_file() else set() if Path(one).is_absolute() else set(folder.glob(one))
+        paths = _named(folder, one, position)
         if not paths:
             raise ScoringError(
                 f"there is no recording {one!r}", position=position, hint="name it as seen from the YAML"
             )
         found |= paths
     return sorted(found)
+
+
+def _named(folder: Path, written: str, position: Position | None) -> set[Path]:
+    """Return the files that a name or glob means; raises ScoringError for one that is not opened."""
+    try:
+        exact = gate.named(folder, written)
+        if gate.is_there(exact):
+            gate.allowed(exact)
+            return {exact}
+        if Path(written).is_absolute():
+            return set()
+        plain = takewhile(lambda part: not re.search(r"[*?\[]", part), Path(written).parts)
+        gate.allowed(folder.joinpath(*plain, "-"))
+        return set(islice(folder.glob(written), _MOST))
+    except OSError as error:
+        reason = error.strerror or error
+        raise ScoringError(f"the recording {written!r} cannot be read: {reason}", position=position) from error
+    except (ValueError, NotImplementedError):
+        return set()
 
 
 def recording_name(task: Task, path: Path) -> str:
@@ -94,7 +119,7 @@ def read_recording(
 
 def _lines(path: Path, progress: Callable[[int], object]) -> Iterator[Recorded | BadRecord]:
     read = number = 0
-    with path.open("rb") as file:
+    with gate.open_file(path) as file:
         while line := file.readline(_LONGEST):
             read += len(line)
             number += 1

@@ -10,9 +10,10 @@ from typing import Final
 
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import FileView
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import did_you_mean, display_path
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.core.yaml_parser import repeated_values
+from pytest_promptfmt.core.yaml_parser import MAX_BYTES, repeated_values
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.systems.lm_eval.functions import functions_of
@@ -168,7 +169,7 @@ def missing_function(study: Study) -> Iterator[Finding]:
 def _names_in(file: Path) -> frozenset[str] | None:
     """Return the names that a Python file defines at its top level; None if that is unknown."""
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(gate.read_bytes(file, limit=MAX_BYTES))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     names: set[str] = set()

@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.systems import known_systems
@@ -166,9 +167,12 @@ def _load_file(file: Path) -> None:
     if spec is None or spec.loader is None or not file.is_file():
         raise SettingsError("no such Python file of rules", position=Position(file))
     try:
+        gate.status_of(file)
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     except SettingsError:
         raise
+    except gate.RefusedError as error:
+        raise SettingsError(f"these rules are not run: {error.strerror}", position=Position(file)) from error
     except Exception as error:
         raise SettingsError(
             f"these rules do not import: {type(error).__name__}: {error}", position=Position(file)

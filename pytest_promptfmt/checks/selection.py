@@ -36,6 +36,9 @@ class Selection:
     per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
     rootdir: Path = Path()
 
+    lacks_rules: bool = False
+    """Whether the user's own rules are left out: then codes of theirs are known to nobody."""
+
     positions: Mapping[str, Position] = field(default_factory=dict)
     """The positions of `select`, `ignore` and `per_file_ignores`, if they are in a file."""
 
@@ -55,6 +58,7 @@ class Selection:
             ignore=settings.ignore,
             per_file=parse_per_file(settings.per_file_ignores, settings.positions.get("per_file_ignores")),
             rootdir=settings.per_file_base,
+            lacks_rules=settings.no_code and bool(settings.checks),
             positions=settings.positions,
         )
 
@@ -111,7 +115,8 @@ class Selection:
 
     def _require_known(self, codes: Iterable[str], where: str, setting: str) -> None:
         for code in codes:
-            if not self.knows(code):
+            is_left_out = self.lacks_rules and not code.startswith("PF")
+            if not is_left_out and not self.knows(code):
                 raise SettingsError(
                     f"{where}: unknown rule code or prefix {code!r}",
                     position=self.positions.get(setting),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SettingsError, SnapshotError, did_you_mean, display_path
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.results.wording import listed
@@ -61,9 +62,11 @@ def review(
     pending = Path(names[0]) if len(names) == 1 and Path(names[0]).suffix == ".jsonl" else None
     if pending is not None:
         try:
-            text = pending.read_text("utf-8")
+            text = gate.read_text(pending)
         except OSError as error:
             raise SettingsError(f"{display_path(pending)} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise SettingsError(f"not UTF-8 at byte {error.start}", position=Position(pending)) from error
     else:
         text = _tested(names)
     edits = [_require_ours(edit, top) for edit in read_pending(text, pending or Path("pending"), top)]
@@ -136,10 +139,18 @@ def _waiting(what: str) -> Iterator[None]:
 def _require_ours(edit: Edit, top: Path) -> Edit:
     """Return the edit; raises SnapshotError for a file that is not a snapshot below `top`."""
     from pytest_promptfmt.snapshots.expected import is_snapshot_location
+    from pytest_promptfmt.snapshots.paths import require_no_link
 
     path = Path(os.path.normpath(edit.path))
-    real = path.parent.resolve() / path.name
-    if not is_snapshot_location(str(path)) or not real.is_relative_to(top.resolve()) or path.is_symlink():
+    try:
+        with gate.limited_to([top]):
+            os.fsencode(path)
+            gate.allowed(path)
+            require_no_link(path)
+            is_ours = is_snapshot_location(str(path)) and all(len(os.fsencode(part)) < 256 for part in path.parts)
+    except (OSError, ValueError):  # another place, a link, or a name that no file can have
+        is_ours = False
+    if not is_ours:
         raise SnapshotError("not a snapshot of this project, so it is not touched", position=Position(edit.path))
     return edit
 
@@ -236,10 +247,10 @@ def _difference(edit: Edit) -> Iterator[Text]:
 def _accept(edit: Edit) -> bool:
     """Write or delete the file; return False, and print why, where it has changed since the edit was made."""
     from pytest_promptfmt.core.files import write_atomically
-    from pytest_promptfmt.snapshots.paths import delete_snapshot
+    from pytest_promptfmt.snapshots.paths import delete_snapshot, read_snapshot, require_no_link
 
     try:
-        now = edit.path.read_bytes() if edit.path.exists() else None
+        now = read_snapshot(str(edit.path))
         if now == edit.new:
             return True
         if now != edit.old:
@@ -249,6 +260,7 @@ def _accept(edit: Edit) -> bool:
             delete_snapshot(edit.path)
         else:
             edit.path.parent.mkdir(parents=True, exist_ok=True)
+            require_no_link(edit.path)
             write_atomically(edit.path, edit.new)
     except OSError as error:
         typer.echo(escape_controls(f"{display_path(edit.path)}: {error.strerror or error}"), err=True)

@@ -25,7 +25,7 @@ def write_atomically(path: Path | str, content: bytes) -> None:
     # The name does not contain that of the file, which may be as long as a file name can be.
     temporary = os.path.join(os.path.dirname(path), f".promptfmt-{os.getpid()}-{next(_temporary)}.tmp")
     try:
-        with open(temporary, "xb") as file:
+        with open(temporary, "xb") as file:  # never through a link that is there already
             file.write(content)
         Path(temporary).replace(path)
     except BaseException:

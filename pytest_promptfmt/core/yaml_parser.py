@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import yaml
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_errors import in_plain_words, no_mapping, position_of, unreadable
@@ -77,6 +78,7 @@ def parse_file(path: Path, status: stat_result, data: bytes | None = None) -> Pa
     `data` is the content where the caller has read it already. Raises SourceError with line and column when the file
     is not a YAML mapping or exceeds a limit; OSError when it cannot be read.
     """
+    gate.allowed(path)
     stamp = (status.st_mtime_ns, status.st_size)
     known = _parsed.get(path)
     if known is not None and known.stamp == stamp:
@@ -89,7 +91,7 @@ def parse_file(path: Path, status: stat_result, data: bytes | None = None) -> Pa
             position=Position(path),
             hint="keep docs in a separate file and name it under metadata.promptfmt.docs",
         )
-    parsed = _parse(path, path.read_bytes() if data is None else data, stamp)
+    parsed = _parse(path, gate.read_bytes(path, limit=MAX_BYTES) if data is None else data, stamp)
     _parsed[path] = parsed
     return parsed
 
@@ -324,10 +326,10 @@ def _key_of(node: yaml.Node) -> Any:
 
 @lru_cache(maxsize=16)
 def _composed(path: Path, stamp: tuple[int, int]) -> yaml.Node | None:
-    status = path.stat()
+    status = gate.status_of(path)
     if (status.st_mtime_ns, status.st_size) != stamp:
         return None
-    loader = _Loader(_as_utf8(path.read_bytes()))
+    loader = _Loader(_as_utf8(gate.read_bytes(path, limit=MAX_BYTES)))
     try:
         node: yaml.Node | None = loader.get_single_node()
     finally:

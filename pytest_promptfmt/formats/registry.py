@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import FormatError, Position, SourceError, did_you_mean, display_path
 from pytest_promptfmt.core.yaml_parser import parse_file
 from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS, Format
@@ -143,7 +144,9 @@ def _formats_of(entry_point: EntryPoint) -> Iterator[Format]:
 
 def _file_names(directory: Path | None) -> list[str]:
     folder = directory / FOLDER if directory is not None else None
-    return sorted(path.stem for path in folder.glob("*.yaml")) if folder is not None and folder.is_dir() else []
+    if folder is None or not gate.is_allowed(folder / "-") or not folder.is_dir():
+        return []
+    return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def _file_format(name: str, directory: Path | None, route: tuple[str, ...]) -> Format | None:
@@ -167,12 +170,12 @@ def _read_format(path: Path, start: Callable[[str | None, Position], Format]) ->
     Raises FormatError with the place of a mistake.
     """
     try:
-        parsed = parse_file(path, path.stat())
+        parsed = parse_file(path, gate.status_of(path))
     except SourceError as error:
         message = f"this format cannot be read: {error.message}"
         raise FormatError(message, position=error.position, hint=error.hint) from error
     except OSError as error:
-        raise FormatError(f"this format cannot be read: {error.strerror}", position=Position(path)) from error
+        raise FormatError(f"this format cannot be read: {error.strerror or error}", position=Position(path)) from error
     fields = parsed.values
     if any(key in fields for key in _TASK_KEYS):
         return None

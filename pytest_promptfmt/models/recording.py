@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import ModelError, Position
 from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.models.base import Answer, Ask, Generation, Likelihood
@@ -87,7 +88,7 @@ def digest_of(ids: Sequence[int] | None) -> str | None:
 def read_entries(path: Path) -> list[Entry]:
     """Return the entries of a recording; raises ModelError with the first line that is not one."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with gate.open_text(path) as file:
             return [_entry(line, Position(path, number)) for number, line in enumerate(file, start=1) if line.strip()]
     except OSError as error:
         raise ModelError(f"the recording cannot be read: {error.strerror}", position=Position(path)) from error
@@ -98,7 +99,7 @@ def read_entries(path: Path) -> list[Entry]:
 def _entry(line: str, position: Position) -> Entry:
     try:
         read = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"not a line of a recording: {error}", position=position, hint="record again") from error
     try:
         return Entry(
@@ -250,7 +251,7 @@ def _recorded(path: Path) -> dict[tuple[str, str], Entry]:
     """Return the entries of a recording and of the parts beside it; a last line that was being written is dropped."""
     entries = read_entries(path) if path.exists() else []
     for part in _parts(path):
-        whole = part.read_text("utf-8", errors="replace").split("\n")[:-1]
+        whole = gate.read_text(part, errors="replace").split("\n")[:-1]
         entries += [_entry(line, Position(part, number)) for number, line in enumerate(whole, start=1)]
     return {(entry.key, entry.model): entry for entry in entries}
 

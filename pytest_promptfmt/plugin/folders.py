@@ -42,7 +42,7 @@ class Folders:
         self.index = TaskIndex()
         self._tree = tree
         self._know_profiles = know_profiles
-        self._checks = known_checks(tree.root.checks)
+        self._checks = known_checks(() if tree.root.no_code else tree.root.checks)
         self._selections: dict[int, tuple[Settings, Selection]] = {}
         self._roots: dict[Path, Path] = {}
         self._first_named: dict[tuple[Path, str], Task | Unread] = {}

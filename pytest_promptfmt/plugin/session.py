@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.network import go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES
@@ -25,6 +28,7 @@ from pytest_promptfmt.plugin.working import Working, collapses, kept_in, workers
 from pytest_promptfmt.results.terminal import header_lines
 from pytest_promptfmt.settings import SettingsTree
 from pytest_promptfmt.settings.file import FILE_NAMES
+from pytest_promptfmt.settings.written import Written, given_places
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import DIRECTORY
 from pytest_promptfmt.systems import recognized, systems_for
@@ -43,6 +47,7 @@ def activate(config: pytest.Config) -> None:
     is_asked = config.args_source is pytest.Config.ArgsSource.ARGS
     places = [Path(path.partition("::")[0]) for path in config.args] if is_asked else [config.rootpath]
     names = [name for entry in KINDS for name in entry.snapshot_names]
+    _limit_paths(config, places)
     run = config.stash[RUN] = Run(config, SettingsTree(config, DEFAULT_PROFILES, places), names)
     kinds = config.stash[LOADED] = load_kinds(run)
     is_worker = hasattr(config, "workerinput")
@@ -59,6 +64,15 @@ def activate(config: pytest.Config) -> None:
             config.args = paths or [str(config.rootpath)]
         else:
             config.args = [*config.args, *paths]
+
+
+def _limit_paths(config: pytest.Config, places: Sequence[Path]) -> None:
+    """Let this run open files below the rootdir and what the command line names alone, and restore that at its end."""
+    before = gate.limits()
+    config.add_cleanup(partial(gate.restore, before))
+    written = Written(config)
+    gate.forbid_code(bool(written.option("no_code")))
+    gate.limit_to([config.rootpath, *given_places(written, places)])
 
 
 class PromptfmtPlugin:

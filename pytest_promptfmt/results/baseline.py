@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.checks.registry import Scope
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, display_path
 from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.core.finding import Reported, Severity
@@ -276,7 +277,7 @@ def error_key(file: str, task: str, message: str) -> str:
 def read_entries(path: Path) -> tuple[BaselineEntry, ...]:
     """Return the entries of a file. Raises SettingsError, naming the line, for a file that is not a baseline."""
     try:
-        lines = path.read_text("utf-8").removesuffix("\n").split("\n")
+        lines = gate.read_text(path).removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"the baseline {display_path(path)} cannot be read: {error}") from error
     if _parsed(lines[0], path, 1) != FIRST_LINE:

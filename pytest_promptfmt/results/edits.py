@@ -103,7 +103,7 @@ def read_pending(text: str, path: Path, top: Path) -> list[Edit]:
         try:
             entry = json.loads(line)
             edits.append(_edit(entry, top))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise SettingsError(
                 "this line is not a pending snapshot",
                 position=Position(path, number),

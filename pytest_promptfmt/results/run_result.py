@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.results.baseline import BaselineResult
@@ -179,6 +180,6 @@ def _edit(outcome: Outcome) -> Edit:
 def content_of(path: Path) -> bytes | None:
     """Return what is in a file, None where it cannot be read."""
     try:
-        return path.read_bytes()
+        return None if path.is_symlink() else gate.read_bytes(path)
     except OSError:
         return None

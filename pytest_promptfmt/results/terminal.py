@@ -27,6 +27,8 @@ def header_lines(settings: Settings) -> list[str]:
     """Return the lines for pytest's header: what is rendered, and whose Python code may run."""
     allowed = ", ".join(["the rootdir", *(display_path(path) for path in settings.allow_code)])
     code = "Python code is not run" if settings.no_code else f"Python code may run below {allowed}"
+    if settings.no_code and settings.checks:
+        code += f", nor the rules of {', '.join(display_path(path) for path in settings.checks)}"
     profiles = ", ".join(settings.run_id(profile.name) for profile in settings.profiles)
     lines = [f"promptfmt: profiles {profiles}; {code}"]
     note = archetype_note(archetypes_of(settings))

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, did_you_mean
-from pytest_promptfmt.core.yaml_parser import ParsedFile, parse_file
+from pytest_promptfmt.core.yaml_parser import MAX_BYTES, ParsedFile, parse_file
 from pytest_promptfmt.settings.table import KEYS, PROFILE_KEYS, Setting
 
 FILE_NAMES: Final = ("promptfmt.yaml", "promptfmt.yml")
@@ -40,7 +41,7 @@ class SettingsFile:
 
 def find_settings_file(folder: Path) -> Path | None:
     """Return the settings file of a folder, if it has one; raises SettingsError when it has two."""
-    found = [folder / name for name in FILE_NAMES if (folder / name).is_file()]
+    found = [folder / name for name in FILE_NAMES if gate.is_there(folder / name)]
     if len(found) > 1:
         raise SettingsError(
             f"there is {FILE_NAMES[0]} and {FILE_NAMES[1]}", position=Position(found[1]), hint="keep one of them"
@@ -55,10 +56,10 @@ def read_settings_file(path: Path, *, is_at_rootdir: bool) -> SettingsFile:
     or not allowed in this folder, and for a value that the key does not take.
     """
     try:
-        data = path.read_bytes()
+        data = gate.read_bytes(path, limit=MAX_BYTES)
         if all(not line.strip() or line.lstrip().startswith(b"#") for line in data.splitlines()):
             return SettingsFile(path=path, values={}, profiles={})
-        parsed = parse_file(path, path.stat(), data)
+        parsed = parse_file(path, gate.status_of(path), data)
     except OSError as error:
         raise SettingsError(f"the file cannot be read: {error.strerror or error}", position=Position(path)) from error
     except PromptfmtError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean, display_path
 from pytest_promptfmt.core.profile import (
     ALL_CHAT,
@@ -131,17 +132,16 @@ def with_template(profile: Profile, written: str | None, folder: Path, where: Po
     """
     if written is None or written == NONE:
         return replace(profile, chat_template=None, template_name=None, template_file=None)
-    path = (folder / Path(written).expanduser()).absolute()
-    if path.is_file():
+    path = _named(folder, written, where)
+    if gate.is_there(path) and not path.is_dir():
         return replace(profile, chat_template=_read_template(path, where), template_name=None, template_file=path)
     if written in CHAT_TEMPLATES:
         return with_builtin_template(profile, written)
     if "/" in written or written.endswith(_TEMPLATE_SUFFIXES):
-        near = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         raise SettingsError(
             f"the chat template {display_path(path)} does not exist",
             position=where,
-            hint=did_you_mean(path.name, near),
+            hint=did_you_mean(path.name, gate.names_in(path.parent)),
         )
     if profile.tokenizer is None:
         raise SettingsError(
@@ -155,18 +155,27 @@ def with_template(profile: Profile, written: str | None, folder: Path, where: Po
     )
 
 
+def _named(folder: Path, written: str, where: Position | None) -> Path:
+    try:
+        return gate.named(folder, _expanded(written)).absolute()
+    except gate.RefusedError as error:
+        raise SettingsError(f"{written!r} cannot be read: {error.strerror}", position=where) from error
+
+
+def _expanded(written: str) -> str:
+    try:
+        return str(Path(written).expanduser()) if written.startswith("~") else written
+    except RuntimeError:  # `~nobody/x`
+        return written
+
+
 def _read_template(path: Path, where: Position | None) -> str:
     try:
-        data = path.read_bytes() if path.stat().st_size <= _MAX_TEMPLATE_BYTES else None
+        data = gate.read_bytes(path, limit=_MAX_TEMPLATE_BYTES)
     except OSError as error:
         raise SettingsError(
             f"{display_path(path)} cannot be read: {error.strerror or error}", position=where
         ) from error
-    if data is None:
-        raise SettingsError(
-            f"{display_path(path)} has more than {_MAX_TEMPLATE_BYTES // 2**20} MiB: that is not a chat template",
-            position=where,
-        )
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -153,7 +153,18 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         key="Paths whose `!function` code may run.",
     ),
     Setting("no_code", FLAG, "--promptfmt-no-code").about(
-        "Run no `!function` code at all; tasks that need it are skipped with that reason."
+        "Run no Python code that a file names: no `!function`, class, rule or metric of the repository. Tasks that "
+        "need it are skipped with that reason, and `promptfmt.yaml` and the ini cannot allow downloads.",
+        page="security.md",
+    ),
+    Setting("allow_path", PATHS, "--promptfmt-allow-path PATH", is_repeated=True).about(
+        "Open files below this path as well. Files of the repository name files below the rootdir, and below the "
+        "paths of the command line, alone.",
+        page="security.md",
+    ),
+    # The base revision's promptfmt.yaml, for `promptfmt diff`: what may run or be downloaded is not up to the other.
+    Setting("trust", FILE, "--promptfmt-trust FILE", is_hidden=True).about(
+        "The settings file that says what code may run and whether the network is used."
     ),
     Setting(
         "download",

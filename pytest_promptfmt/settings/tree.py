@@ -34,6 +34,7 @@ class Settings:
     (None: 2 synthetic, 3 otherwise), `num_fewshot` overrides the shots of every task that does not fix them to 0,
     `time_limit` is in seconds for rendering one task with one profile, `import_limit` for importing one module of
     functions.
+    `allow_path` are places outside the rootdir whose files may be opened.
     `is_narrowed` says that the command line asked for a number of docs: stored docs beyond it are kept.
     `has_chosen_profiles` says that the command line named the profiles: what tasks say of profiles is then left out.
     `answers` says of which tasks the reading and scoring of answers is tried: `auto` (those with a filter that looks
@@ -55,6 +56,7 @@ class Settings:
     num_fewshot: int | None = None
     allow_code: tuple[Path, ...] = ()
     no_code: bool = False
+    allow_path: tuple[Path, ...] = ()
     time_limit: float = DEFAULT_TIME_LIMIT
     import_limit: float = DEFAULT_IMPORT_LIMIT
     is_narrowed: bool = False

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pytest_promptfmt.core.errors import Position, SettingsError
-from pytest_promptfmt.settings.file import SettingsFile
+from pytest_promptfmt.settings.file import SettingsFile, read_settings_file
 from pytest_promptfmt.settings.table import BY_NAME, SETTINGS, Setting
 from pytest_promptfmt.settings.values import ValueType
 
@@ -25,6 +25,10 @@ class Config(Protocol):
 
     def getini(self, name: str) -> Any:
         """Return an ini value."""
+
+
+TRUST: Final = ("allow_code", "download", "checks", "task_modules")
+"""The settings that let code run or the network be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,26 @@ class Written:
     def configured(self, name: str) -> Any:
         """Return what the nearest file with the key says, else the ini."""
         setting = BY_NAME[name]
+        if name == "download" and self.option("no_code"):
+            return None  # the command line alone may allow it then
+        if name in TRUST and self.option("trust"):
+            return self._trusted(setting)
         file = self.owner(name)
         if file is not None:
             return _absolute(setting.kind, file.values[str(setting.key)], file.path.parent)
         return self.ini(name)
+
+    def _trusted(self, setting: Setting) -> Any:
+        """Return what the settings file of the base revision says, else the ini.
+
+        Rules are run as they were there; other paths name files of this revision.
+        """
+        path: Path = self.option("trust")
+        values = read_settings_file(path, is_at_rootdir=True).values if path.is_file() else {}
+        if setting.key not in values:
+            return self.ini(setting.name)
+        base = path.parent if setting.name == "checks" else self.config.rootpath
+        return _absolute(setting.kind, values[setting.key], base)
 
     def ini(self, name: str) -> Any:
         """Return what the ini says."""
@@ -104,3 +124,26 @@ def _absolute(kind: ValueType, value: Any, base: Path) -> Any:
     if isinstance(value, tuple):
         return tuple(_absolute(kind, each, base) for each in value)
     return (base / Path(value).expanduser()).absolute()
+
+
+def given_places(written: Written, paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield the places that the command line names and that may lie outside the rootdir: files, or folders with all.
+
+    `paths` are those to collect; of a file its folder is meant, because what it includes lies beside it.
+    """
+    for path in paths:
+        absolute = Path(path).absolute()
+        yield absolute if absolute.is_dir() else absolute.parent
+    for name in ("allow_path", "allow_code"):
+        yield from written.option(name) or ()
+    for name in ("baseline", "left_out", "record"):
+        yield from filter(None, [written.option(name)])
+    if written.option("trust"):
+        yield written.option("trust").parent
+    for given in (*(written.option("tokenizers") or ()), *(written.option("chat_templates") or ())):
+        place = Path.cwd() / Path(given.removeprefix("mistral:")).expanduser()
+        if place.exists():
+            yield place if place.is_dir() else place.parent
+    model = written.option("model") or ""
+    if model.startswith(("hf:", "replay:")):
+        yield Path.cwd() / model.partition(":")[2]

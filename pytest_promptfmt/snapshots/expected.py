@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SnapshotError
 from pytest_promptfmt.core.profile import is_given_name
 from pytest_promptfmt.snapshots.document import MAGIC, read_document
@@ -22,6 +23,8 @@ from pytest_promptfmt.snapshots.paths import (
     Claims,
     Place,
     decode_name,
+    read_snapshot,
+    require_no_link,
     snapshot_folder,
     snapshot_path,
 )
@@ -120,7 +123,7 @@ class ExpectedSnapshots:
             self._obsolete_by_docs = {}
             for path in self.obsolete():
                 try:
-                    docs = read_document(path.read_text("utf-8"), path).docs
+                    docs = read_document((read_snapshot(str(path)) or b"").decode(), path).docs
                 except (OSError, UnicodeDecodeError, SnapshotError):
                     continue
                 self._obsolete_by_docs.setdefault(docs, []).append(path)
@@ -188,6 +191,7 @@ def _snapshot_files(folder: Path) -> Iterator[Path]:
 
 def _folders(folder: Path) -> list[Path]:
     try:
+        require_no_link(folder)
         with os.scandir(folder) as entries:
             return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
@@ -200,7 +204,8 @@ def _is_candidate(entry: os.DirEntry[str]) -> bool:
 
 def _is_ours(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        require_no_link(path)
+        with gate.open_file(path) as file:
             return file.read(len(MAGIC)) == MAGIC.encode()
     except OSError:
         return False

@@ -18,7 +18,6 @@ from syrupy.extensions.base import AbstractSyrupyExtension
 from syrupy.location import PyTestLocation
 
 from pytest_promptfmt.core.errors import Position, SnapshotError
-from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.snapshots.changes import Comparison, State, compare
 from pytest_promptfmt.snapshots.document import Document, UnknownVersionError
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots, is_snapshot_location
@@ -29,6 +28,7 @@ from pytest_promptfmt.snapshots.paths import (
     delete_snapshot,
     read_snapshot,
     snapshot_path,
+    write_snapshot,
 )
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class PromptExtension(AbstractSyrupyExtension):
     def write_snapshot_collection(cls, *, snapshot_collection: SnapshotCollection, **_order: Any) -> None:
         """Write the one snapshot of the collection."""
         for snapshot in snapshot_collection:
-            write_atomically(snapshot_collection.location, str(snapshot.data).encode())
+            write_snapshot(snapshot_collection.location, str(snapshot.data))
 
     def delete_snapshots(self, *, snapshot_location: str, **_names: Any) -> None:
         """Delete the file, and the folders that it leaves empty."""

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SnapshotError
 from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.core.outcome import UsedTokenizer
@@ -39,8 +40,10 @@ def read_lock(path: Path) -> dict[str, UsedTokenizer]:
     Raises SnapshotError with the line for a file that is none of ours: edited, cut off, with conflict markers.
     """
     try:
-        parsed = parse_file(path, path.stat())
+        parsed = parse_file(path, gate.status_of(path))
     except FileNotFoundError:
+        if gate.is_there(path):
+            raise SnapshotError("the file is a link to nothing", position=Position(path), hint=_RENEW) from None
         return {}
     except OSError as error:
         raise SnapshotError(f"the file cannot be read: {error.strerror or error}", position=Position(path)) from error
@@ -145,6 +148,8 @@ class Lock:
         elif merged == self.known:
             return
         try:
+            if self._path.is_symlink():
+                raise gate.RefusedError("it is a link, which is not followed", self._path)
             write_atomically(self._path, lock_text(merged).encode())
         except OSError as error:
             yield f"{FILE_NAME} cannot be written: {error.strerror or error}"

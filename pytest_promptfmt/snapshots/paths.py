@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -9,11 +10,16 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SnapshotError
+from pytest_promptfmt.core.files import write_atomically
 
 DIRECTORY: Final = "__prompts__"
 SUFFIX: Final = ".txt"
 MAX_NAME_BYTES: Final = 255
+MAX_BYTES: Final = 64 * 2**20
+"""The largest snapshot that is read."""
+
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_.@+=,-]")
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
 
@@ -94,16 +100,41 @@ def _folded(path: Path) -> str:
 
 
 def read_snapshot(path: str) -> bytes | None:
-    """Return the content of a file, None where there is none; raises OSError for one that cannot be read."""
+    """Return the content of a file, None where there is none; raises OSError for one that cannot be read.
+
+    A link is never followed, be it the file or a folder of our tree.
+    """
+    require_no_link(path)
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return gate.read_bytes(path, limit=MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
+def require_no_link(path: str | Path) -> None:
+    """Raise RefusedError where the file, or a folder from `__prompts__` on, is a link: it would lead elsewhere."""
+    part = str(path)
+    for _ in range(4):  # the file, the folders of the task and of its file, and `__prompts__`
+        if os.path.islink(part):  # noqa: PTH114  # thousands of calls
+            what = "the snapshot is a link" if part == str(path) else f"the folder {os.path.basename(part)} is a link"
+            raise gate.RefusedError(f"{what}, which is not followed", path)
+        part, name = os.path.split(part)
+        if name == DIRECTORY:
+            break
+
+
+def write_snapshot(path: str, text: str) -> None:
+    """Write a file, whole or not at all; raises OSError, also where a link or another place is in the way."""
+    require_no_link(path)
+    gate.allowed(path)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.encode())
+
+
 def delete_snapshot(path: Path) -> None:
-    """Delete a file, and up to three folders above it that are then empty."""
+    """Delete a file, and up to three folders above it that are then empty; raises OSError as `write_snapshot`."""
+    require_no_link(path)
+    gate.allowed(path)
     path.unlink(missing_ok=True)
     for folder in list(path.parents)[:3]:
         try:

@@ -14,6 +14,7 @@ from pytest_promptfmt.answers.verdicts import Matrix, Row
 from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.recorded import RecordedScores, ScoredAnswer
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section, read_document
+from pytest_promptfmt.snapshots.paths import read_snapshot
 
 EXTRACTION = "extraction"
 """Takes the place of a profile in the name of the snapshot file."""
@@ -76,7 +77,7 @@ def accepted_failures(path: str) -> Mapping[str, Sequence[str]]:
 
 def _accepted_failures(path: str) -> Iterator[tuple[str, Sequence[str]]]:
     try:
-        document = read_document(Path(path).read_text("utf-8"), Path(path))
+        document = read_document((read_snapshot(path) or b"").decode(), Path(path))
     except (OSError, UnicodeDecodeError, SnapshotError):
         return
     for doc in document.docs:

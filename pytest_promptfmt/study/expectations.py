@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, ScoringError, did_you_mean
 from pytest_promptfmt.core.task import UNSET, Task
 
@@ -58,7 +59,7 @@ def has_expectations(task: Task) -> bool:
     """Return whether a task's author writes down completions or expected failures, so that its scoring is tried."""
     sidecar = sidecar_of(task)
     written = {"completions", "expected_failures"} & set(task.own_metadata)
-    return bool(written) or (sidecar is not None and sidecar.is_file())
+    return bool(written) or (sidecar is not None and gate.is_there(sidecar))
 
 
 def sidecar_of(task: Task) -> Path | None:
@@ -68,10 +69,10 @@ def sidecar_of(task: Task) -> Path | None:
 
 def _of_sidecar(task: Task) -> Iterator[ExpectedCompletion]:
     path = sidecar_of(task)
-    if path is None or not path.is_file():
+    if path is None or not gate.is_there(path):
         return
     try:
-        lines = path.read_text("utf-8-sig").split("\n")  # Windows begins text files with a byte order mark
+        lines = gate.read_text(path, "utf-8-sig").split("\n")  # Windows begins text files with a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise ScoringError(f"the completions cannot be read: {error}", position=Position(path)) from error
     for number, line in enumerate(lines, start=1):

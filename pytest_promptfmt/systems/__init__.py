@@ -15,6 +15,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, SourceError
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def recognized(path: Path) -> System | None:
 
 def head_of(path: Path) -> bytes:
     """Return the first 64 KiB of a file; raises OSError."""
-    with path.open("rb") as file:
+    with gate.open_file(path) as file:
         return file.read(HEAD_BYTES)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems import ReadContext, TaskFile, head_of, known_systems, shapes, systems_for
@@ -61,9 +62,10 @@ def _tasks_of(path: Path, allow_code: bool) -> tuple[Task, ...]:
         found = (read_task_file(file, index) for system in systems for file in system.files(path))
         return tuple(task for file in found if file is not None for task in file.tasks)
     if not path.exists():
-        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         raise SourceError(
-            "there is no such file or folder", position=Position(path), hint=did_you_mean(path.name, siblings)
+            "there is no such file or folder",
+            position=Position(path),
+            hint=did_you_mean(path.name, gate.names_in(path.parent)),
         )
     file = read_task_file(path, trusted=lambda _path: allow_code)
     if file is None:

@@ -15,10 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, TokenizerError
 from pytest_promptfmt.tokens import frozen
 from pytest_promptfmt.tokens.archetypes import archetype_chat_template
-from pytest_promptfmt.tokens.sources import Source, find_source
+from pytest_promptfmt.tokens.sources import MAX_FILE_BYTES, Source, caches, find_source
 from pytest_promptfmt.tokens.tokenizer import Facts, Tokenizer
 from pytest_promptfmt.tokens.tokenizer_json import facts_if_verbatim, refuse_unbounded
 
@@ -148,7 +149,7 @@ def _facts_if_verbatim(source: Source) -> Facts | None:
 
 def _read_template(file: Path) -> str:
     try:
-        return file.read_text("utf-8")
+        return _content(file).decode()
     except UnicodeDecodeError as error:
         raise TokenizerError(f"not UTF-8 at byte {error.start}", position=Position(file)) from error
 
@@ -177,7 +178,7 @@ def _check_json_files(source: Source) -> None:
 def read_json(file: Path) -> dict[str, Any]:
     """Return the object in a JSON file; raises TokenizerError with line and column when there is none."""
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(_content(file))
     except json.JSONDecodeError as error:
         ended = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated")
         raise TokenizerError(
@@ -192,6 +193,11 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise TokenizerError(f"holds a {type(content).__name__}, not an object", position=Position(file))
     return content
+
+
+def _content(file: Path) -> bytes:
+    """Return what is in a file of a source, which was found already, or of its frozen form."""
+    return gate.read_bytes(file, limit=MAX_FILE_BYTES, also=(file.parent.resolve(), *caches()))
 
 
 def _read_backend(file: Path) -> tokenizers.Tokenizer:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, TokenizerError, did_you_mean, display_path
 from pytest_promptfmt.core.network import online
 from pytest_promptfmt.tokens.archetypes import ARCHETYPES, PREFIX, archetype_folder
@@ -105,10 +106,13 @@ def _find(text: str, is_path: bool, download: bool) -> Source:
         return _of_folder(text, text, archetype_folder(text.removeprefix(PREFIX)), is_archetype=True)
     if text.startswith(MISTRAL_PREFIX):
         return _of_mistral(text)
+    reason = gate.refusal_of_name(text) if not is_path else None
+    if reason is not None:
+        raise TokenizerError(f"the tokenizer {text[:200]!r} cannot be read: {reason} is not opened")
     path = Path(text).expanduser()
     if path.is_dir():
         return _of_folder(text, path.resolve().name, path.resolve())
-    if path.exists():
+    if gate.is_there(path):
         return _of_file(text, path.resolve())
     hub_id = _HUB_ID.fullmatch(text)
     if is_path or hub_id is None or text.startswith((".", "~")) or _is_named_like_a_file(path):
@@ -193,7 +197,7 @@ def _hub_cache() -> Path:
 def _commit(repository: Path, revision: str) -> str | None:
     reference = repository / "refs" / revision
     if reference.is_file():
-        return reference.read_text("ascii", "replace").strip()
+        return gate.read_bytes(reference, limit=4096, also=(repository,)).decode("ascii", "replace").strip()
     return revision if (repository / "snapshots" / revision).is_dir() else None
 
 
@@ -218,25 +222,38 @@ def _first_line(error: BaseException) -> str:
 
 def _deciding_files(folder: Path) -> Iterator[Path]:
     templates = folder / _NAMED_TEMPLATES
+    _require_allowed(folder / "-")
     entries = [*folder.iterdir(), *(templates.iterdir() if templates.is_dir() else ())]
     for entry in entries:
         if not entry.is_file():
-            if entry.name in _FILE_NAMES and entry.exists():
+            if entry.name in _FILE_NAMES and gate.is_there(entry) and not entry.is_dir():
                 _check_file(entry)
         elif entry.name in _FILE_NAMES or ".model.v" in entry.name:
             _check_file(entry)
             yield entry
         elif entry.suffix in _SUFFIXES and entry.stat().st_size <= _OTHER_FILE_BYTES:
+            _require_allowed(entry)
             yield entry
+
+
+def _require_allowed(file: Path) -> None:
+    try:
+        gate.allowed(file, also=caches())
+    except OSError as error:
+        raise TokenizerError(f"cannot be read: {error.strerror or error}", position=Position(file)) from error
+
+
+def caches() -> tuple[Path, ...]:
+    """Return the folder of Hugging Face's cache: an id names files of the user in it, not of the repository."""
+    constants = sys.modules.get("huggingface_hub.constants")
+    return (Path(constants.HF_HUB_CACHE),) if constants is not None else ()
 
 
 def _check_file(file: Path) -> None:
     try:
-        at = file.stat()
+        at = gate.status_of(file, also=caches())
     except OSError as error:
-        raise TokenizerError(f"{error.strerror}", position=Position(file)) from error
-    if not stat.S_ISREG(at.st_mode):
-        raise TokenizerError("not a regular file", position=Position(file))
+        raise TokenizerError(f"{error.strerror or error}", position=Position(file)) from error
     if at.st_size > MAX_FILE_BYTES and file.suffix != ".gguf":
         raise TokenizerError(
             f"a file of {at.st_size / 1e6:,.0f} MB is too large for a tokenizer; the limit is "
@@ -250,7 +267,7 @@ def _check_file(file: Path) -> None:
 def _file_digest(file: Path, *, whole: bool) -> bytes:
     """Return the SHA-256 of a file; of a GGUF file, whose tail are weights, of the first 64 MB, size and time."""
     try:
-        with file.open("rb") as opened:
+        with gate.open_file(file, also=caches()) as opened:
             if whole:
                 return hashlib.file_digest(opened, "sha256").digest()
             at = os.fstat(opened.fileno())
@@ -269,8 +286,7 @@ def _did_you_mean_path(path: Path) -> str | None:
     parent = path.parent
     while not parent.is_dir() and parent != parent.parent:
         path, parent = parent, parent.parent
-    names = sorted(entry.name for entry in parent.iterdir()) if parent.is_dir() else []
-    close = did_you_mean(path.name, names)
+    close = did_you_mean(path.name, gate.names_in(parent))
     return close or _did_you_mean_archetype(path.name)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, ScoringError, SourceError, did_you_mean
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec, ReadSpec, read_spec
 from pytest_promptfmt.systems.helm.instances import Row
@@ -264,7 +265,7 @@ def read_adapter_file(path: Path) -> AdapterFile | None:
     """
     real = resolved(path)
     try:
-        status = real.stat()
+        status = gate.status_of(real)
         return _read(real, status.st_mtime_ns, status.st_size)
     except OSError as error:
         raise SourceError(f"the file cannot be read: {error.strerror}", position=Position(path)) from error
@@ -275,7 +276,7 @@ def _read(path: Path, _modified: int, size: int) -> AdapterFile | None:
     if size > MAX_WHOLE:
         return _streamed(path, size)
     try:
-        whole = read_json(path, _decoded(path, path.read_bytes()))
+        whole = read_json(path, _decoded(path, gate.read_bytes(path)))
     except SourceError as error:
         try:
             salvaged = _streamed(path, size)
@@ -327,5 +328,5 @@ def _streamed(path: Path, size: int) -> AdapterFile | None:
 
 
 def _beginning(path: Path) -> str:
-    with path.open("rb") as file:
+    with gate.open_file(path) as file:
         return file.read(_HEAD).decode("utf-8-sig", "replace")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError
 
 MAX_ITEM: Final = 64 << 20
@@ -40,7 +41,7 @@ def json_items(path: Path, array: str, progress: Callable[[int], object] = lambd
     SourceError, with line and column, where the text ends too early or is not JSON, after everything before it was
     yielded; OSError where the file cannot be opened.
     """
-    with path.open("rb") as file:
+    with gate.open_file(path) as file:
         yield from _Reader(path, file, progress).items(array)
 
 

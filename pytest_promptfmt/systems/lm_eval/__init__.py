@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.systems import HEAD_BYTES, ReadContext, System, TaskFile
 
 
@@ -20,7 +21,7 @@ class LmEval(System):
         """Return whether the top-level keys are those of a task, group or class, wherever in the file they are."""
         from pytest_promptfmt.systems.lm_eval.kinds import looks_like_task  # YAML costs nothing where there is none
 
-        return looks_like_task(head if len(head) < HEAD_BYTES else path.read_bytes())
+        return looks_like_task(head if len(head) < HEAD_BYTES else gate.read_bytes(path))
 
     def read(self, path: Path, context: ReadContext) -> TaskFile | None:
         """Return the task, the group or the class of a file; raises SourceError."""

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.systems.lm_eval.yaml import YamlFile, read_yaml
 
@@ -69,7 +70,7 @@ def read_if_task(path: Path) -> YamlFile | None:
 
     Raises SourceError for a file that looks like a task and cannot be read, OSError when it cannot be opened.
     """
-    with open(path, "rb") as stream:
+    with gate.open_file(path) as stream:
         whole = os.fstat(stream.fileno()).st_size <= MAX_BYTES
         data = stream.read() if whole else stream.read(_HEAD_BYTES)
     if not looks_like_task(data):

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.systems.lm_eval.yaml import read_yaml
 
@@ -66,8 +67,11 @@ def prompt_fields(
 def _from_file(
     file: str, name: str, has_choices: bool, folder: Path | None, position: Position | None
 ) -> dict[str, str]:
-    places = [Path(file), *([folder / file] if folder is not None else [])]
-    path = next((place for place in places if place.is_file()), None)
+    try:
+        places = [gate.named(each, file) for each in (Path(), *([folder] if folder is not None else []))]
+    except gate.RefusedError as error:
+        raise SourceError(f"use_prompt cannot read {file!r}: {error.strerror}", position=position) from error
+    path = next((place for place in places if gate.is_there(place) and not place.is_dir()), None)
     if path is None:
         raise SourceError(
             f"the prompt file {file!r} of use_prompt does not exist",

@@ -6,15 +6,13 @@ is a SourceError that names the line.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, display_path
 from pytest_promptfmt.core.task import Locate
 from pytest_promptfmt.core.yaml_parser import ParsedFile, parse_file
@@ -83,7 +81,7 @@ def read_include(written: Any, keys: tuple[str | int, ...], locate: Locate, path
         position = locate((*keys, index) if isinstance(written, list) else keys)
         target = _include_target(folder, entry, position)
         try:
-            included = read_yaml(target) if target.is_file() else None
+            included = read_yaml(target) if gate.is_there(target) and not target.is_dir() else None
         except ValueError:
             included = None
         if included is None:
@@ -96,21 +94,7 @@ def read_include(written: Any, keys: tuple[str | int, ...], locate: Locate, path
 
 def resolved(path: Path) -> Path:
     """Return the absolute path with `~` expanded and symlinks followed, as lm-eval 0.4.13 opens files."""
-    return Path(_real(str(path.expanduser())))
-
-
-def _real(path: str) -> str:
-    # A folder is followed once per process: thousands of task files share few folders.
-    folder, name = os.path.split(path)
-    if name in ("", os.curdir, os.pardir):
-        return os.path.realpath(path)
-    joined = os.path.join(_real_folder(os.path.join(os.getcwd(), folder)), name)
-    return os.path.realpath(joined) if os.path.islink(joined) else joined  # noqa: PTH114  # thousands of calls
-
-
-@lru_cache(maxsize=4096)
-def _real_folder(folder: str) -> str:
-    return os.path.realpath(folder)
+    return Path(gate.resolved(path.expanduser()))
 
 
 def _without_include(values: Mapping[Any, Any]) -> Mapping[Any, Any]:
@@ -134,10 +118,7 @@ def _collect(
             if target in routes:
                 raise _second_visit(parsed, keys, routes[target], (*route, target))
             try:
-                status = target.stat()
-                if not stat.S_ISREG(status.st_mode):
-                    raise SourceError(f"include {entry!r} is not a regular file", position=parsed.locate(keys))
-                included = parse_file(target, status)
+                included = parse_file(target, gate.status_of(target))
             except (OSError, ValueError) as error:
                 raise _bad_include(entry, parsed.locate(keys), target, error) from error
             _collect(included, (*route, target), routes, parts)
@@ -146,7 +127,7 @@ def _collect(
 
 def _parse_first(path: Path, data: bytes | None) -> ParsedFile:
     try:
-        return parse_file(path, path.stat(), data)
+        return parse_file(path, gate.status_of(path), data)
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -160,13 +141,17 @@ def _include_target(folder: Path, entry: Any, position: Position | None) -> Path
             hint="remove the key, or name the file to include; lm-eval 0.4.13 silently drops the whole file",
         )
     # lm-eval expands `~` only after joining, which never applies: the path is relative to the including file.
-    return Path(_real(os.path.join(folder, entry)))
+    try:
+        return Path(gate.allowed(gate.named(folder, entry)))
+    except gate.RefusedError as error:
+        raise _bad_include(entry, position, folder, error) from error
 
 
 def _bad_include(entry: str, position: Position | None, target: Path, error: Exception) -> SourceError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return SourceError(f"include {entry!r} does not exist", position=position, hint=_missing_hint(target, entry))
-    return SourceError(f"include {entry!r} cannot be read: {error}", position=position)
+    reason = (error.strerror if isinstance(error, OSError) else None) or error
+    return SourceError(f"include {entry!r} cannot be read: {reason}", position=position)
 
 
 def _missing_hint(target: Path, entry: str) -> str:
@@ -175,8 +160,7 @@ def _missing_hint(target: Path, entry: str) -> str:
     folder = target.parent
     if not folder.is_dir():
         return f"there is no folder {display_path(folder)}; an include is relative to the file that contains it"
-    files = [name.name for name in folder.iterdir() if name.is_file()]
-    return did_you_mean(target.name, files) or f"there is no such file in {display_path(folder)}"
+    return did_you_mean(target.name, gate.names_in(folder)) or f"there is no such file in {display_path(folder)}"
 
 
 def _second_visit(
@@ -198,6 +182,6 @@ def _second_visit(
 def _unreadable(path: Path, error: OSError) -> SourceError:
     position = Position(path)
     if isinstance(error, FileNotFoundError):
-        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        return SourceError("the file does not exist", position=position, hint=did_you_mean(path.name, names))
+        hint = did_you_mean(path.name, gate.names_in(path.parent))
+        return SourceError("the file does not exist", position=position, hint=hint)
     return SourceError(f"the file cannot be read: {error.strerror or error}", position=position)

@@ -10,12 +10,12 @@ import csv
 import json
 import math
 import re
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import DocsError, Position, did_you_mean, display_path
 
@@ -25,6 +25,9 @@ MAX_DOCS: Final = 10_000
 MAX_LINE_BYTES: Final = 16 * 2**20
 MAX_FILE_BYTES: Final = 256 * 2**20
 """How far into a file is read; a .json array, which has to be read whole, may not be larger."""
+
+MAX_PARQUET_BYTES: Final = 2**31
+"""The largest Parquet file that is opened; only its first row groups are read."""
 
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
@@ -46,8 +49,7 @@ def read_data_file(
             hint=f"use one of {', '.join(SUFFIXES)}",
         )
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise DocsError(f"{display_path(path)} is not a regular file", position=position)
+        gate.status_of(path)
         yield from _READERS[kind](path, options or {})
     except FileNotFoundError:
         raise missing_file(path, position) from None
@@ -57,6 +59,26 @@ def read_data_file(
         raise DocsError(f"cannot read {display_path(path)}: {error.strerror or error}", position=position) from error
 
 
+def read_named_file(folder: Path, written: str, position: Position | None) -> Iterator[Doc]:
+    """Yield the docs of the file that another one names; raises DocsError also for a name that is not opened."""
+    yield from read_data_file(named_file(folder, written, position), position=position)
+
+
+def named_file(folder: Path, written: str, position: Position | None) -> Path:
+    """Return the path of a file that another one names, `~` expanded; raises DocsError for one that is not opened."""
+    try:
+        return gate.named(folder, _expanded(written))
+    except gate.RefusedError as error:
+        raise DocsError(f"cannot read {written!r}: {error.strerror}", position=position) from error
+
+
+def _expanded(written: str) -> str:
+    try:
+        return str(Path(written).expanduser()) if written.startswith("~") else written
+    except RuntimeError:  # `~nobody/x`
+        return written
+
+
 def kind_of(path: Path) -> str | None:
     """Return the kind of data file by the end of its name, None when it is none."""
     return SUFFIXES.get(path.suffix.lower())
@@ -64,10 +86,7 @@ def kind_of(path: Path) -> str | None:
 
 def missing_file(path: Path, position: Position | None) -> DocsError:
     """Return the error for a data file that is not there, naming the closest one that is."""
-    try:
-        beside = [near.name for near in islice(path.parent.iterdir(), 1000) if kind_of(near)]
-    except OSError:
-        beside = []
+    beside = [name for name in gate.names_in(path.parent) if kind_of(Path(name))]
     hint = did_you_mean(path.name, beside) or "paths are relative to the task file"
     return DocsError(f"missing docs file: {display_path(path)}", position=position, hint=hint)
 
@@ -76,7 +95,7 @@ def missing_file(path: Path, position: Position | None) -> DocsError:
 
 
 def _read_json(path: Path, options: Mapping[str, Any]) -> Iterator[Doc]:
-    with path.open("rb") as file:
+    with gate.open_file(path) as file:
         if options.get("field") is None and _first_byte(file) != b"[":
             yield from _json_lines(file, path)
         else:
@@ -195,7 +214,7 @@ def _read_csv(path: Path, options: Mapping[str, Any]) -> Iterator[Doc]:
     delimiter = options.get("sep") or options.get("delimiter") or ("\t" if path.suffix.lower() == ".tsv" else ",")
     limit = csv.field_size_limit(MAX_LINE_BYTES)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with gate.open_text(path, "utf-8-sig", newline="") as file:
             rows = csv.reader(file, delimiter=delimiter, quotechar=options.get("quotechar", '"'))
             header = options.get("column_names") or options.get("names") or next(rows, None) or ()
             names = _unique_names([str(name) for name in header])
@@ -266,7 +285,7 @@ def _read_parquet(path: Path, _: Mapping[str, Any]) -> Iterator[Doc]:
     except ImportError as error:
         raise needs_datasets(f"reading {display_path(path)}", Position(path)) from error
     try:
-        with parquet.ParquetFile(path) as file:
+        with gate.open_file(path, limit=MAX_PARQUET_BYTES) as opened, parquet.ParquetFile(opened) as file:
             for batch in file.iter_batches(batch_size=64):
                 yield from batch.to_pylist()
     except (pyarrow.ArrowException, OSError) as error:

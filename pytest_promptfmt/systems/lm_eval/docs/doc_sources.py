@@ -20,7 +20,7 @@ from pytest_promptfmt.core.errors import CodeNotAllowedError, DocsError, Positio
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import FunctionRef, Spec, Task, Unset
-from pytest_promptfmt.systems.lm_eval.docs.data_files import MAX_DOCS, needs_datasets, read_data_file
+from pytest_promptfmt.systems.lm_eval.docs.data_files import MAX_DOCS, needs_datasets, read_data_file, read_named_file
 from pytest_promptfmt.systems.lm_eval.docs.local_data import local_files
 from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import SHOT_SPLIT, synthetic_docs
 
@@ -208,8 +208,8 @@ class _Search:
         if given == _CUSTOM and callable(self.task.dataset.custom) and split is not None:
             return self._custom_source(split)
         if isinstance(given, str):
-            path = (position.path.parent if position is not None else Path()) / given
-            return _Source(label=given, position=position, docs=lambda: read_data_file(path, position=position))
+            folder = position.path.parent if position is not None else Path()
+            return _Source(label=given, position=position, docs=lambda: read_named_file(folder, given, position))
         if isinstance(given, list | tuple):
             return _Source(label=".".join(keys), position=position, docs=lambda: given)
         raise DocsError(

@@ -9,13 +9,14 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.core.errors import DocsError, Position
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import DocsError, Position, display_path
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.systems.lm_eval.docs.data_files import KINDS, kind_of, missing_file
+from pytest_promptfmt.systems.lm_eval.docs.data_files import KINDS, kind_of, missing_file, named_file
 
 _MAX_FILES: Final = 1000
 _SHOWN_FILES: Final = 3
@@ -68,8 +69,15 @@ def local_files(task: Task) -> LocalFiles | None:
     if path in KINDS:
         return _named_files(task, path, options)
     is_path = path.startswith(("./", "../", "/", "~"))
+    position = task.position("dataset_path")
+    if (is_path or kind_of(Path(path)) is not None) and gate.refusal_of_name(path) is not None:
+        named_file(Path(), path, position)  # which says why
     for folder in _starts(task):
-        place = folder / _expanded(path)
+        if gate.refusal_of_name(path) is not None:
+            break
+        place = named_file(folder, path, position)
+        if not gate.is_allowed(place / "-") and _is_safely(place.exists):
+            raise outside(place, position)
         if _is_safely(place.is_file):
             split = task.dataset.evaluation_split or _DEFAULT_SPLIT
             return _one(task, split, place, options)
@@ -79,7 +87,7 @@ def local_files(task: Task) -> LocalFiles | None:
             if found is not None and (is_path or task.dataset.evaluation_split in found.splits):
                 return found
     if is_path or kind_of(Path(path)) is not None:
-        raise missing_file(_starts(task)[-1] / _expanded(path), task.position("dataset_path"))
+        raise missing_file(named_file(_starts(task)[-1], path, position), position)
     return None
 
 
@@ -90,13 +98,6 @@ def _starts(task: Task) -> list[Path]:
 
 def _gathered(task: Task, splits: Mapping[str, tuple[Path, ...]], kind: str | None, options: Any) -> LocalFiles:
     return LocalFiles(splits=splits, kind=kind, options=options, folder=_starts(task)[-1])
-
-
-def _expanded(name: str) -> Path:
-    try:
-        return Path(name).expanduser()
-    except RuntimeError:  # `~nobody/x`
-        return Path(name)
 
 
 def _is_safely(test: Any) -> bool:
@@ -122,12 +123,13 @@ def _named_files(task: Task, kind: str, options: Mapping[str, Any]) -> LocalFile
     base = options.get("data_dir")
     starts = _starts(task)
     if options.get("data_files") is None and isinstance(base, str):
-        place = next((start / base for start in starts if _is_safely((start / base).is_dir)), None)
+        places = [named_file(start, base, task.position("dataset_kwargs", "data_dir")) for start in starts]
+        place = next((place for place in places if _is_safely(place.is_dir)), None)
         return _folder_files(task, place, options, kind) if place is not None else None
     patterns = _patterns(options.get("data_files"), position)
     if not patterns or any("://" in name for names in patterns.values() for name in names):
         return None
-    prefix = Path(base) if isinstance(base, str) else Path()
+    prefix = named_file(Path(), base, task.position("dataset_kwargs", "data_dir")) if isinstance(base, str) else Path()
     splits = {
         split: tuple(file for name in names for file in _found([start / prefix for start in starts], name, position))
         for split, names in patterns.items()
@@ -138,9 +140,9 @@ def _named_files(task: Task, kind: str, options: Mapping[str, Any]) -> LocalFile
 def _found(folders: list[Path], name: str, position: Position | None) -> list[Path]:
     """Return the files that a name or glob means in the first folder that has any; raises DocsError when none has."""
     for folder in folders:
-        if found := _matches(folder, name):
+        if found := _matches(folder, named_file(folder, name, position)):
             return found
-    raise missing_file(folders[-1] / _expanded(name), position)
+    raise missing_file(named_file(folders[-1], name, position), position)
 
 
 def _patterns(given: Any, position: Position | None) -> dict[str, list[str]]:
@@ -161,24 +163,38 @@ def _patterns(given: Any, position: Position | None) -> dict[str, list[str]]:
     return patterns
 
 
-def _matches(folder: Path, name: str) -> list[Path]:
-    """Return the files that a name or glob means, sorted."""
-    path = _expanded(name)
+def _matches(folder: Path, path: Path) -> list[Path]:
+    """Return the files that a path or glob means, sorted; opening them says which are none."""
+    parts = path.relative_to(folder).parts if path.is_relative_to(folder) else path.parts
+    plain = list(takewhile(lambda part: not re.search(r"[*?\[]", part), parts))
     try:
-        if not re.search(r"[*?\[]", name):
-            whole = folder / path
-            return [whole] if whole.is_file() else []
-        start, pattern = (
-            (Path(path.anchor), str(path.relative_to(path.anchor))) if path.is_absolute() else (folder, name)
-        )
-        return sorted(found for found in islice(start.glob(pattern), _MAX_FILES) if found.is_file())
+        if len(plain) == len(parts):
+            return [path] if gate.is_there(path) and not path.is_dir() else []
+        start = folder.joinpath(*plain)
+        if not gate.is_allowed(start / "-"):
+            raise gate.RefusedError("it is outside the rootdir", start)
+        found = islice(start.glob("/".join(parts[len(plain) :])), _MAX_FILES)
+        return sorted(each for each in found if not each.is_dir())
     except (OSError, ValueError, NotImplementedError):
         return []
+
+
+def outside(path: Path, position: Position | None) -> DocsError:
+    """Return the error for data outside the allowed folders."""
+    try:
+        gate.allowed(path)
+        gate.allowed(path / "-")
+        reason = "it cannot be read"
+    except gate.RefusedError as error:
+        reason = error.strerror or str(error)
+    return DocsError(f"cannot read {display_path(path)}: {reason}", position=position)
 
 
 def _folder_files(task: Task, folder: Path, options: Mapping[str, Any], kind: str | None = None) -> LocalFiles | None:
     """Return the data files in a folder, split by `data_files` or by the words in their names."""
     position = task.position("dataset_kwargs", "data_files")
+    if not gate.is_allowed(folder / "-"):
+        raise outside(folder, task.position("dataset_kwargs", "data_dir") or position)
     splits = {
         split: tuple(file for name in names for file in _found([folder], name, position))
         for split, names in _patterns(options.get("data_files"), position).items()
@@ -190,8 +206,13 @@ def _folder_files(task: Task, folder: Path, options: Mapping[str, Any], kind: st
 
 def _walk(folder: Path) -> Iterable[Path]:
     """Return the files of a folder and of the folders in it; sidecars are docs of a task, not of a dataset."""
-    found = [*islice(folder.glob("*"), _MAX_FILES), *islice(folder.glob("*/*"), _MAX_FILES)]
-    return [file for file in found if file.is_file() and ".docs." not in file.name]
+    found: list[Path] = []
+    try:
+        for pattern in ("*", "*/*"):
+            found += islice(folder.glob(pattern), _MAX_FILES)
+        return [file for file in found if ".docs." not in file.name and not file.is_dir()]
+    except OSError as error:  # a folder in it that may not be read
+        raise DocsError(f"cannot read {display_path(folder)}: {error.strerror or error}") from error
 
 
 def _by_words(folder: Path, files: Iterable[Path]) -> dict[str, tuple[Path, ...]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, ScoringError, did_you_mean
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.systems.lm_eval.scoring.aggregations import AGGREGATIONS, Aggregation
@@ -202,6 +203,8 @@ def _function(name: str, from_evaluate: bool) -> MetricFunction | None:
     known = METRICS.get(name)
     if known is not None and not from_evaluate:
         return known.function
+    if not gate.allows_code():
+        return None  # it is a Python file, which may lie beside the task
     try:
         import evaluate
 
