@@ -61,15 +61,9 @@ def review(
     names = source or []
     pending = Path(names[0]) if len(names) == 1 and Path(names[0]).suffix == ".jsonl" else None
     if pending is not None:
-        try:
-            text = gate.read_text(pending)
-        except OSError as error:
-            raise SettingsError(f"{display_path(pending)} cannot be read: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise SettingsError(f"not UTF-8 at byte {error.start}", position=Position(pending)) from error
+        edits = read_edits(pending, top)
     else:
-        text = _tested(names)
-    edits = [_require_ours(edit, top) for edit in read_pending(text, pending or Path("pending"), top)]
+        edits = [_require_ours(edit, top) for edit in read_pending(_tested(names), Path("pending"), top)]
     if as_json:
         typer.echo(json.dumps([_as_data(edit) for edit in edits], indent=1, ensure_ascii=False))
         done = Reviewed(left=edits)
@@ -90,6 +84,23 @@ def review(
             typer.echo(escape_controls(line), err=True)
     if done.left or done.rejected:
         raise typer.Exit(1)
+
+
+def read_edits(pending: Path, top: Path) -> list[Edit]:
+    """Return the pending snapshots of a file, all of them below `top`.
+
+    Raises SettingsError for a file that cannot be read or is not such a list, SnapshotError for one that would change
+    anything else.
+    """
+    from pytest_promptfmt.results.edits import read_pending
+
+    try:
+        text = gate.read_text(pending)
+    except OSError as error:
+        raise SettingsError(f"{display_path(pending)} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"not UTF-8 at byte {error.start}", position=Position(pending)) from error
+    return [_require_ours(edit, top) for edit in read_pending(text, pending, top)]
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from pytest_promptfmt.results.run_result import RunResult, content_of, used_glob
 from pytest_promptfmt.results.terminal import archetypes_of, sections
 from pytest_promptfmt.results.writers import publish
 from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.snapshots.expected import left_over_files
 
 
 class Closing:
@@ -23,6 +24,8 @@ class Closing:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the lock when this run may; with more shards than files, some have nothing to do, and that is well."""
         run, option = self._run, session.config.option
+        for path in (*run.expected.left_over(), *left_over_files(run.settings.rootdir)):
+            path.unlink(missing_ok=True)
         if option.update_snapshots or option.update_new_snapshots_only:
             self._notes += run.lock.renew(run.tally.tokenizers, only_new=not option.update_snapshots)
         else:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -97,9 +98,12 @@ class TaskFileNode(pytest.File):
                 self._refused.append(LoadItem.from_parent(self, name=name, error=SourceError(note)))
 
     def _no_task(self) -> list[pytest.Item]:
-        if not self.session.isinitpath(self.path):
-            return []
         error = SourceError("this file defines no task", position=Position(self.path), hint=shapes())
+        if not self.session.isinitpath(self.path):
+            if not self.config.stash[RUN].expected.has_snapshots(self.path):
+                return []
+            hint = "restore it, or delete the folder of its snapshots if its tasks are gone"
+            error = SourceError("this file has snapshots, but defines no task", position=Position(self.path), hint=hint)
         return [LoadItem.from_parent(self, name="load", error=error)]
 
     def _task_node(self, run: Run, root: Path, attempt: Attempt) -> TaskNode:
@@ -221,6 +225,21 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
     item: UnchangedItem = UnchangedItem.from_parent(parent, name=path.name, path=path, remembered=known)
     item.places = claimed
     return item
+
+
+def warn_of_file(path: Path, note: str) -> None:
+    """Warn of a file that is passed over."""
+    warnings.warn_explicit(PromptfmtWarning(note), category=None, filename=str(path), lineno=1)
+
+
+def irregular_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
+    """Return what has the name of a task file in a folder and is not a file, sorted: links to nothing, pipes, folders."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [each for each in entries if each.name.endswith(tuple(suffixes))]
+            return sorted(Path(each.path) for each in found if not each.is_file())
+    except OSError:
+        return []
 
 
 def _attempts(task: Task, settings: Settings) -> Iterable[Attempt]:

@@ -52,6 +52,7 @@ class Run:
         self.config = config
         self.outputs = outputs = read_outputs(config)
         self.expected = ExpectedSnapshots()
+        self.expected.set_rootdir(tree.root.rootdir)
         names = (*BUILTIN_PROFILES, *snapshot_names)
         self.folders = Folders(tree, lambda defined: self.expected.set_profiles((*names, *defined)))
         self.studies = Studies(self.folders.settings_of)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.network import go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.plugin.closing import Closing
-from pytest_promptfmt.plugin.collection import TaskFileNode, unchanged
+from pytest_promptfmt.plugin.collection import TaskFileNode, irregular_files, unchanged, warn_of_file
 from pytest_promptfmt.plugin.items.base import PromptItem
 from pytest_promptfmt.plugin.items.kind import LOADED, load_kinds
 from pytest_promptfmt.plugin.kinds import KINDS
@@ -31,7 +31,7 @@ from pytest_promptfmt.settings.file import FILE_NAMES
 from pytest_promptfmt.settings.written import Written, given_places
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import DIRECTORY
-from pytest_promptfmt.systems import recognized, systems_for
+from pytest_promptfmt.systems import known_systems, recognized, systems_for
 from pytest_promptfmt.systems.lm_eval import SYSTEM as LM_EVAL
 
 
@@ -108,7 +108,9 @@ class PromptfmtPlugin:
         if not is_python and not parent.session.isinitpath(file_path):
             try:
                 system = recognized(file_path)
-                if system is None or (system.is_asked_for and not self._asks_for(file_path, parent)):
+                if system is None and not self._lost_its_tasks(file_path):
+                    return None
+                if system is not None and system.is_asked_for and not self._asks_for(file_path, parent):
                     return None
             except OSError:
                 if file_path.suffix not in LM_EVAL.suffixes:
@@ -130,6 +132,40 @@ class PromptfmtPlugin:
         settings = self._run.settings
         folder = file.parent
         return folder == settings.rootdir or parent.session.isinitpath(folder) or settings.names_template(file)
+
+    def _lost_its_tasks(self, path: Path) -> bool:
+        """Return whether a file that defines no task has snapshots that are no other file's."""
+        if not self._run.expected.has_snapshots(path):
+            return False
+        for other in (path.with_suffix(suffix) for system in known_systems().values() for suffix in system.suffixes):
+            try:
+                if other != path and other.is_file():
+                    if other.suffix == ".py" and self._run.settings.names_module(other):
+                        return False
+                    if other.suffix != ".py" and recognized(other) is not None:
+                        return False
+            except OSError:
+                continue
+        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Add what pytest passes over in a folder: links to nothing, pipes, devices named like a task file."""
+        report = yield
+        if isinstance(collector, pytest.Directory) and report.passed:
+            for path in irregular_files(collector.path, LM_EVAL.suffixes):
+                if self._is_ours(path):
+                    report.result.append(TaskFileNode.from_parent(collector, path=path))
+                elif not path.is_dir():
+                    warn_of_file(path, "this is not a regular file, so it is not read as a task")
+        return report
+
+    def _is_ours(self, path: Path) -> bool:
+        if self._run.expected.has_snapshots(path):
+            return self._run.outputs.shard is None or self._run.outputs.shard.holds(path, self._run.settings.rootdir)
+        return False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -28,6 +28,7 @@ from pytest_promptfmt.snapshots.paths import (
     snapshot_folder,
     snapshot_path,
 )
+from pytest_promptfmt.snapshots.sparse import absent_files
 
 if TYPE_CHECKING:
     from pytest_promptfmt.snapshots.document import DocRecord, Document
@@ -73,6 +74,8 @@ class ExpectedSnapshots:
         self._visited: set[Path] = set()
         self._is_in_run: Callable[[Path], bool] = lambda _file: True
         self._profiles: frozenset[str] | None = None
+        self._absent: frozenset[str] | None = None
+        self._rootdir: Path | None = None
         self._obsolete: tuple[Path, ...] | None = None
         self._obsolete_by_docs: dict[tuple[DocRecord, ...], list[Path]] | None = None
 
@@ -105,6 +108,29 @@ class ExpectedSnapshots:
         """Limit the run to these task files: snapshot folders of other, missing files are not orphans."""
         self._is_in_run = holds
         self._obsolete = self._obsolete_by_docs = None
+
+    def set_rootdir(self, rootdir: Path) -> None:
+        """Set the folder below which git may have left files out of a sparse checkout."""
+        self._rootdir = rootdir
+
+    def has_snapshots(self, task_file: Path) -> bool:
+        """Return whether there are snapshots for a file of this name."""
+        return any(_is_ours(path) for path in _snapshot_files(snapshot_folder(task_file)))
+
+    def left_over(self) -> Iterator[Path]:
+        """Yield temporary files in the visited folders whose process has ended before it could rename them."""
+        for directory in self._visited:
+            for folder in _folders(directory):
+                for task_folder in _folders(folder):
+                    yield from left_over_files(task_folder)
+
+    def _is_absent(self, owner: Path) -> bool:
+        """Return whether a file that is not there is one that a sparse checkout leaves out."""
+        if self._rootdir is None:
+            return False
+        if self._absent is None:
+            self._absent = absent_files(self._rootdir)
+        return str(owner) in self._absent
 
     def visit(self, directory: Path) -> None:
         """Record that this run visited a `__prompts__` folder, so that orphans in it count."""
@@ -155,11 +181,13 @@ class ExpectedSnapshots:
         defined = {snapshot_folder(file) for file in self._ids}
         for directory in self._visited:
             for folder in _folders(directory):
-                owners = (directory.parent / f"{folder.name}{suffix}" for suffix in _OWNER_SUFFIXES)
+                owners = [directory.parent / f"{folder.name}{suffix}" for suffix in _OWNER_SUFFIXES]
                 is_others = not self._is_in_run(directory.parent / f"{folder.name}.yaml")
-                if folder in defined or is_others or any(owner.exists() for owner in owners):
+                if folder in defined or is_others or any(gate.is_there(owner) for owner in owners):
                     continue
-                yield from (path for path in _snapshot_files(folder) if _is_ours(path))
+                lost = [path for path in _snapshot_files(folder) if _is_ours(path)]
+                if lost and not any(self._is_absent(owner) for owner in owners):
+                    yield from lost
 
     def _knows_profile(self, profile: str) -> bool:
         if self._profiles is None or profile in self._profiles:
@@ -167,6 +195,16 @@ class ExpectedSnapshots:
         # Arguments of the command line follow the name, or are all of it.
         name = _SHOTS.sub("", profile)
         return is_given_name(name) or name.partition(",")[0] in self._profiles
+
+
+def left_over_files(folder: Path) -> Iterator[Path]:
+    """Yield temporary files of ours in a folder whose process has ended."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.name.startswith(".promptfmt-")]
+    except OSError:
+        return
+    yield from (folder / name for name in names if gate.is_left_over(name) and not (folder / name).is_dir())
 
 
 def _names_before_format(task_id: str) -> Iterator[str]:

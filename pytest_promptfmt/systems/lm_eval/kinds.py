@@ -8,9 +8,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import yaml
+
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.systems.lm_eval.yaml import YamlFile, read_yaml
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Kind = Literal["class", "group", "task"]
 
@@ -28,6 +32,12 @@ _NAMED_CLASS: Final = re.compile(
     rb"""(?m)^class[ \t]*:[ \t]*["']?[A-Za-z_][\w.]*:[A-Za-z_]\w*["']?[ \t]*(?:#[^\n]*)?$"""
 )
 """A class as `package.module:Name`, a form that nothing else has."""
+_ESCAPED_KEY: Final = re.compile(rb'"[^"\n]*\\[xuU][^"\n]*"[ \t]*:')
+_UNUSUAL: Final = re.compile(
+    rb"(?m)^(?:---[ \t]+)?[ \t]*(?:[&!?]|<<[ \t]*:|\"[^\"\n]*\\[^\"\n]*\"[ \t]*:)|[{,][ \t\r\n]*(?:[&!?]|\"[^\"\n]*\\)"
+)
+"""Signs of keys with a tag, an anchor, a question mark, an escape, or merged in: such a file is parsed to know them."""
+_MAX_LEVELS: Final = 100
 _FLOW_KEY: Final = re.compile(rb"""[{,]\s*["']?([A-Za-z_]\w*)["']?\s*:""")
 
 
@@ -48,7 +58,7 @@ def looks_like_task(data: bytes) -> bool:
     """
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         data = data.decode("utf-16", "replace").encode()
-    if not any(word in data for word in (b"task", b"group", b"class", b"include")):
+    if not any(word in data for word in (b"task", b"group", b"class", b"include")) and not _ESCAPED_KEY.search(data):
         return False
     data = data.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in data:
@@ -62,7 +72,56 @@ def looks_like_task(data: bytes) -> bool:
         names = _FLOW_KEY.findall(data, start)
     else:
         names = _block_key(indent).findall(data, start)
-    return is_task_config({name.decode() for name in names}) or _NAMED_CLASS.search(data) is not None
+    if is_task_config({name.decode() for name in names}) or _NAMED_CLASS.search(data) is not None:
+        return True
+    return len(data) <= MAX_BYTES and _UNUSUAL.search(data) is not None and is_task_config(_spelt_names(data))
+
+
+def _spelt_names(data: bytes) -> set[str]:
+    """Return the top-level keys however they are spelt, as far as the file is well-formed.
+
+    That is with tags, anchors, `?`, escapes, and what `<<` brings in from a mapping with an anchor in the same file.
+    """
+    names: set[str] = set()
+    below: dict[str, set[str]] = {}
+    path: list[_Level] = []
+    try:
+        for event in yaml.parse(data, Loader=_Base):
+            if isinstance(event, yaml.CollectionEndEvent):
+                path.pop()
+                continue
+            if not isinstance(event, yaml.NodeEvent):
+                continue
+            is_key = bool(path) and path[-1].takes_key()
+            if is_key and isinstance(event, yaml.ScalarEvent):
+                anchor = path[-1].anchor
+                if len(path) == 1:
+                    names.add(event.value)
+                elif anchor is not None:
+                    below.setdefault(anchor, set()).add(event.value)
+            elif isinstance(event, yaml.AliasEvent) and "<<" in names and len(path) < 3:
+                names |= below.get(event.anchor, set())
+            if isinstance(event, yaml.CollectionStartEvent):
+                if len(path) > _MAX_LEVELS:
+                    break
+                path.append(_Level(isinstance(event, yaml.MappingStartEvent), event.anchor))
+    except (yaml.YAMLError, ValueError):
+        pass  # of a broken file what came before
+    return names
+
+
+class _Level:
+    """A list or mapping that is open while events are read."""
+
+    def __init__(self, is_mapping: bool, anchor: str | None) -> None:
+        self.anchor = anchor
+        self._is_mapping = is_mapping
+        self._count = 0
+
+    def takes_key(self) -> bool:
+        """Count a value, and return whether it is a key."""
+        self._count += 1
+        return self._is_mapping and self._count % 2 == 1
 
 
 def read_if_task(path: Path) -> YamlFile | None:

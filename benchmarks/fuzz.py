@@ -1,0 +1,813 @@
+"""Feed mutated files to every reader, and look at what comes of it: an error of ours, or nothing at all.
+
+    python benchmarks/fuzz.py --inputs 100000
+    python benchmarks/fuzz.py --reader task --seconds 60 --seed 7
+    python benchmarks/fuzz.py --reader task --batch 12        # one batch again, with its violations
+
+Each batch of inputs is a function of seed, reader and number, so a violation can be made again. Inputs that give a new
+message join the pool that later ones of their batch are mutated from. Inputs run in child processes with a limit of
+memory; the parent ends a child that makes no progress. A violation is
+
+- an exception that is not one of ours, a child that dies, or more than `--limit` seconds for one input;
+- a file or folder that is opened or listed outside the scratch folder and the interpreter's own, or anything written,
+  renamed, deleted, started or connected to;
+- the text of a file outside the scratch folder in a message or a value.
+
+The counts of a run that was interrupted are in the file of `--state`; the same command continues there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import random
+import re
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+ROOT = Path(__file__).parents[1]
+FIXTURES = ROOT / "fixtures"
+BATCH: Final = 250
+CANARY: Final = "canary-7f3a91"
+MEMORY: Final = 3 * 2**30
+
+YAML_PIECES: Final = (
+    b"&a ", b"*a", b"<<: *a\n", b"!!str ", b"!!binary ", b"!!set ", b"!!omap ", b"!!python/object/apply:os.system ",
+    b"!function ", b"!function utils.f", b"include: ", b"include: _base.yaml\n", b"? ", b": ", b"- ", b"---\n", b"...\n",
+    b"%YAML 1.1\n", b"|-\n  ", b">+\n  ", b"{", b"}", b"[", b"]", b"#", b"\t", b"~", b"null", b"1:1:1", b"0o17", b"0x",
+    b".inf", b".nan", b"2026-02-30", b"=", b"task: ", b"group: ", b"class: ", b"metadata: {promptfmt: {docs: ",
+    b"formats: ", b"profiles: ", b"chat_template: ", b"tokenizer: ", b"extends: ", b"checks: ", b"template_args: ",
+    b"doc_to_choice: ", b"{{question}}", b"{% for i in range(9) %}", b"data_files: ", b"dataset_path: json\n",
+)  # fmt: skip
+JSON_PIECES: Final = (
+    b"{", b"}", b"[", b"]", b":", b",", b'"', b"null", b"true", b"1e999", b"-0", b"NaN", b"Infinity", b"1" * 5000,
+    b"[" * 500, b'{"a":' * 300, b'"\\ud800"', b'"\\u0000"', b"\\", b'"path": ', b'"doc": ', b'"file": ',
+)  # fmt: skip
+OTHER_PIECES: Final = (
+    b"\0", b"\x1b[31m", b"::error::x\n", b"##[error]x\n", b"\r", b"\r\n", b"\x85", b"\xe2\x80\xa8", b"\xef\xbb\xbf",
+    b"\xff\xfe", b"\xed\xa0\x80", b"\xf0\x9f\x98\x80", b"\xe2\x9f\xa8", b"\xe2\x9f\xa9", b"\xe2\x9f\xa8end\xe2\x9f\xa9",
+    b"../outside/secret.jsonl", b"../outside", b"link.jsonl", b"folder/secret.jsonl", b"/etc/passwd", b"/proc/self/environ",
+    b"/proc", b"/dev/zero", b"/dev/stdin", b"C:\\secret", b"\\\\server\\share", b"NUL", b"con.txt", b"~root/x", b"*", b"**/*",
+    b"../**/*", b"a" * 300, b"x" * 5000, b" " * 300, b"|", b"-", b"@", b"%", b"{{", b"}}", b"{%", b"%}", b"{#",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One kind of file: real ones to begin with, and what reads a mutated one in the scratch folder.
+
+    `read` returns what came of it, in any form that can be turned into text. `pieces` are bytes that mean something
+    to this kind of file.
+    """
+
+    name: str
+    seeds: Callable[[], list[bytes]]
+    read: Callable[[Path, bytes], object]
+    pieces: tuple[bytes, ...] = ()
+    share: int = 1
+
+
+# -- readers -----------------------------------------------------------------------------------------------------------
+
+
+def _files(*patterns: str, most: int = 60) -> Callable[[], list[bytes]]:
+    def read() -> list[bytes]:
+        found = [path for pattern in patterns for path in sorted(FIXTURES.glob(pattern)) if path.is_file()]
+        small = [path.read_bytes() for path in found if path.stat().st_size < 60_000]
+        return small[:: max(1, len(small) // most)] or [b""]
+
+    return read
+
+
+def _texts(*texts: str) -> Callable[[], list[bytes]]:
+    return lambda: [text.encode() for text in texts]
+
+
+def _written(folder: Path, name: str, data: bytes) -> Path:
+    path = folder / name
+    with Watch.paused():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return path
+
+
+def read_task(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.answers.recordings import recordings_of
+    from pytest_promptfmt.core.errors import PromptfmtError
+    from pytest_promptfmt.study.expectations import expected_completions, expected_failures
+    from pytest_promptfmt.systems import recognized
+    from pytest_promptfmt.systems.lm_eval.docs.doc_sources import _Search
+    from pytest_promptfmt.systems.task_files import read_task_file
+
+    path = _written(folder, "t.yaml", data)
+    recognized(path)
+    file = read_task_file(path)
+    found: list[object] = []
+    for task in islice(file.tasks if file is not None else (), 20):
+        for look in (recordings_of, expected_completions, expected_failures):
+            try:
+                found.append(look(task))
+            except PromptfmtError as error:
+                found.append(str(error))
+        try:
+            source = _Search(task).evaluated()
+            found.append(list(islice(source.checked(), 5)) if source is not None else None)
+        except PromptfmtError as error:
+            found.append(str(error))
+    return file, found
+
+
+def read_settings(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
+    from pytest_promptfmt.settings.profiles import defined_profiles
+
+    _written(folder, "promptfmt.yaml", data)
+    path = find_settings_file(folder)
+    assert path is not None
+    file = read_settings_file(path, is_at_rootdir=True)
+    return file.values, defined_profiles(file, rootdir=folder)
+
+
+def read_helm(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.systems import recognized
+    from pytest_promptfmt.systems.task_files import read_task_file
+
+    path = _written(folder, "h.json", data)
+    recognized(path)
+    return read_task_file(path)
+
+
+def read_docs(name: str) -> Callable[[Path, bytes], object]:
+    def read(folder: Path, data: bytes) -> object:
+        from pytest_promptfmt.systems.lm_eval.docs.data_files import read_data_file
+
+        return list(islice(read_data_file(_written(folder, name, data)), 100))
+
+    return read
+
+
+def read_tokenizer(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.tokens.loader import _facts_if_verbatim, _read_backend
+    from pytest_promptfmt.tokens.sources import find_source
+
+    path = _written(folder, "tokenizer.json", data)
+    source = find_source(path)
+    source.digest()
+    facts = _facts_if_verbatim(source)
+    return facts, _read_backend(path).encode("a b") if facts is not None else None
+
+
+def read_tokenizer_config(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.tokens.loader import _facts_if_verbatim
+    from pytest_promptfmt.tokens.sources import find_source
+
+    below = folder / "tokenizer"
+    if not (below / "tokenizer.json").exists():
+        _written(below, "tokenizer.json", _small_tokenizers()[0])
+    _written(below, "tokenizer_config.json", data)
+    source = find_source(str(below))
+    source.digest()
+    return _facts_if_verbatim(source)
+
+
+def read_template(folder: Path, data: bytes) -> object:
+    from jinja2 import TemplateError
+
+    from pytest_promptfmt.chat.conversation import render_messages
+    from pytest_promptfmt.core.profile import PLAIN
+    from pytest_promptfmt.settings.profiles import with_template
+
+    profile = with_template(PLAIN, str(_written(folder, "chat.jinja", data)), folder, None)
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+    try:
+        return render_messages(profile, messages)
+    # What a template does wrong comes unchanged from here; whoever asks reports it.
+    except (
+        TemplateError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        LookupError,
+        RecursionError,
+    ) as error:
+        return type(error).__name__
+
+
+def read_snapshot(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.core.errors import SnapshotError
+    from pytest_promptfmt.snapshots.changes import compare
+    from pytest_promptfmt.snapshots.document import read_document
+    from pytest_promptfmt.snapshots.paths import read_snapshot as stored
+
+    path = _written(folder / "__prompts__/t/t", "plain.txt", data)
+    text = stored(str(path)) or b""
+    now = read_document(_snapshots()[0].decode(), path)
+    compared = compare(text, now, path, narrowed_run=False)
+    try:
+        return compared.state, read_document(text.decode(), path)
+    except (UnicodeDecodeError, SnapshotError) as error:
+        assert compared.error is not None, "a damaged file was not noticed"
+        return str(error)
+
+
+def read_baseline(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.results.baseline import Baseline, read_entries
+
+    entries = read_entries(_written(folder, "baseline.jsonl", data))
+    return Baseline(entries, rootdir=folder).accepts_error(str(folder / "t.yaml"), "t", "x")
+
+
+def read_lock(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.snapshots.lock import lock_text
+    from pytest_promptfmt.snapshots.lock import read_lock as read
+
+    return lock_text(read(_written(folder, "promptfmt.lock", data)))
+
+
+def read_recording(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.answers.recordings import read_recording as read
+
+    return list(islice(read(_written(folder, "t.recording.jsonl", data)), 200))
+
+
+def read_model_recording(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.models.recording import read_entries
+
+    return read_entries(_written(folder, "answers.jsonl", data))
+
+
+def read_pending(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.cli.review import read_edits
+
+    return read_edits(_written(folder, "pending.jsonl", data), folder)
+
+
+def read_format(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.formats.registry import find_format
+
+    _written(folder / "formats", "f.yaml", data)
+    return find_format("f", folder)
+
+
+def read_completions(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.study.expectations import expected_completions
+    from pytest_promptfmt.systems.task_files import load_tasks
+
+    _written(folder, "c.completions.jsonl", data)
+    task = _written(folder, "c.yaml", b"task: c\noutput_type: generate_until\ntest_split: test\ndoc_to_text: x\n")
+    return expected_completions(load_tasks(task)[0])
+
+
+# -- what they begin with ----------------------------------------------------------------------------------------------
+
+
+def _archetypes() -> list[Path]:
+    return sorted(
+        (ROOT / "pytest_promptfmt/data/tokenizers").glob("*/tokenizer.json"), key=lambda path: path.stat().st_size
+    )
+
+
+@cache
+def _small_tokenizers() -> list[bytes]:
+    made = []
+    for path in _archetypes():
+        content = json.loads(path.read_bytes())
+        model = content["model"]
+        if isinstance(model.get("vocab"), dict):
+            model["vocab"] = dict(list(model["vocab"].items())[:300])
+        elif isinstance(model.get("vocab"), list):
+            model["vocab"] = model["vocab"][:300]
+        known = set(model["vocab"]) if isinstance(model.get("vocab"), dict) else set()
+        if "merges" in model:
+            pairs = [merge if isinstance(merge, list) else merge.split(" ") for merge in model["merges"]]
+            model["merges"] = [pair for pair in pairs if {*pair, "".join(pair)} <= known][:50]
+        made.append(json.dumps(content).encode())
+    return made
+
+
+@cache
+def _snapshots() -> list[bytes]:
+    return [path.read_bytes() for path in sorted(FIXTURES.glob("**/__prompts__/*/*/*.txt"))[:40]]
+
+
+def _parquets() -> list[bytes]:
+    found = [path.read_bytes() for path in sorted(FIXTURES.glob("**/*.parquet")) if path.stat().st_size < 60_000]
+    return found or [b"PAR1PAR1"]
+
+
+_ENTRY: Final = {"file": "t.yaml", "task": "t", "code": "PF201", "message": "m", "key": "0123456789abcdef"}
+_EDIT: Final = {
+    "path": "__prompts__/t/t/plain.txt", "category": "changed", "task": "t", "profile": "plain", "key": "", "title": "x",
+    "old": "a", "new": "b",
+}  # fmt: skip
+_TASK_MORE: Final = (
+    "task: t\noutput_type: generate_until\ntest_split: test\ndoc_to_text: '{{q}}'\ndoc_to_target: a\n"
+    "metadata: {promptfmt: {docs: docs.jsonl, recordings: ['runs/*.jsonl'], completions: [{completion: x, expected: x}]}}\n",
+    "task: t\ndataset_path: csv\ndataset_kwargs: {data_files: {test: data.csv}, delimiter: ';'}\ntest_split: test\n"
+    "output_type: multiple_choice\ndoc_to_text: q\ndoc_to_choice: [a, b]\ndoc_to_target: 0\n",
+    "include: [_base.yaml]\ntask: t\nuse_prompt: prompts.yaml:one\nfewshot_config: {samples: [{q: x, a: y}]}\n",
+    "group: g\ntask: [t, {task: u, include: _base.yaml, num_fewshot: 2}]\naggregate_metric_list: [{metric: acc}]\n",
+    "task: t\ndataset_path: folder\ntest_split: test\noutput_type: loglikelihood\ndoc_to_text: q\ndoc_to_target: a\n",
+)
+
+READERS: Final = (
+    Reader("task", lambda: _files("**/*.yaml")() + [text.encode() for text in _TASK_MORE], read_task, YAML_PIECES, share=6),
+    Reader(
+        "settings",
+        lambda: _files("**/promptfmt.yaml")()
+        + [
+            b"profiles:\n  x: {extends: chat-chatml, chat_template: chat.jinja, template_args: {a: 1}}\n"
+            b"default_profiles: [x, plain]\nignore: [PF201]\nper_file_ignores: {'*.yaml': [PF1]}\ndownload: false\n"
+            b"checks: [rules.py]\nallow_code: [lib]\npaths: [tasks]\ntime_limit: 3\ndocs: 2\nscoring: auto\n"
+        ],
+        read_settings,
+        YAML_PIECES,
+        share=3,
+    ),
+    Reader("helm", _files("helm/**/*.json", "bugs/**/*.json"), read_helm, JSON_PIECES, share=2),
+    Reader("docs.jsonl", _files("**/*.jsonl"), read_docs("docs.jsonl"), JSON_PIECES, share=2),
+    Reader("docs.json", _texts('[{"q": "a", "n": 1.5, "l": ["x"], "m": {"k": null}}]'), read_docs("docs.json"), JSON_PIECES),
+    Reader("docs.csv", _texts('q,a\n"x, y",1\nz,2.5\n', "q;a\n1;NaN\n", "a\n"), read_docs("docs.csv"), (b",", b'"', b"\n")),
+    Reader("docs.parquet", _parquets, read_docs("docs.parquet"), (b"PAR1",)),
+    Reader("tokenizer", _small_tokenizers, read_tokenizer, JSON_PIECES),
+    Reader(
+        "tokenizer config",
+        _texts('{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "chat_template": "{{ messages }}"}'),
+        read_tokenizer_config,
+        JSON_PIECES,
+    ),
+    Reader(
+        "chat template",
+        lambda: [path.read_bytes() for path in sorted((ROOT / "pytest_promptfmt/data/chat_templates").glob("*.jinja"))],
+        read_template,
+        (b"{{ messages }}", b"{% for m in messages %}", b"{% endfor %}", b"{{ raise_exception('x') }}", b"|tojson",
+         b"{% generation %}", b"messages[0]['content']", b"{% set x = namespace() %}", b"{{ ''.__class__ }}"),
+        share=2,
+    ),
+    Reader("snapshot", _snapshots, read_snapshot, (b"  | ", b"doc 1", b"end: 1 docs", b"pytest-promptfmt snapshot 1"), share=3),
+    Reader("baseline", _texts('{"pytest-promptfmt baseline": 1}\n' + json.dumps(_ENTRY) + "\n"), read_baseline, JSON_PIECES, share=2),
+    Reader("lock", _texts('tokenizers:\n  "a":\n    loader: "tokenizers 0.22"\n    content: "abc"\n'), read_lock, YAML_PIECES),
+    Reader(
+        "recording",
+        _texts(
+            '{"doc": 0, "completion": "2", "expected": "2", "correct": true}\n',
+            '{"doc_id": 0, "doc": {"q": 1}, "resps": [["x"]], "filtered_resps": ["x"], "filter": "none", "metrics": ["em"], "em": 1.0}\n',
+            '{"kind": "generate", "key": 1, "text": "x", "doc": 0, "task": "t", "request": 0}\n',
+        ),
+        read_recording,
+        JSON_PIECES,
+        share=2,
+    ),
+    Reader(
+        "answers of a model",
+        _texts('{"task": "t", "profile": "plain", "doc": 0, "request": 0, "key": "k", "kind": "generate", "text": "x", "model": "m"}\n'),
+        read_model_recording,
+        JSON_PIECES,
+    ),
+    Reader("pending", _texts(json.dumps(_EDIT) + "\n"), read_pending, JSON_PIECES, share=2),
+    Reader("format", lambda: [path.read_bytes() for path in sorted((ROOT / "pytest_promptfmt/data/formats").glob("*.yaml"))[:12]], read_format, YAML_PIECES),
+    Reader("completions", _texts('{"completion": "x", "expected": "x"}\n{"completion": "y", "correct": false, "doc": 1}\n'), read_completions, JSON_PIECES),
+)  # fmt: skip
+
+
+# -- mutation ----------------------------------------------------------------------------------------------------------
+
+
+def mutated(seeds: list[bytes], pieces: tuple[bytes, ...], random_: random.Random) -> bytes:
+    """Return one of the seeds with one to six changes: of bytes, lines, values of JSON, and pieces with a meaning."""
+    data = random_.choice(seeds)
+    for _ in range(random_.choice((1, 1, 2, 2, 3, 6))):
+        data = random_.choice(_CHANGES)(data, seeds, pieces, random_)
+    return data[:200_000]
+
+
+def _place(data: bytes, random_: random.Random) -> tuple[int, int]:
+    start = random_.randrange(len(data) + 1)
+    return start, min(len(data), start + random_.choice((1, 1, 4, 16, 64, 400)))
+
+
+def _flip(data: bytes, _s: object, _p: object, random_: random.Random) -> bytes:
+    if not data:
+        return data
+    at = random_.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ 1 << random_.randrange(8)]) + data[at + 1 :]
+
+
+def _delete(data: bytes, _s: object, _p: object, random_: random.Random) -> bytes:
+    start, end = _place(data, random_)
+    return data[:start] + data[end:]
+
+
+def _repeat(data: bytes, _s: object, _p: object, random_: random.Random) -> bytes:
+    start, end = _place(data, random_)
+    return data[:end] + data[start:end] * random_.choice((1, 2, 30)) + data[end:]
+
+
+def _cut(data: bytes, _s: object, _p: object, random_: random.Random) -> bytes:
+    return data[: random_.randrange(len(data) + 1)]
+
+
+def _insert(data: bytes, _s: object, pieces: tuple[bytes, ...], random_: random.Random) -> bytes:
+    at, _ = _place(data, random_)
+    return data[:at] + random_.choice((*pieces, *OTHER_PIECES)) + data[at:]
+
+
+def _replace_word(data: bytes, _s: object, pieces: tuple[bytes, ...], random_: random.Random) -> bytes:
+    words = list(re.finditer(rb"[\w./-]+", data))
+    if not words:
+        return data
+    word = random_.choice(words)
+    return data[: word.start()] + random_.choice((*pieces, *OTHER_PIECES)) + data[word.end() :]
+
+
+def _splice(data: bytes, seeds: list[bytes], _p: object, random_: random.Random) -> bytes:
+    other = random_.choice(seeds)
+    return data[: random_.randrange(len(data) + 1)] + other[random_.randrange(len(other) + 1) :]
+
+
+def _swap_lines(data: bytes, _s: object, _p: object, random_: random.Random) -> bytes:
+    lines = data.split(b"\n")
+    first, second = random_.randrange(len(lines)), random_.randrange(len(lines))
+    lines[first], lines[second] = lines[second], lines[first]
+    return b"\n".join(lines)
+
+
+_VALUES: Final[tuple[Any, ...]] = (
+    None, True, 0, -1, 1.5, 10**30, "", "x", "../outside/secret.jsonl", "/etc/passwd", "\ud800", "\0", [], {}, [[]], {"": 0},
+    {"a": 1}, [None], "{{x}}", "*", "a" * 300,
+)  # fmt: skip
+
+
+def _value(data: bytes, _s: object, _p: object, random_: random.Random) -> bytes:
+    """Change one value of a file of JSON, or of one of its lines."""
+    lines = [data] if random_.random() < 0.5 else data.split(b"\n")
+    at = random_.randrange(len(lines))
+    try:
+        parsed = json.loads(lines[at])
+    except (ValueError, RecursionError):
+        return data
+    places = list(_places(parsed))
+    if not places:
+        lines[at] = json.dumps(random_.choice(_VALUES)).encode()
+        return b"\n".join(lines)
+    inside, key = random_.choice(places)
+    change = random_.random()
+    if change < 0.7:
+        inside[key] = random_.choice(_VALUES)
+    elif change < 0.85:
+        del inside[key]
+    elif isinstance(inside, dict):
+        inside[random_.choice(("path", "x", "", "include", "\ud800"))] = random_.choice(_VALUES)
+    return b"\n".join([*lines[:at], json.dumps(parsed).encode(), *lines[at + 1 :]])
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    pairs = (
+        list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    )
+    for key, inner in pairs[:200]:
+        yield value, key
+        yield from _places(inner)
+
+
+_CHANGES: Final = (
+    _flip,
+    _delete,
+    _repeat,
+    _cut,
+    _insert,
+    _insert,
+    _replace_word,
+    _replace_word,
+    _splice,
+    _swap_lines,
+    _value,
+    _value,
+)
+
+
+# -- a batch in a child process ----------------------------------------------------------------------------------------
+
+
+class Watch:
+    """The audit hook: notes every event that leads out of the scratch folder while an input is read."""
+
+    READS: Final = frozenset({"open", "os.listdir", "os.scandir", "glob.glob", "pathlib.Path.glob", "os.walk"})
+    EFFECTS: Final = frozenset(
+        {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "shutil.rmtree",
+         "subprocess.Popen", "os.system", "os.exec", "os.fork", "os.posix_spawn", "socket.connect", "socket.bind"}
+    )  # fmt: skip
+
+    is_on = False
+
+    @classmethod
+    @contextmanager
+    def paused(cls) -> Iterator[None]:
+        """Do not look inside the block: the harness writes the input."""
+        before, cls.is_on = cls.is_on, False
+        try:
+            yield
+        finally:
+            cls.is_on = before
+
+    def __init__(self, scratch: Path) -> None:
+        self.seen: list[str] = []
+        own = (
+            sys.prefix,
+            sys.base_prefix,
+            sys.exec_prefix,
+            str(ROOT),
+            "/usr/lib",
+            "/usr/share",
+            "/lib",
+            *filter(None, sys.path),
+        )
+        self._inside = str(scratch)
+        self._own = tuple(os.path.realpath(path) for path in own)
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not Watch.is_on or (event not in self.READS and event not in self.EFFECTS):
+            return
+        path = arguments[0] if arguments else ""
+        if isinstance(path, int):
+            return
+        name = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else str(path)
+        where = os.path.abspath(name) if name else os.getcwd()
+        if event in self.READS:
+            mode = arguments[1] if event == "open" and len(arguments) > 1 else None
+            flags = arguments[2] if event == "open" and len(arguments) > 2 else 0
+            is_write = (isinstance(mode, str) and set(mode) & set("wax+")) or (isinstance(flags, int) and flags & 3)
+            if where.startswith(self._inside) and not is_write:
+                return
+            # The memory of this process is read by whatever bounds it.
+            if not is_write and (where.startswith(self._own) or where in ("/dev/null", "/proc/self/statm")):
+                return
+            if where.startswith(self._cache):
+                return
+        elif where.startswith(self._cache):
+            return
+        self.seen.append(f"{event} {name[:200]!r}")
+
+    @property
+    def _cache(self) -> str:
+        return os.environ.get("PROMPTFMT_CACHE_DIR", "\0")
+
+
+def signature(text: str) -> str:
+    """Return a message without what differs from input to input."""
+    return re.sub(r"'[^']*'|\"[^\"]*\"|[0-9]+|/\S+", "_", text)[:160]
+
+
+def run_batch(reader: Reader, seed: int, number: int, count: int, limit: float, tell: Callable[[Any], None]) -> None:
+    """Read `count` inputs, and tell of each before and after it is read."""
+    from pytest_promptfmt.core import gate
+    from pytest_promptfmt.core.errors import PromptfmtError
+
+    scratch = Path(tempfile.mkdtemp(prefix="promptfmt-fuzz-")).resolve()
+    try:
+        os.environ["PROMPTFMT_CACHE_DIR"] = str(scratch / "cache")
+        folder = _laid_out(scratch)
+        seeds = reader.seeds()
+        random_ = random.Random(f"{seed}/{reader.name}/{number}")
+        known: set[str] = set()
+        reader.read(
+            folder, seeds[0]
+        ) if reader.name == "docs.parquet" else None  # libraries are imported before the watch
+        watch = Watch(folder)
+        sys.addaudithook(watch)
+        os.chdir(folder)
+        for index in range(count):
+            data = mutated(seeds, reader.pieces, random_)
+            tell({"begin": index})
+            before = time.process_time()
+            violation = ""
+            with gate.limited_to([folder]):
+                watch.seen, Watch.is_on = [], True
+                try:
+                    shown, what = str(reader.read(folder, data)), "read"
+                except PromptfmtError as error:
+                    shown, what = str(error), f"{type(error).__name__}: {error.message}"
+                except Exception as error:
+                    shown, what = str(error), f"{type(error).__name__}"
+                    violation = f"{type(error).__name__}: {error} at {_place_of(error)}"
+                finally:
+                    Watch.is_on = False
+            seconds = time.process_time() - before
+            if watch.seen:
+                violation = violation or f"left the folder: {', '.join(watch.seen[:3])}"
+            if CANARY in shown:
+                violation = violation or "shows a file that it must not open"
+            if seconds > limit:
+                violation = violation or f"took {seconds:.1f} s of processor time"
+            if signature(what) not in known:
+                known.add(signature(what))
+                if len(seeds) < 400:
+                    seeds.append(data)
+            tell(
+                {
+                    "end": index,
+                    "what": "read" if what == "read" else what.partition(":")[0],
+                    "violation": violation[:500],
+                }
+            )
+            if violation:
+                tell({"input": data[:4000].decode("latin-1"), "index": index})
+    finally:
+        os.chdir("/")
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _place_of(error: BaseException) -> str:
+    traceback, place = error.__traceback__, "?"
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if "pytest_promptfmt" in code.co_filename:
+            place = f"{Path(code.co_filename).name}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return place
+
+
+def _laid_out(scratch: Path) -> Path:
+    """Return the folder that files may be read from; beside it lies what must never be shown."""
+    folder, outside = scratch / "root", scratch / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    for name in ("secret.jsonl", "secret.yaml", "secret.csv"):
+        (outside / name).write_text(json.dumps({CANARY: CANARY}) + "\n", "utf-8")
+    (folder / "link.jsonl").symlink_to(outside / "secret.jsonl")
+    (folder / "folder").symlink_to(outside)
+    (folder / "_base.yaml").write_text("output_type: generate_until\ntest_split: test\ndoc_to_text: '{{q}}'\n", "utf-8")
+    (folder / "docs.jsonl").write_text('{"q": "x", "a": "y"}\n', "utf-8")
+    (folder / "data.csv").write_text("q;a\nx;0\n", "utf-8")
+    os.mkfifo(folder / "pipe.jsonl")
+    return folder
+
+
+# -- the parent --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class State:
+    """How far a campaign has come; it is a file of JSON."""
+
+    done: Counter[str]
+    outcomes: dict[str, Counter[str]]
+    violations: list[dict[str, Any]]
+    batches: Counter[str]
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, path: Path | None) -> State:
+        if path is None or not path.exists():
+            return cls(Counter(), {}, [], Counter())
+        data = json.loads(path.read_text("utf-8"))
+        outcomes = {name: Counter(counts) for name, counts in data["outcomes"].items()}
+        return cls(Counter(data["done"]), outcomes, data["violations"], Counter(data["batches"]), data["seconds"])
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(self.__dict__, indent=1) + "\n", "utf-8")
+
+
+def child_batch(reader: Reader, seed: int, number: int, count: int, limit: float, state: State) -> None:
+    """Run one batch in a child process, and note what it tells; after a death it goes on behind the input."""
+    read_end, write_end = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(read_end)
+        _in_child(reader, seed, number, count, limit, write_end)
+    os.close(write_end)
+    index, rest, status, is_silent = -1, b"", 0, False
+    where = {"reader": reader.name, "batch": number}
+    outcomes = state.outcomes.setdefault(reader.name, Counter())
+    with os.fdopen(read_end, "rb", buffering=0) as pipe:
+        while True:
+            ready, _, _ = select.select([pipe], [], [], 6 * limit)
+            data = pipe.read(65_536) if ready else b""
+            if not data:
+                is_silent = not ready
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for told in map(json.loads, lines):
+                index = told.get("begin", index)
+                if "end" in told:
+                    state.done[reader.name] += 1
+                    outcomes[told["what"]] += 1
+                    if told["violation"]:
+                        state.violations.append({**where, "index": index, "violation": told["violation"]})
+                elif "input" in told and state.violations:
+                    state.violations[-1]["input"] = told["input"]
+    if is_silent:
+        os.kill(process, signal.SIGKILL)
+    _, status = os.waitpid(process, 0)
+    if is_silent or status:
+        how = f"no progress for {6 * limit:.0f} s" if is_silent else f"the process ended with status {status}"
+        state.violations.append({**where, "index": index, "violation": how})
+        state.done[reader.name] += 1
+
+
+def _in_child(reader: Reader, seed: int, number: int, count: int, limit: float, write_end: int) -> None:
+    import resource
+
+    code = 1
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        run_batch(
+            reader,
+            seed,
+            number,
+            count,
+            limit,
+            lambda told: os.write(write_end, json.dumps(told).encode() + b"\n") and None,
+        )
+        code = 0
+    except BaseException as error:
+        os.write(2, f"{reader.name} {number}: {type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(code)
+
+
+def report(state: State) -> Iterator[str]:
+    """Yield the counts by reader as a table of Markdown, and the violations."""
+    yield "| reader | inputs | read | refused |"
+    yield "|---|--:|--:|--:|"
+    for name, count in state.done.items():
+        read = state.outcomes.get(name, Counter())["read"]
+        yield f"| {name} | {count:,} | {read:,} | {count - read:,} |"
+    total = sum(state.done.values())
+    yield f"\n{total:,} inputs, {len(state.violations):,} violations, {state.seconds:,.0f} s"
+    same: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for each in state.violations:
+        same.setdefault((each["reader"], signature(each["violation"])), []).append(each)
+    for first, *others in same.values():
+        more = f" ({len(others):,} more)" if others else ""
+        yield f"{first['reader']}, batch {first['batch']}, input {first['index']}: {first['violation']}{more}"
+
+
+_PRELOADED: Final = (
+    "answers.recordings", "chat.conversation", "cli.review", "formats.registry", "models.recording", "results.baseline",
+    "settings.profiles", "snapshots.changes", "snapshots.lock", "study.expectations", "systems.task_files", "tokens.loader",
+)  # fmt: skip
+"""What children would import again for each batch."""
+
+
+def main() -> None:
+    """Run the campaign, print the counts, and exit with 1 where there were violations."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--inputs", type=int, default=10_000, help="how many in all, shared out among the readers")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="when to stop at the latest")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit", type=float, default=10.0, help="seconds of processor time that one input may take")
+    parser.add_argument("--reader", action="append", choices=[reader.name for reader in READERS])
+    parser.add_argument("--batch", type=int, help="run this batch of the readers alone")
+    parser.add_argument("--state", type=Path, help="where counts are kept, to continue later")
+    given = parser.parse_args()
+    for module in _PRELOADED:
+        importlib.import_module(f"pytest_promptfmt.{module}")
+    readers = [reader for reader in READERS if given.reader is None or reader.name in given.reader]
+    state = State.of(given.state)
+    began = time.monotonic() - state.seconds
+    shares = sum(reader.share for reader in readers)
+    wanted = {reader.name: -(-given.inputs * reader.share // shares) for reader in readers}
+    if given.batch is not None:
+        for reader in readers:
+            child_batch(reader, given.seed, given.batch, BATCH, given.limit, state)
+    while given.batch is None and time.monotonic() - began < given.seconds:
+        left = [reader for reader in readers if state.done[reader.name] < wanted[reader.name]]
+        if not left:
+            break
+        reader = min(left, key=lambda each: state.done[each.name] / wanted[each.name])
+        count = min(BATCH, wanted[reader.name] - state.done[reader.name])
+        child_batch(reader, given.seed, state.batches[reader.name], count, given.limit, state)
+        state.batches[reader.name] += 1
+        state.seconds = time.monotonic() - began
+        if given.state is not None:
+            state.save(given.state)
+    state.seconds = time.monotonic() - began
+    print("\n".join(report(state)))
+    sys.exit(1 if state.violations else 0)
+
+
+def counts_of(state: State) -> Mapping[str, int]:
+    """Return how many inputs each reader got."""
+    return state.done
+
+
+if __name__ == "__main__":
+    main()
