@@ -233,7 +233,7 @@ def warn_of_file(path: Path, note: str) -> None:
 
 
 def irregular_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
-    """Return what has the name of a task file in a folder and is not a file, sorted: links to nothing, pipes, folders."""
+    """Return what is called like a task file in a folder and is none, sorted: links to nothing, pipes, folders."""
     try:
         with os.scandir(folder) as entries:
             found = [each for each in entries if each.name.endswith(tuple(suffixes))]

@@ -79,7 +79,7 @@ def _about_equal_ids(vocabulary: Mapping[str, Any]) -> Iterator[str]:
     if len(set(numbers)) < len(numbers):
         known: dict[int, str] = {}
         for piece, number in vocabulary.items():
-            if known.setdefault(number, piece) != piece:
+            if isinstance(number, int) and known.setdefault(number, piece) != piece:
                 yield f"two of its tokens, {known[number]!r} and {piece!r}, have the id {number}"
                 return
 

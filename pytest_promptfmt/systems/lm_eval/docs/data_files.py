@@ -56,7 +56,8 @@ def read_data_file(
     except ValueError as error:  # a name that no file can have
         raise DocsError(f"cannot read {path.name!r}: {error}", position=position) from error
     except OSError as error:
-        raise DocsError(f"cannot read {display_path(path)}: {error.strerror or error}", position=position) from error
+        where = position or Position(path)
+        raise DocsError(f"cannot read {display_path(path)}: {error.strerror or error}", position=where) from error
 
 
 def read_named_file(folder: Path, written: str, position: Position | None) -> Iterator[Doc]:
