@@ -137,7 +137,9 @@ def _failures(scoring: Scoring) -> Iterator[Finding]:
 def _has_own_metrics(task: Task) -> bool:
     """Return whether every metric is available without Hugging Face evaluate."""
     return task.process_results is not None or all(
-        callable(entry["metric"]) or (entry["metric"] in METRICS and entry.get("hf_evaluate") is not True)
+        callable(named := entry["metric"])
+        or not isinstance(named, str)  # which is refused when it is set up
+        or (named in METRICS and entry.get("hf_evaluate") is not True)
         for entry in task.metric_list or ()
     )
 

@@ -16,6 +16,7 @@ from pytest_promptfmt.core.errors import (
     SourceError,
     display_path,
 )
+from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.docs import TaskDocs
@@ -64,7 +65,7 @@ def convert(
     if before == after:
         remarks = (f"{display_path(file)}: nothing to change",)
     for remark in remarks:
-        typer.echo(remark, err=True)
+        typer.echo(escape_controls(remark), err=True)
     if stdout:
         typer.get_binary_stream("stdout").write(after.encode())  # the file's bytes, whatever the terminal's encoding
     elif before != after:

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from pytest_promptfmt.core.errors import SettingsError, display_path
+from pytest_promptfmt.core.text import escape_controls
 
 _ATTRIBUTES: Final = "**/__prompts__/** text eol=lf linguist-generated"
 _FILES: Final = {
@@ -83,21 +84,21 @@ def _tasks_in(folder: Path) -> Iterator[Path]:
 
 def _write(path: Path, text: str) -> None:
     if path.exists():
-        typer.echo(f"{display_path(path)} exists already and stays as it is")
+        typer.echo(escape_controls(f"{display_path(path)} exists already and stays as it is"))
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")
-    typer.echo(f"{display_path(path)} written")
+    typer.echo(escape_controls(f"{display_path(path)} written"))
 
 
 def _add_line(path: Path, line: str) -> None:
     text = path.read_text("utf-8") if path.exists() else ""
     if line in text.splitlines():
-        typer.echo(f"{display_path(path)} has the line for snapshots already")
+        typer.echo(escape_controls(f"{display_path(path)} has the line for snapshots already"))
         return
     ended = text if not text or text.endswith("\n") else f"{text}\n"
     path.write_text(f"{ended}{line}\n", "utf-8")
-    typer.echo(f"{display_path(path)}: {line}")
+    typer.echo(escape_controls(f"{display_path(path)}: {line}"))
 
 
 def _write_baseline(folder: Path) -> None:
@@ -116,7 +117,7 @@ def _write_baseline(folder: Path) -> None:
     entries = len(file.read_text("utf-8").splitlines()) - 1
     is_named = any("promptfmt_baseline" in path.read_text("utf-8", "replace") for path in _inis(folder))
     hint = "" if is_named else f"; put promptfmt_baseline = {file.name} into the ini"
-    typer.echo(f"{display_path(file)} written, {entries:,} entries{hint}")
+    typer.echo(escape_controls(f"{display_path(file)} written, {entries:,} entries{hint}"))
 
 
 def _inis(folder: Path) -> Iterator[Path]:

@@ -156,7 +156,7 @@ def _require_ours(edit: Edit, top: Path) -> Edit:
     try:
         with gate.limited_to([top]):
             os.fsencode(path)
-            gate.allowed(path)
+            gate.allowed(gate.named("", str(path)) if "\0" in str(path) else path)
             require_no_link(path)
             is_ours = is_snapshot_location(str(path)) and all(len(os.fsencode(part)) < 256 for part in path.parts)
     except (OSError, ValueError):  # another place, a link, or a name that no file can have

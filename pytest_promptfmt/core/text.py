@@ -64,7 +64,9 @@ _HIDDEN_BASIC = _any_of(_BASIC)
 _HIDDEN_BUT_LF = _any_of(((0x0000, 0x0009), (0x000B, 0x001F), *_BASIC[1:]))
 _BEYOND_BASIC = _any_of([(0x10000, 0x10FFFF)])
 _ESCAPE = re.compile("⟨([^⟨⟩]*)(⟩?)")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# What servers of CI obey: `::command::` at the start of a line, `##[command]` and `##vso[command]` anywhere.
+_COMMAND = re.compile(r"(?m)^([^\S\n]*)(?=::)|##(?=(?:vso)?\[)")
 
 
 class BadEscapeError(PromptfmtError):
@@ -95,8 +97,18 @@ def unshow(shown: str) -> str:
 
 
 def escape_controls(text: str) -> str:
-    r"""Return the text with control characters, which a terminal would obey, as `\x1b`; tabs and line ends stay."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    r"""Return the text so that whoever shows it obeys nothing in it: everything that is printed goes through here.
+
+    Control characters, which a terminal obeys, become `\x1b`, and those that change the direction or the line `\u202e`;
+    tabs and line feeds stay. Commands of a CI server get a backslash: `\::error::`, `##\[error]`.
+    """
+    text = _CONTROL.sub(_escaped, text)
+    return _COMMAND.sub(r"\g<0>\\", text) if "::" in text or "##" in text else text
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
 def _name(match: re.Match[str]) -> str:

@@ -59,12 +59,13 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     _load_as_compiled(config)
     from pytest_promptfmt.core.errors import SettingsError
+    from pytest_promptfmt.core.text import escape_controls
     from pytest_promptfmt.plugin.session import activate
 
     try:
         activate(config)
     except SettingsError as error:
-        raise pytest.UsageError(f"promptfmt: {error}") from None
+        raise pytest.UsageError(escape_controls(f"promptfmt: {error}")) from None
 
 
 def _load_as_compiled(config: pytest.Config) -> None:

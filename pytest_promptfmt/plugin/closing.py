@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.results.edits import Edit
 from pytest_promptfmt.results.run_result import RunResult, content_of, used_globs
@@ -42,7 +43,7 @@ class Closing:
         for title, lines in sections(result, verbosity=self._run.config.get_verbosity(), more=written):
             terminalreporter.section(title)
             for line in lines:
-                terminalreporter.write_line(line)
+                terminalreporter.write_line(escape_controls(line))
 
     def pytest_unconfigure(self, config: pytest.Config) -> None:
         """Write the files also where nothing is printed (`-p no:terminal`)."""

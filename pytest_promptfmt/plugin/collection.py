@@ -22,6 +22,7 @@ from pytest_promptfmt.core.errors import (
 )
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.task import CodeAssembly, ProfiledAssembly, Task
+from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.formats import Attempt, attempts, is_variant, remarks
 from pytest_promptfmt.plugin.items.base import ClassItem, LoadItem, PromptItem, node_name
 from pytest_promptfmt.plugin.items.kind import LOADED
@@ -92,7 +93,9 @@ class TaskFileNode(pytest.File):
         for note in notes:
             self.config.stash[RUN].memory.refuse(self.path, "a remark")
             try:
-                warnings.warn_explicit(PromptfmtWarning(note), category=None, filename=str(self.path), lineno=1)
+                shown = escape_controls(note)
+                name = escape_controls(str(self.path))
+                warnings.warn_explicit(PromptfmtWarning(shown), category=None, filename=name, lineno=1)
             except PromptfmtWarning:  # -W error: a separate failing item, and the tasks of the file still run
                 name = f"remark[{len(self._refused) + 1}]"
                 self._refused.append(LoadItem.from_parent(self, name=name, error=SourceError(note)))
@@ -119,6 +122,13 @@ class TaskFileNode(pytest.File):
                 hint="rename one of them; lm-eval keeps the first and drops the other with a mere warning",
             )
         return TaskNode.from_parent(self, name=node_name(task.id), task=task, error=error)
+
+
+def task_file_node(parent: pytest.Collector, path: Path) -> TaskFileNode:
+    """Return the node of a file; its id has no characters that a terminal would obey."""
+    below = os.path.relpath(path, parent.config.rootpath).replace(os.sep, "/")
+    shown = escape_controls(below)
+    return TaskFileNode.from_parent(parent, path=path, **({} if shown == below else {"nodeid": node_name(shown)}))
 
 
 class TaskNode(pytest.Collector):
@@ -229,7 +239,9 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
 
 def warn_of_file(path: Path, note: str) -> None:
     """Warn of a file that is passed over."""
-    warnings.warn_explicit(PromptfmtWarning(note), category=None, filename=str(path), lineno=1)
+    # Under the name of its folder: Python reads the whole file that a warning is about, for a line of it.
+    text, folder = escape_controls(f"{path.name}: {note}"), escape_controls(str(path.parent))
+    warnings.warn_explicit(PromptfmtWarning(text), category=None, filename=folder, lineno=1)
 
 
 def irregular_files(folder: Path, suffixes: Collection[str]) -> list[Path]:

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import traceback_of_user
 from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.plugin.items.base import PromptItem
 from pytest_promptfmt.results.failures import FailureText
 from pytest_promptfmt.results.run_result import Tally
@@ -38,7 +39,7 @@ class OutcomeReports:
             if report.skipped and not hasattr(report, "wasxfail"):
                 # pytest names the line of the module that called skip; the reader wants the task's.
                 path, line, _ = item.location
-                report.longrepr = (path, (line or 0) + 1, f"Skipped: {outcome.title}")
+                report.longrepr = (path, (line or 0) + 1, escape_controls(f"Skipped: {outcome.title}"))
             if report.failed and item.config.getoption("usepdb", False):
                 call.excinfo = _error_of_user(call.excinfo)
         return report
@@ -69,7 +70,7 @@ class OutcomeReports:
                 del report.promptfmt  # pytest keeps every report to the end of the run
             report.promptfmt_repeats = self._tally.add(outcome, report.nodeid)  # type: ignore[attr-defined]
             if isinstance(report.longrepr, str):
-                report.longrepr = FailureText(report.longrepr)
+                report.longrepr = FailureText(escape_controls(report.longrepr))
         yield
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:

@@ -14,8 +14,9 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.network import go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES
+from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.plugin.closing import Closing
-from pytest_promptfmt.plugin.collection import TaskFileNode, irregular_files, unchanged, warn_of_file
+from pytest_promptfmt.plugin.collection import irregular_files, task_file_node, unchanged, warn_of_file
 from pytest_promptfmt.plugin.items.base import PromptItem
 from pytest_promptfmt.plugin.items.kind import LOADED, load_kinds
 from pytest_promptfmt.plugin.kinds import KINDS
@@ -84,7 +85,7 @@ class PromptfmtPlugin:
 
     def pytest_report_header(self) -> list[str]:
         """Say what is rendered, and whose code may run."""
-        return header_lines(self._run.settings)
+        return [escape_controls(line) for line in header_lines(self._run.settings)]
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Keep pytest out of our snapshot folders, and remember that this run came by."""
@@ -120,7 +121,7 @@ class PromptfmtPlugin:
         if outputs.shard is not None and not outputs.shard.holds(file_path, settings.rootdir):
             self._run.found.other_shards += 1
             return None
-        return TaskFileNode.from_parent(parent, path=file_path)
+        return task_file_node(parent, file_path)
 
     def _is_in_run(self, file: Path) -> bool:
         outputs = self._run.outputs
@@ -157,7 +158,7 @@ class PromptfmtPlugin:
         if isinstance(collector, pytest.Directory) and report.passed:
             for path in irregular_files(collector.path, LM_EVAL.suffixes):
                 if self._is_ours(path):
-                    report.result.append(TaskFileNode.from_parent(collector, path=path))
+                    report.result.append(task_file_node(collector, path))
                 elif not path.is_dir():
                     warn_of_file(path, "this is not a regular file, so it is not read as a task")
         return report

@@ -180,7 +180,7 @@ class _LookedAt:
         """
         path = self._rootdir / entry.file
         file = str(path)
-        if not path.exists() or (file in self._defined and entry.task not in self._defined[file]):
+        if not gate.is_there(path) or (file in self._defined and entry.task not in self._defined[file]):
             return True
         if entry.code == ERROR:
             return (file, entry.task) in self._rendered
@@ -235,7 +235,7 @@ class Baseline:
         for entry in self.entries:
             self._by_file.setdefault(entry.file, []).append(entry)
         for file, own in self._by_file.items():
-            for entry in own if not (rootdir / file).exists() else ():
+            for entry in own if not gate.is_there(rootdir / file) else ():
                 self._moved.setdefault(entry.task, []).append(entry)
 
     def _entries_for(self, file: str, task: str) -> list[BaselineEntry]:

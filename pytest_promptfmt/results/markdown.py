@@ -92,9 +92,9 @@ def _head(result: RunResult) -> Iterator[str]:
     others = {"skipped": "skipped", "accepted": "in the baseline"}
     yield from (f"\n{counted(counts[name], 'item')} {text}." for name, text in others.items() if counts.get(name))
     yield ""
-    note = archetype_note(result.archetypes)
-    if note:
-        yield f"_{_escaped(note)}._"
+    if result.archetypes:
+        names = ", ".join(map(code, result.archetypes))
+        yield f"{archetype_note(result.archetypes).replace(', '.join(result.archetypes), names, 1)}."
         yield ""
     if result.accept_command:
         patch = f", or {code(f'git apply {result.patch}')}" if result.patch else ""
@@ -118,7 +118,8 @@ def _cluster_block(cluster: Cluster, noun: str, *, is_open: bool) -> str:
         more = [f"… and {len(shown) - SHOWN_LINES:,} more lines"] if len(shown) > SHOWN_LINES else []
         first = cluster.members[0]
         who = _escaped(f"{first.task} [{first.profile}]" if first.profile else first.task)
-        lines.append(f"<details{' open' if is_open else ''}><summary>{who}</summary>")
+        # Within code no @name is a mention, no #1 a reference and no address a link.
+        lines.append(f"<details{' open' if is_open else ''}><summary><code>{who}</code></summary>")
         lines += ["", fenced([*shown[:SHOWN_LINES], *more]), "", "</details>", ""]
     tokens = [f"- {code(profile)}: {code(line)}" for profile, line in cluster.tokens.items()]
     lines += [*tokens, ""] if tokens else []
@@ -128,8 +129,9 @@ def _cluster_block(cluster: Cluster, noun: str, *, is_open: bool) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text for a place where Markdown and HTML are both read."""
-    return re.sub(r"[^\w .,/\[\]@:-]|_", lambda match: f"&#{ord(match[0])};", printable(text))
+    """Return a text of one line for a place where Markdown and HTML are both read."""
+    shown = printable(text).replace("\n", "⏎")
+    return re.sub(r"[^\w .,\[\]-]|_", lambda match: f"&#{ord(match[0])};", shown)
 
 
 def finding_table(groups: Sequence[FindingGroup]) -> Iterator[str]:

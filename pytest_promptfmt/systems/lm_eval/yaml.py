@@ -10,12 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean, display_path
 from pytest_promptfmt.core.task import Locate
 from pytest_promptfmt.core.yaml_parser import ParsedFile, parse_file
+
+MAX_INCLUDES: Final = 50
+"""How many files deep includes may be nested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,12 @@ def _collect(
         for index, entry in enumerate(written if isinstance(written, list) else [written]):
             keys = ("include", index) if isinstance(written, list) else ("include",)
             target = _include_target(parsed.path.parent, entry, parsed.locate(keys))
+            if len(route) > MAX_INCLUDES:
+                raise SourceError(
+                    f"files include each other more than {MAX_INCLUDES} deep",
+                    position=parsed.locate(keys),
+                    hint="include the shared file directly",
+                )
             if target in routes:
                 raise _second_visit(parsed, keys, routes[target], (*route, target))
             try:

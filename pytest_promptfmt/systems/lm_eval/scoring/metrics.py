@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, ScoringError, did_you_mean
+from pytest_promptfmt.core.errors import Position, ScoringError, did_you_mean, shortened
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.systems.lm_eval.scoring.aggregations import AGGREGATIONS, Aggregation
 
@@ -171,8 +171,14 @@ def _metric(task: Task, entry: Mapping[str, Any], position: Position | None) -> 
         raise ScoringError(f"the metric !function {named} is not bound", position=position)
     elif callable(named):
         name, function = _name_of(named), named
+    elif not isinstance(named, str):
+        raise ScoringError(
+            f"a metric is {shortened(repr(named))}, which is not a name",
+            position=position,
+            hint="write `metric: exact_match`, and its arguments as further keys of the entry",
+        )
     else:
-        name = str(named)
+        name = named
         function = _function(name, entry.get("hf_evaluate") is True)
     known = METRICS.get(name)
     aggregation: Aggregation | None = None
