@@ -1,3 +1,4 @@
+# ruff: noqa: E501, RUF005  # tables of bytes and readers
 """Feed mutated files to every reader, and look at what comes of it: an error of ours, or nothing at all.
 
     python benchmarks/fuzz.py --inputs 100000
@@ -31,7 +32,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -802,11 +803,6 @@ def main() -> None:
     state.seconds = time.monotonic() - began
     print("\n".join(report(state)))
     sys.exit(1 if state.violations else 0)
-
-
-def counts_of(state: State) -> Mapping[str, int]:
-    """Return how many inputs each reader got."""
-    return state.done
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ def diff(
     task: Annotated[list[str] | None, typer.Option("--task", metavar="GLOB", help="Like --promptfmt-task.")] = None,
     profile: Annotated[list[str] | None, typer.Option("--profile", metavar="NAME", help="Repeatable.")] = None,
     checks: Annotated[bool, typer.Option("--checks", help="Report new findings too.")] = False,
+    no_code: Annotated[bool, typer.Option("--no-code", help="As --promptfmt-no-code, and no conftest.py.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, with pytest-xdist.")] = 1,
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - prints it.")
@@ -49,6 +50,8 @@ def diff(
     options = []
     for name in profile or ():
         options += ["--promptfmt-profile", name]
+    if no_code:
+        options += ["--promptfmt-no-code", "--noconftest"]
     if jobs > 1:
         options += ["-n", str(jobs)]
     try:

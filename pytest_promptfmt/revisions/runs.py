@@ -135,7 +135,8 @@ class _Sides:
         write_baseline([self._followed(entry) for entry in entries], baseline)
         rendered = [*self._rendered(first)]
         self._hand_over()
-        second = self._run(self._after, common)
+        # What may run or be downloaded is not up to the revision that is looked at.
+        second = self._run(self._after, [*common, f"--promptfmt-trust={self._before / self._inside}"])
         if not self._all_match and second["unmatched"] and first["unmatched"]:
             raise SettingsError(second["unmatched"][0])
         second["removed"] = [prompt for prompt in rendered if self._is_removed(prompt, second["defined"])]

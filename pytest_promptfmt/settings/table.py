@@ -162,9 +162,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "paths of the command line, alone.",
         page="security.md",
     ),
-    # The base revision's promptfmt.yaml, for `promptfmt diff`: what may run or be downloaded is not up to the other.
-    Setting("trust", FILE, "--promptfmt-trust FILE", is_hidden=True).about(
-        "The settings file that says what code may run and whether the network is used."
+    # Of `promptfmt diff`: what may run or be downloaded is not up to the revision that is compared with the base.
+    Setting("trust", FILE, "--promptfmt-trust FOLDER", is_hidden=True).about(
+        "The working directory in the base revision, whose settings say what may run and be downloaded."
     ),
     Setting(
         "download",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pytest_promptfmt.core.errors import Position, SettingsError
-from pytest_promptfmt.settings.file import SettingsFile, read_settings_file
+from pytest_promptfmt.settings.file import SettingsFile, find_settings_file, read_settings_file
 from pytest_promptfmt.settings.table import BY_NAME, SETTINGS, Setting
 from pytest_promptfmt.settings.values import ValueType
 
@@ -72,12 +73,18 @@ class Written:
 
         Rules are run as they were there; other paths name files of this revision.
         """
-        path: Path = self.option("trust")
-        values = read_settings_file(path, is_at_rootdir=True).values if path.is_file() else {}
+        folder = self.trusted_rootdir
+        path = find_settings_file(folder)
+        values = read_settings_file(path, is_at_rootdir=True).values if path is not None else {}
         if setting.key not in values:
             return self.ini(setting.name)
-        base = path.parent if setting.name == "checks" else self.config.rootpath
+        base = folder if setting.name == "checks" else self.config.rootpath
         return _absolute(setting.kind, values[setting.key], base)
+
+    @property
+    def trusted_rootdir(self) -> Path:
+        """Return where the rootdir is in the base revision, whose working directory the option names."""
+        return Path(os.path.normpath(self.option("trust") / os.path.relpath(self.config.rootpath)))
 
     def ini(self, name: str) -> Any:
         """Return what the ini says."""
@@ -139,7 +146,7 @@ def given_places(written: Written, paths: Iterable[Path]) -> Iterator[Path]:
     for name in ("baseline", "left_out", "record"):
         yield from filter(None, [written.option(name)])
     if written.option("trust"):
-        yield written.option("trust").parent
+        yield written.trusted_rootdir
     for given in (*(written.option("tokenizers") or ()), *(written.option("chat_templates") or ())):
         place = Path.cwd() / Path(given.removeprefix("mistral:")).expanduser()
         if place.exists():
