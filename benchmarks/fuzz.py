@@ -12,7 +12,8 @@ memory; the parent ends a child that makes no progress. A violation is
 - an exception that is not one of ours, a child that dies, or more than `--limit` seconds for one input;
 - a file or folder that is opened or listed outside the scratch folder and the interpreter's own, or anything written,
   renamed, deleted, started or connected to;
-- the text of a file outside the scratch folder in a message or a value.
+- the text of a file outside the scratch folder in a message or a value;
+- a run of pytest that is green although a file with snapshots was not judged, or that loses a snapshot.
 
 The counts of a run that was interrupted are in the file of `--state`; the same command continues there.
 """
@@ -22,12 +23,14 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import os
 import random
 import re
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -79,7 +82,7 @@ class Reader:
     seeds: Callable[[], list[bytes]]
     read: Callable[[Path, bytes], object]
     pieces: tuple[bytes, ...] = ()
-    share: int = 1
+    share: float = 1
 
 
 # -- readers -----------------------------------------------------------------------------------------------------------
@@ -274,6 +277,39 @@ def read_completions(folder: Path, data: bytes) -> object:
     return expected_completions(load_tasks(task)[0])
 
 
+_RUN_TASK: Final = (
+    "task: t\ntest_split: test\noutput_type: generate_until\ndoc_to_text: 'Q: {{q}}'\ndoc_to_target: '{{a}}'\n"
+    "metadata: {promptfmt: {docs: [{q: x, a: y}]}}\n"
+)
+
+
+def read_run(folder: Path, data: bytes) -> object:
+    """Run pytest on three tasks with snapshots, one of them mutated: it is green only where all three were judged."""
+    with Watch.paused():
+        project = folder / "run"
+        if not project.exists():
+            for name in ("t", "u", "v"):
+                _written(project / "tasks", f"{name}.yaml", _RUN_TASK.replace("task: t", f"task: {name}").encode())
+            _written(project, "pytest.ini", b"[pytest]\n")
+            assert _pytest(project, "--snapshot-update")[0] == 0
+        _written(project / "tasks", "t.yaml", data)
+        code, said = _pytest(project)
+        assert "Traceback" not in said, said[-2000:]
+        assert "INTERNALERROR" not in said, said[-2000:]
+        assert code in (0, 1), f"pytest ended with {code}: {said[-500:]}"
+        assert code == 1 or "3 passed" in said, f"green, but not all snapshots were judged: {said[-500:]}"
+        assert len(list(project.rglob("plain.txt"))) == 3, "a snapshot is gone"
+        return code
+
+
+def _pytest(project: Path, *options: str) -> tuple[int, str]:
+    quiet = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-m", "promptfmt_snapshot")
+    command = [sys.executable, "-m", "pytest", "--promptfmt", "--promptfmt-no-code", "--promptfmt-profile", "plain"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}
+    done = subprocess.run([*command, *quiet, *options], cwd=project, env=environment, capture_output=True, timeout=60)
+    return done.returncode, (done.stdout + done.stderr).decode("utf-8", "replace")
+
+
 # -- what they begin with ----------------------------------------------------------------------------------------------
 
 
@@ -381,6 +417,7 @@ READERS: Final = (
         JSON_PIECES,
     ),
     Reader("pending", _texts(json.dumps(_EDIT) + "\n"), read_pending, JSON_PIECES, share=2),
+    Reader("run", _texts(_RUN_TASK), read_run, YAML_PIECES, share=0.1),
     Reader("format", lambda: [path.read_bytes() for path in sorted((ROOT / "pytest_promptfmt/data/formats").glob("*.yaml"))[:12]], read_format, YAML_PIECES),
     Reader("completions", _texts('{"completion": "x", "expected": "x"}\n{"completion": "y", "correct": false, "doc": 1}\n'), read_completions, JSON_PIECES),
 )  # fmt: skip
@@ -785,7 +822,7 @@ def main() -> None:
     state = State.of(given.state)
     began = time.monotonic() - state.seconds
     shares = sum(reader.share for reader in readers)
-    wanted = {reader.name: -(-given.inputs * reader.share // shares) for reader in readers}
+    wanted = {reader.name: math.ceil(given.inputs * reader.share / shares) for reader in readers}
     if given.batch is not None:
         for reader in readers:
             child_batch(reader, given.seed, given.batch, BATCH, given.limit, state)

@@ -1,6 +1,7 @@
 """The GitHub Action, the workflow of `promptfmt init` and the pre-commit hooks: their scripts are run as they stand."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,12 +17,15 @@ TASK = (
 )
 
 
+# A token that is not in the environment cannot be used, nor found.
 # Keeps the comments of pull request 7 as files; that of the id 11 is there where `commented-11.md` is.
 GH = """#!/bin/bash
+[[ $GH_TOKEN == a-token ]] || { echo "no token" >&2; exit 4; }
 case "$*" in
   "api --paginate repos/o/r/issues/7/comments --jq "*startswith*) [[ ! -e commented-11.md ]] || echo 11 ;;
   "api --method PATCH repos/o/r/issues/comments/11 --field body=@"*) cp "${6#body=@}" commented-11.md ;;
-  "pr comment 7 --body-file "*) [[ -z $READ_ONLY ]] && cp "$5" commented-11.md ;;
+  "api --method POST repos/o/r/issues/7/comments --field body=@"*)
+    [[ -z $READ_ONLY ]] && cp "${6#body=@}" commented-11.md ;;
   *) echo "what is this: $*" >&2; exit 3 ;;
 esac
 """
@@ -29,8 +33,31 @@ esac
 
 def steps(file: str) -> dict[str, dict[str, Any]]:
     content = yaml.safe_load((ROOT / file).read_text("utf-8"))
-    found = content["runs"]["steps"] if "runs" in content else content["jobs"]["prompts"]["steps"]
-    return {step["name"]: step for step in found if "name" in step}
+    jobs = [content["runs"]] if "runs" in content else content["jobs"].values()
+    return {step["name"]: step for job in jobs for step in job["steps"] if "name" in step}
+
+
+def compare_and_comment(
+    rendering: str, commenting: str, folder: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run what compares with the base, and then what comments, which alone has the token and gets one file."""
+    script = steps(rendering)["Compare with the base"]["run"]
+    script = script.replace("\npromptfmt diff", "\npython -m pytest_promptfmt diff")
+    output = folder / "promptfmt-output"
+    output.unlink(missing_ok=True)
+    done = run(script, folder, GITHUB_OUTPUT=str(output), **variables)
+    if done.returncode:
+        return done
+    differs = output.read_text("utf-8").partition("differs=")[2].strip()
+    return run(
+        steps(commenting)["Comment what changed"]["run"], folder, DIFFERS=differs, GH_TOKEN="a-token", **variables
+    )
+
+
+def all_steps(file: str) -> list[dict[str, Any]]:
+    content = yaml.safe_load((ROOT / file).read_text("utf-8"))
+    jobs = [content["runs"]] if "runs" in content else content["jobs"].values()
+    return [step for job in jobs for step in job["steps"]]
 
 
 def run(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -79,9 +106,13 @@ def test_the_action_fails_on_a_changed_prompt_and_leaves_patch_report_and_summar
     assert run(script, repository, **nothing | {"PATHS": "tasks/with blank.yaml", "SHARD": "1/1"}).returncode == 0
 
 
-@pytest.mark.parametrize("file", ["action.yml", "pytest_promptfmt/data/init/workflow.yaml"])
-def test_the_comment_says_what_changed_against_the_base_and_how_to_accept_it(repository: Path, file: str) -> None:
-    script = steps(file)["Comment what changed"]["run"].replace("\npromptfmt diff", "\npython -m pytest_promptfmt diff")
+WORKFLOW = "pytest_promptfmt/data/init/workflow.yaml"
+
+
+@pytest.mark.parametrize(("file", "commenting"), [("action.yml", "comment/action.yml"), (WORKFLOW, WORKFLOW)])
+def test_the_comment_says_what_changed_against_the_base_and_how_to_accept_it(
+    repository: Path, file: str, commenting: str
+) -> None:
     comment = repository / "commented-11.md"
     before = {
         "NUMBER": "7",
@@ -90,26 +121,84 @@ def test_the_comment_says_what_changed_against_the_base_and_how_to_accept_it(rep
         "RUN": "https://example.org/run",
         "READ_ONLY": "",
     }
-    assert run(script, repository, BASE="nope", **before).returncode == 2
-    assert run(script, repository, BASE="HEAD", **before).returncode == 0
+    assert compare_and_comment(file, commenting, repository, BASE="nope", **before).returncode == 2
+    assert compare_and_comment(file, commenting, repository, BASE="HEAD", **before).returncode == 0
     assert not comment.exists(), "nothing changed, nothing is said"
-    forked = run(script, repository, BASE="HEAD~1", **before | {"READ_ONLY": "1"})
+    forked = compare_and_comment(file, commenting, repository, BASE="HEAD~1", **before | {"READ_ONLY": "1"})
     assert (forked.returncode, "could not comment: " in forked.stdout, comment.exists()) == (0, True, False)
-    assert run(script, repository, BASE="HEAD~1", **before).returncode == 0
+    assert compare_and_comment(file, commenting, repository, BASE="HEAD~1", **before).returncode == 0
     assert "-| A:⟨end⟩\n+| A: ⟨end⟩" in comment.read_text("utf-8")
     assert "To accept" not in comment.read_text("utf-8"), "there is no patch"
     for patch in (repository / "accept.patch", repository / "promptfmt/accept.patch"):
         patch.parent.mkdir(exist_ok=True)
         patch.write_text("a patch", "utf-8")
-    assert run(script, repository, BASE="HEAD~1", **before).returncode == 0
+    assert compare_and_comment(file, commenting, repository, BASE="HEAD~1", **before).returncode == 0
     told = comment.read_text("utf-8").rpartition("**To accept:** ")[2]
     assert told == (
         "`git apply accept.patch` with the patch that [this run](https://example.org/run) keeps,\n"
         "or `pytest --promptfmt --snapshot-update`, and commit the snapshots.\n"
     )
-    assert run(script, repository, BASE="HEAD", **before | {"OUTCOME": "success"}).returncode == 0
+    assert (
+        compare_and_comment(file, commenting, repository, BASE="HEAD", **before | {"OUTCOME": "success"}).returncode
+        == 0
+    )
     assert "nothing changed" in comment.read_text("utf-8"), "what was said before is brought up to date"
     assert "To accept" not in comment.read_text("utf-8")
+
+
+def test_what_runs_files_of_a_pull_request_has_no_token_and_the_actions_are_pinned() -> None:
+    for file in ("action.yml", "comment/action.yml", WORKFLOW):
+        text = (ROOT / file).read_text("utf-8")
+        uses = [step["uses"] for step in all_steps(file) if "uses" in step]
+        assert uses
+        assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", each) for each in uses)
+        for step in all_steps(file):
+            if "promptfmt diff" in str(step) or "--promptfmt" in str(step):
+                assert "token" not in str(step).lower()
+                assert "secrets" not in str(step)
+        assert text.count("github.token") == (file != "action.yml")
+    jobs = yaml.safe_load((ROOT / WORKFLOW).read_text("utf-8"))["jobs"]
+    assert jobs["prompts"]["permissions"] == {"contents": "read"}
+    assert jobs["prompts"]["steps"][0]["with"]["persist-credentials"] is False
+    assert jobs["comment"]["permissions"] == {"pull-requests": "write"}
+    assert not any("checkout" in str(step) or "pip" in str(step) for step in jobs["comment"]["steps"])
+
+
+def test_a_hostile_pull_request_gets_no_token_into_any_output(repository: Path) -> None:
+    """The workflow offline: a token in the environment of the comment alone, files that ask for the environment."""
+    leak = TASK.replace("arc", "leak").replace("Q: {{question}}", "{{ environ }}")
+    data = "dataset_path: csv\ndataset_kwargs: {data_files: {test: /proc/self/environ}, column_names: [environ]}\n"
+    (repository / "tasks/leak.yaml").write_text(leak + data, "utf-8")
+    (repository / "tasks/promptfmt.yaml").write_text("profiles: {x: {chat_template: /proc/self/environ}}\n", "utf-8")
+    (repository / "tasks/fn.yaml").write_text(TASK.replace("arc", "fn") + "process_docs: !function fn.f\n", "utf-8")
+    (repository / "tasks/fn.py").write_text("import os\ndef f(docs): raise ValueError(dict(os.environ))\n", "utf-8")
+    assert (
+        run("git add . && git -c user.name=A -c user.email=a@example.org commit -qm three", repository).returncode == 0
+    )
+    render = run(
+        steps(WORKFLOW)["Compare with the snapshots"]["run"].replace("pytest", "python -m pytest", 1), repository
+    )
+    (repository / "tasks/promptfmt.yaml").unlink()
+    again = run(
+        steps(WORKFLOW)["Compare with the snapshots"]["run"].replace("pytest", "python -m pytest", 1), repository
+    )
+    names = {
+        "NUMBER": "7",
+        "REPOSITORY": "o/r",
+        "OUTCOME": "failure",
+        "RUN": "https://example.org/run",
+        "READ_ONLY": "",
+    }
+    comment = compare_and_comment(WORKFLOW, WORKFLOW, repository, BASE="HEAD~1", **names)
+    said = [each.stdout + each.stderr for each in (render, again, comment)]
+    written = [
+        path.read_text("utf-8", "replace")
+        for path in repository.rglob("*")
+        if path.is_file() and ".git/" not in str(path)
+    ]
+    assert "a file of the operating system is not opened" in "".join(said)
+    assert (repository / "commented-11.md").exists()
+    assert not any("a-token" in text and "GH_TOKEN ==" not in text for text in [*said, *written])
 
 
 def test_a_hook_runs_tasks_alone_whatever_the_project_asks_of_pytest(repository: Path) -> None:

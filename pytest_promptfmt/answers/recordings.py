@@ -191,7 +191,7 @@ def _of_log_samples(entry: Mapping[str, Any], number: int) -> Recorded | BadReco
         index = int(entry["doc_id"])
         metric = next(iter(entry.get("metrics") or ()), None)
         score = entry.get(metric) if metric is not None else None
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
         return BadRecord(number, f"not a line of --log_samples for a generation task: {type(error).__name__} {error}")
     if not isinstance(completion, str):
         return BadRecord(number, "its first response is no text: only generation tasks can be replayed")

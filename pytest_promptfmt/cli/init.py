@@ -11,10 +11,13 @@ from typing import Annotated, Final
 
 import typer
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.text import escape_controls
 
 _ATTRIBUTES: Final = "**/__prompts__/** text eol=lf linguist-generated"
+_IGNORED: Final = ".promptfmt-*.tmp"
+"""What a run leaves that is killed while it writes; the next one removes it."""
 _FILES: Final = {
     "promptfmt.yaml": "promptfmt.yaml",
     ".github/workflows/prompts.yaml": "workflow.yaml",
@@ -32,7 +35,10 @@ def init(
         bool, typer.Option("--baseline", help="Accept all current findings: see docs/baseline.md.")
     ] = False,
 ) -> None:
-    """Write settings, .gitattributes, a workflow and, where there is no task, an example. Nothing is overwritten."""
+    """Write settings, git's attributes and ignores, a workflow and, where there is no task, an example.
+
+    Nothing is overwritten.
+    """
     if not folder.is_dir():
         raise SettingsError(f"no such folder: {display_path(folder)}")
     wanted = dict(_FILES)
@@ -49,6 +55,7 @@ def init(
     if workflow and requirement is None:
         typer.echo("pytest-promptfmt is installed from a folder here: change in the workflow where CI installs it from")
     _add_line(folder / ".gitattributes", _ATTRIBUTES)
+    _add_line(folder / ".gitignore", _IGNORED)
     if baseline:
         _write_baseline(folder)
         typer.echo("next: commit the baseline; pytest --promptfmt -m promptfmt_lint then fails only on new findings")
@@ -78,7 +85,7 @@ def _tasks_in(folder: Path) -> Iterator[Path]:
 
     for path in sorted(folder.rglob("*.yaml")):
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if not is_hidden and path.is_file() and looks_like_task(path.read_bytes()):
+        if not is_hidden and path.is_file() and looks_like_task(gate.read_bytes(path)):
             yield path
 
 
@@ -94,7 +101,7 @@ def _write(path: Path, text: str) -> None:
 def _add_line(path: Path, line: str) -> None:
     text = path.read_text("utf-8") if path.exists() else ""
     if line in text.splitlines():
-        typer.echo(escape_controls(f"{display_path(path)} has the line for snapshots already"))
+        typer.echo(escape_controls(f"{display_path(path)} has its line already"))
         return
     ended = text if not text or text.endswith("\n") else f"{text}\n"
     path.write_text(f"{ended}{line}\n", "utf-8")

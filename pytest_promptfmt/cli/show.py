@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, UnavailableError
 from pytest_promptfmt.core.text import escape_controls
 
@@ -108,8 +109,15 @@ def _narrowed(task: str, paths: Sequence[Path]) -> list[Path]:
         for file in (sorted(root.rglob("*.y*ml")) if root.is_dir() else [root])
         if file.is_file() and file.name not in FILE_NAMES
     ]
-    found = [file for file in files if name in file.read_bytes()]
+    found = [file for file in files if _contains(file, name)]
     return found or list(paths)
+
+
+def _contains(file: Path, name: bytes) -> bool:
+    try:
+        return name in gate.read_bytes(file)
+    except OSError:
+        return True  # collecting it says why it cannot be read
 
 
 def _as_data(prompts: CollectedPrompts, instances: Sequence[Instance]) -> dict[str, Any]:

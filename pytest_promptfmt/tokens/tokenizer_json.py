@@ -185,7 +185,7 @@ def facts_if_verbatim(
         return None
     if not _declares_the_same(config.get("added_tokens_decoder"), added):
         return None
-    in_file = {token.get("content"): token for token in added}
+    in_file = {token.get("content"): token for token in added if isinstance(token.get("content"), str)}
     named = {key: config[key] for key in NAMED_TOKENS if config.get(key) is not None}
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     templates = config.get("chat_template") if template is None else template

@@ -24,10 +24,11 @@ def test_an_empty_folder_becomes_a_project_whose_tests_pass(tmp_path: Path) -> N
     assert status(tmp_path, "--snapshot-update") == 0
     assert status(tmp_path) == 0
     workflow = yaml.safe_load((tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8"))
-    assert list(workflow["jobs"]) == ["prompts"]
+    assert list(workflow["jobs"]) == ["prompts", "comment"]
     again = promptfmt(tmp_path, "init")
     assert again.stdout.count("stays as it is") == 2, "settings and workflow; the example is a task itself now"
     assert (tmp_path / ".gitattributes").read_text("utf-8").count("__prompts__") == 1
+    assert (tmp_path / ".gitignore").read_text("utf-8") == ".promptfmt-*.tmp\n"
 
 
 def test_what_is_there_stays_and_a_baseline_accepts_it(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def everything_said(project: Project, *args: str) -> str:
 @pytest.mark.parametrize(
     "keys",
     [
-        {"dataset_path": "csv", "dataset_kwargs": {"data_files": {"test": "/proc/self/environ"}, "column_names": ["a"]}},
+        {"dataset_path": "csv", "dataset_kwargs": {"data_files": {"test": "/proc/self/environ"}, "names": ["a"]}},
         {"dataset_path": "csv", "dataset_kwargs": {"data_files": {"test": "link.csv"}, "column_names": ["a"]}},
         {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "../outside/*.jsonl"}}},
         {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "folder/secret.jsonl"}}},
@@ -222,8 +222,8 @@ def test_every_spelling_of_a_key_is_collected(project: Project, head: str) -> No
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"task: t\n", b"\0" * 200, b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n", b"\ttask: t\n",
-     f"tsak: t\n{_BODY}".encode(), None],
+    [b"", b"task: t\n", b"\0" * 200, b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n",
+     b"\ttask: t\n", f"tsak: t\n{_BODY}".encode(), None],
 )  # fmt: skip
 def test_a_file_with_snapshots_that_defines_no_task_fails(project: Project, content: bytes | None) -> None:
     project.write("a/t.yaml", f"task: t\n{_BODY}")
