@@ -766,14 +766,11 @@ def _in_child(reader: Reader, seed: int, number: int, count: int, limit: float, 
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        run_batch(
-            reader,
-            seed,
-            number,
-            count,
-            limit,
-            lambda told: os.write(write_end, json.dumps(told).encode() + b"\n") and None,
-        )
+
+        def tell(what: Any) -> None:
+            os.write(write_end, json.dumps(what).encode() + b"\n")
+
+        run_batch(reader, seed, number, count, limit, tell)
         code = 0
     except BaseException as error:
         os.write(2, f"{reader.name} {number}: {type(error).__name__}: {error}\n".encode())

@@ -16,9 +16,9 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from io import BytesIO, TextIOWrapper
+from io import BufferedReader, BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 VARIABLE: Final = "PROMPTFMT_ALLOWED_FOLDERS"
 """The environment variable with the allowed folders: every process that a run starts has the same limit."""
@@ -216,7 +216,7 @@ def _is_below(path: str, folders: Iterable[str]) -> bool:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def open_file(path: Path | str, *, limit: int | None = None, also: Iterable[Path] = ()) -> BinaryIO:
+def open_file(path: Path | str, *, limit: int | None = None, also: Iterable[Path] = ()) -> BufferedReader:
     """Return an ordinary file below the allowed folders, opened for reading; with `limit` only up to so many bytes.
 
     Raises RefusedError, and OSError for a file that is missing or cannot be read.

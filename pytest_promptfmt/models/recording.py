@@ -113,7 +113,7 @@ def _entry(line: str, position: Position) -> Entry:
             model=str(read["model"]),
             facts={str(name): str(value) for name, value in read["with"].items()},
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         hint = "use a file written by --promptfmt-record; other completions belong into the task's own recording"
         raise ModelError(f"not a line of a model recording: {what}", position=position, hint=hint) from error

@@ -126,9 +126,10 @@ class TaskFileNode(pytest.File):
 
 def task_file_node(parent: pytest.Collector, path: Path) -> TaskFileNode:
     """Return the node of a file; its id has no characters that a terminal would obey."""
-    below = os.path.relpath(path, parent.config.rootpath).replace(os.sep, "/")
-    shown = escape_controls(below)
-    return TaskFileNode.from_parent(parent, path=path, **({} if shown == below else {"nodeid": node_name(shown)}))
+    if path.as_posix().isprintable() and "/::" not in path.as_posix() and "##" not in path.as_posix():
+        return TaskFileNode.from_parent(parent, path=path)
+    shown = escape_controls(os.path.relpath(path, parent.config.rootpath).replace(os.sep, "/"))
+    return TaskFileNode.from_parent(parent, path=path, nodeid=node_name(shown))
 
 
 class TaskNode(pytest.Collector):

@@ -20,6 +20,7 @@ from pytest_promptfmt.core import limits
 from pytest_promptfmt.core.errors import LimitExceededError
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.engine.processes import CAN_FORK
+from pytest_promptfmt.engine.store import FILE_NAME as STORE_NAME
 from pytest_promptfmt.engine.workers import Job, Limits, Lost, Pool
 from pytest_promptfmt.plugin.collection import UnchangedItem
 from pytest_promptfmt.plugin.items.base import PromptItem
@@ -28,6 +29,7 @@ from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.settings.written import Written
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import Place
+from pytest_promptfmt.snapshots.tracked import is_tracked
 
 MEGABYTE: Final = 2**20
 UNCHANGED: Final = "unchanged"
@@ -63,7 +65,10 @@ def kept_in(run: Run, workers: int) -> tuple[Path | None, bool]:
     if cache is None or is_off or outputs.needs_views or outputs.needs_edits:
         return None, False
     updates = config.option.update_snapshots or config.option.update_new_snapshots_only
-    return cache.mkdir("promptfmt"), not (updates or outputs.baseline_update)
+    folder: Path = cache.mkdir("promptfmt")
+    if (folder / STORE_NAME).exists() and is_tracked(folder / STORE_NAME):
+        return None, False  # outcomes that came with the repository are a claim of whoever committed them
+    return folder, not (updates or outputs.baseline_update)
 
 
 def collapses(run: Run) -> bool:

@@ -76,7 +76,7 @@ class Written:
         folder = self.trusted_rootdir
         path = find_settings_file(folder)
         values = read_settings_file(path, is_at_rootdir=True).values if path is not None else {}
-        if setting.key not in values:
+        if setting.key is None or setting.key not in values:
             return self.ini(setting.name)
         base = folder if setting.name == "checks" else self.config.rootpath
         return _absolute(setting.kind, values[setting.key], base)

@@ -28,7 +28,7 @@ from pytest_promptfmt.snapshots.paths import (
     snapshot_folder,
     snapshot_path,
 )
-from pytest_promptfmt.snapshots.sparse import absent_files
+from pytest_promptfmt.snapshots.tracked import absent_files
 
 if TYPE_CHECKING:
     from pytest_promptfmt.snapshots.document import DocRecord, Document

@@ -94,8 +94,8 @@ def test_a_link_that_appears_after_the_look_is_not_followed(root: Path, monkeypa
         (root / "own.txt").symlink_to(root.parent / "outside/secret.txt")
         return found
 
-    monkeypatch.setattr(gate.os, "lstat", swapped)
-    with pytest.raises(OSError, match="symbolic links|a link") as caught:
+    monkeypatch.setattr("os.lstat", swapped)
+    with pytest.raises(OSError, match=r"symbolic links|a link") as caught:
         gate.read_bytes(real)
     assert SECRET not in str(caught.value)
 
@@ -122,7 +122,7 @@ def test_other_names_are_taken(written: str) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 300, "x/" * 3000])
 def test_names_that_no_file_can_have_are_one_error(root: Path, name: str) -> None:
-    with pytest.raises(OSError, match="no file can have|too long|File name"):
+    with pytest.raises(OSError, match=r"no file can have|too long|File name"):
         gate.read_bytes(root / name)
     assert not gate.is_there(root / name)
 

@@ -5,9 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plugin_project import Project
+
+from pytest_promptfmt.snapshots.tracked import is_tracked
 
 SECRET = "SECRET-VALUE-123"
 QUIET = ("-q", "--promptfmt-no-code", "--promptfmt-profile", "plain")
@@ -62,7 +65,7 @@ def everything_said(project: Project, *args: str) -> str:
         {"use_prompt": "../outside/secret.yaml:x", "doc_to_text": None, "doc_to_target": None},
     ],
 )  # fmt: skip
-def test_no_name_in_a_task_opens_a_file_outside(hostile: Project, keys: dict[str, object]) -> None:
+def test_no_name_in_a_task_opens_a_file_outside(hostile: Project, keys: dict[str, Any]) -> None:
     (hostile.root / "link.csv").symlink_to("/proc/self/environ")
     (hostile.root / "folder").symlink_to("../outside")
     hostile.write("../outside/secret.yaml", f"prompts: {{x: {{doc_to_text: {SECRET}, doc_to_target: {SECRET}}}}}\n")
@@ -301,6 +304,17 @@ def test_a_sparse_checkout_deletes_no_snapshot(project: Project) -> None:
     (project.root / "tasks/deleted.yaml").unlink()
     project.run("-q", "--snapshot-update")
     assert {Path(name).parts[2] for name in project.snapshots()} == {"kept", "absent"}
+
+
+def test_what_git_tracks_is_known_so_that_committed_outcomes_are_not_believed(tmp_path: Path) -> None:
+    store = tmp_path / ".pytest_cache/d/promptfmt/outcomes.sqlite"
+    store.parent.mkdir(parents=True)
+    store.write_bytes(b"")
+    assert not is_tracked(store), "no repository"
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    assert not is_tracked(store)
+    subprocess.run(["git", "add", "-f", ".pytest_cache"], cwd=tmp_path, check=True)
+    assert is_tracked(store)
 
 
 # -- one message -------------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def _spelt_names(data: bytes) -> set[str]:
                 elif anchor is not None:
                     below.setdefault(anchor, set()).add(event.value)
             elif isinstance(event, yaml.AliasEvent) and "<<" in names and len(path) < 3:
-                names |= below.get(event.anchor, set())
+                names |= below.get(event.anchor or "", set())
             if isinstance(event, yaml.CollectionStartEvent):
                 if len(path) > _MAX_LEVELS:
                     break
