@@ -69,6 +69,12 @@ def cache_directory() -> Path | None:
         return None
 
 
+def hub_cache() -> tuple[Path, ...]:
+    """Return the folder of Hugging Face's cache, once its library is loaded: an id names files of the user in it."""
+    constants = sys.modules.get("huggingface_hub.constants")
+    return (Path(constants.HF_HUB_CACHE),) if constants is not None else ()
+
+
 def _user_caches() -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")

@@ -186,7 +186,7 @@ def _require_allowed(real: str, shown: str, also: Iterable[Path] = ()) -> None:
         return
     if limit is not None and _is_below(real, _folders_of(limit)) and not _OF_THE_SYSTEM.match(real):
         return  # one of the allowed places itself
-    if _is_below(real, [os.path.realpath(folder) for folder in also]) and not _OF_THE_SYSTEM.match(real):
+    if _is_below(real, [_real_folder(os.fspath(folder)) for folder in also]) and not _OF_THE_SYSTEM.match(real):
         return
     raise RefusedError(reason, shown)
 

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from pathlib import Path
 from typing import Final
+
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.files import cache_directory, hub_cache
 
 ABSENT: Final = "-"
 """The digest of what does not exist."""
@@ -119,10 +124,17 @@ def _read(path: str, status: os.stat_result) -> str:
     if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
         return OTHER
     made = blake2b(digest_size=16)
-    with open(path, "rb") as file:
+    with gate.open_file(path, limit=_MOST_BYTES, also=_folders_of_programs()) as file:
         while part := file.read(1 << 20):
             made.update(part)
     return made.hexdigest()
+
+
+def _folders_of_programs() -> tuple[Path, ...]:
+    """Return where a run reads besides what it may open for the repository: Python's packages and the user's caches."""
+    own = cache_directory()
+    programs = (*map(Path, filter(None, sys.path)), Path(sys.base_prefix))
+    return (*programs, *([own] if own is not None else []), *hub_cache())
 
 
 def digest_of(content: bytes) -> str:

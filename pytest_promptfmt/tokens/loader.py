@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, TokenizerError
+from pytest_promptfmt.core.files import hub_cache
 from pytest_promptfmt.tokens import frozen
 from pytest_promptfmt.tokens.archetypes import archetype_chat_template
-from pytest_promptfmt.tokens.sources import MAX_FILE_BYTES, Source, caches, find_source
+from pytest_promptfmt.tokens.sources import MAX_FILE_BYTES, Source, find_source
 from pytest_promptfmt.tokens.tokenizer import Facts, Tokenizer
 from pytest_promptfmt.tokens.tokenizer_json import facts_if_verbatim, refuse_unbounded
 
@@ -197,7 +198,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def _content(file: Path) -> bytes:
     """Return what is in a file of a source, which was found already, or of its frozen form."""
-    return gate.read_bytes(file, limit=MAX_FILE_BYTES, also=(file.parent.resolve(), *caches()))
+    return gate.read_bytes(file, limit=MAX_FILE_BYTES, also=(file.parent.resolve(), *hub_cache()))
 
 
 def _read_backend(file: Path) -> tokenizers.Tokenizer:

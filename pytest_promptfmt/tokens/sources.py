@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Final, Literal
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, TokenizerError, did_you_mean, display_path
+from pytest_promptfmt.core.files import hub_cache
 from pytest_promptfmt.core.network import online
 from pytest_promptfmt.tokens.archetypes import ARCHETYPES, PREFIX, archetype_folder
 
@@ -238,20 +238,14 @@ def _deciding_files(folder: Path) -> Iterator[Path]:
 
 def _require_allowed(file: Path) -> None:
     try:
-        gate.allowed(file, also=caches())
+        gate.allowed(file, also=hub_cache())
     except OSError as error:
         raise TokenizerError(f"cannot be read: {error.strerror or error}", position=Position(file)) from error
 
 
-def caches() -> tuple[Path, ...]:
-    """Return the folder of Hugging Face's cache: an id names files of the user in it, not of the repository."""
-    constants = sys.modules.get("huggingface_hub.constants")
-    return (Path(constants.HF_HUB_CACHE),) if constants is not None else ()
-
-
 def _check_file(file: Path) -> None:
     try:
-        at = gate.status_of(file, also=caches())
+        at = gate.status_of(file, also=hub_cache())
     except OSError as error:
         raise TokenizerError(f"{error.strerror or error}", position=Position(file)) from error
     if at.st_size > MAX_FILE_BYTES and file.suffix != ".gguf":
@@ -267,7 +261,7 @@ def _check_file(file: Path) -> None:
 def _file_digest(file: Path, *, whole: bool) -> bytes:
     """Return the SHA-256 of a file; of a GGUF file, whose tail are weights, of the first 64 MB, size and time."""
     try:
-        with gate.open_file(file, also=caches()) as opened:
+        with gate.open_file(file, also=hub_cache()) as opened:
             if whole:
                 return hashlib.file_digest(opened, "sha256").digest()
             at = os.fstat(opened.fileno())
