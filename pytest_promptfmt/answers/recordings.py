@@ -22,6 +22,7 @@ from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems import head_of, known_systems
 
 _CHUNK: Final = 1 << 20
+_LONGEST_NAME: Final = 250
 _MOST: Final = 1000
 """The most recordings that one glob means."""
 _LONGEST: Final = 1 << 26
@@ -43,7 +44,9 @@ def recordings_of(task: Task) -> list[Path]:
         *(f"{stem}.*{ending}" for ending in _endings()),
         f"samples_{glob.escape(task.name)}_[0-9]*.jsonl",
     )
-    found = {path for pattern in beside for path in folder.glob(pattern)}
+    # A name longer than a file's can be has no recording.
+    possible = (pattern for pattern in beside if len(pattern.encode("utf-8", "surrogatepass")) <= _LONGEST_NAME)
+    found = {path for pattern in possible for path in folder.glob(pattern)}
     exact = folder / f"{task.path.stem}.recording.jsonl"
     found |= {exact} if gate.is_there(exact) else set()  # a link to nothing as well
     named = task.own_metadata.get("recordings") or ()
