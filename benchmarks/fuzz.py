@@ -165,14 +165,14 @@ def read_docs(name: str) -> Callable[[Path, bytes], object]:
 
 
 def read_tokenizer(folder: Path, data: bytes) -> object:
-    from pytest_promptfmt.tokens.loader import _facts_if_verbatim, _read_backend
+    from pytest_promptfmt.tokens.loader import _facts_if_verbatim, _tokenizer
     from pytest_promptfmt.tokens.sources import find_source
 
     path = _written(folder, "tokenizer.json", data)
     source = find_source(path)
     source.digest()
     facts = _facts_if_verbatim(source)
-    return facts, _read_backend(path).encode("a b") if facts is not None else None
+    return facts, _tokenizer(source, path, facts).encode("a b") if facts is not None else None
 
 
 def read_tokenizer_config(folder: Path, data: bytes) -> object:

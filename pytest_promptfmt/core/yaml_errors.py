@@ -21,7 +21,8 @@ def position_of(path: Path, mark: Any) -> Position:
 
 def no_mapping(path: Path, node: yaml.Node | None) -> SourceError:
     """Return the error for a file whose top level is not a mapping."""
-    found = {yaml.SequenceNode: "a list", yaml.ScalarNode: "a single value"}.get(type(node), "nothing")
+    kinds = {yaml.SequenceNode: "a list", yaml.ScalarNode: "a single value", yaml.MappingNode: "a set or pairs"}
+    found = kinds.get(type(node), "nothing")
     return SourceError(
         f"the file must be a mapping of keys to values, but there is {found} at its top level",
         position=Position(path) if node is None else position_of(path, node.start_mark),

@@ -192,6 +192,8 @@ def _parse(path: Path, data: bytes, stamp: tuple[int, int]) -> ParsedFile:
         raise in_plain_words(path, data, error) from error
     except RecursionError as error:
         raise _too_deep(Position(path)) from error
+    if not isinstance(values, dict):  # a mapping with the tag of something else, such as !!set
+        raise no_mapping(path, node)
     # The few dozen key names are repeated in every file: sharing them saves a third of the memory.
     shared = {sys.intern(key) if type(key) is str else key: value for key, value in values.items()}
     return ParsedFile(path, shared, marks, repeated, stamp, tuple(loader.repeated_inside))

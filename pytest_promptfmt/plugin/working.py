@@ -76,7 +76,7 @@ def collapses(run: Run) -> bool:
     option, settings = run.config.option, run.settings
     names = ("keyword", "markexpr", "collectonly", "lf", "failedfirst", "newfirst", "stepwise", "xmlpath")
     asked = (
-        run.config.get_verbosity() > 0
+        getattr(option, "verbose", 0) > 0
         or any(getattr(option, name, None) for name in names)
         or settings.task_globs
         or settings.formats
