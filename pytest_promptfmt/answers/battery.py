@@ -41,6 +41,7 @@ from pytest_promptfmt.answers.verdicts import (
     stages_in_words,
 )
 from pytest_promptfmt.core.errors import LimitExceededError, ScoringError, TooSlowError, did_you_mean
+from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.expectations import ExpectedCompletion, expected_failures, unmet_expectations
@@ -48,6 +49,9 @@ from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline
 from pytest_promptfmt.systems.lm_eval.scoring.regexes import within_budget
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question
+
+BATTERY_SECONDS: Final = 30.0
+"""The processor time that all phrasings of a task have together; half a second is usual."""
 
 _FEW: Final = 3
 """Phrasings of each kind that are tried where scoring starts processes, as it does to run generated code."""
@@ -80,7 +84,9 @@ class Tried:
 
 def try_answers(study: Study) -> Tried:
     """Return what the battery makes of a generation task; raises the PromptfmtError that stops it."""
-    matrix = try_phrasings(study.scoring, expected=study.expected)
+    scoring, task = study.scoring, study.given
+    with time_limit(BATTERY_SECONDS, f"trying how {task.id} reads answers", task.position("filter_list")):
+        matrix = try_phrasings(scoring, expected=study.expected)
     expected, failing = expected_failures(study.given), [row.id for row in matrix.failures]
     return Tried(
         matrix=matrix,

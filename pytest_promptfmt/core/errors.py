@@ -107,6 +107,9 @@ class LimitExceededError(RenderError):
     """A template, function or regex exceeded its limit of time or size."""
 
 
+OUT_OF_MEMORY: Final = "look for a loop that keeps or prints more and more, or raise promptfmt_memory"
+
+
 class TooSlowError(LimitExceededError):
     """A filter or metric that is too slow for most of its inputs, so it is not tried again."""
 

@@ -53,7 +53,7 @@ class Limits:
     without any processor time used. A worker that holds more than `retire` bytes after a job is replaced.
     """
 
-    processor: float = 120.0
+    processor: float = 60.0
     memory: int = 2**30
     waiting: float = 120.0
     retire: int = 3 * 2**28

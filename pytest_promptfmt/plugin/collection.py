@@ -225,7 +225,7 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
     known = run.memory.of(path)
     if known is None or not known.is_quiet:
         return None
-    places = ((task, Position(path, line)) for task, _, _, line in known.tasks)
+    places = ((task, Position(path, line, column)) for task, _, _, line, column in known.tasks)
     if not all(run.folders.is_first(task, path, root, position=place) for task, place in places):
         return None
     try:

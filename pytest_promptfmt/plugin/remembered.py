@@ -42,6 +42,9 @@ _LIBRARIES: Final = ("site-packages", "dist-packages")
 _ENVIRONMENT: Final = ("PROMPTFMT_", "HF_", "TRANSFORMERS_", "PYTHON", "TZ", "LC_", "LANG")
 _MOST_TEXT: Final = 300
 
+TaskRow = tuple[str, str, str | None, int | None, int | None]
+"""A task as id, name, format, and where it is written, line and column."""
+
 Shown = Mapping[str, Any]
 """What a worker sent of one item: its reports, warnings, and what syrupy is to count."""
 
@@ -50,12 +53,11 @@ Shown = Mapping[str, Any]
 class Remembered:
     """What is known of a file whose inputs are the same as then: what each item showed, by the rest of its node id.
 
-    `tasks` are those that it defines, as id, name, format and line; `claims` the snapshots that they have, as task and
-    profile.
+    `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile.
     """
 
     items: Mapping[str, Shown]
-    tasks: tuple[tuple[str, str, str | None, int | None], ...]
+    tasks: tuple[TaskRow, ...]
     claims: tuple[tuple[str, str], ...]
 
     @property
@@ -81,7 +83,7 @@ class _Watched:
     settings: Settings
     paths: set[str]
     asked: set[tuple[str, str]]
-    tasks: list[tuple[str, str, str | None, int | None]]
+    tasks: list[TaskRow]
     claims: list[tuple[str, str]] = field(default_factory=list)
     items: dict[str, Shown] = field(default_factory=dict)
     refused: str = ""
@@ -139,7 +141,7 @@ class Memory:
             items = {str(key): mapping(shown) for key, shown in row["items"].items()}
             found = Remembered(
                 items=items,
-                tasks=tuple((str(a), str(b), c, d) for a, b, c, d in row["tasks"]),
+                tasks=tuple((str(a), str(b), c, d, e) for a, b, c, d, e in row["tasks"]),
                 claims=tuple((str(a), str(b)) for a, b in row["claims"]),
             )
             if not all({"reports", "warnings", "counted"} <= shown.keys() for shown in items.values()):
@@ -191,7 +193,7 @@ class Memory:
         paths = {str(path), f"{path.parent}/", str(settings.rootdir / LOCK_NAME)}
         self._contents.take(f"{path.parent}/")
         paths.update(str(part.path) for part in file.yaml.parts)
-        watched = _Watched(settings, paths, set(), [(t.id, t.name, t.format, _line_of(t)) for t in made])
+        watched = _Watched(settings, paths, set(), [(t.id, t.name, t.format, *_line_of(t)) for t in made])
         watched.asked |= self._folders.index.asked
         texts, modules = _texts_and_modules(file.yaml.config)
         modules |= {str(ref.file) for task in made for ref in functions_of(task)}
@@ -322,9 +324,9 @@ def _name_of(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[2]
 
 
-def _line_of(task: Task) -> int | None:
+def _line_of(task: Task) -> tuple[int | None, int | None]:
     position = task.position("task")
-    return position.line if position is not None else None
+    return (position.line, position.column) if position is not None else (None, None)
 
 
 def _search_path() -> list[str]:

@@ -6,6 +6,7 @@ xdist's workers send theirs. Nothing of a task's own code runs in pytest's proce
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import warnings
@@ -17,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from pytest_promptfmt.core import limits
-from pytest_promptfmt.core.errors import LimitExceededError
+from pytest_promptfmt.core.errors import OUT_OF_MEMORY, LimitExceededError
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.engine.store import FILE_NAME as STORE_NAME
@@ -266,6 +267,7 @@ class Working:
         self._run.in_worker = True
         self._run.tally.keeps = "none"
         limits.apply_here()
+        faulthandler.disable()  # what ends a worker is said in one message
         null = os.open(os.devnull, os.O_RDWR)
         capture: Any = self._config.pluginmanager.getplugin("capturemanager")
         if capture is not None and capture.is_globally_capturing():
@@ -372,7 +374,7 @@ def _error_of(item: PromptItem, lost: Lost) -> LimitExceededError:
         said, hint = f"{name} did not finish within {lost.limit:g} s of processor time", endless
     elif lost.reason == "memory":
         said = f"{name} took more than {lost.limit / MEGABYTE:,.0f} MB of memory"
-        hint = "look for a loop that keeps or prints more and more, or raise promptfmt_memory"
+        hint = OUT_OF_MEMORY
     elif lost.reason == "waiting":
         said = f"{name} waited for {lost.limit:g} s and used no processor time"
         hint = "look for code that waits for a network, a lock or an input"

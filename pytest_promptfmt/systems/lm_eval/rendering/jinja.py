@@ -18,7 +18,14 @@ from jinja2.runtime import Context
 from jinja2.sandbox import MAX_RANGE
 from jinja2.utils import missing
 
-from pytest_promptfmt.core.errors import LimitExceededError, Position, RenderError, did_you_mean, shortened
+from pytest_promptfmt.core.errors import (
+    OUT_OF_MEMORY,
+    LimitExceededError,
+    Position,
+    RenderError,
+    did_you_mean,
+    shortened,
+)
 from pytest_promptfmt.core.sandbox import LimitedGenerator, LimitedSandbox
 from pytest_promptfmt.core.sizes import MAX_CHARACTERS
 
@@ -242,6 +249,9 @@ def explain(
         )
     if type(error) is TemplateRuntimeError:
         return RenderError(f"{key} {where}: {shortened(error.message or '')}", position=position)
+    if isinstance(error, MemoryError):
+        said = "needs more memory (MemoryError) than a worker may have"
+        return RenderError(f"{key} {where}{at} {said}", position=position, hint=OUT_OF_MEMORY)
     what = shortened(f"{type(error).__name__}: {error}")
     return RenderError(f"{key} {where}{at} failed with {what}", position=position)
 

@@ -1,0 +1,111 @@
+"""Tasks that take all the memory or time there is, or start processes: each is one failure, and the others go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from plugin_project import Project
+
+from pytest_promptfmt.engine.processes import CAN_FORK
+
+pytestmark = pytest.mark.skipif(not CAN_FORK, reason="limits are those of worker processes")
+
+GROWING = "{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l, [0] * 999999] %}{% endfor %}"
+BACKTRACKING = r"(.*)*x(.*)*y"
+
+
+def function(project: Project, name: str, body: str) -> None:
+    project.write(
+        f"{name}_utils.py", f"import os, subprocess, sys, time\n\n\ndef text(doc):\n    {body}\n    return 'Q'\n"
+    )
+    file = project.task(f"{name}.yaml", doc_to_text=None)
+    file.write_text(file.read_text("utf-8") + f"doc_to_text: !function {name}_utils.text\n", "utf-8")
+
+
+def outcomes(project: Project, *options: str) -> tuple[dict[str, int], str]:
+    result = project.run("--promptfmt-profile", "plain", "-m", "promptfmt_snapshot", "-q", *options)
+    return result.parseoutcomes(), result.stdout.str()
+
+
+def test_memory_has_a_ceiling_whoever_ran_before(project: Project) -> None:
+    for name in ("m0", "m1", "m2"):
+        docs = {"promptfmt": {"docs": [{"question": "Q", "answer": "A"}]}}
+        project.task(f"{name}.yaml", doc_to_text=GROWING + "{{question}}", metadata=docs)
+    project.task("other.yaml")
+    found, said = outcomes(project, "--promptfmt-memory", "300", "--snapshot-update")
+    assert found == {"failed": 3, "passed": 1}
+    assert said.count("needs more memory (MemoryError) than a worker may have") >= 3
+
+
+def test_a_function_that_never_ends_is_stopped_and_named(project: Project) -> None:
+    function(project, "endless", "exec('while True: pass')")
+    project.task("other.yaml")
+    project.write("promptfmt.yaml", "time_limit: 1\n")
+    found, said = outcomes(project, "--snapshot-update")
+    assert found == {"failed": 1, "passed": 1}
+    assert "did not finish within 1 s of processor time" in said
+
+
+def test_code_that_ends_its_process_costs_nobody_else_anything(project: Project) -> None:
+    function(project, "leaving", "import ctypes; ctypes.string_at(0)")
+    project.task("other.yaml")
+    found, said = outcomes(project, "--snapshot-update")
+    assert found == {"failed": 1, "passed": 1}
+    assert "leaving::snapshot[plain] ended the process that it ran in, by signal 11" in said
+
+
+def test_filters_that_backtrack_have_a_budget_together(project: Project) -> None:
+    filters = [
+        {"name": f"f{n}", "filter": [{"function": "regex", "regex_pattern": f"{BACKTRACKING}{n}"}]} for n in range(20)
+    ]
+    project.task("redos.yaml", output_type="generate_until", doc_to_target="", filter_list=filters)
+    began = os.times()
+    result = project.run("--promptfmt-profile", "plain", "-m", "promptfmt_extraction", "-q")
+    used = os.times()
+    assert result.parseoutcomes()["failed"] == 1
+    assert used.children_user - began.children_user < 100, "of processor time; each filter alone had 17 s"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
+def test_children_of_a_task_are_gone_when_the_run_is_over(project: Project) -> None:
+    sleep = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)', 'left-behind-by-a-task'])"
+    function(project, "leaves", sleep)
+    outcomes(project, "--snapshot-update")
+    deadline = time.monotonic() + 20
+    while left_behind() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left_behind()
+
+
+def left_behind() -> list[str]:
+    found = []
+    for place in Path("/proc").iterdir():
+        try:
+            if place.name.isdigit() and b"left-behind-by-a-task" in (place / "cmdline").read_bytes():
+                found.append(place.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_busy_machine_gives_the_same_verdicts(project: Project) -> None:
+    pattern = [{"name": "x", "filter": [{"function": "regex", "regex_pattern": r"(?i)answer is (\w+)"}]}]
+    project.task("arc.yaml", output_type="generate_until", doc_to_target="{{answer}}", filter_list=pattern)
+    project.run("--promptfmt-profile", "plain", "--promptfmt-json=quiet.json", "--snapshot-update")
+    project.run("--promptfmt-profile", "plain", "--promptfmt-json=quiet.json")
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+    try:
+        project.run("--promptfmt-profile", "plain", "--promptfmt-json=busy.json")
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+    quiet, loud = (json.loads((project.root / f"{name}.json").read_text("utf-8")) for name in ("quiet", "busy"))
+    del quiet["command"], loud["command"]
+    assert quiet == loud
