@@ -59,13 +59,21 @@ class Linter:
         self._known: list[Profile] = []
 
     def check(
-        self, study: Study, selection: Selection, views: Sequence[ProfileView] = (), *, file: FileView | None = None
+        self,
+        study: Study,
+        selection: Selection,
+        views: Sequence[ProfileView] = (),
+        *,
+        file: FileView | None = None,
+        introduces: Collection[str] | None = None,
     ) -> Checked:
         """Return what the rules say about a task, its file where that is given, and the profiles that see it.
 
         A task that cannot be rendered is checked as far as it is written; `Checked.failure` says why. Infos are kept
         where a rule was selected by its code or prefix, and dropped by the report otherwise. Raises
         LimitExceededError for the time limit; whatever else a rule raises becomes a finding.
+
+        `introduces` are the names of the profiles that this task is the first of a run to have, where that is known.
         """
         seen = views if selection.looks_at_profiles else ()
         if isinstance(study.given.assembly, ProfiledAssembly):
@@ -81,7 +89,7 @@ class Linter:
             view.failure, view.facts  # noqa: B018  # rendered, and the chat template tried out, by limits of their own
             with _limit(study):
                 run.apply("profile", view, profile=view.name)
-                if self._meets(view):
+                if view.name in introduces if introduces is not None else self._meets(view):
                     run.apply("template", view.loaded, profile=view.name)
         looked_at = tuple(view.name for view in seen if view.failure is None)
         return replace(run.result("task", "file"), profiles=looked_at)

@@ -81,6 +81,14 @@ def limit_memory(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (size, hard))
 
 
+def data_bytes() -> int:
+    """Return how much data this process has, as the limit of it counts; 0 where that cannot be known."""
+    try:
+        return int((_PROC / "self" / "statm").read_text().split()[5]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 class Resident:
     """How much memory this process has in use; its file is opened once, for a worker's files are watched."""
 

@@ -23,6 +23,7 @@ from pytest_promptfmt.engine.processes import (
     Inbox,
     Reaper,
     Resident,
+    data_bytes,
     end_group,
     forked,
     limit_memory,
@@ -38,6 +39,9 @@ Job = tuple[int, ...]
 _QUEUED: Final = 2
 """Jobs that a worker has before it: the next is there when one is done."""
 
+_IDLE: Final = 0.01
+"""The part of the time in which a job works that only waits: one that asks over and over uses a little."""
+
 _TRIES: Final = 2
 """How often a job of one number is tried again whose worker ended for no reason that is known."""
 
@@ -49,13 +53,14 @@ _LOOK_SECONDS: Final = 0.5
 class Limits:
     """What a worker may use.
 
-    `processor` is in seconds for each number of a job, `memory` in bytes for a worker's data, `waiting` in seconds
-    without any processor time used. A worker that holds more than `retire` bytes after a job is replaced.
+    `processor` is in seconds for each number of a job, `memory` in bytes that a worker may hold besides what it
+    began with, `waiting` in seconds
+    with next to no processor time used. One that holds more than `retire` bytes besides that after a job is replaced.
     """
 
     processor: float = 60.0
     memory: int = 2**30
-    waiting: float = 120.0
+    waiting: float = 30.0
     retire: int = 3 * 2**28
 
 
@@ -119,6 +124,7 @@ class Pool:
         self._limits = limits
         self._ahead = ahead
         self._owner = os.getpid()
+        self._base = data_bytes()  # what this process itself holds is nobody's fault
         self._waiting: deque[Job] = deque()
         self._results: dict[int, Any] = {}
         self._known: set[int] = set()
@@ -209,8 +215,9 @@ class Pool:
 
     def _work(self, jobs: int, results: int) -> None:
         limits = self._limits
-        limit_memory(limits.memory)
+        limit_memory(self._base + limits.memory)
         resident = Resident()
+        before = resident.bytes()
         self._prepare()
         is_first = True
         while True:
@@ -223,7 +230,7 @@ class Pool:
                 found: Any = list(self._run(job))
             except MemoryError:
                 found = None
-            is_full = resident.bytes() > limits.retire
+            is_full = resident.bytes() - before > limits.retire
             send(results, [found, is_first, is_full])
             is_first = False
 
@@ -270,7 +277,7 @@ class Pool:
         if not worker.given or now - worker.since < self._limits.waiting:
             return
         worked = worked_seconds(worker.pid)
-        if worked is not None and worked != worker.worked:
+        if worked is not None and (worker.worked is None or worked - worker.worked > _IDLE * (now - worker.since)):
             worker.since, worker.worked = now, worked
             return
         self._replace(worker, [worker.given.popleft()], Lost("waiting", limit=self._limits.waiting))

@@ -156,6 +156,7 @@ class TaskNode(pytest.Collector):
         except PromptfmtError as error:
             yield self.make(LoadItem, "load", error=error)
             return
+        run.introduced.update(map(id, self.profiles))
         for kind in self.config.stash[LOADED]:
             yield from kind.items(self)
 
@@ -223,7 +224,8 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
     run = parent.config.stash[RUN]
     root = run.folders.root_of(path, parent.session)
     known = run.memory.of(path)
-    if known is None or not known.is_quiet:
+    settings = run.folders.settings_for(path)
+    if known is None or not known.is_quiet or not run.introduced.issuperset(map(id, settings.profiles)):
         return None
     places = ((task, Position(path, line, column)) for task, _, _, line, column in known.tasks)
     if not all(run.folders.is_first(task, path, root, position=place) for task, place in places):

@@ -155,7 +155,7 @@ class Memory:
     def shown(self, item: pytest.Item) -> Shown | None:
         """Return what an item showed, where that still holds."""
         known = self._held.get(str(item.path))
-        if known is None or len(known.items) != self._planned[str(item.path)]:
+        if known is None or getattr(item, "introduces", None) or len(known.items) != self._planned[str(item.path)]:
             return None  # some rules look at what else is in the run
         return known.items.get(_name_of(item))
 
@@ -231,6 +231,8 @@ class Memory:
         if watched is None:
             return
         watched.items[_name_of(item)] = shown
+        if getattr(item, "introduces", None):
+            watched.refused = watched.refused or "what it says about a profile"
         watched.paths.update(seen["paths"])
         watched.asked.update((str(question), str(about)) for question, about in seen["asked"])
         watched.refused = watched.refused or seen["refused"]

@@ -376,7 +376,7 @@ def _error_of(item: PromptItem, lost: Lost) -> LimitExceededError:
         said = f"{name} took more than {lost.limit / MEGABYTE:,.0f} MB of memory"
         hint = OUT_OF_MEMORY
     elif lost.reason == "waiting":
-        said = f"{name} waited for {lost.limit:g} s and used no processor time"
+        said = f"{name} waited for {lost.limit:g} s and used next to no processor time"
         hint = "look for code that waits for a network, a lock or an input"
     elif lost.status < 0:
         said, hint = (

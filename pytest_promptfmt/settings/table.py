@@ -233,7 +233,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "each core. 0: test in pytest's own process, without limits, as with `--pdb`."
     ),
     Setting("memory", whole(64), "--promptfmt-memory MB", ini="promptfmt_memory").about(
-        "The most that one worker process may hold, in megabytes. Default: 1024."
+        "The most that one worker process may hold besides what pytest itself holds, in megabytes. Default: 1024."
     ),
     Setting("no_cache", FLAG, "--promptfmt-no-cache").about(
         "Run every test, also of files of which nothing has changed since an earlier run, and remember nothing."

@@ -151,5 +151,6 @@ def test_a_rule_is_silent_where_a_real_model_is_fine(code: str, tmp_path: Path) 
 
 
 def test_every_rule_about_models_is_tried() -> None:
-    about = {code for code, check in known_checks().items() if check.is_builtin and code[:3] in ("PF3", "PF4")}
+    ours = {code: check for code, check in known_checks().items() if check.is_builtin and code[:3] in ("PF3", "PF4")}
+    about = {code for code, check in ours.items() if ".systems.templates." not in check.rule.__module__}
     assert about == HITS_AND_SILENCES.keys() | ABOUT_TEXT

@@ -162,7 +162,7 @@ def test_every_report_says_which_profiles_are_archetypes(project: Project, tmp_p
     result.stdout.fnmatch_lines([f"promptfmt: {told}*"])
     texts = {name: file.read_text("utf-8") for name, file in files.items()}
     assert json.loads(texts["json"])["archetypes"] == ["chat-chatml"]
-    assert told in texts["markdown"]
+    assert "`chat-chatml`: built-in approximations" in texts["markdown"]
     assert told in texts["html"]
     project.run("--promptfmt-profile", "plain", *wanted)
     assert not [name for name, file in files.items() if told in file.read_text("utf-8")]

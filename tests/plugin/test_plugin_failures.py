@@ -121,7 +121,7 @@ def test_the_work_for_equal_failures_grows_with_their_number_only(project: Proje
     for number in range(20):
         project.edit(f"tasks/t{number}.yaml", "A:", "Answer:")
     project.write("conftest.py", COUNT_DIFFS)
-    told = project.run("tasks", "--promptfmt-profile", "plain").outlines[-1]
+    told = project.run("tasks", "--promptfmt-profile", "plain", "--promptfmt-workers", "0").outlines[-1]
     assert told.startswith("counted: ")
     assert told == "counted: {'diff': 1, 'changes': 20}", "one diff is shown; each snapshot is compared once"
 

@@ -34,6 +34,8 @@ class PromptItem(pytest.Item):
     kind = "Prompts"
     """What --collect-only calls the item."""
     runs_in_worker = True
+    introduces: frozenset[str] | None = None
+    """The profiles about which this item has to say what there is to say, for it is the first of the run."""
 
     def __init__(self, *, name: str, parent: pytest.Collector, task: Task | None = None, **kwargs: Any) -> None:
         # As text, so that pytest 9.2 parses it as it parses the ids it stored: else --lf and --ff find none of ours.

@@ -43,13 +43,15 @@ class LintItem(RuleItem):
         super().__init__(**kwargs)
         self.profiles = profiles
         self.file = file
+        self.introduces: frozenset[str] | None = None
 
     def check(self) -> Checked:
         """Return what the rules say; raises PromptfmtError."""
         run = self.run
         study = self.study
         views = [seen_by(study, profile, study.settings.run_id(profile.name)) for profile in self.profiles]
-        return run.linter.check(study, run.folders.checks_for(self.path), views, file=self.file)
+        checks = run.folders.checks_for(self.path)
+        return run.linter.check(study, checks, views, file=self.file, introduces=self.introduces)
 
     def runtest(self) -> None:
         """Check; what stops rendering is an error, except where something is unavailable."""
@@ -155,6 +157,16 @@ class LintKind(Kind):
         """Yield the item of the task."""
         if node.settings.lint and not node.is_variant:
             yield node.make(LintItem, "lint", profiles=node.profiles, file=node.file)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Let the first item of each profile say what there is to say about the profile itself, wherever it runs."""
+        known: list[Profile] = []
+        for item in session.items:
+            if isinstance(item, LintItem):
+                new = [profile for profile in item.profiles if profile not in known]
+                settings = self.run.folders.settings_of(item.tested)
+                item.introduces = frozenset(settings.run_id(profile.name) for profile in new)
+                known += new
 
     def file_items(self, node: pytest.File, view: FileView, /) -> Iterator[pytest.Item]:
         """Yield the item of the file."""

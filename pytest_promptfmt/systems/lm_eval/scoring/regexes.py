@@ -22,6 +22,9 @@ _MEASURABLE_SECONDS: Final = 0.004
 _FIRST_BITS: Final = 4
 """The first text that is timed has at most so many binary digits in its length, each next one is twice as long."""
 
+_DOUBLINGS: Final = 3
+"""Over how many doublings time is measured at most."""
+
 _KEPT_AT_END: Final = 8
 """Of a shortened text the end is kept: it is where a match fails that then backtracks."""
 
@@ -57,21 +60,20 @@ def within_budget(call: Callable[[Any], T], text: Any, *, what: str, seconds: fl
 
 
 def _grows_too_fast(call: Callable[[str], object], text: str, seconds: float) -> bool:
-    """Return whether the time of a call grows with a higher power of the length than `_MOST_GROWTH`."""
-    most = 2**_MOST_GROWTH
-    earlier, is_fast, is_measured = seconds, False, False
+    """Return whether the time of a call grows with a higher power of the length than `_MOST_GROWTH`.
+
+    Over as many doublings as can be measured, so that a disturbance of one measurement does not decide.
+    """
+    most = seconds * 2**_DOUBLINGS
+    times: list[float] = []
     for halvings in range(max(len(text).bit_length() - _FIRST_BITS, 1), -1, -1):
-        shortened = _shortened(text, len(text) >> halvings)
-        took = _time_of(call, shortened, seconds)
-        if took < seconds:
-            took = min(took, _time_of(call, shortened, seconds))
-        if took >= seconds:  # cut off, so that the step before tells, or the leap that this one is
-            return is_fast or took > earlier * most
-        is_fast = took > earlier * most
-        if is_measured:
+        took = _time_of(call, _shortened(text, len(text) >> halvings), most)
+        times = [*times, took] if times or took >= _MEASURABLE_SECONDS else []
+        if took >= seconds or len(times) > _DOUBLINGS:
             break
-        earlier, is_measured = took, took >= _MEASURABLE_SECONDS
-    return is_fast
+    if len(times) < 2:  # out of nothing over the budget, or never long
+        return bool(times) and times[0] >= seconds
+    return times[-1] > times[0] * 2 ** (_MOST_GROWTH * (len(times) - 1))
 
 
 def _time_of(call: Callable[[str], object], text: str, seconds: float) -> float:
