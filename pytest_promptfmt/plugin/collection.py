@@ -156,7 +156,6 @@ class TaskNode(pytest.Collector):
         except PromptfmtError as error:
             yield self.make(LoadItem, "load", error=error)
             return
-        run.introduced.update(map(id, self.profiles))
         for kind in self.config.stash[LOADED]:
             yield from kind.items(self)
 
@@ -224,8 +223,7 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
     run = parent.config.stash[RUN]
     root = run.folders.root_of(path, parent.session)
     known = run.memory.of(path)
-    settings = run.folders.settings_for(path)
-    if known is None or not known.is_quiet or not run.introduced.issuperset(map(id, settings.profiles)):
+    if known is None or not known.is_quiet:
         return None
     places = ((task, Position(path, line, column)) for task, _, _, line, column in known.tasks)
     if not all(run.folders.is_first(task, path, root, position=place) for task, place in places):
@@ -255,6 +253,27 @@ def irregular_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
             return sorted(Path(each.path) for each in found if not each.is_file())
     except OSError:
         return []
+
+
+def with_introductions(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the items, those of a file one by one where it is the first of the run to have one of its profiles.
+
+    What there is to say about a profile itself is said with that file, so nothing is remembered of it.
+    """
+    known: set[int] = set()
+    for item in items:
+        if not isinstance(item, UnchangedItem):
+            node = item.parent
+            known.update(map(id, node.profiles) if isinstance(node, TaskNode) else ())
+            yield item
+            continue
+        profiles = item.config.stash[RUN].folders.settings_for(item.path).profiles
+        if known.issuperset(map(id, profiles)):
+            yield item
+            continue
+        assert item.parent is not None
+        known.update(map(id, profiles))
+        yield from item.session.genitems(task_file_node(item.parent, item.path))
 
 
 def _attempts(task: Task, settings: Settings) -> Iterable[Attempt]:

@@ -64,7 +64,6 @@ class Run:
         self.memory: Memory
         self.found = Found()
         self.in_worker = False
-        self.introduced: set[int] = set()  # the profiles, by identity, of tasks that are collected one by one
         if outputs.shard is not None:
             self.expected.limit_to(partial(outputs.shard.holds, rootdir=tree.root.rootdir))
 

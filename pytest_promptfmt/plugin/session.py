@@ -16,7 +16,13 @@ from pytest_promptfmt.core.network import go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.plugin.closing import Closing
-from pytest_promptfmt.plugin.collection import irregular_files, task_file_node, unchanged, warn_of_file
+from pytest_promptfmt.plugin.collection import (
+    irregular_files,
+    task_file_node,
+    unchanged,
+    warn_of_file,
+    with_introductions,
+)
 from pytest_promptfmt.plugin.items.base import PromptItem
 from pytest_promptfmt.plugin.items.kind import LOADED, load_kinds
 from pytest_promptfmt.plugin.kinds import KINDS
@@ -172,6 +178,7 @@ class PromptfmtPlugin:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect what the task globs and formats do not choose; a file that cannot be read might be what is meant."""
         settings, found = self._run.settings, self._run.found
+        items[:] = with_introductions(items)
         found.has_items = bool(items)
         if not (settings.task_globs or settings.formats):
             return
