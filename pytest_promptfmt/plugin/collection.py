@@ -220,8 +220,10 @@ class UnchangedItem(pytest.Item):
 
 def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
     """Return one item for all tests of a file that passed before, None where one of them has to be seen."""
-    run = parent.config.stash[RUN]
-    root = run.folders.root_of(path, parent.session)
+    run, session = parent.config.stash[RUN], parent.session
+    if not any(session.isinitpath(above) for above in path.parents):
+        return None  # pytest comes by here on its way to a folder that was named, and looks at no file
+    root = run.folders.root_of(path, session)
     known = run.memory.of(path)
     if known is None or not known.is_quiet:
         return None
