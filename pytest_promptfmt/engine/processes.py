@@ -181,7 +181,7 @@ class Inbox:
 
 
 class Reaper:
-    """A small process that kills the groups it was told of as soon as this process is gone, however that ended."""
+    """A small process that kills the groups that it watches as soon as this process is gone, however that ended."""
 
     def __init__(self) -> None:
         read, self._pipe = os.pipe()

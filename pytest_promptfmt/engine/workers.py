@@ -91,7 +91,12 @@ class _Worker:
     done: int = 0
     since: float = 0.0
     worked: float | None = None
+    baseline: float | None = None
     status: int | None = None
+
+    def begin(self) -> None:
+        """Take note that the next job begins now."""
+        self.since, self.worked, self.baseline = time.monotonic(), None, None
 
     def has_ended(self) -> bool:
         """Return whether the process is gone; its exit status is then known."""
@@ -106,7 +111,7 @@ class Pool:
     """Up to `count` workers that run jobs; results are kept until they are asked for.
 
     `run` is called in a worker with the numbers of a job and returns its results, one for each; `prepare` is called
-    once at the start of each worker. `ahead` is how many jobs may be done before anybody asks for them.
+    once at the start of each worker. `ahead` is how many results may be there before anybody asks for them.
     """
 
     def __init__(
@@ -116,7 +121,7 @@ class Pool:
         count: int,
         limits: Limits,
         prepare: Callable[[], None] = lambda: None,
-        ahead: int = 64,
+        ahead: int = 512,
     ) -> None:
         self._run = run
         self._prepare = prepare
@@ -172,7 +177,7 @@ class Pool:
 
     def _give(self) -> None:
         """Give waiting jobs to workers that have room, and start workers while there is work for them."""
-        while self._waiting and len(self._results) < self._ahead * 8:
+        while self._waiting and len(self._results) < self._ahead:
             free = min(self._workers, key=lambda worker: len(worker.given), default=None)
             if (free is None or free.given) and len(self._workers) < self._count:
                 free = self._start()
@@ -182,8 +187,7 @@ class Pool:
 
     def _hand(self, worker: _Worker, job: Job) -> None:
         if not worker.given:
-            worker.since = time.monotonic()
-            worker.worked = None
+            worker.begin()
         worker.given.append(job)
         with suppress(OSError):  # it has ended, which is seen when its results are read
             send(worker.jobs, job)
@@ -252,9 +256,13 @@ class Pool:
             messages = worker.inbox.add(content)
         except (OSError, ValueError):  # nothing more, or nothing that a worker says
             content, messages = b"", []
-        for found, was_first, is_full in messages:
+        for message in messages:
+            if not worker.given or not _is_result(message, worker.given[0]):
+                content = b""  # code of a task wrote to the pipe of its worker
+                break
+            found, was_first, is_full = message
             job = worker.given.popleft()
-            worker.since, worker.worked = time.monotonic(), None
+            worker.begin()
             if found is None or (not was_first and _ran_out_of_memory(found)):
                 # Whatever ran in this worker before may be why: only a new one tells.
                 self._replace(worker, [job] if was_first else [], Lost("memory", limit=self._limits.memory))
@@ -277,6 +285,12 @@ class Pool:
         if not worker.given or now - worker.since < self._limits.waiting:
             return
         worked = worked_seconds(worker.pid)
+        if worked is not None:
+            worker.baseline = worked if worker.baseline is None else worker.baseline
+            job, limit = worker.given[0], self._limits.processor
+            if worked - worker.baseline > limit * len(job):  # it holds off the signal of the operating system
+                self._replace(worker, [worker.given.popleft()], Lost("processor", limit=limit))
+                return
         if worked is not None and (worker.worked is None or worked - worker.worked > _IDLE * (now - worker.since)):
             worker.since, worker.worked = now, worked
             return
@@ -326,6 +340,14 @@ class Pool:
         if self._reaper is not None:
             with suppress(OSError):
                 self._reaper.forget(worker.pid)
+
+
+def _is_result(message: Any, job: Job) -> bool:
+    """Return whether a message is the result of a job: of each of its numbers, or None."""
+    if not isinstance(message, list) or len(message) != 3:
+        return False
+    found = message[0]
+    return found is None or (isinstance(found, list) and len(found) == len(job))
 
 
 def _ran_out_of_memory(found: Sequence[Any]) -> bool:

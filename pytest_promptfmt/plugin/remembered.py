@@ -131,7 +131,8 @@ class Memory:
     def _look_up(self, path: Path, name: str) -> Remembered | None:
         row = mapping(self._known[name])
         try:
-            if row["context"] != self._context_of(self._folders.settings_for(path)):
+            context = self._context_of(self._folders.settings_for(path))
+            if context == OTHER or row["context"] != context:
                 return None
             if not all(map(self._contents.is_same, row["inputs"])):
                 return None
@@ -247,7 +248,9 @@ class Memory:
             return
         index = self._folders.index
         for name, watched in self._watched.items():
-            if watched.refused or not watched.items or len(watched.items) != self._planned[name]:
+            context = self._context_of(watched.settings)
+            is_whole = watched.items and len(watched.items) == self._planned[name]
+            if watched.refused or context == OTHER or not is_whole:
                 if name in self._known and self._held.get(name) is None:
                     self._store.put(_OUTCOMES, name, None)
                 continue
@@ -257,7 +260,7 @@ class Memory:
             if inputs is None:
                 continue
             row = {
-                "context": self._context_of(watched.settings),
+                "context": context,
                 "inputs": inputs,
                 "asked": [[*question, index.answer(*question)] for question in asked],
                 "tasks": watched.tasks,
@@ -270,6 +273,7 @@ class Memory:
     # -- what holds for all tasks of a folder --------------------------------------------------------------------------
 
     def _context_of(self, settings: Settings) -> str:
+        """Return the digest of what holds for all tasks of a folder; `OTHER` where nobody can say what that is."""
         known = self._contexts.get(id(settings))
         if known is None:
             if self._base is None:

@@ -36,16 +36,16 @@ MEGABYTE: Final = 2**20
 UNCHANGED: Final = "unchanged"
 """How pytest's summary counts files of which nothing has changed."""
 DEFAULT_MEMORY: Final = 1024
-"""What a worker may hold, in megabytes."""
+"""What a worker may hold besides what pytest's process holds, in megabytes."""
 
 _PHASES: Final = ("pytest_runtest_setup", "pytest_runtest_call", "pytest_runtest_teardown")
 _MARKS: Final = ("skip", "skipif", "xfail")
 
 
 def workers_of(config: pytest.Config) -> int:
-    """Return how many worker processes a run has: what was asked for, else one for each core; 0 for none.
+    """Return how many worker processes a run has: what was asked for, else one for each core.
 
-    None where a debugger needs the items in this process, and where processes cannot be forked.
+    0, which means that everything runs in pytest's process, for a debugger and where processes cannot be forked.
     """
     if config.getoption("usepdb", False) or config.getoption("trace", False) or not CAN_FORK:
         return 0
@@ -114,7 +114,8 @@ class Working:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Run one of our items in a worker, or, in that worker, here; pytest runs the others."""
-        self._count(self._before.pop(item, ()))
+        if not self._is_worker:
+            self._count(self._before.pop(item, ()))
         if not self._workers or not isinstance(item, PromptItem) or not item.runs_in_worker:
             return None
         if self._is_worker:

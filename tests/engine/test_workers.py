@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -130,6 +132,48 @@ def test_a_job_that_works_is_not_taken_for_one_that_waits(pool: Made) -> None:
         return number
 
     assert pool(run, waiting=0.6, processor=60.0).result(1) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
+def test_a_job_that_holds_off_the_signal_of_its_limit_is_killed_all_the_same(pool: Made) -> None:
+    def run(number: int) -> int:
+        signal.signal(signal.SIGXCPU, signal.SIG_IGN)
+        while number == 1:
+            pass
+        return number
+
+    jobs = pool(run, processor=1.0, waiting=0.5)
+    jobs.plan([(0,), (1,), (2,)])
+    assert [jobs.result(number) for number in (0, 2)] == [0, 2]
+    lost = jobs.result(1)
+    assert isinstance(lost, Lost)
+    assert lost.reason == "processor"
+
+
+def pipes() -> set[int]:
+    found = set()
+    for number in range(3, 64):
+        with contextlib.suppress(OSError):
+            if stat.S_ISFIFO(os.fstat(number).st_mode):
+                found.add(number)
+    return found
+
+
+@pytest.mark.parametrize("forged", [b"\x00\x00\x00\x02[]", b"\x00\x00\x00\x01x", b"\xff\xff\xff\xff"])
+def test_what_a_job_writes_to_the_pipe_of_its_worker_is_no_result(pool: Made, forged: bytes) -> None:
+    known = pipes()
+
+    def run(number: int) -> int:
+        if number == 1:
+            for pipe in pipes() - known:
+                with contextlib.suppress(OSError):
+                    os.write(pipe, forged)
+        return number
+
+    jobs = pool(run)
+    jobs.plan([(0,), (1,), (2,)])
+    assert [jobs.result(number) for number in (0, 2)] == [0, 2]
+    assert isinstance(jobs.result(1), Lost)
 
 
 def is_alive(pid: int) -> bool:

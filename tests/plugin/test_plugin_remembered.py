@@ -162,6 +162,25 @@ def test_code_that_asks_for_files_or_the_clock_is_run_each_time(project: Project
     assert unchanged(project) == 1
 
 
+def test_rules_that_ask_for_the_clock_are_run_each_time(tree: Project) -> None:
+    rule = """
+import time
+from pytest_promptfmt.checks import Family, Finding, Severity, check
+
+@check("XX101", "clock", severity=Severity.WARNING, family=Family.PROMPT)
+def clock(task):
+    if time.time() > 0:
+        yield Finding(message=open("said.txt").read())
+"""
+    tree.write("rules.py", rule)
+    tree.write("said.txt", "first")
+    tree.write("promptfmt.yaml", "checks: [rules.py]\n")
+    warm(tree)
+    assert unchanged(tree) == 0
+    tree.write("said.txt", "second")
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+
+
 def test_failures_and_skips_are_remembered_with_their_texts(tree: Project) -> None:
     tree.edit("tasks/plain/arc.yaml", "A:", "B:")
     first = tree.run("tasks").stdout.str()

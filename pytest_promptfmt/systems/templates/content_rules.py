@@ -39,8 +39,8 @@ _NAMES: Final = {
 def text_lost(study: Study | Trial) -> Iterator[Finding]:
     r"""Report texts of a conversation that are not in the prompt.
 
-    Why: The model cannot follow a system text, answer a question or use a tool result that it never sees, and nothing
-    else tells.
+    Why: The model cannot follow a system text, answer a question or use a tool result that it never sees, and no
+    error says so.
 
     Example:
         # file: chat_template.jinja
