@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from pytest_promptfmt.checks.fixes import Fix, anything, respelt
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core import gate
@@ -32,7 +33,11 @@ _OWN_KEYS: Final = (
 )
 
 
-@check("PF101", "repeated-key", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
+def _without_earlier(_view: FileView, finding: Finding) -> Fix | None:
+    return Fix(position=finding.position, action="earlier") if finding.position is not None else None
+
+
+@check("PF101", "repeated-key", severity=Severity.ERROR, family=Family.CONFIG, scope="file", fix=_without_earlier)
 def repeated_key(view: FileView) -> Iterator[Finding]:
     """Report a key that appears twice in one mapping of a file.
 
@@ -68,7 +73,12 @@ def repeated_key(view: FileView) -> Iterator[Finding]:
             )
 
 
-@check("PF102", "not-text", severity=Severity.ERROR, family=Family.CONFIG)
+def _in_quotes(study: Study, finding: Finding) -> Fix | None:
+    position = study.task.position(*finding.keys)
+    return None if position is None else Fix(position=position, action="quotes", keeps=anything)
+
+
+@check("PF102", "not-text", severity=Severity.ERROR, family=Family.CONFIG, fix=_in_quotes)
 def not_text(study: Study) -> Iterator[Finding]:
     """Report choices that YAML does not read as text: `no`, `012`, `2024-01-01`.
 
@@ -238,7 +248,16 @@ def unused_generation_arguments(study: Study) -> Iterator[Finding]:
         )
 
 
-@check("PF107", "unknown-own-key", severity=Severity.ERROR, family=Family.CONFIG)
+def _own_keys(study: Study) -> tuple[str, ...]:
+    system = known_systems().get(study.task.system)
+    return (*_OWN_KEYS, *(system.metadata_keys if system is not None else ()))
+
+
+def _known_own_key(study: Study, finding: Finding) -> Fix | None:
+    return respelt(study, finding, _own_keys(study), action="key")
+
+
+@check("PF107", "unknown-own-key", severity=Severity.ERROR, family=Family.CONFIG, fix=_known_own_key)
 def unknown_own_key(study: Study) -> Iterator[Finding]:
     """Report an unknown key of `metadata.promptfmt`.
 
@@ -261,8 +280,7 @@ def unknown_own_key(study: Study) -> Iterator[Finding]:
 
     Real: with a misspelled `docs` a task is tested with synthetic docs.
     """
-    system = known_systems().get(study.task.system)
-    known = (*_OWN_KEYS, *(system.metadata_keys if system is not None else ()))
+    known = _own_keys(study)
     for key in study.task.own_metadata:
         if key not in known:
             yield Finding(

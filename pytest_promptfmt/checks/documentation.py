@@ -123,7 +123,8 @@ def page(check: Check) -> str:
     """Return the page of a rule in docs/checks."""
     parts = documentation_of(check)
     lines = [f"# {check.code} {check.name}", "", parts.summary, ""]
-    lines += [f"Severity: {check.severity}. Family: {check.family}.", ""]
+    fixable = " `promptfmt fix` fixes it where one edit does." if check.fix is not None else ""
+    lines += [f"Severity: {check.severity}. Family: {check.family}.{fixable}", ""]
     if parts.why:
         lines += ["## Why", "", parts.why, ""]
     if parts.example:

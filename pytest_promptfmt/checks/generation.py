@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from pytest_promptfmt.checks.fixes import Fix, nothing, respelt, rewritten, without_trailing_space
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import shots_of
 from pytest_promptfmt.core.errors import did_you_mean
@@ -28,6 +30,7 @@ _USER_TURN: Final = re.compile(r"<.*\buser\b", re.I)
 """A stop that is the header of the user's next turn in a chat template."""
 
 _UNTIL: Final = ("generation_kwargs", "until")
+_BREAKS: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r"}
 _EXACT: Final = {*(name for name, metric in METRICS.items() if metric.compares_text), "rouge1", "rouge2", "rougeL"}
 
 
@@ -66,7 +69,12 @@ def _bad_stop(stop: Any, keys: tuple[str | int, ...]) -> Finding:
     return Finding(message=f"a stop sequence {what}", saw=repr(stop), keys=keys)
 
 
-@check("PF902", "literal-stop", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
+def _with_real_breaks(study: Study, finding: Finding) -> Fix | None:
+    at = finding if isinstance(study.stops, list) else replace(finding, keys=_UNTIL)
+    return rewritten(study, at, lambda text: re.sub(r"\\[ntr]", lambda found: _BREAKS[found[0]], text), keeps=nothing)
+
+
+@check("PF902", "literal-stop", severity=Severity.ERROR, family=Family.GENERATION, scores=True, fix=_with_real_breaks)
 def literal_stop(study: Study) -> Iterator[Finding]:
     r"""Report a stop sequence with a literal backslash and n.
 
@@ -293,7 +301,17 @@ _BUDGETS: Final = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completi
 _LEAST_TO_REASON: Final = 64
 
 
-@check("PF908", "unknown-generation-argument", severity=Severity.WARNING, family=Family.GENERATION)
+def _known_argument(study: Study, finding: Finding) -> Fix | None:
+    return respelt(study, finding, _KNOWN, action="key")
+
+
+@check(
+    "PF908",
+    "unknown-generation-argument",
+    severity=Severity.WARNING,
+    family=Family.GENERATION,
+    fix=_known_argument,
+)
 def unknown_argument(study: Study) -> Iterator[Finding]:
     """Report an unknown generation argument, or one that includes the prompt.
 
@@ -331,7 +349,13 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
             )
 
 
-@check("PF909", "prefix-ends-with-space", severity=Severity.WARNING, family=Family.GENERATION)
+@check(
+    "PF909",
+    "prefix-ends-with-space",
+    severity=Severity.WARNING,
+    family=Family.GENERATION,
+    fix=without_trailing_space,
+)
 def prefix_ends_with_space(study: Study) -> Iterator[Finding]:
     """Report a `gen_prefix` that ends with a space.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
+from pytest_promptfmt.checks.fixes import Fix, rewritten, whitespace, without_trailing_space
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.templates import find_literal_break
 from pytest_promptfmt.checks.views import question_message, shots_of
@@ -29,7 +30,7 @@ _WIDE_ENDS: Final = "。！？：、，；"
 """Punctuation that is as wide as a character, after which no space is due."""
 
 
-@check("PF201", "double-delimiter", severity=Severity.ERROR, family=Family.PROMPT)
+@check("PF201", "double-delimiter", severity=Severity.ERROR, family=Family.PROMPT, fix=without_trailing_space)
 def double_delimiter(study: Study) -> Iterator[Finding]:
     r"""Report whitespace at the end of the question followed by whitespace before the answer.
 
@@ -78,7 +79,7 @@ def _double(doc: int, before: str, after: str, prompt: Prompt | None) -> Finding
     )
 
 
-@check("PF202", "trailing-space", severity=Severity.WARNING, family=Family.PROMPT)
+@check("PF202", "trailing-space", severity=Severity.WARNING, family=Family.PROMPT, fix=without_trailing_space)
 def trailing_space(study: Study) -> Iterator[Finding]:
     r"""Report a prompt for generation that ends with a space.
 
@@ -132,7 +133,11 @@ def _without_trailing(instance: Instance, span: Span | None) -> str:
     return "strip the column in the template"
 
 
-@check("PF203", "glued-description", severity=Severity.ERROR, family=Family.PROMPT)
+def _with_blank_line(study: Study, finding: Finding) -> Fix | None:
+    return rewritten(study, finding, lambda text: f"{text}\n\n", keeps=whitespace)
+
+
+@check("PF203", "glued-description", severity=Severity.ERROR, family=Family.PROMPT, fix=_with_blank_line)
 def glued_description(study: Study) -> Iterator[Finding]:
     r"""Report a description without a space or newline before the first question.
 

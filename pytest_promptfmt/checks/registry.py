@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pytest_promptfmt.checks.fixes import FixRule
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean
 from pytest_promptfmt.core.finding import Family, Finding, Severity
@@ -68,6 +69,7 @@ class Check:
     the `Ignores` of a task once all others have run.
     `scores` says of a rule about tasks that what it finds spoils the score: where the lint of a task does not run, the
     item `scoring` applies it.
+    `fix` gives the edit that fixes one of its findings, where there is a mechanical one (`checks/fixes.py`).
     """
 
     code: str
@@ -78,6 +80,7 @@ class Check:
     rule: Rule
     is_builtin: bool
     scores: bool = False
+    fix: FixRule | None = None
 
 
 _checks: dict[str, Check] = {}
@@ -91,6 +94,7 @@ def check(
     family: Family | str = Family.PROMPT,
     scope: Scope = "task",
     scores: bool = False,
+    fix: FixRule | None = None,
 ) -> Callable[[Rule], Rule]:
     """Register a function as the rule `code`; its docstring is its documentation.
 
@@ -119,6 +123,7 @@ def check(
             rule=rule,
             is_builtin=is_builtin,
             scores=scores,
+            fix=fix,
         )
         return rule
 

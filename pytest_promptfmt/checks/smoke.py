@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pytest_promptfmt.checks.config import missing_function
+from pytest_promptfmt.checks.fixes import Fix, respelt
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import (
@@ -28,6 +29,7 @@ from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.systems.lm_eval.scoring.aggregations import OF_NUMBERS
+from pytest_promptfmt.systems.lm_eval.scoring.filters import FILTERS
 from pytest_promptfmt.systems.lm_eval.scoring.metrics import METRICS, takes_arguments
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question, score_doc
 
@@ -42,7 +44,22 @@ _MOST_REPEATS: Final = 64
 _LACKING: Final = "install the package or data that is missing, and check again"
 
 
-@check("PF109", "scoring-fails", severity=Severity.ERROR, family=Family.SCORING, scores=True)
+def _known_names(study: Study, finding: Finding) -> Fix | None:
+    """Return the fix of the first filter or metric whose name is misspelt."""
+    config = study.config
+    for index, pipeline in enumerate(config.get("filter_list") or ()):
+        for number, step in enumerate(pipeline.get("filter") or ()):
+            if isinstance(step.get("function"), str) and step["function"] not in FILTERS:
+                keys = ("filter_list", index, "filter", number, "function")
+                return respelt(study, replace(finding, keys=keys), FILTERS, action="value")
+    for index, entry in enumerate(config.get("metric_list") or ()):
+        name = entry.get("metric")
+        if isinstance(name, str) and name not in METRICS and len(name) > _SHORT and "hf_evaluate" not in entry:
+            return respelt(study, replace(finding, keys=("metric_list", index, "metric")), METRICS, action="value")
+    return None
+
+
+@check("PF109", "scoring-fails", severity=Severity.ERROR, family=Family.SCORING, scores=True, fix=_known_names)
 def scoring_fails(study: Study) -> Iterator[Finding]:
     r"""Report a task whose gold answers cannot be filtered and scored without an exception.
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
+from pytest_promptfmt.checks.fixes import Fix, anything, escapes, nothing, outside_markup, rewritten
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import Unset
@@ -14,6 +16,8 @@ from pytest_promptfmt.study.configuration import Keys, WrittenTemplate, read_tem
 
 _MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
 _BRACES: Final = re.compile(r"(?<![\\{$A-Za-z0-9_^\]}])\{([A-Za-z_][A-Za-z0-9_.]*)\}(?!\})")
+_AS_ESCAPES: Final = str.maketrans({"\a": r"\a", "\b": r"\b", "\f": r"\f", "\v": r"\v"})
+_QUOTED_NAME: Final = re.compile(r"""(\{\{-?\s*)(["'])([A-Za-z_]\w*)\2(\s*-?\}\})""")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
 _COLUMN_LIKE: Final = re.compile(r"[a-z]+(?:_[a-z0-9]+)*")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -80,7 +84,12 @@ def markup_not_rendered(study: Study) -> Iterator[Finding]:
             return
 
 
-@check("PF122", "python-braces", severity=Severity.ERROR, family=Family.TEMPLATES)
+def _with_double_braces(study: Study, finding: Finding) -> Fix | None:
+    change = partial(outside_markup, change=lambda text: _BRACES.sub(r"{{\1}}", text))
+    return rewritten(study, finding, change, keeps=anything)
+
+
+@check("PF122", "python-braces", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_with_double_braces)
 def python_braces(study: Study) -> Iterator[Finding]:
     r"""Report `{name}` in a template without Jinja.
 
@@ -113,7 +122,11 @@ def python_braces(study: Study) -> Iterator[Finding]:
             )
 
 
-@check("PF123", "quoted-name", severity=Severity.ERROR, family=Family.TEMPLATES)
+def _without_quotes(study: Study, finding: Finding) -> Fix | None:
+    return rewritten(study, finding, lambda text: _QUOTED_NAME.sub(r"\1\3\4", text), keeps=anything)
+
+
+@check("PF123", "quoted-name", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_without_quotes)
 def quoted_name(study: Study) -> Iterator[Finding]:
     r"""Report `{{'name'}}`, which prints the word `name` and not the column.
 
@@ -236,7 +249,13 @@ def _constant(text: str) -> Finding:
     )
 
 
-@check("PF126", "literal-newline", severity=Severity.ERROR, family=Family.TEMPLATES)
+def _with_newlines(study: Study, finding: Finding) -> Fix | None:
+    is_template = finding.keys[0] not in _PLAIN_KEYS
+    change = partial(outside_markup, change=_with_real_newlines) if is_template else _with_real_newlines
+    return rewritten(study, finding, change, keeps=escapes)
+
+
+@check("PF126", "literal-newline", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_with_newlines)
 def literal_newline(study: Study) -> Iterator[Finding]:
     r"""Report a literal backslash and n instead of a newline.
 
@@ -283,12 +302,25 @@ def find_literal_break(text: str) -> re.Match[str] | None:
     return None
 
 
+def _with_real_newlines(text: str) -> str:
+    quoted = [found.span() for found in _QUOTED_BREAK.finditer(text)]
+
+    def replaced(found: re.Match[str]) -> str:
+        return found[0] if any(first < found.start() < end for first, end in quoted) else "\n"
+
+    return _LITERAL.sub(replaced, text)
+
+
 def _is_python_list(template: WrittenTemplate) -> bool:
     r"""Return whether lm-eval 0.4.13 reads the template's text as a Python list, in which `\n` is a newline."""
     return template.keys[-1] in ("doc_to_choice", "doc_to_target") and template.source.lstrip().startswith("[")
 
 
-@check("PF127", "control-character", severity=Severity.ERROR, family=Family.TEMPLATES)
+def _with_backslashes(study: Study, finding: Finding) -> Fix | None:
+    return rewritten(study, finding, lambda text: text.translate(_AS_ESCAPES), keeps=anything)
+
+
+@check("PF127", "control-character", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_with_backslashes)
 def control_character(study: Study) -> Iterator[Finding]:
     r"""Report a control character, such as the backspace that `"\b"` is in YAML.
 
@@ -319,7 +351,11 @@ def control_character(study: Study) -> Iterator[Finding]:
             )
 
 
-@check("PF128", "python-string-in-yaml", severity=Severity.ERROR, family=Family.TEMPLATES)
+def _without_python_quotes(study: Study, finding: Finding) -> Fix | None:
+    return rewritten(study, finding, lambda text: text.lstrip("rR")[1:-1], keeps=nothing)
+
+
+@check("PF128", "python-string-in-yaml", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_without_python_quotes)
 def python_string(study: Study) -> Iterator[Finding]:
     r"""Report a pattern with Python quotes, such as `r"\d+"`.
 

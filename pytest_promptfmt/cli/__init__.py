@@ -15,6 +15,7 @@ from pytest_promptfmt.cli.convert import convert
 from pytest_promptfmt.cli.diff import diff
 from pytest_promptfmt.cli.docs import docs
 from pytest_promptfmt.cli.explain import explain
+from pytest_promptfmt.cli.fix import fix
 from pytest_promptfmt.cli.formats import formats
 from pytest_promptfmt.cli.freeze import freeze
 from pytest_promptfmt.cli.init import init
@@ -59,6 +60,7 @@ app = typer.Typer(
 app.command()(show)
 app.command()(diff)
 app.command()(review)
+app.command()(fix)
 app.command()(convert)
 app.command()(formats)
 app.command()(profiles)

@@ -69,7 +69,7 @@ def convert(
     if stdout:
         typer.get_binary_stream("stdout").write(after.encode())  # the file's bytes, whatever the terminal's encoding
     elif before != after:
-        _print_difference(before, after, display_path(file))
+        print_difference(before, after, display_path(file), "converted")
         if write:
             _replace(path, after)
 
@@ -166,7 +166,8 @@ def _converted(before: str, conversion: Conversion, task: Task) -> str:
         raise FormatError(error.message, position=task.position("task"), hint=error.hint) from error
 
 
-def _print_difference(before: str, after: str, name: str) -> None:
+def print_difference(before: str, after: str, name: str, change: str) -> None:
+    """Print what differs between a file and what it will be as a unified diff, in colours on a terminal."""
     import difflib
 
     from rich.console import Console
@@ -174,7 +175,7 @@ def _print_difference(before: str, after: str, name: str) -> None:
 
     console = Console(soft_wrap=True, highlight=False)
     colours = {"+": "green", "-": "red", "@": "cyan"}
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, f"{name} (converted)", lineterm="")
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, f"{name} ({change})", lineterm="")
     for line in lines:
         console.print(Text(line, style=colours.get(line[0], "")))
 

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from io import BufferedReader, BytesIO, TextIOWrapper
@@ -213,6 +213,20 @@ def _is_below(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders if folder)
 
 
+@contextmanager
+def replaced(files: Mapping[str, str]) -> Iterator[None]:
+    """Read other files in place of these inside the block, all by their resolved paths: what a change would do."""
+    _instead.update(files)
+    try:
+        yield
+    finally:
+        for path in files:
+            _instead.pop(path, None)
+
+
+_instead: Final[dict[str, str]] = {}
+
+
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
@@ -222,6 +236,7 @@ def open_file(path: Path | str, *, limit: int | None = None, also: Iterable[Path
     Raises RefusedError, and OSError for a file that is missing or cannot be read.
     """
     real = allowed(path, also=also)
+    real = _instead.get(real, real)
     try:
         _require_ordinary(os.lstat(real), path, limit)  # first: to open a device can have effects
         descriptor = os.open(real, _FLAGS)
@@ -258,7 +273,7 @@ def open_text(path: Path | str, encoding: str = "utf-8", *, newline: str | None 
 def status_of(path: Path | str, *, also: Iterable[Path] = ()) -> os.stat_result:
     """Return size and times of an ordinary file below the allowed folders; raises as `open_file`."""
     real = allowed(path, also=also)
-    status = os.lstat(real)
+    status = os.lstat(_instead.get(real, real))
     _require_ordinary(status, path, None)
     return status
 

@@ -290,7 +290,7 @@ def repeated_values(path: Path) -> Mapping[tuple[int, int], tuple[str, str]]:
     They are kept by line and column of the later key, both counted from 1. Empty for a file that cannot be read.
     """
     try:
-        root = yaml.compose(_as_utf8(path.read_bytes()), Loader=_Base)
+        root = yaml.compose(_as_utf8(gate.read_bytes(path, limit=MAX_BYTES)), Loader=_Base)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
         return {}
     found: dict[tuple[int, int], tuple[str, str]] = {}

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 from pytest_promptfmt.core.finding import Reported
+from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.items.base import LoadItem
 from pytest_promptfmt.plugin.items.lint import LintItem, wanted
 from pytest_promptfmt.plugin.items.prompts import SnapshotItem
@@ -32,6 +33,11 @@ class CollectedPrompts:
         self.snapshot = Path(item.place.path)
         self._run = item.run
         self.profile_id = self._run.folders.settings_of(item.tested).run_id(item.profile.name)
+
+    @property
+    def folders(self) -> Folders:
+        """Return what holds for the task files of each folder."""
+        return self._run.folders
 
     @property
     def seen(self) -> ProfileView:
