@@ -1,13 +1,13 @@
 # ruff: noqa: E501, RUF005  # tables of bytes and readers
 """Feed mutated files to every reader, and look at what comes of it: an error of ours, or nothing at all.
 
-    python benchmarks/fuzz.py --inputs 100000
+    python benchmarks/fuzz.py --inputs 100000 --state fuzz.json
     python benchmarks/fuzz.py --reader task --seconds 60 --seed 7
-    python benchmarks/fuzz.py --reader task --batch 12        # one batch again, with its violations
+    python benchmarks/fuzz.py --again --state fuzz.json        # the inputs of its violations once more
 
-Each batch of inputs is a function of seed, reader and number, so a violation can be made again. Inputs that give a new
-message join the pool that later ones of their batch are mutated from. Inputs run in child processes with a limit of
-memory; the parent ends a child that makes no progress. A violation is
+Mutation is guided by coverage: an input that reaches a line of the package which none before it reached, or that gives
+a new message, joins the pool that later ones are mutated from. Inputs run in child processes with a limit of memory;
+the parent ends a child that makes no progress. A violation is
 
 - an exception that is not one of ours, a child that dies, or more than `--limit` seconds for one input;
 - a file or folder that is opened or listed outside the scratch folder and the interpreter's own, or anything written,
@@ -21,6 +21,7 @@ The counts of a run that was interrupted are in the file of `--state`; the same 
 from __future__ import annotations
 
 import argparse
+import base64
 import importlib
 import json
 import math
@@ -30,23 +31,27 @@ import re
 import select
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any, Final
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "fixtures"
 BATCH: Final = 250
 CANARY: Final = "canary-7f3a91"
+TRACED: Final = 5
+"""One input of so many is traced by Python 3.11; later versions see every line at no cost."""
 MEMORY: Final = 3 * 2**30
 
 YAML_PIECES: Final = (
@@ -302,8 +307,57 @@ def read_run(folder: Path, data: bytes) -> object:
         return code
 
 
-def _pytest(project: Path, *options: str) -> tuple[int, str]:
-    quiet = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-m", "promptfmt_snapshot")
+def read_store(folder: Path, data: bytes) -> object:
+    from pytest_promptfmt.engine.store import FILE_NAME, Store
+
+    _written(folder / "store", FILE_NAME, data)
+    store = Store(folder / "store")
+    found = [list(store.rows(kind)) for kind in ("outcomes", "entries")]
+    with Watch.paused():
+        store.put("outcomes", "t.yaml", {"x": 1})
+        store.write()
+        rows = dict(store.rows("outcomes"))
+    assert rows.get("t.yaml") == {"x": 1}, "what was written is not there"
+    return found
+
+
+def read_store_run(folder: Path, data: bytes) -> object:
+    """Run pytest with rows of JSON as its outcomes of earlier runs; two tasks are as their snapshots say, one is not."""
+    from pytest_promptfmt.engine.store import FILE_NAME
+
+    with Watch.paused():
+        project = folder / "remembering"
+        if not project.exists():
+            for name in ("t", "u", "v"):
+                _written(project / "tasks", f"{name}.yaml", _RUN_TASK.replace("task: t", f"task: {name}").encode())
+            _written(project, "pytest.ini", b"[pytest]\n")
+            assert _pytest(project, "--snapshot-update", plugins=())[0] == 0
+            changed = _RUN_TASK.replace("Q:", "R:").encode()
+            assert changed != _RUN_TASK.encode()
+            for path in [_written(project / "tasks", "t.yaml", changed), *project.rglob("*")]:
+                os.utime(path, (1_600_000_000, 1_600_000_000))
+            assert _pytest(project, plugins=())[0] == 1
+        store = project / ".pytest_cache/d/promptfmt" / FILE_NAME
+        with closing(sqlite3.connect(store)) as connection, connection:
+            for kind, path, content in connection.execute("SELECT kind, path, content FROM rows").fetchall():
+                at = random.Random(data).randrange(len(content) + 1)
+                row = random.Random(f"{data!r}{path}").choice(
+                    (data.decode("latin-1"), content[:at] + content[at + 1 :])
+                )
+                connection.execute("UPDATE rows SET content = ? WHERE kind = ? AND path = ?", (row, kind, path))
+        code, said = _pytest(project, plugins=())
+        assert "Traceback" not in said, said[-2000:]
+        assert "INTERNALERROR" not in said, said[-2000:]
+        assert code == 1, f"pytest ended with {code}: {said[-500:]}"
+        assert "1 failed" in said, f"not all files were judged: {said[-500:]}"
+        return code
+
+
+_NO_CACHE: Final = ("-p", "no:cacheprovider")
+
+
+def _pytest(project: Path, *options: str, plugins: tuple[str, ...] = _NO_CACHE) -> tuple[int, str]:
+    quiet = ("-q", "-p", "no:hypothesispytest", "-o", "promptfmt_lint=false", "-o", "promptfmt_scoring=none", *plugins)
     command = [sys.executable, "-m", "pytest", "--promptfmt", "--promptfmt-no-code", "--promptfmt-profile", "plain"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}
     done = subprocess.run([*command, *quiet, *options], cwd=project, env=environment, capture_output=True, timeout=60)
@@ -340,6 +394,37 @@ def _small_tokenizers() -> list[bytes]:
 @cache
 def _snapshots() -> list[bytes]:
     return [path.read_bytes() for path in sorted(FIXTURES.glob("**/__prompts__/*/*/*.txt"))[:40]]
+
+
+def _stores() -> list[bytes]:
+    from pytest_promptfmt.engine.store import FILE_NAME, Store
+
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        for number in range(5):
+            store.put("outcomes", f"{number}.yaml", {"context": "c", "inputs": [["t.yaml", "d", None]], "items": {}})
+            store.put("entries", f"{number}.yaml", {"parts": [], "entry": [f"t{number}", "task", "t.yaml", []]})
+        store.write()
+        path = Path(folder) / FILE_NAME
+        made = [path.read_bytes()]
+        for statement in _STATEMENTS:
+            path.unlink()
+            with closing(sqlite3.connect(path)) as connection, connection:
+                connection.executescript(f"PRAGMA user_version = 1; {statement}")
+            made.append(path.read_bytes())
+        return made
+
+
+_ENDLESS: Final = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x, 'a', '1' FROM n"
+_ROWS: Final = "CREATE TABLE rows (kind TEXT, path TEXT, content TEXT, PRIMARY KEY (kind, path)) WITHOUT ROWID;"
+_STATEMENTS: Final = (
+    f"CREATE VIEW rows(kind, path, content) AS {_ENDLESS};",
+    f"{_ROWS} CREATE TRIGGER t BEFORE INSERT ON rows BEGIN INSERT INTO rows {_ENDLESS}; END;",
+    f"{_ROWS} INSERT INTO rows VALUES ('outcomes', 'x', zeroblob(100000));",
+    "CREATE TABLE rows (kind TEXT, path TEXT, content TEXT AS (hex(zeroblob(50000000))));",
+    "CREATE TABLE rows (kind BLOB, path INTEGER); INSERT INTO rows VALUES ('outcomes', 5);",
+)
+"""Databases that mean harm: without an end, of gigabytes, of other columns."""
 
 
 def _parquets() -> list[bytes]:
@@ -417,6 +502,8 @@ READERS: Final = (
         JSON_PIECES,
     ),
     Reader("pending", _texts(json.dumps(_EDIT) + "\n"), read_pending, JSON_PIECES, share=2),
+    Reader("store", _stores, read_store, (b"SQLite format 3\0", b"rows", b"CREATE TABLE ", b"CREATE VIEW ")),
+    Reader("store of a run", _texts('{"context": "c", "inputs": [], "asked": [], "tasks": [], "claims": [], "items": {}}'), read_store_run, JSON_PIECES, share=0.05),
     Reader("run", _texts(_RUN_TASK), read_run, YAML_PIECES, share=0.1),
     Reader("format", lambda: [path.read_bytes() for path in sorted((ROOT / "pytest_promptfmt/data/formats").glob("*.yaml"))[:12]], read_format, YAML_PIECES),
     Reader("completions", _texts('{"completion": "x", "expected": "x"}\n{"completion": "y", "correct": false, "doc": 1}\n'), read_completions, JSON_PIECES),
@@ -432,6 +519,12 @@ def mutated(seeds: list[bytes], pieces: tuple[bytes, ...], random_: random.Rando
     for _ in range(random_.choice((1, 1, 2, 2, 3, 6))):
         data = random_.choice(_CHANGES)(data, seeds, pieces, random_)
     return data[:200_000]
+
+
+def _mutations(reader: Reader, random_: random.Random, count: int, pool: list[bytes]) -> Iterator[bytes]:
+    """Yield inputs made of a pool that may grow on the way."""
+    for _ in range(count):
+        yield mutated(pool, reader.pieces, random_)
 
 
 def _place(data: bytes, random_: random.Random) -> tuple[int, int]:
@@ -606,68 +699,116 @@ class Watch:
         return os.environ.get("PROMPTFMT_CACHE_DIR", "\0")
 
 
+class Reached:
+    """The lines of the package that inputs have reached, as `file:line`; a child process begins with its parent's."""
+
+    def __init__(self) -> None:
+        self.lines: set[str] = set()
+        self.new: list[str] = []
+        self._package = str(ROOT / "pytest_promptfmt")
+        self._traced = 0
+
+    def begin(self) -> None:
+        """See every line from now on; most inputs are not traced where that is slow."""
+        if sys.version_info >= (3, 12):
+            monitoring = vars(sys)["monitoring"]
+            if monitoring.get_tool(monitoring.COVERAGE_ID) is not None:
+                return
+            monitoring.use_tool_id(monitoring.COVERAGE_ID, "fuzz")
+            monitoring.register_callback(monitoring.COVERAGE_ID, monitoring.events.LINE, self._line)
+            monitoring.set_events(monitoring.COVERAGE_ID, monitoring.events.LINE)
+        else:
+            self._traced = (self._traced + 1) % TRACED
+            sys.settrace(None if self._traced else self._call)
+
+    def taken(self) -> list[str]:
+        """Return the lines that were reached for the first time since the last call."""
+        sys.settrace(None)
+        found, self.new = self.new, []
+        return found
+
+    def _line(self, code: CodeType, line: int) -> object:
+        self._note(code, line)
+        return vars(sys)["monitoring"].DISABLE
+
+    def _call(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        return self._step if frame.f_code.co_filename.startswith(self._package) else None
+
+    def _step(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        self._note(frame.f_code, frame.f_lineno)
+        return self._step
+
+    def _note(self, code: CodeType, line: int) -> None:
+        if code.co_filename.startswith(self._package):
+            place = f"{code.co_filename[len(self._package) :]}:{line}"
+            if place not in self.lines:
+                self.lines.add(place)
+                self.new.append(place)
+
+
 def signature(text: str) -> str:
     """Return a message without what differs from input to input."""
     return re.sub(r"'[^']*'|\"[^\"]*\"|[0-9]+|/\S+", "_", text)[:160]
 
 
-def run_batch(reader: Reader, seed: int, number: int, count: int, limit: float, tell: Callable[[Any], None]) -> None:
-    """Read `count` inputs, and tell of each before and after it is read."""
-    from pytest_promptfmt.core import gate
-    from pytest_promptfmt.core.errors import PromptfmtError
-
+def run_batch(
+    reader: Reader,
+    inputs: Callable[[list[bytes]], Iterator[bytes]],
+    pool: Pool,
+    limit: float,
+    tell: Callable[[Any], None],
+) -> None:
+    """Read the inputs that are made of a pool, and tell of each before and after it is read."""
     scratch = Path(tempfile.mkdtemp(prefix="promptfmt-fuzz-")).resolve()
     try:
         os.environ["PROMPTFMT_CACHE_DIR"] = str(scratch / "cache")
         folder = _laid_out(scratch)
-        seeds = reader.seeds()
-        random_ = random.Random(f"{seed}/{reader.name}/{number}")
-        known: set[str] = set()
-        reader.read(
-            folder, seeds[0]
-        ) if reader.name == "docs.parquet" else None  # libraries are imported before the watch
+        if reader.name == "docs.parquet":
+            reader.read(folder, pool.seeds[0])  # libraries are imported before the watch
         watch = Watch(folder)
         sys.addaudithook(watch)
         os.chdir(folder)
-        for index in range(count):
-            data = mutated(seeds, reader.pieces, random_)
-            tell({"begin": index})
-            before = time.process_time()
-            violation = ""
-            with gate.limited_to([folder]):
-                watch.seen, Watch.is_on = [], True
-                try:
-                    shown, what = str(reader.read(folder, data)), "read"
-                except PromptfmtError as error:
-                    shown, what = str(error), f"{type(error).__name__}: {error.message}"
-                except Exception as error:
-                    shown, what = str(error), f"{type(error).__name__}"
-                    violation = f"{type(error).__name__}: {error} at {_place_of(error)}"
-                finally:
-                    Watch.is_on = False
-            seconds = time.process_time() - before
-            if watch.seen:
-                violation = violation or f"left the folder: {', '.join(watch.seen[:3])}"
-            if CANARY in shown:
-                violation = violation or "shows a file that it must not open"
-            if seconds > limit:
-                violation = violation or f"took {seconds:.1f} s of processor time"
-            if signature(what) not in known:
-                known.add(signature(what))
-                if len(seeds) < 400:
-                    seeds.append(data)
-            tell(
-                {
-                    "end": index,
-                    "what": "read" if what == "read" else what.partition(":")[0],
-                    "violation": violation[:500],
-                }
-            )
-            if violation:
-                tell({"input": data[:4000].decode("latin-1"), "index": index})
+        for index, data in enumerate(inputs(pool.seeds)):
+            tell({"begin": index, "input": base64.b64encode(data).decode()})
+            pool.reached.begin()
+            what, violation = _outcome_of(reader, folder, data, watch, limit)
+            found = {"end": index, "what": what.partition(":")[0], "violation": violation[:500]}
+            lines, message = pool.reached.taken(), signature(what)
+            if lines or message not in pool.messages:
+                pool.add(data, lines, message)
+                found |= {"lines": lines, "message": message}
+            tell(found)
     finally:
         os.chdir("/")
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _outcome_of(reader: Reader, folder: Path, data: bytes, watch: Watch, limit: float) -> tuple[str, str]:
+    """Return what became of one input, and how it violates what has to hold, "" for not at all."""
+    from pytest_promptfmt.core import gate
+    from pytest_promptfmt.core.errors import PromptfmtError
+
+    violation = ""
+    before = time.process_time()
+    with gate.limited_to([folder]):
+        watch.seen, Watch.is_on = [], True
+        try:
+            shown, what = str(reader.read(folder, data)), "read"
+        except PromptfmtError as error:
+            shown, what = str(error), f"{type(error).__name__}: {error.message}"
+        except Exception as error:
+            shown, what = str(error), f"{type(error).__name__}"
+            violation = f"{type(error).__name__}: {error} at {_place_of(error)}"
+        finally:
+            Watch.is_on = False
+    seconds = time.process_time() - before
+    if watch.seen:
+        violation = violation or f"left the folder: {', '.join(watch.seen[:3])}"
+    if CANARY in shown:
+        violation = violation or "shows a file that it must not open"
+    if seconds > limit:
+        violation = violation or f"took {seconds:.1f} s of processor time"
+    return what, violation
 
 
 def _place_of(error: BaseException) -> str:
@@ -700,6 +841,24 @@ def _laid_out(scratch: Path) -> Path:
 
 
 @dataclass
+class Pool:
+    """What inputs of one reader are mutated from: files that reached something new."""
+
+    MOST = 400
+
+    seeds: list[bytes]
+    reached: Reached = field(default_factory=Reached)
+    messages: set[str] = field(default_factory=set)
+
+    def add(self, data: bytes, lines: list[str], message: str) -> None:
+        """Keep an input, and what it reached."""
+        self.reached.lines.update(lines)
+        self.messages.add(message)
+        if len(self.seeds) < self.MOST:
+            self.seeds.append(data)
+
+
+@dataclass
 class State:
     """How far a campaign has come; it is a file of JSON."""
 
@@ -707,58 +866,63 @@ class State:
     outcomes: dict[str, Counter[str]]
     violations: list[dict[str, Any]]
     batches: Counter[str]
+    lines: dict[str, int]
     seconds: float = 0.0
 
     @classmethod
     def of(cls, path: Path | None) -> State:
         if path is None or not path.exists():
-            return cls(Counter(), {}, [], Counter())
+            return cls(Counter(), {}, [], Counter(), {})
         data = json.loads(path.read_text("utf-8"))
         outcomes = {name: Counter(counts) for name, counts in data["outcomes"].items()}
-        return cls(Counter(data["done"]), outcomes, data["violations"], Counter(data["batches"]), data["seconds"])
+        return cls(**data | {"done": Counter(data["done"]), "outcomes": outcomes, "batches": Counter(data["batches"])})
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(self.__dict__, indent=1) + "\n", "utf-8")
 
 
-def child_batch(reader: Reader, seed: int, number: int, count: int, limit: float, state: State) -> None:
-    """Run one batch in a child process, and note what it tells; after a death it goes on behind the input."""
+def child_batch(
+    reader: Reader, inputs: Callable[[list[bytes]], Iterator[bytes]], pool: Pool, limit: float, state: State
+) -> None:
+    """Run one batch in a child process, and note what it tells."""
     read_end, write_end = os.pipe()
     process = os.fork()
     if process == 0:
         os.close(read_end)
-        _in_child(reader, seed, number, count, limit, write_end)
+        _in_child(reader, inputs, pool, limit, write_end)
     os.close(write_end)
-    index, rest, status, is_silent = -1, b"", 0, False
-    where = {"reader": reader.name, "batch": number}
+    data, rest, status, is_silent = "", b"", 0, False
     outcomes = state.outcomes.setdefault(reader.name, Counter())
     with os.fdopen(read_end, "rb", buffering=0) as pipe:
         while True:
             ready, _, _ = select.select([pipe], [], [], 6 * limit)
-            data = pipe.read(65_536) if ready else b""
-            if not data:
+            received = pipe.read(1 << 20) if ready else b""
+            if not received:
                 is_silent = not ready
                 break
-            *lines, rest = (rest + data).split(b"\n")
+            *lines, rest = (rest + received).split(b"\n")
             for told in map(json.loads, lines):
-                index = told.get("begin", index)
+                data = told.get("input", data)
                 if "end" in told:
                     state.done[reader.name] += 1
                     outcomes[told["what"]] += 1
                     if told["violation"]:
-                        state.violations.append({**where, "index": index, "violation": told["violation"]})
-                elif "input" in told and state.violations:
-                    state.violations[-1]["input"] = told["input"]
+                        state.violations.append({"reader": reader.name, "violation": told["violation"], "input": data})
+                    elif "message" in told:
+                        pool.add(base64.b64decode(data), told["lines"], told["message"])
     if is_silent:
         os.kill(process, signal.SIGKILL)
     _, status = os.waitpid(process, 0)
     if is_silent or status:
         how = f"no progress for {6 * limit:.0f} s" if is_silent else f"the process ended with status {status}"
-        state.violations.append({**where, "index": index, "violation": how})
+        state.violations.append({"reader": reader.name, "violation": how, "input": data})
         state.done[reader.name] += 1
+    state.lines[reader.name] = len(pool.reached.lines)
 
 
-def _in_child(reader: Reader, seed: int, number: int, count: int, limit: float, write_end: int) -> None:
+def _in_child(
+    reader: Reader, inputs: Callable[[list[bytes]], Iterator[bytes]], pool: Pool, limit: float, write_end: int
+) -> None:
     import resource
 
     code = 1
@@ -768,23 +932,25 @@ def _in_child(reader: Reader, seed: int, number: int, count: int, limit: float, 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
         def tell(what: Any) -> None:
-            os.write(write_end, json.dumps(what).encode() + b"\n")
+            rest = json.dumps(what).encode() + b"\n"
+            while rest:
+                rest = rest[os.write(write_end, rest) :]
 
-        run_batch(reader, seed, number, count, limit, tell)
+        run_batch(reader, inputs, pool, limit, tell)
         code = 0
     except BaseException as error:
-        os.write(2, f"{reader.name} {number}: {type(error).__name__}: {error}\n".encode())
+        os.write(2, f"{reader.name}: {type(error).__name__}: {error}\n".encode())
     finally:
         os._exit(code)
 
 
 def report(state: State) -> Iterator[str]:
     """Yield the counts by reader as a table of Markdown, and the violations."""
-    yield "| reader | inputs | read | refused |"
-    yield "|---|--:|--:|--:|"
+    yield "| reader | inputs | read | refused | lines reached |"
+    yield "|---|--:|--:|--:|--:|"
     for name, count in state.done.items():
         read = state.outcomes.get(name, Counter())["read"]
-        yield f"| {name} | {count:,} | {read:,} | {count - read:,} |"
+        yield f"| {name} | {count:,} | {read:,} | {count - read:,} | {state.lines.get(name, 0):,} |"
     total = sum(state.done.values())
     yield f"\n{total:,} inputs, {len(state.violations):,} violations, {state.seconds:,.0f} s"
     same: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -792,7 +958,7 @@ def report(state: State) -> Iterator[str]:
         same.setdefault((each["reader"], signature(each["violation"])), []).append(each)
     for first, *others in same.values():
         more = f" ({len(others):,} more)" if others else ""
-        yield f"{first['reader']}, batch {first['batch']}, input {first['index']}: {first['violation']}{more}"
+        yield f"{first['reader']}: {first['violation']}{more}"
 
 
 _PRELOADED: Final = (
@@ -810,7 +976,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=10.0, help="seconds of processor time that one input may take")
     parser.add_argument("--reader", action="append", choices=[reader.name for reader in READERS])
-    parser.add_argument("--batch", type=int, help="run this batch of the readers alone")
+    parser.add_argument("--again", action="store_true", help="read the inputs of the violations in --state once more")
     parser.add_argument("--state", type=Path, help="where counts are kept, to continue later")
     given = parser.parse_args()
     for module in _PRELOADED:
@@ -820,16 +986,23 @@ def main() -> None:
     began = time.monotonic() - state.seconds
     shares = sum(reader.share for reader in readers)
     wanted = {reader.name: math.ceil(given.inputs * reader.share / shares) for reader in readers}
-    if given.batch is not None:
+    pools = {reader.name: Pool(reader.seeds()) for reader in readers}
+    if given.again:
+        violations, state = state.violations, State.of(None)
+        began = time.monotonic()
         for reader in readers:
-            child_batch(reader, given.seed, given.batch, BATCH, given.limit, state)
-    while given.batch is None and time.monotonic() - began < given.seconds:
+            mine = [base64.b64decode(each["input"]) for each in violations if each["reader"] == reader.name]
+            for data in mine:
+                child_batch(reader, lambda _, data=data: iter([data]), pools[reader.name], given.limit, state)  # type: ignore[misc]
+    while not given.again and time.monotonic() - began < given.seconds:
         left = [reader for reader in readers if state.done[reader.name] < wanted[reader.name]]
         if not left:
             break
         reader = min(left, key=lambda each: state.done[each.name] / wanted[each.name])
         count = min(BATCH, wanted[reader.name] - state.done[reader.name])
-        child_batch(reader, given.seed, state.batches[reader.name], count, given.limit, state)
+        chance = random.Random(f"{given.seed}/{reader.name}/{state.batches[reader.name]}")
+        inputs = partial(_mutations, reader, chance, count)
+        child_batch(reader, inputs, pools[reader.name], given.limit, state)
         state.batches[reader.name] += 1
         state.seconds = time.monotonic() - began
         if given.state is not None:

@@ -1,10 +1,11 @@
-"""Kill runs that update snapshots, at random moments: nothing is lost, nothing is left behind, the next run is right.
+"""Kill runs at random moments: nothing is lost, nothing is left behind, the next run is right.
 
     python benchmarks/kills.py --kills 100 --whom parent|worker|both [--xdist 2] [--seed 1]
 
-Each round writes the snapshots of a dozen tasks anew, in one of two states, and kills pytest, one of its workers, or
-both, with SIGKILL. Afterwards every snapshot has the bytes of one of the two states, no process of the run is alive
-after a moment, and an update that is let run ends in the wanted state, the same with remembered outcomes and without.
+Each round updates the snapshots of a dozen tasks to one of two states, or compares them, and kills pytest, one of its
+workers, or both, with SIGKILL. Only victims that were alive count. Afterwards every snapshot has the bytes of one of
+the two states, and no process of the run is alive after a moment. From time to time an update that is left alone ends
+in the wanted state, the same with remembered outcomes and without, and leaves no temporary file.
 """
 
 from __future__ import annotations
@@ -18,12 +19,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 TASKS = 12
 STATES = ("A:", "Answer:")
-MARK = "promptfmt-kills-marker"
+MARK = f"KILLS_OF={os.getpid()}"
+"""In the environment of every process of a run, those of pytest-xdist too."""
+
 CHECKED_EVERY = 10
+UPDATES = 0.7
+"""The share of rounds that write; the others compare."""
+
 PATIENCE_SECONDS = 20.0
 
 TASK = """\
@@ -43,13 +50,20 @@ def write_state(root: Path, state: str) -> None:
 
 
 def command(*options: str) -> list[str]:
-    """Return the command line of a run; the marker tells its processes from all others."""
-    return [sys.executable, "-m", "pytest", "--promptfmt", ".", "-q", "-o", f"cache_dir=.{MARK}", *options]
+    """Return the command line of a run."""
+    return [sys.executable, "-m", "pytest", "--promptfmt", ".", "-q", *options]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a run; the mark in it tells its processes from all others."""
+    name, _, value = MARK.partition("=")
+    return {**os.environ, name: value, "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
 
 
 def run(root: Path, *options: str) -> int:
     """Return the exit status of a run that is left alone."""
-    return subprocess.run(command(*options), cwd=root, capture_output=True, check=False).returncode
+    done = subprocess.run(command(*options), cwd=root, env=environment(), capture_output=True, check=False)
+    return done.returncode
 
 
 def snapshots(root: Path) -> dict[str, bytes]:
@@ -62,7 +76,7 @@ def processes() -> list[int]:
     found = []
     for place in Path("/proc").iterdir():
         try:
-            if place.name.isdigit() and MARK.encode() in (place / "cmdline").read_bytes():
+            if place.name.isdigit() and MARK.encode() in (place / "environ").read_bytes().split(b"\0"):
                 state = (place / "stat").read_text().rpartition(")")[2].split()[0]
                 found += [int(place.name)] if state != "Z" else []
         except (OSError, IndexError):
@@ -70,20 +84,23 @@ def processes() -> list[int]:
     return found
 
 
-def kill_one_round(root: Path, whom: str, options: Sequence[str], chance: random.Random) -> None:
-    """Start an update and kill it somewhere."""
+def kill_one_round(root: Path, whom: str, options: Sequence[str], seconds: float) -> int:
+    """Start a run, kill it after so many seconds, and return how many processes that hit."""
+    hit = 0
     with subprocess.Popen(
-        command("--snapshot-update", *options), cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command(*options), cwd=root, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as started:
-        time.sleep(chance.uniform(0.2, 1.4))
+        time.sleep(seconds)
         children = [pid for pid in processes() if pid != started.pid]
-        victims = {"parent": [started.pid], "worker": children[:1], "both": [started.pid, *children[:1]]}[whom]
+        is_alive = started.poll() is None
+        parent = [started.pid] if is_alive else []
+        victims = {"parent": parent, "worker": children[-1:], "both": [*parent, *children[-1:]]}[whom]
         for pid in victims:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+                hit += 1
         started.wait()
+    return hit
 
 
 def main() -> None:
@@ -107,10 +124,19 @@ def main() -> None:
             write_state(root, state)
             assert run(root, "--snapshot-update") == 0
             whole[state] = snapshots(root)
-        for number in range(given.kills):
+        began = time.monotonic()
+        run(root, "--snapshot-update", *options)
+        seconds = time.monotonic() - began
+        kills = updates = number = 0
+        while kills < given.kills:
+            number += 1
             state = STATES[number % 2]
             write_state(root, state)
-            kill_one_round(root, given.whom, options, chance)
+            update = ["--snapshot-update"] if chance.random() < UPDATES else []
+            if not kill_one_round(root, given.whom, [*options, *update], seconds * chance.uniform(0.2, 1.1)):
+                continue
+            kills += 1
+            updates += bool(update)
             for name, content in snapshots(root).items():
                 if content not in (whole[each].get(name) for each in STATES):
                     problems.append(f"round {number}: {name} is neither old nor new")
@@ -121,14 +147,15 @@ def main() -> None:
                 time.sleep(0.05)
             if processes():
                 problems.append(f"round {number}: processes are left")
-            if number % CHECKED_EVERY == CHECKED_EVERY - 1:
+            if kills % CHECKED_EVERY == 0:
                 same = run(root) == run(root, "--promptfmt-no-cache")
                 ended = run(root, "--snapshot-update") == 0 and snapshots(root) == whole[state] and run(root) == 0
                 if not same or not ended:
                     problems.append(f"round {number}: the next run is wrong")
-        left = [path.name for path in root.rglob(".promptfmt-*.tmp")]
-    print(f"{given.kills} kills of {given.whom}{' with xdist' if options else ''}: {len(problems)} problems")
-    print(f"temporary files left after the last round: {len(left)}")
+                if list(root.rglob(".promptfmt-*.tmp")):
+                    problems.append(f"round {number}: a temporary file is left")
+    how = f"{kills} kills of {given.whom}{' with xdist' if options else ''}, {updates} of them during updates"
+    print(f"{how}; {number} runs begun; {len(problems)} problems")
     for problem in problems:
         print(problem)
     sys.exit(bool(problems))

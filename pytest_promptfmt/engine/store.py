@@ -17,7 +17,8 @@ from typing import Any, Final
 
 VERSION: Final = 1
 FILE_NAME: Final = "outcomes.sqlite"
-_MOST_BYTES: Final = 2**30
+_MOST_BYTES: Final = 2**28
+_MOST_BYTES_OF_ROW: Final = 2**26
 _SCHEMA: Final = "CREATE TABLE rows (kind TEXT, path TEXT, content TEXT, PRIMARY KEY (kind, path)) WITHOUT ROWID"
 _PATIENCE_SECONDS: Final = 2.0
 
@@ -46,59 +47,57 @@ class Store:
 
     def write(self) -> None:
         """Write the rows that were put, all of them or none."""
-        if not self._changed:
-            return
-        for attempt in (1, 2):
-            try:
+        if self._changed:
+            with contextlib.suppress(OSError, sqlite3.Error):
                 self._write()
-            except sqlite3.DatabaseError as error:
-                if attempt == 1 and not isinstance(error, sqlite3.OperationalError):
-                    with contextlib.suppress(OSError):
-                        self._path.unlink()
-                    continue
-            except OSError:
-                pass
-            break
-        self._changed.clear()
+            self._changed.clear()
 
     def _write(self) -> None:
-        if not self._is_ours() and os.path.lexists(self._path):
+        if os.path.lexists(self._path) and not (self._is_ours() and self._is_whole()):
             self._path.unlink()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o600))
         with contextlib.closing(self._connect("rwc")) as connection, connection:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version != VERSION:
-                connection.execute("DROP TABLE IF EXISTS rows")
+            connection.execute("BEGIN IMMEDIATE")
+            if not _has_schema(connection):
                 connection.execute(_SCHEMA)
                 connection.execute(f"PRAGMA user_version = {VERSION}")
             gone = [key for key, content in self._changed.items() if content is None]
-            kept = [
-                (kind, path, json.dumps(content, separators=(",", ":")))
-                for (kind, path), content in self._changed.items()
-                if content is not None
-            ]
+            rows = ((*key, json.dumps(content, separators=(",", ":"))) for key, content in self._changed.items())
+            kept = [row for row in rows if row[2] != "null" and len(row[2]) <= _MOST_BYTES_OF_ROW]
             connection.executemany("DELETE FROM rows WHERE kind = ? AND path = ?", gone)
             connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", kept)
+
+    def _is_whole(self) -> bool:
+        """Return whether the file has the one table that this version writes; raises sqlite3.Error while it is busy."""
+        try:
+            with contextlib.closing(self._connect("ro")) as connection:
+                return _has_schema(connection) and connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise
+            return False
 
     def _opened(self) -> sqlite3.Connection | None:
         if not self._is_ours():
             return None
         try:
             connection = self._connect("ro")
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
         except sqlite3.Error:
             return None
-        if version != VERSION:
-            connection.close()
-            return None
-        return connection
+        with contextlib.suppress(sqlite3.Error):
+            if _has_schema(connection):
+                return connection
+        connection.close()
+        return None
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
             f"{self._path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_PATIENCE_SECONDS
         )
+        connection.text_factory = lambda data: data.decode("utf-8", "replace")
         connection.execute("PRAGMA trusted_schema = OFF")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES_OF_ROW)
         return connection
 
     def _is_ours(self) -> bool:
@@ -109,6 +108,13 @@ class Store:
             return False
         is_mine = not hasattr(os, "getuid") or status.st_uid == os.getuid()
         return stat.S_ISREG(status.st_mode) and is_mine and status.st_size <= _MOST_BYTES
+
+
+def _has_schema(connection: sqlite3.Connection) -> bool:
+    """Return whether a database has our one table; a view or trigger of somebody else could run without an end."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    found = connection.execute("SELECT type, sql FROM sqlite_master LIMIT 2").fetchall()
+    return version == VERSION and found == [("table", _SCHEMA)]
 
 
 def _parsed(content: object) -> Any:

@@ -1,0 +1,122 @@
+"""The store of outcomes: somebody else's data, believed only in the one form that it is written in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from pytest_promptfmt.engine.store import FILE_NAME, Store
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x, 'a', '1' FROM n"
+ROWS = "CREATE TABLE rows (kind TEXT, path TEXT, content TEXT, PRIMARY KEY (kind, path)) WITHOUT ROWID"
+
+
+def written(folder: Path) -> Path:
+    store = Store(folder)
+    store.put("outcomes", "t.yaml", {"is": "ours"})
+    store.write()
+    return folder / FILE_NAME
+
+
+def known(folder: Path) -> dict[str, object]:
+    return dict(Store(folder).rows("outcomes"))
+
+
+def test_rows_are_kept_and_removed(tmp_path: Path) -> None:
+    written(tmp_path)
+    assert known(tmp_path) == {"t.yaml": {"is": "ours"}}
+    store = Store(tmp_path)
+    store.put("outcomes", "t.yaml", None)
+    store.put("outcomes", "u.yaml", [1])
+    store.write()
+    assert known(tmp_path) == {"u.yaml": [1]}
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        f"CREATE VIEW rows(kind, path, content) AS {ENDLESS}",
+        f"{ROWS}; CREATE TRIGGER t BEFORE INSERT ON rows BEGIN INSERT INTO rows {ENDLESS}; END",
+        f"{ROWS}; CREATE TRIGGER t AFTER DELETE ON rows BEGIN SELECT RAISE(FAIL, 'no'); END",
+        "CREATE TABLE rows (kind TEXT, path TEXT, content TEXT AS ('[\"theirs\"]'))",
+        "CREATE TABLE rows (kind TEXT)",
+        "CREATE TABLE other (x)",
+        "",
+    ],
+)
+def test_a_database_of_another_form_is_neither_read_nor_written_but_replaced(tmp_path: Path, statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection, connection:
+        connection.executescript(f"PRAGMA user_version = 1; {statements};")
+    assert known(tmp_path) == {}
+    written(tmp_path)
+    assert known(tmp_path) == {"t.yaml": {"is": "ours"}}
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + b"x" * 5000])
+def test_a_damaged_store_is_replaced(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE_NAME).write_bytes(content)
+    assert known(tmp_path) == {}
+    written(tmp_path)
+    assert known(tmp_path) == {"t.yaml": {"is": "ours"}}
+
+
+def test_a_store_that_is_cut_off_is_replaced(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    path.write_bytes(path.read_bytes()[:5000])
+    written(tmp_path)
+    assert known(tmp_path) == {"t.yaml": {"is": "ours"}}
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give files away")
+def test_a_store_of_another_user_is_not_believed(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    os.chown(path, 65534, 65534)
+    assert known(tmp_path) == {}
+    written(tmp_path)
+    assert path.stat().st_uid == os.getuid()
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    target = written(tmp_path / "elsewhere")
+    before = target.read_bytes()
+    (tmp_path / FILE_NAME).symlink_to(target)
+    assert known(tmp_path) == {}
+    written(tmp_path)
+    assert not (tmp_path / FILE_NAME).is_symlink()
+    assert target.read_bytes() == before
+
+
+def test_a_store_or_row_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    with path.open("r+b") as file:
+        file.truncate(2**29)
+    assert known(tmp_path) == {}
+    written(tmp_path)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO rows VALUES ('outcomes', 'large', CAST(zeroblob(100000000) AS TEXT))")
+    assert "large" not in known(tmp_path)
+
+
+def test_a_row_whose_text_is_damaged_costs_no_other_row(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO rows VALUES ('outcomes', CAST(x'85' AS TEXT), CAST(x'228522' AS TEXT))")
+    assert known(tmp_path)["t.yaml"] == {"is": "ours"}
+
+
+def test_a_store_that_another_run_writes_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path)
+    monkeypatch.setattr("pytest_promptfmt.engine.store._PATIENCE_SECONDS", 0.01)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        inode = path.stat().st_ino
+        store = Store(tmp_path)
+        store.put("outcomes", "u.yaml", 1)
+        store.write()
+    assert path.stat().st_ino == inode
+    assert known(tmp_path) == {"t.yaml": {"is": "ours"}}
