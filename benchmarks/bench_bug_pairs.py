@@ -1,9 +1,10 @@
 """Rules on mistakes described in public threads: each pair of `bug_pairs.yaml` through `pytest --promptfmt`.
 
-    python benchmarks/bench_bug_pairs.py [--json found.json]
+    python benchmarks/bench_bug_pairs.py [--set 3] [--json found.json]
 
 A pair counts as found when something is reported (an error, a warning, or a failing item) with the mistake and not
 without it. What is reported without the mistake is listed: it is either about something else or a false alarm.
+`files` of a pair are files beside the task; `yaml` is text at the end of its file, which a mapping could not say.
 """
 
 import argparse
@@ -21,6 +22,26 @@ from bench_bugs import RECORD_REPORTS
 PAIRS = Path(__file__).with_name("bug_pairs.yaml")
 
 
+class Function(str):
+    """The name of a Python function, written with its tag."""
+
+
+class Loader(yaml.SafeLoader):
+    """Reads `!function` as a name."""
+
+
+class Dumper(yaml.SafeDumper):
+    """Writes such a name with its tag."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        """Write every value where it stands."""
+        return True
+
+
+Loader.add_constructor("!function", lambda _loader, node: Function(node.value))
+Dumper.add_representer(Function, lambda dumper, name: dumper.represent_scalar("!function", str(name)))
+
+
 def reported(pairs: list[dict[str, Any]], side: str) -> dict[str, set[str]]:
     """Return what is reported about one side of each pair, by its id."""
     with tempfile.TemporaryDirectory() as name:
@@ -30,9 +51,12 @@ def reported(pairs: list[dict[str, Any]], side: str) -> dict[str, set[str]]:
         for pair in pairs:
             task = {"task": pair["id"].replace("-", "_"), "dataset_path": "demo", "test_split": "test"}
             task |= {"fewshot_split": "train", "metadata": {"version": 1.0}} | pair["both"] | pair[side]
+            files, text = task.pop("files", {}), task.pop("yaml", "")
             folder = project / pair["id"]
             folder.mkdir()
-            (folder / "task.yaml").write_text(yaml.safe_dump(task, sort_keys=False, allow_unicode=True), "utf-8")
+            files["task.yaml"] = yaml.dump(task, Dumper=Dumper, sort_keys=False, allow_unicode=True) + text
+            for file, content in files.items():
+                (folder / file).write_text(content, "utf-8")
         command = [sys.executable, "-m", "pytest", "-psyrupy", "-ppytest_promptfmt.plugin", "--promptfmt"]
         command += ["--promptfmt-profile=plain", "--snapshot-update", "-q", "-p", "no:cacheprovider"]
         environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -49,9 +73,12 @@ def reported(pairs: list[dict[str, Any]], side: str) -> dict[str, set[str]]:
 def main() -> None:
     """Print each pair, then how many were found, and how many are silent without the mistake."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--set", type=int, help="only this set of pairs")
+    parser.add_argument("--pairs", type=Path, default=PAIRS, help="another file of pairs")
     parser.add_argument("--json", type=Path, help="write what was reported to this file")
     arguments = parser.parse_args()
-    pairs = yaml.safe_load(PAIRS.read_text("utf-8"))
+    pairs = yaml.load(arguments.pairs.read_text("utf-8"), Loader)  # a SafeLoader with one more tag
+    pairs = [pair for pair in pairs if arguments.set in (None, pair["set"])]
     before, after = reported(pairs, "before"), reported(pairs, "after")
     caught = {pair["id"] for pair in pairs if before[pair["id"]] - after[pair["id"]]}
     for pair in pairs:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
+from pytest_promptfmt.checks.leftovers import python_value
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import question_message
 from pytest_promptfmt.core.finding import Family, Finding, Severity
@@ -214,10 +215,10 @@ def option_listed_twice(study: Study) -> Iterator[Finding]:
 
 @check("PF244", "list-printed-as-python", severity=Severity.WARNING, family=Family.PROMPT)
 def list_printed(study: Study) -> Iterator[Finding]:
-    r"""Report a list or mapping that is printed with Python's brackets and quotes.
+    r"""Report a list, mapping or tuple that is printed with Python's brackets and quotes.
 
-    Why: `{{choices}}` in a text prints `['iron', 'gold']`. Brackets, quotes and escapes become part of the question,
-    and an apostrophe in a choice changes the kind of quotes.
+    Why: `{{choices}}` in a text prints `['iron', 'gold']`, and a comma at the end of a line of Python makes a tuple,
+    `('iron',)`. Brackets, quotes and escapes become part of the question.
 
     Example:
         doc_to_text: "{{question}}\nOptions: {{choices}}\nAnswer:"
@@ -231,14 +232,17 @@ def list_printed(study: Study) -> Iterator[Finding]:
     """
     for instance in study.instances[:1]:
         message = question_message(instance)
-        for span in message.content if message is not None else ():
-            value = instance.doc.get(span.origin.field) if span.origin.field else None
-            if isinstance(value, list | dict) and value and span.text.strip() == str(value):
+        if message is None or study.has_guessed_text:
+            return
+        for name, value in instance.doc.items():
+            printed = python_value(value, message.text)
+            if printed is not None:
+                span = next((one for one in message.content if printed in one.text), message.content[0])
                 yield Finding(
-                    message="a list or mapping is printed as Python writes it",
-                    saw=span.text[:60],
+                    message="a list, mapping or tuple is printed as Python writes it",
+                    saw=printed[:60],
                     keys=span.origin.keys or ("doc_to_text",),
-                    field=span.origin.field,
+                    field=name,
                     doc=instance.index,
                 )
                 return

@@ -1,0 +1,102 @@
+"""Ways in which mistakes arise, each with what it must not be confused with: listings, leftovers, scorers."""
+
+from pathlib import Path
+
+import pytest
+from linting import study_of
+
+from pytest_promptfmt.checks.documentation import complete
+from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.checks.running import Linter
+from pytest_promptfmt.checks.selection import Selection
+from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+from pytest_promptfmt.systems.task_files import read_task_file
+
+SELECTION = Selection(checks=known_checks())
+OWN = 'output_type: generate_until\ndoc_to_target: "{{choices[answer]}}"\n'
+ROWS = "metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold, tin], answer: 0}]}}\n"
+METRIC = "metric_list: [{metric: !function helper.score, aggregation: mean, higher_is_better: %s}]\n"
+
+
+def found_in(folder: Path, task: str, code: str = "") -> set[str]:
+    """Return the codes of the errors and warnings about a task, with a module `helper` beside it."""
+    (folder / "example.yaml").write_text(complete(task), "utf-8")
+    (folder / "helper.py").write_text(code, "utf-8")
+    file = read_task_file(folder / "example.yaml", TaskIndex([folder]))
+    assert file is not None
+    found = Linter().check(study_of(file.tasks[0], folder), SELECTION).findings
+    return {one.code for one in found if str(one.severity) != "info"}
+
+
+def loop(label: str, before: str = "", after: str = "\\n") -> str:
+    options = f"{{% for c in choices %}}{before}{label}{{{{c}}}}{after}{{% endfor %}}"
+    return f'doc_to_text: "{{{{question}}}}\\n{options}Answer:"\ndoc_to_choice: "{{{{choices}}}}"\n{ROWS}'
+
+
+@pytest.mark.parametrize(
+    ("label", "codes"),
+    [
+        ("{{'ABCD'[loop.index0]}}. ", set()),
+        ("{{loop.index}}) ", set()),
+        ("({{'abc'[loop.index0]}}) ", set()),
+        ("- ", set()),
+        ("{{'ABCD'[loop.index]}}. ", {"PF249"}),
+        ("{{'AAA'[loop.index0]}}. ", {"PF249"}),
+        ("{{'@AB'[loop.index0]}}. ", {"PF249"}),
+    ],
+)
+def test_labels_of_a_loop(tmp_path: Path, label: str, codes: set[str]) -> None:
+    assert found_in(tmp_path, loop(label)) & {"PF249", "PF250", "PF251", "PF253"} == codes
+
+
+def test_options_on_one_line_are_not_glued(tmp_path: Path) -> None:
+    label = "{{'ABC'[loop.index0]}}. "
+    assert "PF251" not in found_in(tmp_path, loop(label, after=" "))
+    assert "PF251" not in found_in(tmp_path, loop(label, after=", "))
+    assert "PF251" in found_in(tmp_path, loop(label, after=""))
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("Compute ${n}$ and ${2}$. {{question}}", set()),
+        ("Give 50% of {{question}}", set()),
+        ("Write f(x) = {x}. {{question}}", set()),
+        ("In %(country)s: {{question}}", {"PF246"}),
+        ("Use &lt;b&gt; in HTML. {{question}}", {"PF247"}),
+        ("AT&T; R&D: {{question}}", set()),
+        ("ÂNGULO, Ãngulo: {{question}}", set()),
+        ("{{question.title}}", {"PF245"}),
+        ("Look at the image: {{question}}", set()),
+        ("<image> {{question}}", {"PF248"}),
+        ("<your answer> replaces X. {{question}}", set()),
+        ("A. A. Milne wrote {{question}}", set()),
+        ("Answer: Answer: {{question}}", {"PF252"}),
+    ],
+)
+def test_texts_of_templates(tmp_path: Path, text: str, codes: set[str]) -> None:
+    found = found_in(tmp_path, f'doc_to_text: "{text}\\nReply:"\n{ROWS}')
+    assert {code for code in found if "PF244" <= code <= "PF253"} == codes
+
+
+@pytest.mark.parametrize(
+    ("better", "body", "codes"),
+    [
+        ("true", "float(references[0] == predictions[0].strip(' .\\n'))", set()),
+        ("true", "float(references[0] == predictions[0])", {"PF617"}),
+        ("true", "abs(len(references[0]) - len(predictions[0]))", {"PF616"}),
+        ("false", "abs(len(references[0]) - len(predictions[0].strip(' .\\n')))", set()),
+        ("true", "0.0", {"PF616"}),
+    ],
+)
+def test_metrics_of_a_task(tmp_path: Path, better: str, body: str, codes: set[str]) -> None:
+    code = f"def score(references, predictions):\n    return {body}\n"
+    found = found_in(tmp_path, OWN + METRIC % better + ROWS, code)
+    assert found & {"PF614", "PF615", "PF616", "PF617"} == codes
+
+
+@pytest.mark.parametrize(("name", "codes"), [("exact", set()), ("exact_match", {"PF615"})])
+def test_names_of_process_results(tmp_path: Path, name: str, codes: set[str]) -> None:
+    task = f"process_results: !function helper.score\nmetric_list: [{{metric: {name}, aggregation: mean}}]\n{ROWS}"
+    code = "def score(doc, results):\n    return {'exact': float(max(results) == results[doc['answer']])}\n"
+    assert found_in(tmp_path, task, code) & {"PF615", "PF616"} == codes
