@@ -78,8 +78,10 @@ def _size(value: Any, known: dict[int, int]) -> int:
         return 1
     size = known.get(id(value))
     if size is None:
-        parts: Iterable[Any] = [*value, *value.values()] if isinstance(value, dict) else value
-        size = known[id(value)] = 2 + sum(_size(part, known) for part in parts)
+        size = 2
+        for part in (*value, *value.values()) if isinstance(value, dict) else value:
+            size += len(part) if type(part) is str else _size(part, known)
+        known[id(value)] = size
     return size
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import yaml
 
+from pytest_promptfmt.chat.template_probes import MARKER
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.core.finding import Severity
 
@@ -107,6 +108,17 @@ class Conversation:
     def has_reasoning(self) -> bool:
         """Return whether a message holds reasoning."""
         return any(unit.kind == "reasoning" for unit in self.units)
+
+    @cached_property
+    def is_regular(self) -> bool:
+        """Return whether all contents are text that is not empty, has no whitespace around it, and holds no markers."""
+        contents = [each.get("content") for each in self.messages if not each.get("tool_calls")]
+        texts = [*(unit.text for unit in self.units), *(each for each in contents if isinstance(each, str))]
+        return (
+            not self.continue_final_message
+            and all(isinstance(each, str) and each == each.strip() != "" for each in contents)
+            and not any(MARKER.search(text) or "\\" in text for text in texts)
+        )
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from pytest_promptfmt.chat.dialect import parsed_template
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import Study
@@ -59,7 +58,7 @@ def engines_differ(study: Study | Trial) -> Iterator[Finding]:
     trial = trial_of(study)
     if trial is None or trial.syntax_error is not None:
         return
-    for construct, line in dict(unknown_constructs(parsed_template(trial.source))).items():
+    for construct, line in dict(unknown_constructs(trial.tree)).items():
         yield Finding(
             message=f"{construct} is unknown to other engines",
             saw=f"tried in {MEASURED}",

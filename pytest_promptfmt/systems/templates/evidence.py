@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Set
 from typing import Final, TypeVar
 
-from pytest_promptfmt.chat.template_probes import MARKER
 from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.study import Study
@@ -165,9 +164,7 @@ def disordered(trial: Trial, conversation: Conversation) -> frozenset[str]:
 
 def markers(text: str, trial: Trial) -> list[str]:
     """Return the markers of a text in order, the end token among them."""
-    eos = trial.profile.special_tokens.get("eos_token")
-    pattern = re.compile(f"{MARKER.pattern}|{re.escape(eos)}") if eos else MARKER
-    return pattern.findall(text)
+    return trial.marker.findall(text)
 
 
 def excerpt(text: str, at: int = 0, end: int | None = None) -> str:

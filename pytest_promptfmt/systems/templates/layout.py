@@ -66,7 +66,10 @@ def layout_of(trial: Trial) -> Layout:
 
 
 def marker_pairs(trial: Trial) -> tuple[tuple[str, str], ...]:
-    """Return the markers that open and close each turn in plain conversations: they take turns, one after the other."""
+    """Return the markers that open and close each turn in plain conversations: they take turns, one after the other.
+
+    A turn of the template's own, such as a default system text, may be there besides.
+    """
     texts = [trial.text(name) for name in _TURNS]
     if any(text is None for text in texts):
         return ()
@@ -76,7 +79,8 @@ def marker_pairs(trial: Trial) -> tuple[tuple[str, str], ...]:
     names = [
         name
         for name in dict.fromkeys(sequences[-1])
-        if [sequence.count(name) for sequence in sequences] == counts and name != bos
+        if len({sequence.count(name) - count for sequence, count in zip(sequences, counts, strict=True)}) == 1
+        and name != bos
     ]
     return tuple(
         (one, other)

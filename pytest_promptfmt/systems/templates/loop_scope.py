@@ -19,7 +19,7 @@ def lost_assignments(trial: Trial) -> Iterator[tuple[str, int]]:
     The variable exists before the loop and is read after it. That it matters is tried: the template is rendered once
     more with the variable in a namespace, which outlives the loop.
     """
-    tree = parsed_template(trial.source)
+    tree = trial.tree
     bound = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "param"}
     bound |= {
         each.name

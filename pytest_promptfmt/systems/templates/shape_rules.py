@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from typing import Final
 
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
@@ -22,6 +24,8 @@ from pytest_promptfmt.systems.templates.evidence import (
     whole,
 )
 from pytest_promptfmt.systems.templates.trial import Trial
+
+_NEAR: Final = 8
 
 
 @check("PF430", "template-does-not-compile", severity=Severity.ERROR, family=Family.CHAT)
@@ -202,9 +206,11 @@ def _is_encoded_twice(trial: Trial, conversation: Conversation) -> bool:
 
 @check("PF438", "arguments-encoded-twice", severity=Severity.WARNING, family=Family.CHAT)
 def arguments_encoded_twice(study: Study | Trial) -> Iterator[Finding]:
-    r"""Report arguments of a tool call that are encoded a second time where they are JSON text already.
+    r"""Report tools and arguments of tool calls that are encoded a second time.
 
     Why: The OpenAI API sends arguments as JSON text; `tojson` makes a string of it, with a backslash before each quote.
+    Data that was given as such and is JSON text inside JSON may be the model's own format, if it is the value of a key
+    (an info).
 
     Example:
         # file: chat_template.jinja
@@ -234,6 +240,34 @@ def arguments_encoded_twice(study: Study | Trial) -> Iterator[Finding]:
             saw=f"{conversation.name}: {excerpt(text, text.find(chr(92) + chr(34)))}",
             position=trial.place_of("arguments"),
         )
+    for conversation, what in attributed(trial, lambda each: frozenset(_quoted(trial, each))):
+        text = whole(trial, conversation) or ""
+        at = next(at for kind, at in _quoted(trial, conversation).items() if kind == what)
+        yield Finding(
+            message=f"{what} in JSON that is text again: {conversation.about}",
+            saw=f"{conversation.name}: {excerpt(text, at)}",
+            position=trial.place_of("tojson", "arguments"),
+            severity=Severity.INFO if '": "' in text[max(at - _NEAR, 0) : at] else None,
+        )
+
+
+def _quoted(trial: Trial, conversation: Conversation) -> dict[str, int]:
+    """Return what is inside JSON text though it was given as data, with a place of it."""
+    text, base = whole(trial, conversation), trial.conversations.get(conversation.base or "")
+    functions = [call["function"] for message in conversation.messages for call in message.get("tool_calls") or ()]
+    given = [each["arguments"] for each in functions if isinstance(each.get("arguments"), dict)]
+    if text is None or len(given) < len(functions) or not (conversation.tools or given):
+        return {}
+    usual = (whole(trial, base) if base is not None else None) or ""
+    schemas = [tool["function"] for tool in conversation.tools or ()]
+    scalars = [value for each in given for value in each.values() if value is None or value is True]
+    signs = {
+        "arguments are": [f'\\"{key}\\"' for each in given for key in each],
+        "tools are": [f'\\"{key}\\"' for each in schemas for key in each],
+        "a null or boolean is": [json.dumps(json.dumps(value)) for value in scalars],
+    }
+    found = {what: [each for each in own if text.count(each) > usual.count(each)] for what, own in signs.items()}
+    return {what: text.rfind(own[0]) for what, own in found.items() if own}
 
 
 @check("PF439", "tools-not-written", severity=Severity.WARNING, family=Family.CHAT)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from jinja2 import nodes
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from pytest_promptfmt.chat.conversation import Renderer, render_masked
-from pytest_promptfmt.chat.dialect import compiled_template
+from pytest_promptfmt.chat.dialect import compiled_template, parsed_template
+from pytest_promptfmt.chat.template_probes import MARKER
 from pytest_promptfmt.core.errors import LimitExceededError, Position
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.systems.templates.conversations import Conversation, State, builtin_conversations
@@ -93,6 +96,17 @@ class Trial:
         as_text, as_parts = (self._rendered(each, State(count=1), as_parts=False).text or "" for each in (told, parts))
         word = told.units[0].text
         return word not in as_text and word in as_parts
+
+    @cached_property
+    def marker(self) -> re.Pattern[str]:
+        """Return what finds a marker in a prompt, the end token among them."""
+        eos = self.profile.special_tokens.get("eos_token")
+        return re.compile(f"{MARKER.pattern}|{re.escape(eos)}") if eos else MARKER
+
+    @cached_property
+    def tree(self) -> nodes.Template:
+        """Return the syntax tree of the template, which nobody changes; raises TemplateSyntaxError."""
+        return parsed_template(self.source)
 
     def mentions(self, *names: str) -> bool:
         """Return whether the template reads one of these names."""

@@ -1,4 +1,4 @@
-"""Rules about turns: how they are opened and closed, and what stays of them when the conversation goes on."""
+"""Rules about turns: how they are opened and closed, and what stays of them when the conversation continues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.chat.template_probes import MARKER
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import Study
@@ -14,28 +13,17 @@ from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import (
     attributed,
     excerpt,
-    finished,
     first_difference,
     last_answer,
     markers,
     mildest,
-    missing,
-    think_balance,
     trial_of,
-    whole,
     without_generation_prompt,
 )
-from pytest_promptfmt.systems.templates.layout import ANSWER, alternates, layout_of, marker_pairs
-from pytest_promptfmt.systems.templates.loop_scope import lost_assignments
+from pytest_promptfmt.systems.templates.layout import alternates, layout_of, marker_pairs
 from pytest_promptfmt.systems.templates.trial import Trial
 
 _FORGED: Final = "control-tokens"
-_THOUGHT: Final = re.compile(
-    r"<((?:[a-z_]+:)?think[a-z_]*)>.*?(?:</\1>|$)|<[^<>\s]*(?:think|reason)[^<>\s]*>", re.S | re.I
-)
-_MOST_WORDS: Final = 12
-"""The longest generation prompt that is the header of an answer."""
-_PROSE: Final = re.compile(r"\btools?\b|\bfunction calls?\b", re.I)
 
 
 @check("PF440", "turn-not-closed", severity=Severity.ERROR, family=Family.CHAT)
@@ -72,6 +60,15 @@ def turn_not_closed(study: Study | Trial) -> Iterator[Finding]:
             position=trial.place_of(first, "eos_token"),
             severity=Severity.WARNING,
         )
+    closings = dict(_closings(trial))
+    if len(closings) > 1:
+        (usual, _), (other, where) = list(closings.items())[:2]
+        yield Finding(
+            message="a user message is closed in some turns only",
+            saw=f"{usual!r} and {other!r}: {where}",
+            position=trial.place_of(usual),
+            severity=Severity.WARNING,
+        )
 
     def faults(conversation: Conversation) -> frozenset[str]:
         state = conversation.states[-1]
@@ -101,6 +98,16 @@ def turn_not_closed(study: Study | Trial) -> Iterator[Finding]:
             position=trial.place_of(closing or pairs[0][1]),
             severity=mildest(conversation),
         )
+
+
+def _closings(trial: Trial) -> Iterator[tuple[str, str]]:
+    """Yield the marker that follows a user message of plain turns, and the place."""
+    for name in ("turns", "second-question", "question"):
+        text = trial.text(name, generation_prompt=True)
+        for unit in trial.conversations[name].units if text else ():
+            if text and unit.kind == "user" and text.count(unit.text) == 1:
+                end = text.find(unit.text) + len(unit.text)
+                yield from ((marker, excerpt(text, end)) for marker in markers(text[end:], trial)[:1])
 
 
 def _unclosed(text: str, conversation: Conversation, closing: str) -> Iterator[int]:
@@ -182,133 +189,6 @@ def _changed_history(trial: Trial, conversation: Conversation) -> frozenset[str]
     return frozenset()
 
 
-@check("PF442", "generation-prompt", severity=Severity.ERROR, family=Family.CHAT)
-def generation_prompt(study: Study | Trial) -> Iterator[Finding]:
-    r"""Report a generation prompt that is missing, not asked for, or unlike the beginning of finished answers.
-
-    Why: The model is asked to continue a text that it never saw in training.
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}
-        {%- endfor %}
-
-    Silent example:
-        # include: sound_template.txt
-
-    Fix: end the template with `{% if add_generation_prompt %}` and the header of an answer.
-
-    Real: Alpaca (missing, or a user's header), Phi-3 and Apriel 1.6 (always written).
-    """
-    trial = trial_of(study)
-    if trial is None:
-        return
-    layout = layout_of(trial)
-    asked, opened, closed, header = layout.asked, layout.opened, layout.closed, layout.header
-    if asked is None or opened is None:
-        return
-    place = trial.place_of("add_generation_prompt")
-    tail, label = (layout.tail or "").rstrip(), (header or "").strip()
-    if len(label) > 2 and tail.endswith(label):
-        yield Finding(
-            message="a generation prompt is written where none is asked for",
-            saw=f"after the last answer: {layout.tail!r}",
-            position=place,
-        )
-    elif opened == asked and label and label not in asked and closed is not None and closed.startswith(asked):
-        yield Finding(
-            message="the generation prompt is missing",
-            saw=f"answers begin with {header!r}, and add_generation_prompt adds nothing",
-            position=place,
-        )
-    elif closed is not None and ANSWER in closed and opened != asked:
-        added = layout.generation_prompt
-        is_header = added is not None and len(added.split()) <= _MOST_WORDS  # a longer one is a task of its own
-        is_added = is_header and closed.startswith(asked)
-        yield from _compared(trial, opened, closed.rpartition(ANSWER)[0], is_added=is_added)
-    if opened != opened.rstrip(" \t"):
-        yield Finding(
-            message="the generation prompt ends with a space",
-            saw=excerpt(opened, len(opened)),
-            position=place,
-            severity=Severity.WARNING,
-        )
-
-
-def _compared(trial: Trial, opened: str, begun: str, *, is_added: bool) -> Iterator[Finding]:
-    """Yield how finished answers begin in another way than the generation prompt ends."""
-    if begun == opened:
-        return
-    place = trial.place_of("add_generation_prompt")
-    at = first_difference(opened, begun)
-    saw = f"generation prompt {excerpt(opened, at)!r}, finished answer {excerpt(begun, at)!r}"
-    plain, finished = (re.sub(r"\s+", "", _THOUGHT.sub("", text)) for text in (opened, begun))
-    if plain != finished:
-        yield Finding(
-            message="finished answers begin in another way than the generation prompt",
-            saw=saw,
-            position=place,
-            severity=None if is_added and not _begins(plain, finished) else Severity.WARNING,
-        )
-    elif re.sub(r"\s+", "", opened) != re.sub(r"\s+", "", begun):
-        yield Finding(
-            message="the generation prompt holds other reasoning tags than finished answers",
-            saw=saw,
-            position=place,
-            severity=Severity.INFO,
-        )
-    else:
-        yield Finding(
-            message="finished answers begin with other whitespace than the generation prompt",
-            saw=saw,
-            position=place,
-            severity=Severity.INFO,
-        )
-
-
-def _begins(one: str, other: str) -> bool:
-    return one.startswith(other) or other.startswith(one)
-
-
-@check("PF443", "default-beside-system", severity=Severity.INFO, family=Family.CHAT)
-def default_beside_system(study: Study | Trial) -> Iterator[Finding]:
-    r"""Report a text of the template that stays in the prompt beside a given system text.
-
-    Why: It may be meant as a preamble. Where it is a default, the model gets two system texts.
-
-    Example:
-        # file: chat_template.jinja
-        You are a helpful assistant of our company.
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}
-        {%- endfor %}
-        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
-
-    Silent example:
-        # include: sound_template.txt
-
-    Fix: write the default only where no system message is given.
-
-    Real: Alpaca and Vicuna templates of text-generation-webui.
-    """
-    trial = trial_of(study)
-    if trial is None:
-        return
-    asked, given = trial.text("question"), trial.text("system-alone-with-question")
-    if asked is None or given is None or "Speak as a smith" not in given:
-        return
-    opening = asked.partition("Which metal rusts?")[0]
-    pieces = re.split(rf"\n|{MARKER.pattern}", opening)
-    kept = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() in given]
-    if kept:
-        yield Finding(
-            message="a text of the template stays beside the given system text",
-            saw=excerpt(kept[0]),
-            position=trial.place_of(kept[0][:30]),
-        )
-
-
 @check("PF444", "bos-repeated", severity=Severity.WARNING, family=Family.CHAT)
 def bos_repeated(study: Study | Trial) -> Iterator[Finding]:
     r"""Report BOS in the middle of a prompt.
@@ -341,151 +221,6 @@ def bos_repeated(study: Study | Trial) -> Iterator[Finding]:
         position=trial.place_of("bos_token", bos),
         severity=Severity.INFO if follows else None,
     )
-
-
-@check("PF445", "set-inside-loop", severity=Severity.WARNING, family=Family.CHAT)
-def set_inside_loop(study: Study | Trial) -> Iterator[Finding]:
-    r"""Report a variable that is set inside a loop and read after it, if that changes a prompt.
-
-    Why: Jinja gives a variable back its old value after a loop, so that a flag or text collected there is lost.
-
-    Example:
-        # file: chat_template.jinja
-        {%- set found = false %}
-        {%- for message in messages %}{% if message.role == 'system' %}{% set found = true %}{% endif %}{% endfor %}
-        {%- if not found %}{{- 'You are a helpful assistant of our company.\n' }}{%- endif %}
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}
-        {%- endfor %}
-        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
-
-    Silent example:
-        # include: sound_template.txt
-
-    Fix: keep it in a `namespace`, or use a filter such as `selectattr`.
-
-    Real: Alpaca and Vicuna (a default beside the system text), Qwen3.5 (text parts lost).
-    """
-    trial = trial_of(study)
-    if trial is None or trial.syntax_error is not None:
-        return
-    for name, line in lost_assignments(trial):
-        yield Finding(
-            message="a variable set inside a loop is read after it, where it has its old value",
-            saw=f"{name}: {trial.source.splitlines()[line - 1].strip()}",
-            position=trial.place(line),
-        )
-
-
-@check("PF446", "reasoning-tags", severity=Severity.WARNING, family=Family.CHAT)
-def reasoning_tags(study: Study | Trial) -> Iterator[Finding]:
-    r"""Report tags of reasoning that are not balanced, and reasoning of the last answer that is lost.
-
-    Why: A second or unclosed block of reasoning is a prompt that the model never saw. Reasoning that is left out of the
-    last answer cannot be trained on (an info).
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}
-            {{- '<|begin|>' + message.role + '\n' }}
-            {%- if message.role == 'assistant' %}{{- '<think></think>' }}{% endif %}
-            {{- message.content + '<|end|>\n' }}
-        {%- endfor %}
-        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n<think>' }}{%- endif %}
-
-    Silent example:
-        # include: sound_template.txt
-
-    Fix: split the content at the closing tag before a block of reasoning is written.
-
-    Real: TRL's Qwen3 templates (an empty block before a completion that only closes its reasoning).
-    """
-    trial = trial_of(study)
-    if trial is None or not trial.mentions("think>", "reasoning", "thinking"):
-        return
-
-    def faults(conversation: Conversation) -> frozenset[str]:
-        text = finished(trial, conversation)
-        if text is None or last_answer(conversation) is None or conversation.continue_final_message:
-            return frozenset()
-        balance = think_balance(text)
-        base = finished(trial, trial.conversations[conversation.base]) if conversation.base else ""
-        usual = think_balance(base or "")
-        opened = think_balance(trial.text("question", generation_prompt=True) or "")
-        return frozenset(
-            name
-            for name, count in balance.items()
-            if count != usual.get(name, 0) and f"/{name}>" in trial.source
-            if f"<{name}>" in text or opened.get(name, 0) > 0  # else the caller's text is passed on as it is
-        )
-
-    for conversation, name in attributed(trial, faults):
-        text = whole(trial, conversation) or ""
-        yield Finding(
-            message=f"tags of reasoning are not balanced: {conversation.about}",
-            saw=f"{conversation.name}: {excerpt(text, text.rfind(f'</{name}>'))}",
-            position=trial.place_of(f"</{name}>"),
-        )
-    if trial.mentions("reasoning_content", "reasoning", "thinking"):
-        yield from _lost_reasoning(trial)
-
-
-def _lost_reasoning(trial: Trial) -> Iterator[Finding]:
-    lost = {
-        name
-        for name in ("reasoning", "reasoning-call", "reasoning-in-content")
-        if name in trial.conversations and "reasoning" in missing(trial, trial.conversations[name])
-    }
-    for name in sorted(lost):
-        yield Finding(
-            message=f"the reasoning of the last answer is lost: {trial.conversations[name].about}",
-            saw=name,
-            position=trial.place_of("reasoning_content", "</think>"),
-            severity=Severity.INFO,
-        )
-
-
-@check("PF447", "stray-text", severity=Severity.WARNING, family=Family.CHAT)
-def stray_text(study: Study | Trial) -> Iterator[Finding]:
-    r"""Report accidental text: quotes at both ends, a line break at the beginning, words about missing tools.
-
-    Why: What the template's file holds around its tags is printed.
-
-    Example:
-        # file: chat_template.jinja
-        "{%- for message in messages %}
-            {{- message.role + ': ' + message.content + '\n' }}
-        {%- endfor %}"
-
-    Silent example:
-        # include: sound_template.txt
-
-    Fix: remove the text, or use `{%-` and `-%}`.
-
-    Real: Falcon-H1 (quotes of the configuration file), Baichuan (line breaks).
-    """
-    trial = trial_of(study)
-    text = trial.text("answer") if trial is not None else None
-    if trial is None or text is None:
-        return
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
-        yield Finding(
-            message="quotes are at both ends of the prompt",
-            saw=f"{text[:20]} … {text[-20:]}",
-            position=trial.place(1),
-        )
-    if text[:1] == "\n":
-        yield Finding(message="the prompt begins with a line break", saw=excerpt(text), position=trial.place(1))
-    asked = trial.text("question") or ""
-    prose = [line for line in asked.partition("Which metal")[0].splitlines() if len(line.split()) > 4]
-    found = next((line for line in prose if _PROSE.search(line)), None)
-    if found is not None and trial.mentions("tools"):
-        yield Finding(
-            message="the prompt speaks of tools where none are given",
-            saw=excerpt(found),
-            position=trial.place_of(found[:30]),
-            severity=Severity.INFO,
-        )
 
 
 @check("PF448", "whitespace-by-turn", severity=Severity.WARNING, family=Family.CHAT)

@@ -1,0 +1,209 @@
+"""Rules about where an answer begins: the generation prompt, and reasoning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems.templates.conversations import Conversation
+from pytest_promptfmt.systems.templates.evidence import (
+    attributed,
+    excerpt,
+    finished,
+    first_difference,
+    last_answer,
+    missing,
+    think_balance,
+    trial_of,
+    whole,
+)
+from pytest_promptfmt.systems.templates.layout import ANSWER, Layout, layout_of
+from pytest_promptfmt.systems.templates.trial import Trial
+
+_THOUGHT: Final = re.compile(
+    r"<((?:[a-z_]+:)?think[a-z_]*)>.*?(?:</\1>|$)|<[^<>\s]*(?:think|reason)[^<>\s]*>", re.S | re.I
+)
+_EMPTY: Final = re.compile(r"<([a-z_:]*think[a-z_]*)>\s*</\1>")
+_LEAST_HEADER: Final = 3
+_MOST_WORDS: Final = 12
+"""The longest generation prompt that is the header of an answer."""
+
+
+@check("PF442", "generation-prompt", severity=Severity.ERROR, family=Family.CHAT)
+def generation_prompt(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report a generation prompt that is missing, not asked for, or unlike the beginning of finished answers.
+
+    Why: The model is asked to continue a text that it never saw in training.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}
+        {%- endfor %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: end the template with `{% if add_generation_prompt %}` and the header of an answer.
+
+    Real: Alpaca (missing, or a user's header), Phi-3 and Apriel 1.6 (always written).
+    """
+    trial = trial_of(study)
+    if trial is None:
+        return
+    layout = layout_of(trial)
+    asked, opened, closed, header = layout.asked, layout.opened, layout.closed, layout.header
+    if asked is None or opened is None:
+        return
+    place = trial.place_of("add_generation_prompt")
+    tail, label = (layout.tail or "").rstrip(), (header or "").strip()
+    if (len(label) > 2 and tail.endswith(label)) or _is_always_written(layout):
+        yield Finding(
+            message="a generation prompt is written where none is asked for",
+            saw=f"after the last answer: {layout.tail!r}",
+            position=place,
+        )
+    elif opened == asked and label and label not in asked and closed is not None and closed.startswith(asked):
+        yield Finding(
+            message="the generation prompt is missing",
+            saw=f"answers begin with {header!r}, and add_generation_prompt adds nothing",
+            position=place,
+        )
+    elif closed is not None and ANSWER in closed and opened != asked:
+        added = layout.generation_prompt
+        is_header = added is not None and len(added.split()) <= _MOST_WORDS  # a longer one is a task of its own
+        is_added = is_header and closed.startswith(asked)
+        yield from _compared(trial, opened, closed.rpartition(ANSWER)[0], is_added=is_added)
+    if opened != opened.rstrip(" \t"):
+        yield Finding(
+            message="the generation prompt ends with a space",
+            saw=excerpt(opened, len(opened)),
+            position=place,
+            severity=Severity.WARNING,
+        )
+
+
+def _is_always_written(layout: Layout) -> bool:
+    """Return whether the end of a finished conversation is that of a question: an answer is opened in both."""
+    question, answer = (text.rstrip() for text in (layout.opened or "", layout.tail or ""))
+    if layout.asked != layout.opened or not answer or (layout.gap or "").startswith(answer):
+        return False
+    shared = first_difference(question[::-1], answer[::-1])
+    return shared > _LEAST_HEADER
+
+
+def _compared(trial: Trial, opened: str, begun: str, *, is_added: bool) -> Iterator[Finding]:
+    """Yield how finished answers begin in another way than the generation prompt ends."""
+    if begun == opened:
+        return
+    place = trial.place_of("add_generation_prompt")
+    at = first_difference(opened, begun)
+    saw = f"generation prompt {excerpt(opened, at)!r}, finished answer {excerpt(begun, at)!r}"
+    plain, finished = (re.sub(r"\s+", "", _THOUGHT.sub("", text)) for text in (opened, begun))
+    if plain != finished:
+        how = "with more than" if _begins(plain, finished) else "in another way than"
+        yield Finding(
+            message=f"finished answers begin {how} the generation prompt",
+            saw=saw,
+            position=place,
+            severity=None if is_added and how != "with more than" else Severity.WARNING,
+        )
+    elif re.sub(r"\s+", "", opened) != re.sub(r"\s+", "", begun):
+        yield Finding(
+            message="the generation prompt holds other reasoning tags than finished answers",
+            saw=saw,
+            position=place,
+            severity=Severity.INFO,
+        )
+    else:
+        yield Finding(
+            message="finished answers begin with other whitespace than the generation prompt",
+            saw=saw,
+            position=place,
+            severity=Severity.INFO,
+        )
+
+
+def _begins(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
+
+
+@check("PF446", "reasoning-tags", severity=Severity.WARNING, family=Family.CHAT)
+def reasoning_tags(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report tags of reasoning that are not balanced, reasoning of the last answer that is lost, and empty blocks.
+
+    Why: A second or unclosed block of reasoning is a prompt that the model never saw. Reasoning that is left out of the
+    last answer cannot be trained on, and empty blocks in earlier answers teach not to reason (both infos).
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' }}
+            {%- if message.role == 'assistant' %}{{- '<think></think>' }}{% endif %}
+            {{- message.content + '<|end|>\n' }}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n<think>' }}{%- endif %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: split the content at the closing tag before a block of reasoning is written.
+
+    Real: TRL's Qwen3 templates (an empty block before a completion that only closes its reasoning).
+    """
+    trial = trial_of(study)
+    if trial is None or not trial.mentions("think>", "reasoning", "thinking"):
+        return
+
+    def faults(conversation: Conversation) -> frozenset[str]:
+        text = finished(trial, conversation)
+        if text is None or last_answer(conversation) is None or conversation.continue_final_message:
+            return frozenset()
+        balance = think_balance(text)
+        base = finished(trial, trial.conversations[conversation.base]) if conversation.base else ""
+        usual = think_balance(base or "")
+        opened = think_balance(trial.text("question", generation_prompt=True) or "")
+        return frozenset(
+            name
+            for name, count in balance.items()
+            if count != usual.get(name, 0) and f"/{name}>" in trial.source
+            if f"<{name}>" in text or opened.get(name, 0) > 0  # else the caller's text is passed on as it is
+        )
+
+    for conversation, name in attributed(trial, faults):
+        text = whole(trial, conversation) or ""
+        yield Finding(
+            message=f"tags of reasoning are not balanced: {conversation.about}",
+            saw=f"{conversation.name}: {excerpt(text, text.rfind(f'</{name}>'))}",
+            position=trial.place_of(f"</{name}>"),
+        )
+    if trial.mentions("reasoning_content", "reasoning", "thinking"):
+        yield from _lost_reasoning(trial)
+    history = (trial.text("turns") or "").rpartition("Does gold tarnish?")[0]
+    empty = _EMPTY.search(history)
+    if empty is not None:
+        yield Finding(
+            message="an empty block of reasoning is written into earlier answers",
+            saw=excerpt(history, empty.start(), empty.end()),
+            position=trial.place_of(empty[0][:7]),
+            severity=Severity.INFO,
+        )
+
+
+def _lost_reasoning(trial: Trial) -> Iterator[Finding]:
+    lost = {
+        name
+        for name in ("reasoning", "reasoning-call", "reasoning-in-content")
+        if name in trial.conversations and "reasoning" in missing(trial, trial.conversations[name])
+    }
+    for name in sorted(lost):
+        yield Finding(
+            message=f"the reasoning of the last answer is lost: {trial.conversations[name].about}",
+            saw=name,
+            position=trial.place_of("reasoning_content", "</think>"),
+            severity=Severity.INFO,
+        )

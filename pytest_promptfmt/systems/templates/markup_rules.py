@@ -1,0 +1,304 @@
+"""Rules about what is written around the texts of a conversation: markers, tags, JSON by hand, line breaks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Final
+
+from pytest_promptfmt.chat.template_probes import MARKER
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems.templates.conversations import Conversation
+from pytest_promptfmt.systems.templates.evidence import (
+    applicable,
+    attributed,
+    excerpt,
+    finished,
+    mildest,
+    trial_of,
+    whole,
+)
+from pytest_promptfmt.systems.templates.spacing import spaces_between
+from pytest_promptfmt.systems.templates.trial import Trial
+
+_REPEATED: Final = re.compile(rf"({MARKER.pattern})\s*\1")
+_ESCAPED: Final = re.compile(rf"(?:{MARKER.pattern})\\n|\\n(?:{MARKER.pattern})|\A\\n|\\n\Z")
+_TAG: Final = re.compile(
+    r"<(?P<a>/?)(?P<tag>[a-zA-Z_][\w:.-]*)(?:[=\s][^<>\n]*)?>|\[(?P<b>/?)(?P<bracket>[A-Z_]{2,})\]"
+    r"|<[|｜](?P<pipe>[\w▁]+?)[_▁](?P<c>begin|end)[|｜]>"
+)
+_REASONING: Final = re.compile(r"think|reason|thought", re.I)
+_JSON: Final = re.compile(r'\[?\s*\{\s*"')
+_WORD: Final = re.compile(r"[^\W_]")
+_PYTHON: Final = ("True", "False", "None", "'")
+_DECODER: Final = json.JSONDecoder()
+
+
+@check("PF455", "json-broken", severity=Severity.ERROR, family=Family.CHAT)
+def json_broken(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report tools and tool calls that begin as JSON and are not: a brace or comma is missing, a text is not escaped.
+
+    Why: The model learns from the prompt how calls are written, and what it writes is parsed as JSON.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content }}
+            {%- for call in message.tool_calls or [] %}
+                {{- '<call>{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) }}
+                {{- '</call>' }}
+            {%- endfor %}
+            {{- '<|end|>\n' }}
+        {%- endfor %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: count the braces, write a comma between items, or build a mapping and write it with `tojson`.
+
+    Real: templates that write calls as text; Hermes and xLAM derivatives.
+    """
+    trial = trial_of(study)
+    if trial is None:
+        return
+
+    def faults(conversation: Conversation) -> frozenset[str]:
+        text = whole(trial, conversation) if conversation.is_regular else None
+        return frozenset(what for what, *_ in _broken(text, conversation)) if text is not None else frozenset()
+
+    for conversation, what in attributed(trial, faults):
+        text = whole(trial, conversation) or ""
+        _, at, problem = next(each for each in _broken(text, conversation) if each[0] == what)
+        yield Finding(
+            message=f"the JSON of {what} is broken: {conversation.about}",
+            saw=f"{conversation.name}: {problem} at {excerpt(text, at)!r}",
+            position=trial.place_of("tool_calls" if what == "a tool call" else "tools"),
+            severity=mildest(conversation),
+        )
+
+
+def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, str]]:
+    """Yield what of tools and calls begins as JSON and does not parse, the place, and what the parser says."""
+    calls = [unit for unit in conversation.units if unit.kind == "call"]
+    asked = next((unit.text for unit in conversation.units if unit.kind == "user"), "")
+    said = text.find(asked)
+    names = {unit.text for unit in calls} | {str(each["function"]["name"]) for each in conversation.tools or ()}
+    at = 0
+    while (found := _JSON.search(text, at)) is not None:
+        try:
+            _, at = _DECODER.raw_decode(text, found.start())
+        except json.JSONDecodeError as error:
+            read = text[found.start() : error.pos]
+            if any(f'"{name}"' in read for name in names) and not text.startswith(_PYTHON, error.pos):
+                yield "a tool call" if 0 <= said < found.start() else "the tools", error.pos, error.msg
+                at = error.pos
+            else:
+                at = found.start() + 1 if text[found.start()] == "[" else found.end()
+        except RecursionError:
+            return
+
+
+@check("PF456", "marker-repeated", severity=Severity.WARNING, family=Family.CHAT)
+def marker_repeated(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report a marker that is written twice in a row.
+
+    Why: An empty turn or a doubled end token is a text that the model never saw.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>' }}
+            {{- '<|end|>\n' if message.role == 'assistant' else '\n' }}
+        {%- endfor %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: write the marker in one place.
+
+    Real: templates of fine-tunes that close a turn both in the branch of its role and after it.
+    """
+    trial = trial_of(study)
+    if trial is None:
+        return
+
+    def faults(conversation: Conversation) -> frozenset[str]:
+        if not conversation.is_regular:
+            return frozenset()
+        return frozenset(
+            each[1]
+            for text in _texts(trial, conversation)
+            for each in _REPEATED.finditer(text)
+            if _WORD.search(each[1])
+        )
+
+    bos = trial.profile.special_tokens.get("bos_token")
+    for conversation, marker in attributed(trial, faults):
+        if marker != bos:  # which has a rule
+            text, found = next(
+                (text, each)
+                for text in _texts(trial, conversation)
+                for each in _REPEATED.finditer(text)
+                if each[1] == marker
+            )
+            yield Finding(
+                message=f"a marker is written twice in a row: {conversation.about}",
+                saw=f"{conversation.name}: {excerpt(text, found.start(), found.end())!r}",
+                position=trial.place_of(marker),
+                severity=mildest(conversation, Severity.WARNING),
+            )
+
+
+def _texts(trial: Trial, conversation: Conversation) -> list[str]:
+    return [text for text in (whole(trial, conversation), finished(trial, conversation)) if text is not None]
+
+
+@check("PF457", "tags-unbalanced", severity=Severity.WARNING, family=Family.CHAT)
+def tags_unbalanced(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report tags around calls, results and texts that are opened and not closed, or closed and not opened.
+
+    Why: Parsers of tool calls look for both tags, and the model copies what earlier turns show.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content }}
+            {%- for call in message.tool_calls or [] %}
+                {{- '<call>' + (call.function | tojson) + ('</call>' if loop.first else '') }}
+            {%- endfor %}
+            {{- '<|end|>\n' }}
+        {%- endfor %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: write both tags in the same branch.
+
+    Real: templates that open a block of results at the first and close it after the last.
+    """
+    trial = trial_of(study)
+    if trial is None:
+        return
+
+    def faults(conversation: Conversation) -> frozenset[str]:
+        text, base = finished(trial, conversation), trial.conversations.get(conversation.base or "")
+        if text is None or base is None or not conversation.is_regular or bool(base.tools) != bool(conversation.tools):
+            return frozenset()
+        usual = _balance(finished(trial, base) or "", trial)
+        return frozenset(name for name, count in _balance(text, trial).items() if count != usual.get(name, 0))
+
+    simplest: dict[str, Conversation] = {}
+    for conversation, name in attributed(trial, faults):
+        simplest.setdefault(name, conversation)
+    for name, conversation in simplest.items():
+        text = finished(trial, conversation) or ""
+        yield Finding(
+            message=f"tags are not balanced: {conversation.about}",
+            saw=f"{conversation.name}: {name} in {excerpt(text, text.rfind(name))!r}",
+            position=trial.place_of(f"/{name}", name),
+            severity=mildest(conversation, Severity.WARNING),
+        )
+
+
+def _balance(text: str, trial: Trial) -> Mapping[str, int]:
+    """Return by how much each tag that the template knows in both forms is opened more often than closed."""
+    special, known = set(trial.profile.special_tokens.values()), _paired_tags(trial.source)
+    found: Counter[str] = Counter()
+    for each in _TAG.finditer(text) if known else ():
+        name = each["tag"] or each["bracket"] or each["pipe"]
+        if name in known and each[0] not in special:
+            found[name] += -1 if each["a"] or each["b"] or each["c"] == "end" else 1
+    return found
+
+
+@lru_cache(maxsize=8)
+def _paired_tags(source: str) -> frozenset[str]:
+    """Return the tags that a template writes in both forms, without those of reasoning, which have a rule."""
+    opened = set(re.findall(r"[<\[]([a-zA-Z_][\w:.-]*)", source)) | set(re.findall(r"([\w▁]+)[_▁]begin", source))
+    closed = set(re.findall(r"[<\[]/([a-zA-Z_][\w:.-]*)", source)) | set(re.findall(r"([\w▁]+)[_▁]end", source))
+    return frozenset(name for name in opened & closed if not _REASONING.search(name))
+
+
+@check("PF458", "line-break-as-text", severity=Severity.WARNING, family=Family.CHAT)
+def line_break_as_text(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report the two characters `\n` beside a marker: a line break that was escaped once too often.
+
+    Why: The model sees a backslash and a letter where it was trained on a line break.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\\n' }}
+        {%- endfor %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: write `'\n'` in the Jinja file, `\\n` only where the template is inside a JSON file.
+
+    Real: templates copied out of `tokenizer_config.json` with their escapes.
+    """
+    trial = trial_of(study)
+    if trial is None:
+        return
+
+    def faults(conversation: Conversation) -> frozenset[str]:
+        text = whole(trial, conversation) if conversation.is_regular else None
+        return frozenset({"escaped"} if text is not None and _ESCAPED.search(text) else ())
+
+    for conversation, _ in attributed(trial, faults):
+        text = whole(trial, conversation) or ""
+        found = next(_ESCAPED.finditer(text))
+        yield Finding(
+            message=f"a line break is written as backslash and n: {conversation.about}",
+            saw=f"{conversation.name}: {excerpt(text, found.start(), found.end())}",
+            position=trial.place_of("\\\\n", "\\n"),
+        )
+
+
+@check("PF459", "whitespace-by-branch", severity=Severity.WARNING, family=Family.CHAT)
+def whitespace_by_branch(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report whitespace between the same two markers, or a marker and a text, that differs from turn to turn.
+
+    Why: One branch of the template has a space or line break more than the others, so one turn has other tokens.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content }}
+            {{- '<|end|>\n' if message.role == 'user' else '<|end|>' }}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: write the whitespace in one place for all turns.
+
+    Real: Llama 2 and Mistral templates with a space after some markers only.
+    """
+    trial = trial_of(study)
+    if trial is None:
+        return
+    seen: dict[tuple[str, str], dict[str, tuple[Conversation, str]]] = {}
+    for conversation in applicable(trial):
+        text = whole(trial, conversation)
+        if text is None or not conversation.is_regular:
+            continue
+        for pair, space, at in spaces_between(text, conversation, trial):
+            seen.setdefault(pair, {}).setdefault(space, (conversation, excerpt(text, at, at + len(space))))
+    for (one, other), spaces in seen.items():
+        if len(spaces) < 2:
+            continue
+        (_, first), (conversation, saw) = list(spaces.values())[:2]
+        yield Finding(
+            message=f"whitespace between {one} and {other} varies: {conversation.about}",
+            saw=f"{conversation.name}: {saw!r}, elsewhere {first!r}",
+            position=trial.place_of(one, other),
+            severity=Severity.INFO if conversation.tools or conversation.has_reasoning else None,
+        )

@@ -1,0 +1,89 @@
+"""What is written around the texts of a conversation: JSON, markers, tags and whitespace, wrong in one branch."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_promptfmt import check_template
+
+TEMPLATE = """\
+{%- if tools %}{{- '<|begin|>tools\\n' + (tools | tojson) + '<|end|>\\n' }}{% endif %}
+{%- for message in messages %}
+    {{- '<|begin|>' + message.role + '\\n' }}
+    {%- if message.role == 'tool' %}
+        {{- '<result>' + (message.content | string) + '</result>' }}
+    {%- else %}
+        {{- message.content or '' }}
+    {%- endif %}
+    {%- for call in message.tool_calls or [] %}
+        {{- '<call>{"name": "' + call.function.name + '", "arguments": ' }}
+        {{- (call.function.arguments | tojson) + '}</call>' }}
+    {%- endfor %}
+    {{- '<|end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|begin|>assistant\\n' }}{% endif %}"""
+
+MISTAKES = {
+    "a brace of a call": ("+ '}</call>'", "+ '</call>'", "PF455", "the JSON of a tool call is broken: a tool call"),
+    "a marker closed twice": ("'<|end|>\\n' }}\n{%- endfor", "'<|end|><|end|>\\n' }}\n{%- endfor", "PF456", "one user"),
+    "a result left open": (
+        "'</result>' }}",
+        "('' if loop.last else '</result>') }}",
+        "PF457",
+        "tags are not balanced: a tool result",
+    ),
+    "a line break escaped": ("message.role + '\\n'", "message.role + '<x>\\\\n'", "PF458", "one user message"),
+    "a space in one branch": (
+        "{{- '<|end|>\\n' }}\n{%- endfor",
+        "{{- '<|end|>\\n' if message.role == 'user' else '<|end|> \\n' }}\n{%- endfor",
+        "PF459",
+        "whitespace between <|end|> and <|begin|> varies",
+    ),
+    "tools as text of text": (
+        "(tools | tojson)",
+        "(tools | tojson | tojson)",
+        "PF438",
+        "tools are in JSON that is text",
+    ),
+    "arguments as text of text": (
+        "(call.function.arguments | tojson)",
+        "(call.function.arguments | tojson | tojson)",
+        "PF438",
+        "arguments are in JSON that is text again",
+    ),
+    "a prompt always opened": ("if add_generation_prompt", "if true", "PF442", "where none is asked for"),
+    "a question left open": (
+        "{{- '<|end|>\\n' }}\n{%- endfor",
+        "{{- '\\n' if message.role == 'user' and loop.last else '<|end|>\\n' }}\n{%- endfor",
+        "PF440",
+        "a user message is closed in some turns only",
+    ),
+    "a space before the end token": (
+        "message.content or ''",
+        "message.content ~ ' '",
+        "PF447",
+        "a space is between an answer and its end token",
+    ),
+}
+
+
+def messages(source: str, code: str) -> list[str]:
+    return [finding.message for finding in check_template(source) if finding.code == code]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_one_mistake_is_found_by_one_rule_and_only_there(mistake: str) -> None:
+    right, wrong, code, message = MISTAKES[mistake]
+    assert right in TEMPLATE
+    broken = messages(TEMPLATE.replace(right, wrong, 1), code)
+    assert any(message in each for each in broken), broken
+    assert not any(message in each for each in messages(TEMPLATE, code))
+
+
+def test_an_empty_block_of_reasoning_in_earlier_answers_is_an_info() -> None:
+    thinking = TEMPLATE.replace(
+        "message.content or ''",
+        "('<think></think>' if message.role == 'assistant' else '') + "
+        "message.reasoning_content | default('') + (message.content or '')",
+    )
+    assert "an empty block of reasoning is written into earlier answers" in messages(thinking, "PF446")
