@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +13,23 @@ import typer
 if TYPE_CHECKING:
     from pytest_promptfmt.results.clusters import Cluster
     from pytest_promptfmt.results.findings import FindingGroup
-    from pytest_promptfmt.revisions import Comparison
+    from pytest_promptfmt.revisions import Comparison, Unknown
 
 COMMENT_LIMIT = 65_000
 """Bytes of Markdown: a comment on GitHub takes 65,536 characters."""
+
+UNKNOWN = 3
+"""The exit code where nothing is seen to have changed, and not everything could be seen."""
+
+SHOWN_UNKNOWN = 12
+"""Tasks of one reason that are named."""
+
+
+class UnknownTasks(StrEnum):
+    """What tasks do of which nobody can say whether they changed."""
+
+    FAIL = "fail"
+    WARN = "warn"
 
 
 def diff(
@@ -34,10 +49,15 @@ def diff(
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - prints it.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=2_000, help="Bytes of Markdown at most.")] = COMMENT_LIMIT,
+    unknown: Annotated[
+        UnknownTasks, typer.Option("--unknown", help="What tasks that may have changed do to the exit code.")
+    ] = UnknownTasks.FAIL,
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show whole diffs and all tasks.")] = False,
 ) -> None:
-    """Show which prompts changed between two revisions. Exit code: 0 none, 1 some, 2 the comparison failed.
+    """Show which prompts changed between two revisions.
+
+    Exit code: 0 none, 1 some, 2 the comparison failed, 3 none that this comparison could see, but some are unknown.
 
     Both revisions are rendered in separate folders; the work tree is not touched. Without REV2, REV is compared with
     the work tree as it is.
@@ -59,7 +79,9 @@ def diff(
     except PromptfmtError as error:
         raise SettingsError(error.message, position=error.position, hint=error.hint) from error  # exit code 2
     if as_json:
-        data = {**compared.result, "rewritten": compared.rewritten, "unaffected_files": compared.unaffected}
+        unknown_tasks = [each.to_json() for each in compared.unknown]
+        data = {**compared.result, "unknown": unknown_tasks, "same": dict(compared.same)}
+        data["unaffected_files"] = compared.unaffected
         typer.echo(json.dumps(data, indent=1, ensure_ascii=False))
     elif markdown is not None and str(markdown) == "-":
         typer.echo(_markdown(compared, limit))
@@ -70,12 +92,10 @@ def diff(
             markdown.write_bytes(_markdown(compared, limit).encode("utf-8", "backslashreplace"))
         except OSError as error:
             raise SettingsError(f"--markdown {markdown} cannot be written: {error.strerror or error}") from error
-    if _differs(compared):
+    if compared.result["clusters"] or _errors(compared):
         raise typer.Exit(1)
-
-
-def _differs(compared: Comparison) -> bool:
-    return bool(compared.result["clusters"] or compared.rewritten or _errors(compared))
+    if compared.unknown and unknown is UnknownTasks.FAIL:
+        raise typer.Exit(UNKNOWN)
 
 
 def _clusters(compared: Comparison) -> list[Cluster]:
@@ -94,30 +114,36 @@ def _errors(compared: Comparison) -> list[FindingGroup]:
     return [group for group in _findings(compared) if group.severity == "error"]
 
 
-def _by_keys(compared: Comparison) -> dict[str, list[str]]:
-    """Return the tasks whose files changed, by the keys that differ."""
-    found: dict[str, list[str]] = {}
-    for task, keys in compared.rewritten.items():
-        found.setdefault(", ".join(keys), []).append(task)
-    return found
+def _by_reason(compared: Comparison) -> dict[tuple[str, str], list[Unknown]]:
+    """Return the unknown tasks by reason, the most frequent first, each with the step for its first task."""
+    found: dict[str, list[Unknown]] = {}
+    for each in compared.unknown:
+        found.setdefault(each.reason, []).append(each)
+    return {(reason, tasks[0].step): tasks for reason, tasks in sorted(found.items(), key=lambda pair: -len(pair[1]))}
+
+
+def _names(tasks: Sequence[Unknown]) -> list[str]:
+    return [*dict.fromkeys(each.task for each in tasks)]
 
 
 def _headline(compared: Comparison) -> str:
     from pytest_promptfmt.core.outcome import CATEGORIES
     from pytest_promptfmt.results.wording import counted
-    from pytest_promptfmt.revisions.runs import short_name
+    from pytest_promptfmt.revisions.clusters import short_name
 
     counts = compared.result["counts"]
     changes = [f"{counts[name]:,} {name}" for name in CATEGORIES if counts.get(name)]
     changes += (
         [counted(len(_errors(compared)), "new kind of finding", "new kinds of findings")] if _errors(compared) else []
     )
+    unknown = len(_names(compared.unknown))
+    changes += [f"{counted(unknown, 'task')} unknown"] if unknown else []
     same = counted(counts.get("passed", 0), "prompt")
     skipped = counts.get("skipped", 0) + counts.get("accepted", 0)
-    unknown = f", {counted(skipped, 'prompt')} not rendered" if skipped else ""
+    unseen = f", {counted(skipped, 'prompt')} not rendered" if skipped else ""
     untouched = f", {counted(compared.unaffected, 'task file')} unchanged" if compared.unaffected else ""
     names = f"{short_name(compared.old)} → {short_name(compared.new)}"
-    return f"{names}: {', '.join(changes) or 'nothing changed'}; {same} the same{unknown}{untouched}"
+    return f"{names}: {', '.join(changes) or 'nothing changed'}; {same} the same{unseen}{untouched}"
 
 
 def _print(compared: Comparison, *, verbose: bool) -> None:
@@ -135,9 +161,16 @@ def _print(compared: Comparison, *, verbose: bool) -> None:
     for group in _findings(compared):
         style = "bold red" if group.severity == "error" else "yellow"
         console.print(Text(escape_controls(f"{group.where}: {group.code} {group.message} ({group.count:,})"), style))
-    for keys, tasks in _by_keys(compared).items():
-        text = f"changed in the file, not rendered: {keys} of {counted(len(tasks), 'task')}: {listed(tasks, 12)}"
-        console.print(Text(escape_controls(text)))
+    for (reason, step), tasks in _by_reason(compared).items():
+        names = _names(tasks)
+        text = f"unknown, {counted(len(names), 'task')}: {listed(names, None if verbose else SHOWN_UNKNOWN)}"
+        console.print(Text(escape_controls(text), "bold yellow"))
+        console.print(Text(escape_controls(f"  why: {reason}\n  do: {step}")))
+    if compared.same:
+        text = f"written differently, the same text: {listed([*compared.same], None if verbose else SHOWN_UNKNOWN)}"
+        console.print(Text(escape_controls(text), "dim"))
+    for name, note in compared.same.items() if verbose else ():
+        console.print(Text(escape_controls(f"  {name}: {note}"), "dim"))
     for skipped in compared.result["skipped"]:
         text = f"not rendered, {counted(len(skipped['tasks']), 'prompt')}: {skipped['reason']}"
         console.print(Text(escape_controls(text), "dim"))
@@ -152,9 +185,9 @@ def _markdown(compared: Comparison, limit: int) -> str:
     new, _, summary = rest.partition(": ")
     head = f"## Prompts\n\n{code(old)} → {code(new)}: {summary}\n"
     blocks = cluster_blocks(_clusters(compared), "prompt")
-    for keys, tasks in _by_keys(compared).items():
-        names = ", ".join(code(task) for task in tasks[:30])
-        blocks.append(
-            f"### changed in the file, not rendered: {counted(len(tasks), 'task')}\n\n{code(keys)}: {names}\n"
-        )
+    for (reason, step), tasks in _by_reason(compared).items():
+        names = _names(tasks)
+        listed_names = ", ".join(code(task) for task in names[:30])
+        title = f"### unknown: {counted(len(names), 'task')}"
+        blocks.append(f"{title}\n\n{code(reason)}\n\nTo see it: {code(step)}\n\nIn {listed_names}\n")
     return bounded(head, [*blocks, *finding_table(_findings(compared))], limit)

@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
-from pytest_promptfmt.core.outcome import CATEGORIES, BaselineEntry
+from pytest_promptfmt.core.outcome import BaselineEntry
 from pytest_promptfmt.results.baseline import ERROR, read_entries, write_baseline
 from pytest_promptfmt.results.wording import counted
+from pytest_promptfmt.revisions.clusters import as_comparison, clusters_of, without
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
-from pytest_promptfmt.revisions.rewritten import rewritten
+from pytest_promptfmt.revisions.judged import Judgement, Unknown, judge
+from pytest_promptfmt.revisions.sheet import Plan
 from pytest_promptfmt.revisions.unaffected import (
     TaskSource,
     changed_files,
@@ -32,29 +33,29 @@ from pytest_promptfmt.revisions.unaffected import (
     sources_below,
     unaffected_files,
 )
+from pytest_promptfmt.revisions.written import differences
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, decode_name, encode_name, snapshot_folder
 
 _ENDED_WELL: Final = (0, 1, 5)  # all passed, some failed, no tests
 _USAGE_ERROR: Final = 4
 _PROMPTS_ALONE: Final = "not promptfmt_extraction and not promptfmt_scoring and not promptfmt_recording"
-_SIDES: Final = re.compile(r"^--- .*\n\+\+\+ now$", re.MULTILINE)
-_SHOWN_OF_NEW: Final = ("+", "…")
-"""Lines of the text about a missing snapshot that show the prompts; the first names the format of the file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """The result of the second revision against the first, as `--promptfmt-json` writes it.
 
-    `rewritten` are tasks that could not be rendered, but whose keys about prompts changed: name of the task to those
-    keys. `unaffected` is how many task files were not rendered, because nothing that their prompts depend on changed.
+    `unknown` are the tasks of which this comparison cannot say whether they changed, `same` those that are written
+    differently and gave the same text: name of the task to what differs and on how many docs. `unaffected` is how many
+    task files were not rendered, because nothing that their prompts depend on changed.
     """
 
     old: str
     new: str
     result: Mapping[str, Any]
-    rewritten: Mapping[str, Sequence[str]]
+    unknown: Sequence[Unknown] = ()
+    same: Mapping[str, str] = field(default_factory=dict)
     unaffected: int = 0
 
 
@@ -92,15 +93,15 @@ def compare_revisions(
         _check_paths(wanted, before, after)
         sides = _Sides(before, after, inside, wanted, tasks)
         globs = [word for glob in tasks for word in ("--promptfmt-task", glob)]
-        result, unrendered = sides.compared([*globs, *options], checks=checks)
+        result, unrendered, judgement = sides.compared([*globs, *options], checks=checks)
         comparison = as_comparison(result, old=old, new=new or WORK_TREE, unrendered_before=unrendered)
         comparison["command"] = shlex.join(["promptfmt", "diff", old, *([] if new is None else [new])])
-        files = sides.old_names(result["unrendered"])
         return Comparison(
             old=old,
             new=new or WORK_TREE,
             result=comparison,
-            rewritten=dict(rewritten(before / inside, after / inside, files)),
+            unknown=judgement.unknown,
+            same=judgement.same,
             unaffected=len(sides.unaffected),
         )
 
@@ -122,9 +123,21 @@ class _Sides:
         # A glob that no plain task matches may be meant for a group; if not, the run has to report it.
         self._all_match = all(any(fnmatchcase(source.name, glob) for source in sources.values()) for glob in tasks)
         self.unaffected = unaffected_files(after, words, sources, earlier) if self._all_match else frozenset[str]()
+        moved = {new_file: old_file for old_file, new_file in self._moves.values()}
+        touched = (name for name in new if name not in self.unaffected and self._is_wanted(PurePosixPath(name)))
+        found = differences(before, after, {name: moved.get(name, name) for name in touched})
+        names = [glob.partition("@")[0] for glob in tasks] if self._all_match else []
+        self._differences = [each for each in found if not names or any(fnmatchcase(each.new.name, n) for n in names)]
 
-    def compared(self, options: Sequence[str], *, checks: bool) -> tuple[dict[str, Any], set[str]]:
-        """Return the result of the second tree, and which tasks and files of the first could not be rendered."""
+    def _is_wanted(self, name: PurePosixPath) -> bool:
+        """Return whether a file is below the paths that are compared."""
+        return any(name.is_relative_to(path) for path in self._paths or (PurePosixPath(self._inside.as_posix()),))
+
+    def compared(self, options: Sequence[str], *, checks: bool) -> tuple[dict[str, Any], set[str], Judgement]:
+        """Return the result of the second tree, what of the first could not be rendered, and a judgement.
+
+        What could not be rendered are names of tasks, and files where no task is known.
+        """
         baseline = self._before.with_name("baseline.jsonl")
         common = [] if checks else ["-o", "promptfmt_lint=false", "-m", _PROMPTS_ALONE]
         common += options
@@ -142,7 +155,58 @@ class _Sides:
         second["removed"] = [prompt for prompt in rendered if self._is_removed(prompt, second["defined"])]
         errors = [entry for entry in entries if entry.code == ERROR]
         unrendered = {task for tasks in first["unrendered"].values() for task in tasks}
-        return second, unrendered | {entry.task or entry.file for entry in errors}
+        judgement = self._judged(second, {entry.task: entry.message for entry in errors})
+        return second, unrendered | {entry.task or entry.file for entry in errors}, judgement
+
+    def _judged(self, result: dict[str, Any], errors: Mapping[str, str]) -> Judgement:
+        """Return what became of the tasks that are written differently; changes no snapshot shows join the result."""
+        judgement = Judgement()
+        shown = {
+            member["task"]
+            for cluster in result["clusters"]
+            if cluster["category"] != "obsolete"
+            for member in cluster["members"]
+        }
+        reasons = dict(errors)
+        for skipped in result["skipped"]:
+            reasons.update(dict.fromkeys(skipped["tasks"], skipped["reason"]))
+        for difference in self._differences:
+            file = self._below_cwd(difference.file)
+            name = difference.new.name
+            tasks = [task for task in result["defined"].get(file, ()) if task.partition("@")[0] == name]
+            for task in dict.fromkeys(tasks or [name]):
+                sheets = self._sheets(self._before), self._sheets(self._after)
+                reason = reasons.get(task) or reasons.get(name, "")
+                is_shown = bool(shown & {task, name})
+                judge(judgement, replace(difference, file=file), task, sheets, shown=is_shown, reason=reason)
+        result["clusters"] = [*without(result["clusters"], judgement.only_names), *clusters_of(judgement.changed)]
+        return judgement
+
+    def _sheets(self, tree: Path) -> Path:
+        return tree.with_name(f"{tree.name}.sheets")
+
+    def _planned(self, tree: Path) -> list[str]:
+        """Write what a run is to find out about the tasks that are written differently, and return its options."""
+        if not self._differences:
+            return []
+        is_first = tree == self._before
+        folder, other = self._sheets(tree), "" if is_first else str(self._sheets(self._before))
+        folder.mkdir()
+        plans = {
+            each.new.name: asdict(
+                Plan(
+                    top=str(tree),
+                    folder=str(folder),
+                    other=other,
+                    words=each.words(),
+                    parts=each.parts(each.old if is_first else each.new),
+                )
+            )
+            for each in self._differences
+        }
+        plan = tree.with_name(f"{tree.name}.plan")
+        plan.write_text(json.dumps(plans), "utf-8", errors="surrogateescape")
+        return ["-p", "pytest_promptfmt.plugin.items.sheets", f"--promptfmt-sheets={plan}"]
 
     def _run(self, tree: Path, options: Sequence[str]) -> dict[str, Any]:
         """Run pytest in a tree, for the paths that it has, and return the result with paths below the tree."""
@@ -152,7 +216,7 @@ class _Sides:
             return {**none, "unrendered": {}, "unmatched": [], "defined": {}}
         left_out, result = tree.with_name(f"{tree.name}.left-out"), tree.with_name(f"{tree.name}.json")
         left_out.write_bytes(b"\0".join(os.fsencode(tree / name) for name in sorted(self.unaffected)))
-        outputs = [f"--promptfmt-json={result}", f"--promptfmt-leave-out={left_out}"]
+        outputs = [f"--promptfmt-json={result}", f"--promptfmt-leave-out={left_out}", *self._planned(tree)]
         _run_pytest(tree / self._inside, [*outputs, *options], known)
         if not result.exists():
             raise RevisionError("pytest wrote no result; does a conftest.py of this revision disable its summary?")
@@ -208,11 +272,6 @@ class _Sides:
         if file in defined:
             return prompt["task"] not in defined[file]
         return not (self._after / self._inside / file).exists()
-
-    def old_names(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the files of the second tree to what they were called in the first."""
-        moved = {self._below_cwd(new): self._below_cwd(old) for old, new in self._moves.values()}
-        return {name: moved.get(name, name) for name in names}
 
     def _below_cwd(self, name: str) -> str:
         below = "" if self._inside == Path() else f"{self._inside.as_posix()}/"
@@ -275,73 +334,3 @@ def _environment() -> dict[str, str]:
     """Return the environment without the variables of a CI job, so that no summary or annotation is written twice."""
     left_out = {"PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS"}
     return {name: value for name, value in os.environ.items() if name not in left_out}
-
-
-def as_comparison(
-    result: Mapping[str, Any], *, old: str, new: str, unrendered_before: Collection[str]
-) -> dict[str, Any]:
-    """Return the result with clusters that name tasks instead of snapshot files, and the revisions.
-
-    `result["removed"]` are the prompts of tasks that no file defines any more. `unrendered_before` are tasks, or files,
-    that the old revision has and that could not be rendered there: they are new only in that they render now.
-    """
-    old, new = short_name(old), short_name(new)
-    clusters: list[dict[str, Any]] = []
-    renamed: list[dict[str, str]] = []
-    for cluster in result["clusters"]:
-        if cluster["category"] == "renamed":
-            renamed += _renamed(cluster)
-        elif cluster["category"] == "new":
-            clusters += _new(cluster, old, unrendered_before)
-        elif cluster["category"] != "obsolete":
-            detail = _SIDES.sub(lambda _match: f"--- {old}\n+++ {new}", cluster["detail"])
-            detail = detail.removeprefix(cluster["title"]).lstrip("\n")  # of an error the hint is left
-            clusters.append({**cluster, "detail": detail})
-    found_again = {(prompt["old"], prompt["profile"]) for prompt in renamed}
-    removed = [prompt for prompt in result["removed"] if (prompt["task"], prompt["profile"]) not in found_again]
-    if renamed:
-        members = [{name: prompt[name] for name in ("task", "profile", "file")} for prompt in renamed]
-        clusters.append(_cluster("renamed", "the same prompts under another name", members))
-    if removed:
-        clusters.append(_cluster("obsolete", f"tasks that {new} does not have", removed))
-    counts = {name: count for name, count in result["counts"].items() if name not in CATEGORIES}
-    for cluster in clusters:
-        counts[cluster["category"]] = counts.get(cluster["category"], 0) + cluster["items"]
-    clusters.sort(key=lambda cluster: (CATEGORIES.index(cluster["category"]), -cluster["items"]))
-    kept = {name: value for name, value in result.items() if name not in ("removed", "defined", "unmatched")}
-    return {**kept, "counts": dict(sorted(counts.items())), "clusters": clusters}
-
-
-def short_name(revision: str) -> str:
-    """Return a short form of a revision: of a whole commit id the first characters."""
-    return revision[:10] if len(revision) >= 40 and not revision.strip("0123456789abcdef") else revision
-
-
-def _renamed(cluster: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    path = PurePosixPath(cluster["title"].removeprefix("renamed ").partition(" → ")[0])
-    old = decode_name(path.parent.name)
-    for member in cluster["members"]:
-        yield {**member, "old": old, "task": f"{old} → {member['task']}"}
-
-
-def _new(cluster: Mapping[str, Any], old: str, unrendered: Collection[str]) -> Iterator[dict[str, Any]]:
-    sides: dict[str, list[dict[str, str]]] = {}
-    for member in cluster["members"]:
-        name = member["task"].partition("@")[0]
-        was_there = member["task"] in unrendered or name in unrendered or member["file"] in unrendered
-        title = f"tasks that could not be rendered in {old}" if was_there else f"tasks that {old} does not have"
-        sides.setdefault(title, []).append(member)
-    shown = [line for line in cluster["detail"].splitlines() if line[:1] in _SHOWN_OF_NEW][1:]
-    for title, members in sides.items():
-        # The text is that of the first of all; where that is not among these, they have none.
-        has_text = members[0] == cluster["members"][0]
-        yield _cluster("new", title, members, detail="\n".join(shown) if has_text else "")
-
-
-def _cluster(category: str, title: str, members: Iterable[Mapping[str, str]], *, detail: str = "") -> dict[str, Any]:
-    # The first is the one whose text is shown.
-    first, *others = members
-    listed = [first, *sorted(others, key=lambda member: (member["task"], member["profile"]))]
-    tasks = len({member["task"] for member in listed})
-    head = {"category": category, "title": title, "detail": detail, "docs": 0}
-    return {**head, "items": len(listed), "tasks": tasks, "members": listed}

@@ -67,8 +67,13 @@ def test_a_task_that_cannot_be_rendered_is_told_when_it_is_written_differently(r
     module.write_text(module.read_text("utf-8").replace("Lovelace", "L."), "utf-8")
     done = promptfmt(repository, "diff", "HEAD", "--task", "named", "--json")
     data = json.loads(done.stdout)
-    assert (done.returncode, data["clusters"]) == (1, [])
-    assert data["rewritten"] == {"named": ["doc_to_text", "description"]}
+    assert (done.returncode, data["clusters"]) == (3, [])
+    [unknown] = data["unknown"]
+    assert (unknown["task"], unknown["file"]) == ("named", "tasks/named.yaml")
+    assert unknown["reason"].startswith("description, doc_to_text (tasks/names.py:1 text) changed, and it could not be")
+    assert unknown["step"].startswith("promptfmt freeze tasks/named.yaml")
+    done = promptfmt(repository, "diff", "HEAD", "--task", "named", "--unknown", "warn")
+    assert (done.returncode, "nothing changed" in done.stdout, "1 task unknown" in done.stdout) == (0, False, True)
 
 
 def test_markdown_stays_within_its_limit(repository: Path) -> None:

@@ -1,0 +1,216 @@
+"""What became of a task that is written differently: changed, the same as far as docs show, or unknown.
+
+Nothing is called the same that this run could not see: code that did not run, parts of templates that were not printed,
+docs that come from elsewhere, and what neither side renders.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_promptfmt.core.text import END, show_inner
+from pytest_promptfmt.revisions.code_changes import not_reached
+from pytest_promptfmt.revisions.reading import reading_of
+from pytest_promptfmt.revisions.sheet import AS_IT_IS, Sheet, lines_of, read_sheet
+from pytest_promptfmt.revisions.written import Difference
+from pytest_promptfmt.snapshots.hunks import shared_end, shared_start
+
+_CONTEXT: Final = 24
+_RAISES: Final = "! "
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A task of which nobody can say whether it changed: why, and the smallest step that would show it."""
+
+    task: str
+    file: str
+    reason: str
+    step: str
+
+    def to_json(self) -> dict[str, str]:
+        """Return a mapping that JSON knows."""
+        return {"task": self.task, "file": self.file, "reason": self.reason, "step": self.step}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A change that no snapshot shows: a line about it, and the lines that differ."""
+
+    task: str
+    file: str
+    title: str
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What was found out about tasks@format: changes beside those of the snapshots, what is unknown, what is the same.
+
+    `same` says on how many docs. `only_names` are those whose snapshots differ in the names of columns alone, which
+    synthetic docs have in their texts.
+    """
+
+    changed: list[Seen] = field(default_factory=list)
+    unknown: list[Unknown] = field(default_factory=list)
+    same: dict[str, str] = field(default_factory=dict)
+    only_names: set[str] = field(default_factory=set)
+
+
+def judge(
+    found: Judgement, difference: Difference, task: str, sheets: tuple[Path, Path], *, shown: bool, reason: str
+) -> None:
+    """Add what became of a task@format.
+
+    `shown` says whether a snapshot or an error shows a change of it already, `reason` why it was not rendered, "" where
+    nobody said.
+    """
+    old, new = (read_sheet(folder, task) for folder in sheets)
+    file = difference.file
+    _judge_reading(found, difference, task)
+    if old is None or new is None or old["error"] or new["error"]:
+        if not shown:
+            why = reason or next((side["error"] for side in (new, old) if side and side["error"]), "")
+            changes = [each for each in difference.changes if each.use != "reading" or each.key == "generation_kwargs"]
+            if changes:
+                keys = ", ".join(map(str, changes))
+                said = f"{keys} changed, and it could not be rendered" + (f": {why}" if why else "")
+                is_class = any(each.key == "class" for each in changes)
+                step = "render both with lm-eval" if is_class else f"pytest --promptfmt {file} shows what stops it"
+                found.unknown.append(Unknown(task, file, said, _step(difference) if "synthetic docs" in why else step))
+        return
+    differing = [way for way, texts in old["same"].items() if new["same"].get(way, texts) != texts]
+    own = [way for way, texts in old["own"].items() if new["own"].get(way, texts) != texts]
+    is_given = {"given", "mixed"} & {*old["kinds"], *new["kinds"]}
+    if differing and any(_fails(new["same"][way]) and not _fails(old["same"][way]) for way in differing):
+        columns = _other_columns(old, new)
+        if difference.of("docs") and not is_given:
+            found.unknown.append(
+                Unknown(task, file, f"it reads other columns of docs made elsewhere{columns}", _step(difference))
+            )
+            found.only_names.add(task)
+        elif not shown:
+            found.changed.append(Seen(task, file, f"other columns are read{columns}"))
+    elif differing or (own and (is_given or not old["same"])):
+        if not shown:
+            way, texts = (differing[0], "same") if differing else (own[0], "own")
+            found.changed.append(_seen(task, file, way, old[texts][way], new[texts][way]))
+    else:
+        if not is_given and old["same"]:
+            found.only_names.add(task)
+        _judge_unseen(found, difference, task, (old, new), is_given=bool(is_given))
+
+
+def _judge_reading(found: Judgement, difference: Difference, task: str) -> None:
+    changes = difference.of("reading")
+    if not changes:
+        return
+    sides = reading_of(difference.old.values), reading_of(difference.new.values)
+    for name in dict.fromkeys([*sides[0], *sides[1]]):
+        old, new = (side.get(name, "") for side in sides)
+        if old != new:
+            title = f"{name}: {_excerpt(old, new)}"
+            found.changed.append(Seen(task, difference.file, title, f"- {old}\n+ {new}"))
+    for change in changes:
+        if change.code:
+            said = f"answers: the code of {change.key} changed ({change.code[0].shown}), and no answer was scored"
+            step = "replay recorded completions on both sides, or compare the code"
+            found.unknown.append(Unknown(task, difference.file, said, step))
+
+
+def _judge_unseen(
+    found: Judgement, difference: Difference, task: str, sheets: tuple[Sheet, Sheet], *, is_given: bool
+) -> None:
+    """Add why the same texts do not mean that nothing changed, or on how many docs they are the same."""
+    reasons = [*_reasons(difference, sheets, is_given=is_given)]
+    if reasons:
+        found.unknown.append(Unknown(task, difference.file, reasons[0], _step(difference)))
+        return
+    changed = difference.of("prompt") + difference.of("docs")
+    if changed:
+        old = sheets[0]
+        count = sum(len(texts) for texts in old["same"].values()) + sum(map(len, old["edges"].values()))
+        found.same[task] = f"{', '.join(map(str, changed))}: the same text on {count} docs"
+
+
+def _reasons(difference: Difference, sheets: tuple[Sheet, Sheet], *, is_given: bool) -> Iterator[str]:
+    old, new = sheets
+    lines = lines_of(old), lines_of(new)
+    for change in difference.changes:
+        if change.use == "docs" and change.is_rewritten:
+            yield f"{change.key} changed: the docs come from elsewhere now"
+        if change.use != "reading":
+            for each in change.code:
+                missed = not_reached(each, change.closures, lines)
+                if missed:
+                    why = "" if is_given or change.use == "prompt" else ": synthetic docs do not pass through it"
+                    yield f"the code of {change.key} changed, and {missed} did not run{why}"
+    for label, made in old["edges"].items():
+        others = new["edges"].get(label, made)
+        if any(not _fails([one]) and one != other for one, other in zip(made, others, strict=False)):
+            yield f"the text differs on docs with {label}"
+    for part in (*old["unseen"], *new["unseen"]):
+        yield f"{_excerpted(part)} of a template that changed is in no prompt"
+    if old["columns"] != new["columns"]:
+        yield f"other columns are read, which hold the same here{_other_columns(old, new)}"
+    if not old["same"] and not is_given:
+        yield "the docs cannot be compared"
+
+
+def _step(difference: Difference) -> str:
+    return f"promptfmt freeze {difference.file}, then compare again"
+
+
+def _fails(texts: list[str]) -> bool:
+    return bool(texts) and texts[0].startswith(_RAISES)
+
+
+def _other_columns(old: Sheet, new: Sheet) -> str:
+    gone = sorted({*old["columns"]} - {*new["columns"]})
+    come = sorted({*new["columns"]} - {*old["columns"]})
+    return f" ({', '.join(gone) or 'none'} became {', '.join(come) or 'none'})" if gone or come else ""
+
+
+def _seen(task: str, file: str, way: str, old: list[str], new: list[str]) -> Seen:
+    """Return the first texts that differ, as a change."""
+    pairs = [pair for pair in zip(old, new, strict=False) if pair[0] != pair[1]]
+    one, other = next(iter(_differing_texts(*map(_read, pairs[0]))), pairs[0]) if pairs else ("", "")
+    lines = [[f"| {show_inner(line)}" for line in text.split("\n")] for text in (one, other)]
+    before, after = ([*side[:-1], side[-1] + END] for side in lines)
+    detail = [*unified_diff(before, after, lineterm="", n=1)]
+    where = "" if way == AS_IT_IS else f"{way}: "
+    return Seen(task, file, where + _excerpt(one, other), "\n".join(detail[2:]))
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _differing_texts(old: Any, new: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for one, other in zip(old, new, strict=True):
+            yield from _differing_texts(one, other)
+    elif old != new:
+        yield tuple(each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for each in (old, new))  # type: ignore[misc]
+
+
+def _excerpt(old: str, new: str) -> str:
+    """Return what differs between two texts with a few characters around it: `A became B`."""
+    start = max(shared_start(old, new) - _CONTEXT, 0)
+    start = start if start > 4 else 0
+    end = shared_end(old[start:], new[start:])
+    cut = max(end - _CONTEXT, 0)
+    return " became ".join(_excerpted(text[start : len(text) - cut]) for text in (old, new))
+
+
+def _excerpted(text: str) -> str:
+    shown = text if len(text) <= 160 else f"{text[:100]}…{text[-50:]}"
+    return json.dumps(shown, ensure_ascii=False)

@@ -1,0 +1,157 @@
+"""`promptfmt diff` says what it could not see: never "nothing changed" of what did not run or was not rendered."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from promptfmt_command import git, promptfmt, write_task
+
+UTILS = '''
+import functools
+
+
+def shout(text):
+    """Return the text."""
+    return text + "!"
+
+
+def text(doc):
+    return "Q: " + doc["question"] + "\\nA:"
+
+
+def shouting(doc):
+    return shout(doc["question"])
+
+
+def branching(doc):
+    return doc["question"] + " " + doc["kind"]
+
+
+def clean(dataset):
+    return dataset.map(lambda doc: {**doc, "question": doc["question"].strip()})
+
+
+def score(doc, results):
+    return {"exact_match": results[0] == doc["answer"]}
+'''
+NEW_UTILS = (
+    UTILS.replace('"Q: " + doc["question"] + "\\nA:"', "f\"Q: {doc['question']}\\nA:\"")
+    .replace('    """Return the text."""\n', "")
+    .replace(
+        '    return doc["question"] + " " + doc["kind"]',
+        '    if doc["kind"] == "secret":\n        return "?"\n    return doc["question"] + " " + doc["kind"]',
+    )
+    .replace(".strip()", '.replace("  ", " ")')
+    .replace("results[0] ==", "results[0].strip() ==")
+)
+
+
+def with_function(file: Path, key: str, name: str) -> None:
+    lines = [line for line in file.read_text("utf-8").splitlines() if not line.startswith(f"{key}:")]
+    file.write_text("\n".join([*lines, f"{key}: !function {name}", ""]), "utf-8")
+
+
+def write_all(folder: Path, *, is_new: bool) -> None:
+    tasks = folder / "tasks"
+    tasks.mkdir(exist_ok=True)
+    (tasks / "utils.py").write_text(NEW_UTILS if is_new else UTILS, "utf-8")
+    with_function(write_task(folder, "refactored"), "doc_to_text", "utils.text")
+    with_function(write_task(folder, "branching"), "doc_to_text", "utils.branching")
+    with_function(write_task(folder, "cleaned"), "process_docs", "utils.clean")
+    with_function(write_task(folder, "scored"), "process_results", "utils.score")
+    with_function(write_task(folder, "documented"), "doc_to_text", "utils.shouting")
+    write_task(folder, "spaced", "{{ question }}" if is_new else "{{question}}")
+    write_task(folder, "stripped", "{{question.strip()}}" if is_new else "{{question}}")
+    until = "{until: [X]}"
+    write_task(folder, "in_shots", generation_kwargs=until, fewshot_delimiter='"\\n"' if is_new else '"\\n\\n"')
+    pattern = "(\\\\d+)" if is_new else "(\\\\w+)"
+    steps = f'[{{function: regex, regex_pattern: "{pattern}"}}, {{function: take_first}}]'
+    write_task(folder, "filtered", filter_list=f"[{{name: first, filter: {steps}}}]")
+    write_task(folder, "written_out", **({"metric_list": "[{metric: exact_match}]"} if is_new else {}))
+    write_task(folder, "too_few", "Q {{question}}" if is_new else "Q: {{question}}", num_fewshot="3")
+    (tasks / "too_few.docs.jsonl").write_text('{"question": "Who?", "answer": "Ada"}\n', "utf-8")
+    (tasks / "too_few.docs.fewshot.jsonl").write_text('{"question": "What?", "answer": "It"}\n', "utf-8")
+    (tasks / "own.py").write_text(f"class Own:\n    PROMPT = {'B' if is_new else 'A'!r}\n", "utf-8")
+    (tasks / "own.yaml").write_text("task: own\nclass: !function own.Own\n", "utf-8")
+    (tasks / "lacking.py").write_text(
+        f"import no_such_package_here\n\n\ndef text(doc):\n    return {'B' if is_new else 'A'!r}\n", "utf-8"
+    )
+    with_function(write_task(folder, "lacking"), "doc_to_text", "lacking.text")
+    write_task(folder, "other_column", "{{query}}" if is_new else "{{question}}")
+    moved = write_task(folder, "renamed_column", "{{query}}" if is_new else "{{question}}")
+    with_function(moved, "process_docs", "utils.clean")
+    write_task(folder, "elsewhere", dataset_path="there" if is_new else "here")
+    branch = "{% if question == 'a' and answer == 'b' %}Rarely {% endif %}"
+    write_task(folder, "hidden", f"{branch if is_new else ''}{{{{question}}}}")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("repository")
+    write_all(folder, is_new=False)
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "one")
+    write_all(folder, is_new=True)
+    done = promptfmt(folder, "diff", "HEAD", "--profile", "plain", "--json")
+    assert done.returncode == 1, done.stderr
+    data: dict[str, Any] = json.loads(done.stdout)
+    return data
+
+
+def unknown(found: dict[str, Any]) -> dict[str, str]:
+    return {each["task"]: each["reason"] for each in found["unknown"]}
+
+
+def changed(found: dict[str, Any]) -> dict[str, str]:
+    return {member["task"]: cluster["title"] for cluster in found["clusters"] for member in cluster["members"]}
+
+
+def test_code_that_ran_and_gave_the_same_text_is_the_same_on_so_many_docs(found: dict[str, Any]) -> None:
+    assert set(found["same"]) == {"refactored"}
+    assert found["same"]["refactored"].startswith("doc_to_text (tasks/utils.py:9 text): the same text on ")
+
+
+def test_layout_docstrings_and_defaults_are_no_change(found: dict[str, Any]) -> None:
+    assert not {"spaced", "documented", "written_out"} & (unknown(found).keys() | changed(found).keys())
+
+
+def test_a_difference_that_only_some_docs_show_is_unknown(found: dict[str, Any]) -> None:
+    assert unknown(found)["stripped"] == "the text differs on docs with spaces at the ends"
+    assert unknown(found)["branching"] == "the text differs on docs with 'secret' in 'kind'"
+
+
+def test_what_synthetic_docs_do_not_pass_through_is_unknown(found: dict[str, Any]) -> None:
+    assert "synthetic docs do not pass through it" in unknown(found)["cleaned"]
+    assert unknown(found)["elsewhere"] == "dataset_path changed: the docs come from elsewhere now"
+
+
+def test_what_neither_side_renders_is_unknown_with_its_keys(found: dict[str, Any]) -> None:
+    reasons = unknown(found)
+    assert reasons["too_few"].startswith("doc_to_text changed, and it could not be rendered: ")
+    assert reasons["own"].startswith("class (tasks/own.py:1 Own) changed, and it could not be rendered")
+    assert "no_such_package_here" in reasons["lacking"]
+
+
+def test_what_only_shots_show_is_changed(found: dict[str, Any]) -> None:
+    assert changed(found)["in_shots"].startswith("with 2 shots: ")
+
+
+def test_how_answers_are_read_is_compared(found: dict[str, Any]) -> None:
+    assert changed(found)["filtered"].startswith("filter first: ")
+    assert unknown(found)["scored"].startswith("answers: the code of process_results changed (tasks/utils.py:")
+
+
+def test_another_column_is_a_change_unless_the_docs_are_made_elsewhere(found: dict[str, Any]) -> None:
+    assert "other_column" in changed(found)
+    assert "renamed_column" not in changed(found)
+    assert unknown(found)["renamed_column"].startswith("it reads other columns of docs made elsewhere (")
+
+
+def test_a_part_of_a_template_that_is_never_printed_is_unknown(found: dict[str, Any]) -> None:
+    assert unknown(found)["hidden"] == '"Rarely " of a template that changed is in no prompt'
+
+
+def test_every_unknown_task_has_a_step(found: dict[str, Any]) -> None:
+    assert all(each["step"] and each["file"].startswith("tasks/") for each in found["unknown"])
