@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from pytest_promptfmt.checks.fixes import FixRule
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean
-from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.finding import Effect, Family, Finding, Severity
 from pytest_promptfmt.systems import known_systems
 
 GROUP: Final = "pytest_promptfmt.checks"
@@ -72,6 +72,7 @@ class Check:
     the `Ignores` of a task once all others have run.
     `scores` says of a rule about tasks that what it finds spoils the score: where the lint of a task does not run, the
     item `scoring` applies it.
+    `effect` is what its findings are expected to do to the score, None where `checks/effects.py` says it.
     `fix` gives the edit that fixes one of its findings, where there is a mechanical one (`checks/fixes.py`).
     """
 
@@ -84,6 +85,7 @@ class Check:
     is_builtin: bool
     scores: bool = False
     fix: FixRule | None = None
+    effect: Effect | None = None
 
 
 _checks: dict[str, Check] = {}
@@ -98,6 +100,7 @@ def check(
     scope: Scope = "task",
     scores: bool = False,
     fix: FixRule | None = None,
+    effect: Effect | str | None = None,
 ) -> Callable[[Rule], Rule]:
     """Register a function as the rule `code`; its docstring is its documentation.
 
@@ -127,6 +130,7 @@ def check(
             is_builtin=is_builtin,
             scores=scores,
             fix=fix,
+            effect=None if effect is None else Effect(effect),
         )
         return rule
 

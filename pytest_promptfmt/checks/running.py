@@ -11,6 +11,7 @@ from typing import Final
 
 from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.checks.documentation import remedy_of
+from pytest_promptfmt.checks.effects import effect_of
 from pytest_promptfmt.checks.ignores import Ignores
 from pytest_promptfmt.checks.registry import Check, Scope
 from pytest_promptfmt.checks.selection import Selection, written_ignores
@@ -272,6 +273,7 @@ def _reported(run: _Run, kept: Iterable[_Found]) -> Iterator[Reported]:
             code=check.code,
             name=check.name,
             severity=severity,
+            effect=effect_of(check, severity),
             task=name,
             file="" if file == Path() else str(file),
             position=_position(run, finding) if name else finding.position,

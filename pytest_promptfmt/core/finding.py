@@ -27,6 +27,15 @@ class Severity(StrEnum):
     INFO = "info"
 
 
+class Effect(StrEnum):
+    """What a mistake is expected to do to the score: whose answers it concerns, the most docs first."""
+
+    EVERY_DOC = "every doc"
+    SOME_DOCS = "some docs"
+    SHOTS = "few-shot examples"
+    APPEARANCE = "appearance"
+
+
 class Family(StrEnum):
     """What a rule looks at; one file of rules and one part of the docs for each."""
 
@@ -81,7 +90,7 @@ class Reported(Finding):
     `position` is where the mistake is written, None for a built-in profile; `keys` are in the task's own words, `saw`
     is visible text. `file` is the task's; it and `task` are "" for what concerns a profile alone. `profiles` are those
     that see it, none where it concerns the task itself. `stable_keys` are the same in another run: one for each
-    profile, or one where there are none.
+    profile, or one where there are none. `effect` is what it is expected to do to the score.
     """
 
     code: str
@@ -91,6 +100,7 @@ class Reported(Finding):
     file: str
     stable_keys: tuple[str, ...]
     profiles: tuple[str, ...] = ()
+    effect: Effect = Effect.SOME_DOCS
 
     def __str__(self) -> str:
         """Return where, what and what now, in up to three lines."""
@@ -139,6 +149,7 @@ class Reported(Finding):
         return {
             **values,
             "severity": self.severity.value,
+            "effect": self.effect.value,
             "position": None if position is None else [str(position.path), position.line, position.column],
             "where": self.where,
             "profile": ", ".join(self.profiles),
@@ -148,7 +159,8 @@ class Reported(Finding):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reported:
         """Return the finding that `to_json` wrote."""
-        values = {each.name: data[each.name] for each in fields(cls)}
+        values = {each.name: data[each.name] for each in fields(cls) if each.name in data or each.name != "effect"}
+        values["effect"] = Effect(data.get("effect", Effect.SOME_DOCS))
         if data["position"] is not None:
             path, line, column = data["position"]
             values["position"] = Position(Path(path), line, column)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import display_path
-from pytest_promptfmt.core.finding import Reported, Severity
+from pytest_promptfmt.core.finding import Effect, Reported, Severity
 from pytest_promptfmt.results.wording import below, counted, listed
 
 SEVERITIES: Final = tuple(Severity)
 """All severities, the worst first."""
 
+EFFECTS: Final = tuple(Effect)
+"""All effects on the score, the greatest first."""
+
 SHOWN_GROUPS: Final = 3
 """How many groups of one rule are shown without -v."""
+
+SHOWN_CAUSES: Final = 10
+"""How many causes are shown without -v where a run has more: those that matter most."""
 
 SHOWN_TASKS: Final = 6
 SHOWN_PLACES: Final = 8
@@ -51,6 +57,7 @@ class FindingGroup:
     saw: str
     do: str
     tasks: tuple[str, ...]
+    effect: Effect = Effect.SOME_DOCS
     places: tuple[FindingPlace, ...] = ()
     concerns_profiles: bool = False
 
@@ -63,18 +70,25 @@ class FindingGroup:
     def from_json(cls, data: Mapping[str, Any]) -> FindingGroup:
         """Return the group that `to_json` wrote."""
         places = tuple(FindingPlace(**{**place, "tasks": tuple(place["tasks"])}) for place in data["places"])
-        return cls(**{**data, "severity": Severity(data["severity"]), "tasks": tuple(data["tasks"]), "places": places})
+        severity, effect = Severity(data["severity"]), Effect(data.get("effect", Effect.SOME_DOCS))
+        values = {"severity": severity, "effect": effect, "tasks": tuple(data["tasks"]), "places": places}
+        return cls(**{**data, **values})
+
+    @property
+    def rank(self) -> tuple[int, int, int, str]:
+        """Return what causes are ordered by, those first that matter most: effect, severity, number of tasks."""
+        return EFFECTS.index(self.effect), SEVERITIES.index(self.severity), -len(self.tasks), self.code
 
 
 def grouped(findings: Iterable[Reported]) -> tuple[FindingGroup, ...]:
-    """Return the findings by severity, the worst first, then by rule, then by message, the most frequent first."""
+    """Return the findings by cause, those first that matter most to the score."""
     groups: dict[tuple[str, str, str], dict[object, Reported]] = {}
     for number, finding in enumerate(findings):
         # What concerns a profile alone is said once, though each worker of a run with xdist finds it.
         place = number if finding.task else (finding.profiles, finding.position)
         groups.setdefault(finding.cluster, {}).setdefault(place, finding)
     made = [_group(list(found.values())) for found in groups.values()]
-    return tuple(sorted(made, key=lambda group: (SEVERITIES.index(group.severity), group.code, -group.count)))
+    return tuple(sorted(made, key=lambda group: group.rank))
 
 
 def _group(findings: list[Reported]) -> FindingGroup:
@@ -91,6 +105,7 @@ def _group(findings: list[Reported]) -> FindingGroup:
         where=first.where,
         saw=first.saw,
         do=first.do,
+        effect=first.effect,
         tasks=_subjects(findings),
         places=tuple(_place(each) for each in places.values()),
         concerns_profiles=not any(finding.task for finding in findings),
@@ -115,25 +130,44 @@ def _subjects(findings: Iterable[Reported]) -> tuple[str, ...]:
 
 
 def finding_lines(groups: Iterable[FindingGroup], *, verbosity: int = 0) -> Iterator[str]:
-    """Yield the closing lines about findings; infos are among them only where they were asked for."""
+    """Yield the closing lines about findings; infos are among them only where they were asked for.
+
+    Of many causes those that matter most are shown, then how often each rule reported something; -v shows all.
+    """
+    ordered = sorted(groups, key=lambda group: group.rank)
     rules: dict[tuple[Severity, str], list[FindingGroup]] = {}
-    for group in groups:
+    for group in ordered:
         rules.setdefault((group.severity, group.code), []).append(group)
-    counts: Counter[Severity] = Counter()
-    for (severity, code), found in rules.items():
-        total = sum(group.count for group in found)
-        subjects = {task for group in found for task in group.tasks}
-        word = "profile" if all(group.concerns_profiles for group in found) else "task"
-        counts[severity] += total
-        yield f"{code} {found[0].name}: {counted(total, severity)} in {counted(len(subjects), word)}"
-        shown = len(found) if verbosity > 0 else SHOWN_GROUPS
-        for group in found[:shown]:
+    if verbosity <= 0 and len(ordered) > SHOWN_CAUSES:
+        yield f"the {SHOWN_CAUSES} causes that matter most to the score, of {len(ordered):,} (-v lists them all):"
+        for group in ordered[:SHOWN_CAUSES]:
+            yield _header(group.severity, [group])
             yield from _group_lines(group, verbosity)
-        if len(found) > shown:
-            yield f"  … and {len(found) - shown:,} more kinds; -v lists them all"
+        yield "by rule:"
+        yield from (f"  {_header(severity, found)}" for (severity, _), found in rules.items())
+    else:
+        for (severity, _), found in rules.items():
+            yield _header(severity, found)
+            shown = len(found) if verbosity > 0 else SHOWN_GROUPS
+            for group in found[:shown]:
+                yield from _group_lines(group, verbosity)
+            if len(found) > shown:
+                yield f"  … and {len(found) - shown:,} more kinds; -v lists them all"
     if rules:
+        counts: Counter[Severity] = Counter()
+        for group in ordered:
+            counts[group.severity] += group.count
         totals = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
         yield f"{totals}; `promptfmt explain CODE` says why"
+
+
+def _header(severity: Severity, found: Sequence[FindingGroup]) -> str:
+    """Return the line about findings of one rule: how many, in how many tasks, and what they do to the score."""
+    subjects = {task for group in found for task in group.tasks}
+    word = "profile" if all(group.concerns_profiles for group in found) else "task"
+    total = counted(sum(group.count for group in found), severity)
+    effect = min((group.effect for group in found), key=EFFECTS.index)
+    return f"{found[0].code} {found[0].name}: {total} in {counted(len(subjects), word)} (affects {effect})"
 
 
 def _group_lines(group: FindingGroup, verbosity: int) -> Iterator[str]:

@@ -138,13 +138,14 @@ def finding_table(groups: Sequence[FindingGroup]) -> Iterator[str]:
     """Yield the blocks of a table of findings."""
     if not groups:
         return
-    rows = ["### Checks\n\n| code | severity | findings | where | what | do |\n|---|---|--:|---|---|---|"]
+    rows = ["### Checks\n\n| code | severity | affects | findings | where | what | do |\n|---|---|---|--:|---|---|---|"]
     for group in groups[:SHOWN_FINDINGS]:
         more = len({place.file for place in group.places}) - 1
         files = f" and {counted(more, 'more file')}" if more > 0 else ""
         # A bar ends a cell even within code, and nothing in code can escape it.
         where, what, do = (code(text.replace("|", "\u2223")) for text in (group.where, group.message, group.do))
-        rows.append(f"| {group.code} | {group.severity} | {group.count:,} | {where}{files} | {what} | {do} |")
+        row = f"| {group.code} | {group.severity} | {group.effect} | {group.count:,} | {where}{files}"
+        rows.append(f"{row} | {what} | {do} |")
     if len(groups) > SHOWN_FINDINGS:
         rows.append(f"\n… and {len(groups) - SHOWN_FINDINGS:,} more kinds of findings.")
     yield "\n".join(rows) + "\n"

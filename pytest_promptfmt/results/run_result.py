@@ -68,7 +68,7 @@ class RunResult:
 
     @cached_property
     def findings(self) -> tuple[FindingGroup, ...]:
-        """Return the findings by cause, the worst first."""
+        """Return the findings by cause, those first that matter most to the score."""
         return grouped(finding for outcome in self.outcomes for finding in outcome.findings)
 
     @cached_property

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pytest_promptfmt.chat.profile_loading import LoadedProfile
 from pytest_promptfmt.checks.documentation import remedy_of
+from pytest_promptfmt.checks.effects import effect_of
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.finding import Finding, Reported, Severity, identity, shown, stable_key
@@ -62,6 +63,7 @@ def findings_of(trial: Trial, name: str) -> Iterable[Reported]:
                 code=check.code,
                 name=check.name,
                 severity=finding.severity or check.severity,
+                effect=effect_of(check, finding.severity or check.severity),
                 task=name,
                 file=str(file or ""),
                 position=finding.position,

@@ -1,0 +1,84 @@
+"""Findings in the order of what they are expected to do to the score, and the first screen of many of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_promptfmt.checks.effects import effect_of
+from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.core.errors import Position
+from pytest_promptfmt.core.finding import Effect, Reported, Severity
+from pytest_promptfmt.results.findings import FindingGroup, finding_lines, grouped
+
+FINDING = Reported(
+    code="PF201",
+    name="double-delimiter",
+    severity=Severity.ERROR,
+    message="double space",
+    do="remove it",
+    task="a",
+    file="a.yaml",
+    position=Position(Path("a.yaml"), 3, 1),
+    keys=("doc_to_text",),
+    stable_keys=("0",),
+)
+
+
+def of(code: str, effect: Effect, *, tasks: int = 1, severity: Severity = Severity.ERROR) -> list[Reported]:
+    made = replace(FINDING, code=code, name=code.lower(), message=f"about {code}", effect=effect, severity=severity)
+    return [replace(made, task=f"t{number}") for number in range(tasks)]
+
+
+def test_effect_comes_first_then_severity_then_the_number_of_tasks() -> None:
+    groups = grouped(
+        [
+            *of("PF301", Effect.SHOTS, tasks=9),
+            *of("PF203", Effect.SOME_DOCS, tasks=2),
+            *of("PF204", Effect.SOME_DOCS, tasks=7, severity=Severity.WARNING),
+            *of("PF205", Effect.APPEARANCE, tasks=99),
+            *of("PF202", Effect.SOME_DOCS, tasks=3),
+            *of("PF126", Effect.EVERY_DOC, severity=Severity.WARNING),
+        ]
+    )
+    assert [group.code for group in groups] == ["PF126", "PF202", "PF203", "PF204", "PF301", "PF205"]
+
+
+def test_many_causes_show_the_ten_that_matter_most_and_then_every_rule() -> None:
+    findings = [one for number in range(12) for one in of(f"PF2{number:02}", Effect.SOME_DOCS, tasks=number + 1)]
+    lines = list(finding_lines(grouped([*findings, *of("PF126", Effect.EVERY_DOC)])))
+    assert lines[0] == "the 10 causes that matter most to the score, of 13 (-v lists them all):"
+    assert lines[1] == "PF126 pf126: 1 error in 1 task (affects every doc)"
+    shown, by_rule = lines[: lines.index("by rule:")], lines[lines.index("by rule:") + 1 : -1]
+    assert [line.split()[0] for line in shown[1:] if line.startswith("PF")][1:] == [
+        f"PF2{number:02}" for number in range(11, 2, -1)
+    ]
+    assert len(by_rule) == 13
+    assert by_rule[1] == "  PF211 pf211: 12 errors in 12 tasks (affects some docs)"
+    assert lines[-1].startswith("79 errors; ")
+    assert not any(line.startswith("the 10") for line in finding_lines(grouped(findings), verbosity=1))
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "effect"),
+    [
+        ("PF126", Severity.ERROR, Effect.EVERY_DOC),
+        ("PF201", Severity.ERROR, Effect.SOME_DOCS),
+        ("PF801", Severity.ERROR, Effect.SHOTS),
+        ("PF907", Severity.WARNING, Effect.SOME_DOCS),
+        ("PF501", Severity.WARNING, Effect.EVERY_DOC),
+        ("PF226", Severity.WARNING, Effect.APPEARANCE),
+        ("PF126", Severity.INFO, Effect.APPEARANCE),
+    ],
+)
+def test_effect_follows_from_family_and_severity_or_is_listed(code: str, severity: Severity, effect: Effect) -> None:
+    assert effect_of(known_checks()[code], severity) is effect
+
+
+def test_effect_survives_json() -> None:
+    [found] = of("PF126", Effect.EVERY_DOC)
+    assert Reported.from_json(found.to_json()) == found
+    [group] = grouped([found])
+    assert FindingGroup.from_json(group.to_json(Path())).effect is Effect.EVERY_DOC
