@@ -95,8 +95,9 @@ def set_inside_loop(study: Study | Trial) -> Iterator[Finding]:
 
 @check("PF447", "stray-text", severity=Severity.WARNING, family=Family.CHAT)
 def stray_text(study: Study | Trial) -> Iterator[Finding]:
-    r"""Report accidental text: quotes at both ends, whitespace at the beginning or before an end token (an info), words about
-    missing tools.
+    r"""Report accidental text: quotes at both ends, whitespace at the beginning, words about missing tools.
+
+    A space between an answer and its end token is an info.
 
     Why: What the template's file holds around its tags is printed.
 

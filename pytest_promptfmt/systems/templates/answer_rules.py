@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from pytest_promptfmt.chat.template_probes import MARKER
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import Study
@@ -21,16 +22,20 @@ from pytest_promptfmt.systems.templates.evidence import (
     trial_of,
     whole,
 )
-from pytest_promptfmt.systems.templates.layout import ANSWER, Layout, layout_of
+from pytest_promptfmt.systems.templates.layout import (
+    ANSWER,
+    MOST_HEADER_WORDS,
+    QUESTION,
+    Layout,
+    is_for_chat,
+    layout_of,
+)
 from pytest_promptfmt.systems.templates.trial import Trial
 
 _THOUGHT: Final = re.compile(
     r"<((?:[a-z_]+:)?think[a-z_]*)>.*?(?:</\1>|$)|<[^<>\s]*(?:think|reason)[^<>\s]*>", re.S | re.I
 )
 _EMPTY: Final = re.compile(r"<([a-z_:]*think[a-z_]*)>\s*</\1>")
-_LEAST_HEADER: Final = 3
-_MOST_WORDS: Final = 12
-"""The longest generation prompt that is the header of an answer."""
 
 
 @check("PF442", "generation-prompt", severity=Severity.ERROR, family=Family.CHAT)
@@ -61,7 +66,7 @@ def generation_prompt(study: Study | Trial) -> Iterator[Finding]:
         return
     place = trial.place_of("add_generation_prompt")
     tail, label = (layout.tail or "").rstrip(), (header or "").strip()
-    if (len(label) > 2 and tail.endswith(label)) or _is_always_written(layout):
+    if (len(label) > 2 and tail.endswith(label)) or (_is_always_written(layout) and is_for_chat(trial)):
         yield Finding(
             message="a generation prompt is written where none is asked for",
             saw=f"after the last answer: {layout.tail!r}",
@@ -75,7 +80,7 @@ def generation_prompt(study: Study | Trial) -> Iterator[Finding]:
         )
     elif closed is not None and ANSWER in closed and opened != asked:
         added = layout.generation_prompt
-        is_header = added is not None and len(added.split()) <= _MOST_WORDS  # a longer one is a task of its own
+        is_header = added is not None and len(added.split()) <= MOST_HEADER_WORDS
         is_added = is_header and closed.startswith(asked)
         yield from _compared(trial, opened, closed.rpartition(ANSWER)[0], is_added=is_added)
     if opened != opened.rstrip(" \t"):
@@ -88,12 +93,12 @@ def generation_prompt(study: Study | Trial) -> Iterator[Finding]:
 
 
 def _is_always_written(layout: Layout) -> bool:
-    """Return whether the end of a finished conversation is that of a question: an answer is opened in both."""
-    question, answer = (text.rstrip() for text in (layout.opened or "", layout.tail or ""))
-    if layout.asked != layout.opened or not answer or (layout.gap or "").startswith(answer):
+    """Return whether a finished conversation ends with what is before an answer: another one is opened."""
+    begun = (layout.closed or "").rpartition(ANSWER)[0].rpartition(QUESTION)[2]
+    tail = (layout.tail or "").rstrip()
+    if layout.asked != layout.opened or not tail or (layout.gap or "").startswith(tail):
         return False
-    shared = first_difference(question[::-1], answer[::-1])
-    return shared > _LEAST_HEADER
+    return re.findall(rf"{MARKER.pattern}|[^\s<]+", tail)[-1] in begun
 
 
 def _compared(trial: Trial, opened: str, begun: str, *, is_added: bool) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from pytest_promptfmt.systems.templates.evidence import (
     trial_of,
     whole,
 )
+from pytest_promptfmt.systems.templates.layout import is_for_chat
 from pytest_promptfmt.systems.templates.trial import Trial
 
 _NAMES: Final = {
@@ -66,15 +67,15 @@ def text_lost(study: Study | Trial) -> Iterator[Finding]:
             message=f"{_NAMES.get(kind, f'the {kind} text')} is lost: {conversation.about}",
             saw=f"{conversation.name}: {lost!r} is not written",
             position=trial.place_of(f"'{kind}'", f'"{kind}"', "tool_calls"),
-            severity=mildest(conversation, _severity_of_loss(conversation, kind, lost)),
+            severity=mildest(conversation, _severity_of_loss(trial, conversation, kind, lost)),
         )
 
 
-def _severity_of_loss(conversation: Conversation, kind: str, text: str) -> Severity:
-    """Return a warning for earlier turns: a template may be for single questions, such as that of a classifier."""
+def _severity_of_loss(trial: Trial, conversation: Conversation, kind: str, text: str) -> Severity:
+    """Return a warning for earlier turns, and where plain turns are not written either: it is not for chats."""
     where = next(unit.message for unit in conversation.units if unit.kind == kind and unit.text == text)
     is_earlier = kind in ("user", "assistant") and where < len(conversation.messages) - 1
-    return Severity.WARNING if is_earlier else Severity.ERROR
+    return Severity.WARNING if is_earlier or not is_for_chat(trial) else Severity.ERROR
 
 
 @check("PF434", "text-doubled", severity=Severity.ERROR, family=Family.CHAT)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
-from pytest_promptfmt.systems.templates.evidence import markers
+from pytest_promptfmt.systems.templates.evidence import markers, missing
 from pytest_promptfmt.systems.templates.trial import Trial
 
 QUESTION: Final = "Which metal rusts?"
 ANSWER: Final = "Iron is the one."
 LATER: Final = "And which is liquid?"
+MOST_HEADER_WORDS: Final = 12
+"""The longest generation prompt that is the header of an answer; a longer one is a task of its own."""
+
+_END_TOKEN: Final = re.compile(r"<[|｜][^<>]+[|｜]>")
 _TURNS: Final = ("question", "answer", "second-question", "turns")
 
 
@@ -82,15 +88,36 @@ def marker_pairs(trial: Trial) -> tuple[tuple[str, str], ...]:
         if len({sequence.count(name) - count for sequence, count in zip(sequences, counts, strict=True)}) == 1
         and name != bos
     ]
+    closed = [name for name in markers((texts[1] or "").rpartition(ANSWER)[2], trial) if name in names][-1:]
+    following = {(one, other) for other, one in pairwise(sequences[-1]) if other in closed and one in names}
     return tuple(
         (one, other)
-        for one in names
-        for other in names
+        for one, other in sorted(following)
         if one != other and all(alternates(sequence, one, other) for sequence in sequences)
     )
 
 
+def is_for_chat(trial: Trial) -> bool:
+    """Return whether a template writes plain turns as turns: those of classifiers and rerankers make a task of them."""
+    turns = trial.conversations.get("turns")
+    asked = (layout_of(trial).opened or "").partition(QUESTION)[2]
+    return (turns is None or not missing(trial, turns)) and len(asked.split()) <= MOST_HEADER_WORDS
+
+
+def turns_of(sequence: list[str], one: str, other: str, plain: set[str]) -> list[str]:
+    """Return the two markers of a pair in order, with `other` for an end token that only turns with calls have."""
+    found: list[str] = []
+    before = ""
+    for marker in sequence:
+        if marker == one and found[-1:] == [one] and _END_TOKEN.fullmatch(before) and before not in plain:
+            found.append(other)
+        if marker in (one, other):
+            found.append(marker)
+        before = marker
+    return found
+
+
 def alternates(sequence: list[str], one: str, other: str) -> bool:
     """Return whether two markers take turns in a sequence, `one` first and `other` last."""
-    only = [marker for marker in sequence if marker in (one, other)]
+    only = turns_of(sequence, one, other, set(sequence))
     return only == [one, other] * (len(only) // 2)

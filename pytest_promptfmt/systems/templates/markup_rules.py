@@ -94,7 +94,9 @@ def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, s
             _, at = _DECODER.raw_decode(text, found.start())
         except json.JSONDecodeError as error:
             read = text[found.start() : error.pos]
-            if any(f'"{name}"' in read for name in names) and not text.startswith(_PYTHON, error.pos):
+            is_placeholder = error.msg == "Expecting value" and text[error.pos : error.pos + 1] in ("<", "{", ".", "…")
+            is_other = is_placeholder or text.startswith(_PYTHON, error.pos)  # in instructions, or another rule's
+            if any(f'"{name}"' in read for name in names) and not is_other:
                 yield "a tool call" if 0 <= said < found.start() else "the tools", error.pos, error.msg
                 at = error.pos
             else:

@@ -20,7 +20,7 @@ from pytest_promptfmt.systems.templates.evidence import (
     trial_of,
     without_generation_prompt,
 )
-from pytest_promptfmt.systems.templates.layout import alternates, layout_of, marker_pairs
+from pytest_promptfmt.systems.templates.layout import alternates, layout_of, marker_pairs, turns_of
 from pytest_promptfmt.systems.templates.trial import Trial
 
 _FORGED: Final = "control-tokens"
@@ -51,7 +51,7 @@ def turn_not_closed(study: Study | Trial) -> Iterator[Finding]:
     if trial is None:
         return
     layout, pairs = layout_of(trial), marker_pairs(trial)
-    closing = layout.closing
+    closing, plain = layout.closing, set(markers(trial.text("turns") or "", trial))
     first = layout.first_marker
     if first and layout.gap is not None and first not in layout.gap:
         yield Finding(
@@ -79,7 +79,7 @@ def turn_not_closed(study: Study | Trial) -> Iterator[Finding]:
         sequence = markers(text, trial)
         ends = last_answer(conversation) is not None
         for one, other in pairs:
-            only = [marker for marker in sequence if marker in (one, other)]
+            only = turns_of(sequence, one, other, plain)
             open_end = only if ends or not only or only[-1] == other else only[:-1]
             if not alternates(open_end, one, other):
                 found.add("pair")
