@@ -54,7 +54,7 @@ class Project:
         return result
 
     def run(self, *args: str) -> pytest.RunResult:
-        """Return what `pytest --promptfmt` did; equal failures after the first count as "repeated"."""
+        """Return what `pytest --promptfmt` did; equal failures after the first are short."""
         return self.start("--promptfmt", *args)
 
     def accept(self, *args: str) -> None:

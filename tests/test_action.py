@@ -107,12 +107,11 @@ def test_the_action_fails_on_a_changed_prompt_and_leaves_patch_report_and_summar
 
 
 WORKFLOW = "pytest_promptfmt/data/init/workflow.yaml"
+ACTION, COMMENT = "action.yml", "comment/action.yml"
 
 
-@pytest.mark.parametrize(("file", "commenting"), [("action.yml", "comment/action.yml"), (WORKFLOW, WORKFLOW)])
-def test_the_comment_says_what_changed_against_the_base_and_how_to_accept_it(
-    repository: Path, file: str, commenting: str
-) -> None:
+def test_the_comment_says_what_changed_against_the_base_and_every_step_to_pass(repository: Path) -> None:
+    file, commenting = ACTION, COMMENT
     comment = repository / "commented-11.md"
     before = {
         "NUMBER": "7",
@@ -128,35 +127,40 @@ def test_the_comment_says_what_changed_against_the_base_and_how_to_accept_it(
     assert (forked.returncode, "could not comment: " in forked.stdout, comment.exists()) == (0, True, False)
     assert compare_and_comment(file, commenting, repository, BASE="HEAD~1", **before).returncode == 0
     assert "-| A:⟨end⟩\n+| A: ⟨end⟩" in comment.read_text("utf-8")
-    assert "To accept" not in comment.read_text("utf-8"), "there is no patch"
-    for patch in (repository / "accept.patch", repository / "promptfmt/accept.patch"):
-        patch.parent.mkdir(exist_ok=True)
-        patch.write_text("a patch", "utf-8")
-    assert compare_and_comment(file, commenting, repository, BASE="HEAD~1", **before).returncode == 0
-    told = comment.read_text("utf-8").rpartition("**To accept:** ")[2]
-    assert told == (
-        "`git apply accept.patch` with the patch that [this run](https://example.org/run) keeps,\n"
-        "or `pytest --promptfmt --snapshot-update`, and commit the snapshots.\n"
+    assert "To pass" not in comment.read_text("utf-8"), "there is no result"
+    task = repository / "tasks/letters.yaml"
+    text = TASK.replace("arc", "letters").replace("generate_until", "multiple_choice") + "doc_to_choice: [a, b]\n"
+    task.write_text(text.replace("A:", "A: "), "utf-8")
+    assert (
+        run(steps(file)["Compare with the snapshots"]["run"], repository, PATHS="", ARGS="", SHARD="").returncode == 1
     )
+    task.unlink()
+    assert compare_and_comment(file, commenting, repository, BASE="HEAD~1", **before).returncode == 0
+    said = comment.read_text("utf-8").rpartition("**To pass** ")[2].splitlines()
+    assert said[0] == "([this run](https://example.org/run) keeps the patch and a report):"
+    steps_said = [line for line in said if line.startswith("- ")]
+    assert "PF201" in steps_said[0]
+    assert "Updating snapshots does not settle findings" in steps_said[0]
+    assert "git apply promptfmt/accept.patch" in steps_said[-1]
     assert (
         compare_and_comment(file, commenting, repository, BASE="HEAD", **before | {"OUTCOME": "success"}).returncode
         == 0
     )
     assert "nothing changed" in comment.read_text("utf-8"), "what was said before is brought up to date"
-    assert "To accept" not in comment.read_text("utf-8")
+    assert "To pass" not in comment.read_text("utf-8")
 
 
 def test_what_runs_files_of_a_pull_request_has_no_token_and_the_actions_are_pinned() -> None:
-    for file in ("action.yml", "comment/action.yml", WORKFLOW):
+    for file in (ACTION, COMMENT, WORKFLOW):
         text = (ROOT / file).read_text("utf-8")
         uses = [step["uses"] for step in all_steps(file) if "uses" in step]
         assert uses
-        assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", each) for each in uses)
+        assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}|ACTION|COMMENT", each) for each in uses)
         for step in all_steps(file):
             if "promptfmt diff" in str(step) or "--promptfmt" in str(step):
                 assert "token" not in str(step).lower()
                 assert "secrets" not in str(step)
-        assert text.count("github.token") == (file != "action.yml")
+        assert text.count("github.token") == (file == COMMENT)
     jobs = yaml.safe_load((ROOT / WORKFLOW).read_text("utf-8"))["jobs"]
     assert jobs["prompts"]["permissions"] == {"contents": "read"}
     assert jobs["prompts"]["steps"][0]["with"]["persist-credentials"] is False
@@ -175,13 +179,10 @@ def test_a_hostile_pull_request_gets_no_token_into_any_output(repository: Path) 
     assert (
         run("git add . && git -c user.name=A -c user.email=a@example.org commit -qm three", repository).returncode == 0
     )
-    render = run(
-        steps(WORKFLOW)["Compare with the snapshots"]["run"].replace("pytest", "python -m pytest", 1), repository
-    )
+    script, nothing = steps(ACTION)["Compare with the snapshots"]["run"], {"PATHS": "", "ARGS": "", "SHARD": ""}
+    render = run(script, repository, **nothing)
     (repository / "tasks/promptfmt.yaml").unlink()
-    again = run(
-        steps(WORKFLOW)["Compare with the snapshots"]["run"].replace("pytest", "python -m pytest", 1), repository
-    )
+    again = run(script, repository, **nothing)
     names = {
         "NUMBER": "7",
         "REPOSITORY": "o/r",
@@ -189,7 +190,7 @@ def test_a_hostile_pull_request_gets_no_token_into_any_output(repository: Path) 
         "RUN": "https://example.org/run",
         "READ_ONLY": "",
     }
-    comment = compare_and_comment(WORKFLOW, WORKFLOW, repository, BASE="HEAD~1", **names)
+    comment = compare_and_comment(ACTION, COMMENT, repository, BASE="HEAD~1", **names)
     said = [each.stdout + each.stderr for each in (render, again, comment)]
     written = [
         path.read_text("utf-8", "replace")
@@ -199,6 +200,19 @@ def test_a_hostile_pull_request_gets_no_token_into_any_output(repository: Path) 
     assert "a file of the operating system is not opened" in "".join(said)
     assert (repository / "commented-11.md").exists()
     assert not any("a-token" in text and "GH_TOKEN ==" not in text for text in [*said, *written])
+
+
+def test_the_action_runs_task_files_alone_and_installs_what_it_is_told(repository: Path) -> None:
+    (repository / "pytest.ini").write_text("[pytest]\naddopts = --cov=x -n auto\n", "utf-8")
+    (repository / "tests").mkdir()
+    (repository / "tests/test_own.py").write_text("import a_package_that_is_not_there\n", "utf-8")
+    script = steps(ACTION)["Compare with the snapshots"]["run"]
+    done = run(script, repository, PATHS="", ARGS="--snapshot-update", SHARD="")
+    assert done.returncode == 0, done.stdout
+    install = steps(ACTION)["Install"]["run"].replace("python -m pip", "echo")
+    said = run(install, repository, GITHUB_ACTION_PATH="/action", PACKAGES="a==1\nb[c]>=2")
+    assert said.stdout == "install --quiet /action a==1 b[c]>=2\n"
+    assert run(install, repository, GITHUB_ACTION_PATH="/a", PACKAGES="").stdout == "install --quiet /a\n"
 
 
 def test_a_hook_runs_tasks_alone_whatever_the_project_asks_of_pytest(repository: Path) -> None:

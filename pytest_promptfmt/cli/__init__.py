@@ -6,7 +6,7 @@ Commands import the packages they need when they run, so that `promptfmt --help`
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -26,9 +26,25 @@ from pytest_promptfmt.cli.show import show
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 from pytest_promptfmt.core.text import escape_controls
 
+_ELSEWHERE: Final = {
+    "test": "pytest --promptfmt",
+    "run": "pytest --promptfmt",
+    "lint": "pytest --promptfmt -m promptfmt_lint",
+    "accept": "promptfmt review --accept GLOB",
+    "reject": "promptfmt review",
+}
+"""What people try, and what does it."""
+
 
 class _Group(TyperGroup):
     """Prints our errors as one message: exit code 2 where the command was used wrongly, 1 where it refuses."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in _ELSEWHERE and args[0] not in self.commands:
+            command, *rest = args
+            typer.echo(f"promptfmt has no command {command!r}: {' '.join([_ELSEWHERE[command], *rest])}", err=True)
+            raise typer.Exit(2)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:

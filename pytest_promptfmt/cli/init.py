@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import json
-import shlex
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Final
@@ -18,74 +20,184 @@ from pytest_promptfmt.core.text import escape_controls
 _ATTRIBUTES: Final = "**/__prompts__/** text eol=lf linguist-generated"
 _IGNORED: Final = ".promptfmt-*.tmp"
 """What a run leaves that is killed while it writes; the next one removes it."""
-_FILES: Final = {
-    "promptfmt.yaml": "promptfmt.yaml",
-    ".github/workflows/prompts.yaml": "workflow.yaml",
+_EXAMPLE: Final = ("capitals.yaml", "capitals.docs.jsonl")
+_BASELINE: Final = "promptfmt-baseline.jsonl"
+_WORKFLOW: Final = ".github/workflows/prompts.yaml"
+_TEMPLATES: Final = ("*.jinja", "chat_template.json", "tokenizer_config.json")
+_MOST_PATHS: Final = 6
+_FORK_TASKS: Final = 200
+"""With more task files than this, nobody reads all snapshots on the first day."""
+
+
+class RepositoryKind(enum.StrEnum):
+    """What a repository holds, as far as it decides about the files that are written."""
+
+    BENCHMARKS = "benchmarks"
+    FORK = "fork"
+    MODEL = "model"
+    TRAINING = "training"
+
+
+_ABOUT: Final = {
+    RepositoryKind.BENCHMARKS: "own benchmarks: every task gets snapshots",
+    RepositoryKind.FORK: "a fork of a harness: a baseline, and snapshots for the tasks that you adopt",
+    RepositoryKind.MODEL: "a model with a chat template in the top folder",
+    RepositoryKind.TRAINING: "a training repository: chat templates in folders",
 }
-_EXAMPLE: Final = {"tasks/capitals.yaml": "capitals.yaml", "tasks/capitals.docs.jsonl": "capitals.docs.jsonl"}
 
 
 def init(
     folder: Annotated[Path, typer.Argument(help="The top folder of the repository.")] = Path(),
+    kind: Annotated[
+        RepositoryKind | None,
+        typer.Option(
+            "--kind", help="What the repository holds; by default asked in a terminal, and guessed elsewhere."
+        ),
+    ] = None,
     example: Annotated[
-        bool | None, typer.Option("--example/--no-example", help="Write a task; by default where there is none.")
+        bool | None,
+        typer.Option("--example/--no-example", help="Write a task; by default where there is nothing else."),
     ] = None,
     workflow: Annotated[bool, typer.Option("--workflow/--no-workflow", help="Write a workflow for GitHub.")] = True,
     baseline: Annotated[
-        bool, typer.Option("--baseline", help="Accept all current findings: see docs/baseline.md.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--baseline/--no-baseline", help="Accept all current findings; by default in a fork of a harness."
+        ),
+    ] = None,
 ) -> None:
-    """Write settings, git's attributes and ignores, a workflow and, where there is no task, an example.
+    """Write settings, git's attributes and ignores, a workflow and, where there is nothing to test, an example.
 
     Nothing is overwritten.
     """
+    from pytest_promptfmt.cli.origin import action_reference
+
     if not folder.is_dir():
         raise SettingsError(f"no such folder: {display_path(folder)}")
-    wanted = dict(_FILES)
-    if not workflow:
-        del wanted[".github/workflows/prompts.yaml"]
-    if example if example is not None else not any(_tasks_in(folder)):
-        wanted |= _EXAMPLE
-    if (folder / "promptfmt.yml").exists():
-        del wanted["promptfmt.yaml"]
-    requirement = _requirement()
-    for name, source in wanted.items():
-        text = (resources.files("pytest_promptfmt") / "data" / "init" / source).read_text("utf-8")
-        _write(folder / name, text.replace("REQUIREMENT", requirement or "pytest-promptfmt"))
-    if workflow and requirement is None:
-        typer.echo("pytest-promptfmt is installed from a folder here: change in the workflow where CI installs it from")
+    tasks, templates = list(_tasks_in(folder)), list(_templates_in(folder))
+    chosen = kind or _asked(_guessed(folder, tasks, templates))
+    has_tasks = chosen in (RepositoryKind.BENCHMARKS, RepositoryKind.FORK)
+    wants_baseline = baseline if baseline is not None else chosen is RepositoryKind.FORK
+    settings = list(_settings(folder, chosen, tasks, templates))
+    if settings and not (folder / "promptfmt.yml").exists():
+        _write(folder / "promptfmt.yaml", "\n".join(settings) + "\n")
+    action, is_known = action_reference()
+    if workflow:
+        arguments = [f"--promptfmt-baseline={_BASELINE}"] if wants_baseline else []
+        _write(folder / _WORKFLOW, _workflow(action, _packages(tasks), arguments))
+    if example if example is not None else has_tasks and not tasks:
+        for name in _EXAMPLE:
+            _write(folder / "tasks" / name, _shipped(name))
     _add_line(folder / ".gitattributes", _ATTRIBUTES)
     _add_line(folder / ".gitignore", _IGNORED)
-    if baseline:
+    if workflow and not is_known:
+        typer.echo("pytest-promptfmt is installed from a folder here: check in the workflow where CI takes it from")
+    inis = ["promptfmt = true"]
+    if wants_baseline:
         _write_baseline(folder)
-        typer.echo("next: commit the baseline; pytest --promptfmt -m promptfmt_lint then fails only on new findings")
+        inis.append(f"promptfmt_baseline = {_BASELINE}")
+    _offer(folder, inis)
+    if chosen is RepositoryKind.FORK:
+        typer.echo(
+            "next: commit this. To adopt tasks: pytest --promptfmt PATH --snapshot-update, then commit __prompts__"
+        )
     else:
         typer.echo("next: pytest --promptfmt --snapshot-update, then review the files in __prompts__ and commit them")
 
 
-def _requirement() -> str | None:
-    """Return what pip installed the package from: the index or a repository; None for a folder or file (PEP 610)."""
-    from importlib.metadata import PackageNotFoundError, distribution
+def _asked(guess: RepositoryKind) -> RepositoryKind:
+    """Return what the user says the repository is; the guess where there is no terminal."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return guess
+    for kind in RepositoryKind:
+        typer.echo(f"  {kind}: {_ABOUT[kind]}")
+    import click
 
-    try:
-        written = distribution("pytest-promptfmt").read_text("direct_url.json")
-    except PackageNotFoundError:
-        return None
-    if written is None:
-        return "pytest-promptfmt"
-    origin = json.loads(written)
-    repository = origin.get("vcs_info")
-    if repository is None:
-        return None
-    return shlex.quote(f"pytest-promptfmt @ {repository['vcs']}+{origin['url']}@{repository['commit_id']}")
+    return RepositoryKind(typer.prompt("What is this repository", default=str(guess), type=click.Choice(list(_ABOUT))))
+
+
+def _guessed(folder: Path, tasks: Sequence[Path], templates: Sequence[Path]) -> RepositoryKind:
+    if len(tasks) >= _FORK_TASKS or (folder / "lm_eval" / "tasks").is_dir():
+        return RepositoryKind.FORK
+    if not tasks and templates:
+        in_top = any(template.parent == folder for template in templates)
+        return RepositoryKind.MODEL if in_top else RepositoryKind.TRAINING
+    return RepositoryKind.BENCHMARKS
+
+
+def _settings(folder: Path, kind: RepositoryKind, tasks: Sequence[Path], templates: Sequence[Path]) -> Iterator[str]:
+    """Yield the lines of `promptfmt.yaml`; none where the defaults do."""
+    if kind is RepositoryKind.MODEL:
+        return
+    yield "# Settings of pytest-promptfmt for this folder and below. Editors complete the keys after"
+    yield "# `promptfmt schema settings -o promptfmt.schema.json`, with this as the first line:"
+    yield "# `# yaml-language-server: $schema=promptfmt.schema.json`"
+    if kind is RepositoryKind.TRAINING:
+        yield f"templates: {json.dumps(_tops(folder, templates))}"
+        return
+    yield "default_profiles: [plain, chat-chatml]"
+    paths = _tops(folder, tasks)
+    if paths and len(paths) <= _MOST_PATHS:
+        yield f"paths: {json.dumps(paths)} # where task files are looked for"
+    if kind is RepositoryKind.FORK:
+        yield "snapshots: adopted # files without snapshots are skipped, until their first --snapshot-update"
+
+
+def _tops(folder: Path, files: Iterable[Path]) -> list[str]:
+    """Return the deepest folders that hold all files, one for each top folder; none where a file is in `folder`."""
+    by_top: dict[str, list[str]] = {}
+    for file in files:
+        parent = file.relative_to(folder).parent
+        if not parent.parts:
+            return []
+        by_top.setdefault(parent.parts[0], []).append(parent.as_posix())
+    return sorted(os.path.commonpath(parents) for parents in by_top.values())
+
+
+def _workflow(action: str, packages: Sequence[str], arguments: Sequence[str]) -> str:
+    inputs = "".join(
+        f"\n          {name}: |" + "".join(f"\n            {line}" for line in lines)
+        for name, lines in (("args", arguments), ("packages", packages))
+        if lines
+    )
+    name, _, revision = action.partition("@")
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    text = _shipped("workflow.yaml").replace(" # INPUTS", inputs).replace("PYTHON", version)
+    return text.replace("ACTION", action).replace("COMMENT", f"{name}/comment@{revision}")
+
+
+def _packages(tasks: Sequence[Path]) -> list[str]:
+    """Return the installed packages that the code beside the tasks imports, as requirements.
+
+    What a task's code imports decides whether it can be rendered: in CI it has to be what it is here.
+    """
+    from pytest_promptfmt.cli.origin import imported_packages
+
+    return imported_packages({path for folder in {task.parent for task in tasks} for path in folder.glob("*.py")})
+
+
+def _shipped(name: str) -> str:
+    return (resources.files("pytest_promptfmt") / "data" / "init" / name).read_text("utf-8")
 
 
 def _tasks_in(folder: Path) -> Iterator[Path]:
     from pytest_promptfmt.systems.lm_eval.kinds import looks_like_task
 
-    for path in sorted(folder.rglob("*.yaml")):
+    for path in _files(folder, ("*.yaml",)):
+        if looks_like_task(gate.read_bytes(path)):
+            yield path
+
+
+def _templates_in(folder: Path) -> Iterator[Path]:
+    from pytest_promptfmt.systems import recognized
+
+    yield from (path for path in _files(folder, _TEMPLATES) if recognized(path) is not None)
+
+
+def _files(folder: Path, globs: Iterable[str]) -> Iterator[Path]:
+    for path in sorted(path for glob in globs for path in folder.rglob(glob)):
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if not is_hidden and path.is_file() and looks_like_task(gate.read_bytes(path)):
+        if not is_hidden and path.is_file():
             yield path
 
 
@@ -110,21 +222,35 @@ def _add_line(path: Path, line: str) -> None:
 
 def _write_baseline(folder: Path) -> None:
     import subprocess
-    import sys
 
     typer.echo("checking every task once, about a hundred per second", err=True)
-    # -P, as where pytest is called by its name: what a module can import decides about errors that are accepted.
-    command = [sys.executable, "-P", "-m", "pytest", "--promptfmt", "-q", "-q", "--no-header", "--tb=no"]
-    command += ["-o", "python_files=", "-m", "promptfmt_lint"]
-    command += ["--promptfmt-baseline=promptfmt-baseline.jsonl", "--promptfmt-baseline-update=write"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
-    file = folder / "promptfmt-baseline.jsonl"
+    # As the action runs it. -P: what a module can import decides about errors that are accepted.
+    command = [sys.executable, "-P", "-m", "pytest", "--promptfmt", "-q", "--no-header", "--no-summary"]
+    command += ["-o", "addopts=", "-o", "python_files="]
+    command += [f"--promptfmt-baseline={_BASELINE}", "--promptfmt-baseline-update=write"]
+    # pytest shows how far it is, apart from what this command says.
+    done = subprocess.run(command, cwd=folder, stdout=sys.stderr.fileno())
+    file = folder / _BASELINE
     if done.returncode not in (0, 1, 5) or not file.exists():
-        raise SettingsError(f"pytest ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-2000:]}")
+        raise SettingsError(f"pytest ended with {done.returncode}, so there is no baseline")
     entries = len(file.read_text("utf-8").splitlines()) - 1
-    is_named = any("promptfmt_baseline" in path.read_text("utf-8", "replace") for path in _inis(folder))
-    hint = "" if is_named else f"; put promptfmt_baseline = {file.name} into the ini"
-    typer.echo(escape_controls(f"{display_path(file)} written, {entries:,} entries{hint}"))
+    typer.echo(escape_controls(f"{display_path(file)} written, {entries:,} entries"))
+
+
+def _offer(folder: Path, lines: Sequence[str]) -> None:
+    """Say, or in a terminal offer to write, what makes `pytest` alone and editors run the prompt tests."""
+    files = [path for path in _inis(folder) if "pytest" in path.read_text("utf-8", "replace")]
+    written = "".join(path.read_text("utf-8", "replace") for path in files)
+    missing = [line for line in lines if line.partition(" ")[0] + " " not in written]
+    if not missing:
+        return
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    asks = "Run the prompt tests with every pytest, and in editors (writes pytest.ini)"
+    if not files and is_terminal and typer.confirm(asks, default=True):
+        _write(folder / "pytest.ini", "\n".join(["[pytest]", *missing]) + "\n")
+        return
+    where = display_path(files[0]) if files else "pytest.ini, below [pytest]"
+    typer.echo(escape_controls(f"for plain pytest and editors, put into {where}: {'; '.join(missing)}"))
 
 
 def _inis(folder: Path) -> Iterator[Path]:

@@ -103,9 +103,9 @@ class Reported(Finding):
     effect: Effect = Effect.SOME_DOCS
 
     def __str__(self) -> str:
-        """Return where, what and what now, in up to three lines."""
+        """Return what, where and what now, in up to four lines; the short summary shows the first."""
         saw = f"\n  saw: {self.saw}" if self.saw else ""
-        return f"{self.where}: {self.code} {self.message} [{self.name}]{saw}\n  do: {self.do}"
+        return f"{self.code} {self.message} [{self.name}]\n  at: {self.where}{saw}\n  do: {self.do}"
 
     def _repr_html_(self) -> str:
         """Return the finding as a notebook shows it."""

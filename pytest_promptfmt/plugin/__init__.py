@@ -6,6 +6,8 @@ pytest imports this module at every start of every project it is installed in: i
 from __future__ import annotations
 
 import argparse
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for kind in KINDS:
         config.addinivalue_line("markers", f"{kind.marker}: {kind.help}")
     if not (config.getoption("promptfmt") or config.getini("promptfmt")):
+        config.pluginmanager.register(_Pointer(), "promptfmt-pointer")
         return
     _load_as_compiled(config)
     from pytest_promptfmt.core.errors import SettingsError
@@ -66,6 +69,33 @@ def pytest_configure(config: pytest.Config) -> None:
         activate(config)
     except SettingsError as error:
         raise pytest.UsageError(escape_controls(f"promptfmt: {error}")) from None
+
+
+class _Pointer:
+    """Says how prompts are tested where a run without --promptfmt was given task files and found no test."""
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+        """Look at the paths of the command line, only where nothing was collected or a path was not found."""
+        if exitstatus not in (pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR):
+            return
+        arguments = terminalreporter.config.invocation_params.args
+        if any(_holds_tasks(Path(argument.partition("::")[0])) for argument in arguments if argument[:1] != "-"):
+            command = shlex.join(["pytest", "--promptfmt", *arguments])
+            terminalreporter.write_line(
+                f"promptfmt: {command} tests prompts; promptfmt = true in the ini does so always"
+            )
+
+
+def _holds_tasks(path: Path) -> bool:
+    """Return whether a path is a task file, or a folder with one among the first YAML files in it."""
+    from itertools import chain, islice
+
+    from pytest_promptfmt.core import gate
+    from pytest_promptfmt.systems.lm_eval.kinds import looks_like_task
+
+    files = chain(path.glob("*.yaml"), path.glob("*/*.yaml")) if path.is_dir() else [path]
+    known = (file for file in islice(files, 50) if file.suffix in (".yaml", ".yml") and file.is_file())
+    return any(looks_like_task(gate.read_bytes(file)) for file in known)
 
 
 def _load_as_compiled(config: pytest.Config) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_promptfmt.core.text import escape_controls
+from pytest_promptfmt.plugin.outcome_reports import REPEATED
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.results.edits import Edit
 from pytest_promptfmt.results.run_result import RunResult, content_of, used_globs
@@ -40,6 +41,10 @@ class Closing:
     ) -> None:
         """Print what went wrong, each distinct problem once, and write the files that were asked for."""
         result, written = self._close(int(exitstatus))
+        repeats = len(terminalreporter.stats.get(REPEATED, ()))
+        if repeats:
+            failed = len(terminalreporter.stats.get("failed", ())) + repeats
+            written.append(f"{failed:,} failed, {repeats:,} of them repeats of a failure above")
         for title, lines in sections(result, verbosity=self._run.config.get_verbosity(), more=written):
             terminalreporter.section(title)
             for line in lines:

@@ -15,7 +15,7 @@ from pytest_promptfmt.results.failures import FailureText
 from pytest_promptfmt.results.run_result import Tally
 
 REPEATED: Final = "repeated"
-"""How pytest's summary counts failures with the cause of an earlier one."""
+"""How failures with the cause of an earlier one are set apart until pytest has printed all failures."""
 
 
 class OutcomeReports:
@@ -73,8 +73,16 @@ class OutcomeReports:
                 report.longrepr = FailureText(escape_controls(report.longrepr))
         yield
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
+        """Count repeated failures with the others, now that failures and short summary are printed."""
+        yield
+        repeats = terminalreporter.stats.pop(REPEATED, [])
+        if repeats:
+            terminalreporter.stats.setdefault("failed", []).extend(repeats)
+
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Count failures that repeat an earlier one apart, so that pytest does not print each again.
+        """Set failures apart that repeat an earlier one, so that pytest does not print each again.
 
         Its failure section takes time quadratic in the failed reports. Exit status, JUnit files and --lf look at the
         report itself and see every one as failed.

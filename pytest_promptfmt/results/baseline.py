@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pytest_promptfmt.answers.verdicts import Row
 from pytest_promptfmt.checks.registry import Scope
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, display_path
@@ -32,6 +33,8 @@ SHOWN_ENTRIES: Final = 10
 FIRST_LINE: Final = {"pytest-promptfmt baseline": 1}
 ERROR: Final = "error"
 """In place of a code: a task or file that cannot be read or rendered."""
+MISREAD: Final = "misread"
+"""In place of a code: a phrasing of an answer that is not read as it should be."""
 _LINES: Final = re.compile(r"(?<=\.\w{2}):\d+(?::\d+)?|(?<=\.\w{4}):\d+(?::\d+)?")
 """The lines of other files in a message: `utils.py:12`, `_base.yaml:3:1`."""
 
@@ -90,14 +93,39 @@ class BaselineRun:
         failed = outcome.failed(error)
         if self._path is None:
             return failed
-        is_known = self._baseline.accepts_error(outcome.file, outcome.task, error.message)
+        key = error_key(outcome.file, outcome.task, error.message)
+        is_known = self._baseline.accepts(outcome.file, outcome.task, key)
         if not is_known and self._update != "write":
             return failed
-        key = error_key(outcome.file, outcome.task, error.message)
         file = below(outcome.file, self._rootdir)
         entry = BaselineEntry(file=file, task=outcome.task, code=ERROR, message=error.message, key=key)
         accepted = (*outcome.accepted, Accepted(entry, key if is_known else ""))
         return replace(outcome, category="accepted", title=failed.title, accepted=accepted)
+
+    def judge_rows(self, outcome: Outcome, rows: Sequence[Row]) -> tuple[Outcome, Sequence[Row]]:
+        """Return the outcome of a battery with the misread phrasings that the baseline accepts, and the others."""
+        outcome = replace(outcome, linted=(outcome.profile,))
+        if self._path is None:
+            return outcome, rows
+        new: list[Row] = []
+        accepted: list[Accepted] = []
+        for row in rows:
+            identity = [MISREAD, Path(outcome.file).name, outcome.task, outcome.profile, row.id, *row.verdicts]
+            key = _key(identity)
+            is_known = self._baseline.accepts(outcome.file, outcome.task, key)
+            if not is_known and self._update != "write":
+                new.append(row)
+                continue
+            entry = BaselineEntry(
+                file=below(outcome.file, self._rootdir),
+                task=outcome.task,
+                code=MISREAD,
+                message=row.title,
+                key=key,
+                profile=outcome.profile,
+            )
+            accepted.append(Accepted(entry, key if is_known else ""))
+        return replace(outcome, accepted=(*outcome.accepted, *accepted)), new
 
     def _entry(self, finding: Reported, profile: str, key: str) -> BaselineEntry:
         return BaselineEntry(
@@ -184,6 +212,8 @@ class _LookedAt:
             return True
         if entry.code == ERROR:
             return (file, entry.task) in self._rendered
+        if entry.code == MISREAD:
+            return (file, entry.task, entry.profile) in self._linted
         if not entry.task:
             written_in = path if entry.file else self._rootdir / "-"
             return entry.profile in self._profiles and entry.code in self._codes_for(written_in)
@@ -262,15 +292,17 @@ class Baseline:
                     entries[profile] = same.pop(0)
         return list(met)
 
-    def accepts_error(self, file: str, task: str, message: str) -> bool:
-        """Return whether a file or task may fail to be read or rendered with this message."""
-        key = error_key(file, task, message)
+    def accepts(self, file: str, task: str, key: str) -> bool:
+        """Return whether there is an entry with this key for a file or task."""
         return any(entry.key == key for entry in self._entries_for(file, task))
 
 
 def error_key(file: str, task: str, message: str) -> str:
     """Return the stable key of an error: the same wherever its line went, and in whatever folder the file lies."""
-    identity = [ERROR, Path(file).name, task, _LINES.sub("", message)]
+    return _key([ERROR, Path(file).name, task, _LINES.sub("", message)])
+
+
+def _key(identity: Sequence[str]) -> str:
     return sha256(json.dumps(identity).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 

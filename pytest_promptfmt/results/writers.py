@@ -16,6 +16,7 @@ from pytest_promptfmt.results.baseline import write_baseline
 from pytest_promptfmt.results.edits import git_patch, write_pending
 from pytest_promptfmt.results.html import html_report
 from pytest_promptfmt.results.markdown import STEP_LIMIT, markdown_report
+from pytest_promptfmt.results.next_steps import next_steps
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.wording import below, counted
 
@@ -57,6 +58,7 @@ def json_report(result: RunResult) -> str:
         "command": shlex.join(["pytest", *result.arguments]),
         "exit": result.exit_status,
         "archetypes": list(result.archetypes),
+        "next_steps": list(next_steps(result)),
         "counts": dict(sorted(result.counts.items())),
         "clusters": [cluster.to_json(rootdir) for cluster in result.clusters],
         "findings": [group.to_json(rootdir) for group in result.findings],

@@ -142,7 +142,7 @@ class _Sides:
         common = [] if checks else ["-o", "promptfmt_lint=false", "-m", _PROMPTS_ALONE]
         common += options
         # With an equals sign, or pytest would collect the file as a path and search the rootdir above it.
-        common += [f"--promptfmt-baseline={baseline}"]
+        common += [f"--promptfmt-baseline={baseline}", "--promptfmt-snapshots=all"]
         first = self._run(self._before, [*common, "--promptfmt-baseline-update=write", "--snapshot-update"])
         entries = read_entries(baseline) if baseline.exists() else ()
         write_baseline([self._followed(entry) for entry in entries], baseline)

@@ -217,6 +217,17 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "one (auto), of all, and then more strictly, or of none.",
         page="scoring.md",
     ),
+    Setting(
+        "snapshots",
+        one_of("all", "adopted"),
+        "--promptfmt-snapshots WHICH",
+        ini="promptfmt_snapshots",
+        key="snapshots",
+    ).about(
+        "What becomes of a task without a snapshot. `all` (the default): it fails. `adopted`: where no task of its "
+        "file has one, it is skipped as not adopted yet.",
+        page="baseline.md",
+    ),
     Setting("time_limit", SECONDS, ini="promptfmt_time_limit", key="time_limit").about(
         "Seconds for making the docs of one task, for rendering them with one profile, and for importing one "
         "module of functions. Default: 10, and 60 for the import."

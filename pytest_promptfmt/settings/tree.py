@@ -38,7 +38,8 @@ class Settings:
     `is_narrowed` says that the command line asked for a number of docs: stored docs beyond it are kept.
     `has_chosen_profiles` says that the command line named the profiles: what tasks say of profiles is then left out.
     `answers` says of which tasks the reading and scoring of answers is tried: `auto` (those with a filter that looks
-    for an answer), `all` or `none`. `download` allows the network for tokenizers that are not in the local cache.
+    for an answer), `all` or `none`. `snapshots` says whether files without any snapshot fail (`all`) or wait to be
+    `adopted`. `download` allows the network for tokenizers that are not in the local cache.
     `repeat` are the command-line options that another run needs to render the same.
     `lint` says whether the rules run, `select` and `ignore` are codes and prefixes of rules, `per_file_ignores` lines
     `glob: codes`, with globs of paths below `per_file_base`, `checks` Python files that define rules.
@@ -62,6 +63,7 @@ class Settings:
     is_narrowed: bool = False
     has_chosen_profiles: bool = False
     answers: Answers = "auto"
+    snapshots: Literal["all", "adopted"] = "all"
     download: bool = False
     repeat: tuple[str, ...] = ()
     paths: tuple[Path, ...] = ()

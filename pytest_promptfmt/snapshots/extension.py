@@ -46,6 +46,7 @@ class Verdict:
     `written` is whether the file was created or rewritten. `comparison` holds both texts and documents; it is None once
     the snapshot passed, to keep large runs small. `renamed_from` is an obsolete file with the same content as a missing
     one. `would_write` is the text that --snapshot-update would write, None where it would not change the file.
+    `not_adopted` is whether the snapshot is missing and may be.
     """
 
     state: State
@@ -56,6 +57,7 @@ class Verdict:
     comparison: Comparison | None = None
     renamed_from: Path | None = None
     would_write: str | None = None
+    not_adopted: bool = False
 
 
 def syrupy_is_active(config: pytest.Config) -> bool:
@@ -71,11 +73,13 @@ def check(
     *,
     expected: ExpectedSnapshots,
     narrowed_run: bool = False,
+    may_be_missing: bool = False,
 ) -> Verdict:
     """Compare a rendered document with its stored snapshot, and write it when syrupy's options say so.
 
     A difference in the header alone passes. `--snapshot-update` rewrites a damaged file, unless docs would be lost
-    (`narrowed_run`) or a newer version of the format wrote it.
+    (`narrowed_run`) or a newer version of the format wrote it. Where the snapshot `may_be_missing`, that is neither a
+    pass nor a failure, and syrupy does not hear of it.
     """
     path = Path(place.path)
     try:
@@ -86,6 +90,9 @@ def check(
     if comparison.state == "equal":
         _note(config, PromptLocation(item, place, expected), "matched")
         return Verdict(state="equal", path=path, passed=True)
+    writes = config.option.update_snapshots or config.option.update_new_snapshots_only
+    if may_be_missing and not writes and comparison.state == "missing" and expected.obsolete_like(document) is None:
+        return Verdict(state="missing", path=path, passed=False, not_adopted=True)
     error = comparison.error
     update = bool(config.option.update_snapshots)
     is_writable = not isinstance(error, UnknownVersionError) and not (error is not None and narrowed_run)

@@ -127,7 +127,7 @@ def test_a_scorer_that_cannot_tell_fails_with_its_findings(pytester: pytest.Pyte
     result = run(pytester, "--promptfmt-scoring", "-m", "promptfmt_scoring")
     result.assert_outcomes(failed=1, deselected=2)
     result.stdout.fnmatch_lines(
-        ["capitals.yaml:*: PF109 scoring fails when *", "*exact_match does not take weight_by_size*"]
+        ["PF109 scoring fails when *", "  at: capitals.yaml:*", "*exact_match does not take weight_by_size*"]
     )
 
 
@@ -148,7 +148,7 @@ metadata:
     )
     result = run(pytester, "--promptfmt-scoring", "--snapshot-update", "-m", "promptfmt_scoring")
     result.assert_outcomes(failed=1, deselected=1)
-    result.stdout.fnmatch_lines(["choices.yaml:* (doc_to_target, doc 1): PF701 *", "*' green' differs only in spaces*"])
+    result.stdout.fnmatch_lines(["PF701 *", "  at: choices.yaml:*", "*' green' differs only in spaces*"])
 
 
 def test_code_that_may_not_run_skips(pytester: pytest.Pytester) -> None:

@@ -56,7 +56,7 @@ def test_a_tokenizer_of_another_model_fails_the_first_task_alone(tmp_path: Path)
     write_task(tmp_path, "first")
     write_task(tmp_path, "second")
     done = run(tmp_path, "--promptfmt-select=PF413", profile="mixed")
-    assert "profile mixed): PF413 the tokenizer encodes the control tokens of the template as text" in done.stdout
+    assert "PF413 the tokenizer encodes the control tokens of the template as text" in done.stdout
     assert "1 failed, 1 passed" in done.stdout
 
 

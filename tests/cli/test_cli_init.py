@@ -27,6 +27,7 @@ def test_an_empty_folder_becomes_a_project_whose_tests_pass(tmp_path: Path) -> N
     assert list(workflow["jobs"]) == ["prompts", "comment"]
     again = promptfmt(tmp_path, "init")
     assert again.stdout.count("stays as it is") == 2, "settings and workflow; the example is a task itself now"
+    assert "for plain pytest and editors, put into pytest.ini, below [pytest]: promptfmt = true" in done.stdout
     assert (tmp_path / ".gitattributes").read_text("utf-8").count("__prompts__") == 1
     assert (tmp_path / ".gitignore").read_text("utf-8") == ".promptfmt-*.tmp\n"
 
@@ -47,9 +48,10 @@ def test_what_is_there_stays_and_a_baseline_accepts_it(tmp_path: Path) -> None:
     assert {json.loads(line)["code"] for line in lines[1:]} >= {"PF201"}
     assert status(tmp_path, "-m", "promptfmt_lint") == 1
     assert status(tmp_path, "-m", "promptfmt_lint", "--promptfmt-baseline=promptfmt-baseline.jsonl") == 0
-    assert "into the ini" in done.stdout
-    (tmp_path / "pytest.ini").write_text("[pytest]\npromptfmt_baseline = promptfmt-baseline.jsonl\n", "utf-8")
-    assert "into the ini" not in promptfmt(tmp_path, "init", "--no-workflow", "--baseline").stdout
+    assert "promptfmt = true; promptfmt_baseline = promptfmt-baseline.jsonl" in done.stdout
+    ini = "[pytest]\npromptfmt = true\npromptfmt_baseline = promptfmt-baseline.jsonl\n"
+    (tmp_path / "pytest.ini").write_text(ini, "utf-8")
+    assert "for plain pytest" not in promptfmt(tmp_path, "init", "--no-workflow", "--baseline").stdout
     assert status(tmp_path, "-m", "promptfmt_lint") == 0
 
 
@@ -67,34 +69,77 @@ def test_a_baseline_of_init_holds_for_pytest_called_by_its_name(tmp_path: Path) 
     assert done.returncode == 0, (line, done.stdout)
 
 
+def test_a_fork_of_a_harness_is_green_on_its_first_day_and_new_mistakes_are_red(tmp_path: Path) -> None:
+    folder = tmp_path / "lm_eval/tasks/old"
+    folder.mkdir(parents=True)
+    task = (
+        'task: old\ntest_split: test\noutput_type: multiple_choice\ndoc_to_text: "Q: {{question}}\\nA: "\n'
+        "doc_to_choice: [a, b]\ndoc_to_target: answer\n"
+    )
+    (folder / "old.yaml").write_text(task, "utf-8")
+    (folder / "utils.py").write_text("import yaml\nimport os\nfrom . import more\nimport not_there\n", "utf-8")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_own.py").write_text("import not_there\n", "utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --cov=x\n", "utf-8")
+    done = promptfmt(tmp_path, "init")
+    assert done.returncode == 0, done.stderr
+    settings = yaml.safe_load((tmp_path / "promptfmt.yaml").read_text("utf-8"))
+    assert settings["paths"] == ["lm_eval/tasks/old"]
+    workflow = yaml.safe_load((tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8"))
+    inputs = workflow["jobs"]["prompts"]["steps"][-1]["with"]
+    assert "pyyaml" in inputs["packages"].lower()
+    arguments = ["-o", "addopts=", "-o", "python_files=", *inputs["args"].split()]
+    assert status(tmp_path, *arguments) == 0
+    (folder / "new.yaml").write_text(task.replace("old", "new"), "utf-8")
+    assert status(tmp_path, *arguments) == 1
+
+
+def test_a_repository_of_chat_templates_gets_no_tasks_and_only_the_settings_it_needs(tmp_path: Path) -> None:
+    template = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    model, training = tmp_path / "model", tmp_path / "training"
+    for folder in (model, training / "assets/templates"):
+        folder.mkdir(parents=True)
+        (folder / "chat_template.jinja").write_text(template, "utf-8")
+    assert promptfmt(model, "init").returncode == 0
+    assert {path.name for path in model.iterdir()} == {".gitattributes", ".gitignore", ".github", "chat_template.jinja"}
+    assert promptfmt(training, "init").returncode == 0
+    assert yaml.safe_load((training / "promptfmt.yaml").read_text("utf-8")) == {"templates": ["assets/templates"]}
+    assert not (training / "tasks").exists()
+    forced = promptfmt(tmp_path / "model", "init", "--kind", "benchmarks", "--no-workflow")
+    assert "promptfmt.yaml written" in forced.stdout
+
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+URL = "Project-URL: Source, https://github.com/somebody/pytest-promptfmt\n"
 
 
 @pytest.mark.parametrize(
-    ("origin", "line", "remarks"),
+    ("origin", "action", "remarks"),
     [
-        (None, "pip install pytest-promptfmt", 0),
-        ({"url": "file:///clone", "dir_info": {"editable": True}}, "pip install pytest-promptfmt", 1),
+        (None, "somebody/pytest-promptfmt@v0.1.0", 0),
+        ({"url": "file:///clone", "dir_info": {"editable": True}}, "somebody/pytest-promptfmt@v0.1.0", 1),
         (
-            {"url": "https://example.org/p.git", "vcs_info": {"vcs": "git", "commit_id": COMMIT}},
-            f"pip install 'pytest-promptfmt @ git+https://example.org/p.git@{COMMIT}'",
+            {"url": "https://github.com/a/fork.git", "vcs_info": {"vcs": "git", "commit_id": COMMIT}},
+            f"a/fork@{COMMIT}",
             0,
         ),
     ],
 )
-def test_the_workflow_installs_from_where_the_plugin_came_from(
-    tmp_path: Path, origin: dict[str, Any] | None, line: str, remarks: int
+def test_the_workflow_uses_the_action_of_what_is_installed(
+    tmp_path: Path, origin: dict[str, Any] | None, action: str, remarks: int
 ) -> None:
     # What pip leaves behind, in the folder where Python looks first.
     about = tmp_path / "pytest_promptfmt-0.1.0.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.4\nName: pytest-promptfmt\nVersion: 0.1.0\n", "utf-8")
+    (about / "METADATA").write_text(f"Metadata-Version: 2.4\nName: pytest-promptfmt\nVersion: 0.1.0\n{URL}", "utf-8")
     if origin is not None:
         (about / "direct_url.json").write_text(json.dumps(origin), "utf-8")
     done = promptfmt(tmp_path, "init", "--no-example")
-    assert done.stdout.count("change in the workflow where CI installs it from") == remarks
-    workflow = yaml.safe_load((tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8"))
-    assert f"python -m {line}" in [step.get("run") for step in workflow["jobs"]["prompts"]["steps"]]
+    assert done.stdout.count("check in the workflow where CI takes it from") == remarks
+    jobs = yaml.safe_load((tmp_path / ".github/workflows/prompts.yaml").read_text("utf-8"))["jobs"]
+    name, revision = action.split("@")
+    assert jobs["prompts"]["steps"][-1]["uses"] == action
+    assert jobs["comment"]["steps"][0]["uses"] == f"{name}/comment@{revision}"
 
 
 def test_facts_of_chat_templates_are_said_as_they_were_found_out(tmp_path: Path) -> None:
@@ -130,3 +175,13 @@ def test_profiles_and_checks_are_listed_as_data(tmp_path: Path) -> None:
     assert {"code": "PF201", "name": "double-delimiter", "severity": "error"}.items() <= next(
         check for check in checks if check["code"] == "PF201"
     ).items()
+
+
+@pytest.mark.parametrize(
+    ("tried", "meant"),
+    [(["test", "tasks"], "pytest --promptfmt tasks"), (["lint"], "pytest --promptfmt -m promptfmt_lint")],
+)
+def test_commands_that_people_try_point_to_what_does_it(tmp_path: Path, tried: list[str], meant: str) -> None:
+    done = promptfmt(tmp_path, *tried)
+    assert done.returncode == 2
+    assert done.stderr == f"promptfmt has no command {tried[0]!r}: {meant}\n"

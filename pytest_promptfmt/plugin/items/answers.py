@@ -75,12 +75,15 @@ class ExtractionItem(TaskItem):
             failing = [row for row in failing if not _is_accepted(row, verdict, accepted)]
             if verdict.written and len(failing) < len(tried.failing):
                 self.warn(AnswerWarning(_accepted_now(self.tested.id, tried, failing)))
+        self.outcome, failing = run.baseline.judge_rows(self.outcome, failing)
         if failing or tried.problems:
             first = failing[0] if failing else None
             key = first.id if first is not None else "expected failures"
             self.outcome = self.outcome.misread(key, first.title if first is not None else tried.problems[0])
         elif verdict.passed:
             return
+        else:
+            self.skip_unadopted(verdict, self.outcome)
         lines = extraction_lines(self.tested.id, failing, tried.problems, verdict, command=self.accept_command)
         text = "\n".join(lines)
         self.outcome = replace(self.outcome, detail=text)
@@ -140,6 +143,7 @@ class RecordingItem(TaskItem):
             first = replay.bad[0]
             bad = f"{replay.bad_count:,} records cannot be used, the first is {first.number}: {first.reason}"
             self.warn(AnswerWarning(f"{display_path(self.recording)}: {bad}"))
+        self.skip_unadopted(verdict, self.outcome)
         if verdict.passed:
             if verdict.written and replay.changed:
                 self.warn(AnswerWarning(f"{self.tested.id} [{self.profile}]: {differing_verdicts(replay)}"))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import pytest
 
@@ -21,6 +22,8 @@ from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.document import Document
 from pytest_promptfmt.snapshots.paths import Place
 from pytest_promptfmt.study import Study
+
+NOT_ADOPTED: Final = "not adopted yet: no snapshot of the file; --snapshot-update with its path writes them"
 
 
 class ItemFailedError(Exception):
@@ -168,9 +171,23 @@ class TaskItem(PromptItem):
     def compared(self, place: Place, document: Document, outcome: Outcome) -> tuple[snapshots.Verdict, Outcome]:
         """Return how a document of answers compares with its snapshot, and the outcome with that."""
         run = self.run
-        verdict = snapshots.check(self.config, self, place, document, expected=run.expected)
+        verdict = snapshots.check(
+            self.config, self, place, document, expected=run.expected, may_be_missing=self.may_be_missing
+        )
         change = text_change(verdict.comparison, ()) if verdict.comparison is not None else None
         return verdict, run.outputs.with_edit(outcome_of(verdict, outcome, change=change), verdict)
+
+    @property
+    def may_be_missing(self) -> bool:
+        """Return whether the settings ask for adopted files alone, and there is no snapshot of this one."""
+        is_asked = self.run.folders.settings_of(self.tested).snapshots == "adopted"
+        return is_asked and not self.run.expected.has_snapshots(self.path)
+
+    def skip_unadopted(self, verdict: snapshots.Verdict, outcome: Outcome) -> None:
+        """Skip where the snapshot is missing and may be."""
+        if verdict.not_adopted:
+            self.outcome = replace(outcome.skipped(NOT_ADOPTED), tokenizer=None)
+            pytest.skip(NOT_ADOPTED)
 
     @property
     def accept_command(self) -> str:

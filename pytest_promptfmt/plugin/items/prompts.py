@@ -75,8 +75,15 @@ class SnapshotItem(RenderedItem):
         """Compare with the snapshot; raises ItemFailedError."""
         narrowed = self.run.settings.is_narrowed
         verdict = snapshots.check(
-            self.config, self, self.place, document, expected=self.run.expected, narrowed_run=narrowed
+            self.config,
+            self,
+            self.place,
+            document,
+            expected=self.run.expected,
+            narrowed_run=narrowed,
+            may_be_missing=self.may_be_missing,
         )
+        self.skip_unadopted(verdict, outcome)
         note = None
         if outcome.tokenizer is not None and verdict.state == "changed":
             note = self.run.lock.note(outcome.tokenizer)
