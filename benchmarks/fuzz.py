@@ -235,10 +235,11 @@ def read_snapshot(folder: Path, data: bytes) -> object:
 
 
 def read_baseline(folder: Path, data: bytes) -> object:
-    from pytest_promptfmt.results.baseline import Baseline, read_entries
+    from pytest_promptfmt.results.baseline import Baseline, error_key, read_entries
 
     entries = read_entries(_written(folder, "baseline.jsonl", data))
-    return Baseline(entries, rootdir=folder).accepts_error(str(folder / "t.yaml"), "t", "x")
+    file = str(folder / "t.yaml")
+    return Baseline(entries, rootdir=folder).accepts(file, "t", error_key(file, "t", "x"))
 
 
 def read_lock(folder: Path, data: bytes) -> object:

@@ -1,11 +1,12 @@
 """The first days in an old repository: nothing that was there before fails, and what is new does."""
 
 import json
+from typing import Any
 
 import pytest
 from plugin_project import Project
 
-MISREAD = {
+MISREAD: dict[str, Any] = {
     "doc_to_text": "Q: {{question}}\nThink, then end with 'The answer is X.'\nA:",
     "doc_to_target": "7",
     "filter_list": [

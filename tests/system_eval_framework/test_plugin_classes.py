@@ -1,5 +1,6 @@
 """Task classes as pytest items: from YAML, from modules, as the guide of eval-framework writes them, and broken."""
 
+import random
 import re
 import shutil
 from pathlib import Path
@@ -236,3 +237,67 @@ def test_the_complete_example_of_the_guide_runs_once_its_subject_is_read_as_a_va
         "  | Science (Physics) Question:\n  | Which falls?\n  |\n  | A. stone\n  | B. smoke\n  | C. dust\n  | D. air\n"
         "  |\n  | Answer:⟨end⟩\n" in snapshot.decode()
     )
+
+
+MANY: Final = """
+import random
+
+class Named:
+    SAMPLE_SPLIT = "test"
+    RESPONSE_TYPE = "completion"
+    PROMPTFMT_DOCS = [{"q": f"Is it {n}?"} for n in range(6)]
+    PROMPTFMT_NUM_FEWSHOT = 2
+    def _get_instruction_text(self, item): return item["q"]
+    def _get_ground_truth(self, item): return "yes"
+
+class Shuffles(Named):
+    def __init__(self, num_fewshot):
+        self.num_fewshot, self.rnd = num_fewshot, random.Random(42)
+    def _load_hf_dataset(self, **options): ...
+    def _load_dataset(self, subject):
+        rows = list(self._load_hf_dataset(path="x")["test"])
+        self.rnd.shuffle(rows)
+        self.dataset = {"test": rows}
+
+class Fixes(Named):
+    def __init__(self, num_fewshot):
+        self.num_fewshot = 1
+
+class _Benchmark:
+    def __init__(self, name): self._name = name
+    def id(self): return self._name
+    def subjects(self): return ["no_subject"]
+    def create(self, num_fewshot, subjects, revision, seed): return self
+    def iterate_samples(self, count):
+        yield {"id": 0, "subject": "a", "messages": [{"role": "user", "content": "Q"}], "ground_truth": "yes",
+               "possible_completions": None}
+    def response_type(self): return "completion"
+
+"""
+
+
+def test_tasks_in_lists_and_from_factories_are_found_and_a_bad_one_hides_none(project: Project) -> None:
+    project.write("pytest.ini", "[pytest]\npromptfmt_profiles = plain\npromptfmt_task_modules = *_tasks.py\n")
+    bad = "class Bad(Named):\n    SUBJECTS = 7\n"
+    project.write("listed_tasks.py", f"{MANY}{bad}ALL = [_Benchmark('A'), _Benchmark('B'), 7]\n")
+    factories = "def make(dataset=None) -> _Benchmark: return _Benchmark('C')\ndef other(x) -> _Benchmark: 1 / 0\n"
+    project.write("made_tasks.py", MANY.partition("class Named")[0] + MANY[MANY.index("class _Bench") :] + factories)
+    found = {each.split("::")[1] for each in project.collected("--promptfmt")}
+    assert found == {"Named", "Shuffles", "Fixes", "Bad", "A", "B", "C"}
+    result = project.run("--snapshot-update")
+    assert "SUBJECTS of Bad is 7" in result.stdout.str()
+    assert {Path(path).parent.name for path in project.snapshots()} == found - {"Bad"}
+
+
+def test_a_loader_that_shuffles_draws_before_the_shots_and_a_constructor_may_fix_their_number(project: Project) -> None:
+    project.write("pytest.ini", "[pytest]\npromptfmt_profiles = plain\npromptfmt_task_modules = *_tasks.py\n")
+    project.write("listed_tasks.py", MANY)
+    project.accept("--promptfmt-docs", "1")
+    shown = {Path(path).parent.name: text.decode() for path, text in project.snapshots().items()}
+    rnd = random.Random(42)
+    rows = [f"Is it {number}?" for number in range(6)]
+    rnd.shuffle(rows)
+    shots = [row for row in rnd.sample(rows, 3) if row != rows[0]][:2]
+    prompt = re.findall(r"Is it \d\?", shown["Shuffles"])
+    assert prompt == [*shots, rows[0]]
+    assert len(re.findall(r"Is it \d\?", shown["Fixes"])) == 2

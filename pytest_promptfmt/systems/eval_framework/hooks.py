@@ -196,8 +196,16 @@ class TaskClass:
             if getattr(instance, "rnd", None) is None:
                 instance.rnd = random.Random(SEED)
         with suppress(AttributeError):
-            instance.num_fewshot = num_fewshot
+            if getattr(instance, "num_fewshot", None) is None:
+                instance.num_fewshot = num_fewshot
         return instance
+
+    def shots(self, asked: int) -> int:
+        """Return the number of shots: the one that the constructor fixes, whatever it is asked for, else that."""
+        if self.kind != "hooks":
+            return asked
+        fixed = getattr(self.make(asked), "num_fewshot", asked)
+        return fixed if isinstance(fixed, int) and not isinstance(fixed, bool) and fixed >= 0 else asked
 
     def call(self, function: Callable[..., Any], *arguments: Any, hook: str, where: str = "", **options: Any) -> Any:
         """Return what a hook returns; `where` names the doc.

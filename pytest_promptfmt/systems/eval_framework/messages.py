@@ -136,11 +136,13 @@ class _Run:
     def __init__(self, found: TaskClass, docs: ClassDocs, shots: int) -> None:
         self._found = found
         self._docs = docs
-        self._shots = shots
+        self._shots = found.shots(shots)
         self._instance = found.make(shots)
         self._constants: Constants = found.constants(self._instance)
         own_random = getattr(self._instance, "rnd", None)
         self._random = own_random if isinstance(own_random, random.Random) else random.Random(SEED)
+        if docs.random_state is not None:
+            self._random.setstate(docs.random_state)
         self._rows = [copy.deepcopy(dict(row)) for row in docs.rows]
         self._pool: list[dict[str, Any]] = []
         self._made: dict[int, tuple[Sample, ...] | PromptfmtError] = {}

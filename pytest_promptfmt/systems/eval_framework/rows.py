@@ -7,6 +7,7 @@ eval-framework 0.15.4; `messages.py` draws them.
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -36,12 +37,13 @@ class ClassDocs(TaskDocs):
 
     `rows` is the whole sample split in the order of its file, of which `evaluated` is the beginning: eval-framework
     shuffles and draws over all of it. `shares_split` says that shots are drawn from the same rows, `is_loaded` that the
-    class's own loader has put them in order.
+    class's own loader has put them in order, and `random_state` what it left of `self.rnd`, from which shots are drawn.
     """
 
     rows: tuple[Doc, ...]
     shares_split: bool
     is_loaded: bool = False
+    random_state: Any = None
 
 
 class SampleDoc(dict[str, Any]):
@@ -63,11 +65,13 @@ class SampleDoc(dict[str, Any]):
 def class_docs(task: Task, found: TaskClass, count: int | None, shots: int) -> TaskDocs:
     """Return the docs of a bound class task. Raises DocsError, RenderError (from its hooks), SyntheticDocsError."""
     wanted = count or DEFAULT_COUNT
+    shots = found.shots(shots)
     if found.kind != "hooks":
         return _samples(task, found, wanted, shots)
     constants = found.constants()
+    drawn = None
     if "_load_dataset" in found.own:
-        rows, pool, origin, pool_origin = _loaded(task, found, constants, shots)
+        rows, pool, origin, pool_origin, drawn = _loaded(task, found, constants, shots)
         shares = constants.sample_split == constants.fewshot_split
     else:
         rows, origin = _rows(task)
@@ -84,6 +88,7 @@ def class_docs(task: Task, found: TaskClass, count: int | None, shots: int) -> T
         rows=rows,
         shares_split=shares,
         is_loaded="_load_dataset" in found.own,
+        random_state=drawn,
     )
 
 
@@ -172,8 +177,11 @@ def _pool(
 
 def _loaded(
     task: Task, found: TaskClass, constants: Constants, shots: int
-) -> tuple[tuple[Doc, ...], tuple[Doc, ...], str, str]:
-    """Return the docs and pool that the class's own `_load_dataset` makes, from given rows where there are any."""
+) -> tuple[tuple[Doc, ...], tuple[Doc, ...], str, str, Any]:
+    """Return the docs and pool that the class's own `_load_dataset` makes, from given rows where there are any.
+
+    The last is the state that it leaves `self.rnd` in: a loader that shuffles draws before the shots do.
+    """
     try:
         given, origin = _rows(task)
         pool, pool_origin, _ = _pool(task, constants, given, origin, shots)
@@ -193,10 +201,13 @@ def _loaded(
         )
     rows = tuple(_checked(dataset[constants.sample_split], found))
     made = f"{len(rows)} from _load_dataset" + (f", of {origin}" if origin else "")
+    own_random = getattr(instance, "rnd", None)
+    state = own_random.getstate() if isinstance(own_random, random.Random) else None
     if shots <= 0:
-        return rows, (), made, "none needed"
+        return rows, (), made, "none needed", state
     drawn = tuple(_checked(dataset.get(constants.fewshot_split, ()), found))
-    return rows, drawn, made, f"{len(drawn)} from _load_dataset" + (f", of {pool_origin}" if pool_origin else "")
+    drawn_from = f"{len(drawn)} from _load_dataset" + (f", of {pool_origin}" if pool_origin else "")
+    return rows, drawn, made, drawn_from, state
 
 
 def _checked(rows: Iterable[Any], found: TaskClass) -> Iterator[Doc]:

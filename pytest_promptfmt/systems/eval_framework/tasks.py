@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -307,31 +308,82 @@ def tasks_of_module(
 
 
 def _found_in(module: ModuleType, path: Path) -> Iterator[Task]:
+    listed = tuple(_listed_in(module))
+    names: set[str] = set()
+    for name, value in (*_defined_in(module), *(listed or _made_in(module))):
+        if name not in names and _is_task(value):
+            names.add(name)
+            yield _task_of(name, value, path)
+
+
+def _is_task(value: Any) -> bool:
+    try:
+        return is_task_class(value)
+    except Exception:  # a proxy of an object that is not there now
+        return False
+
+
+def _defined_in(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield the classes that a module defines, and its objects, by name."""
     for name, value in vars(module).items():
-        if name.startswith("_") or inspect.ismodule(value):
-            continue
         is_class = isinstance(value, type)
-        if is_class and value.__module__ != module.__name__:
+        if name.startswith("_") or inspect.ismodule(value) or (is_class and value.__module__ != module.__name__):
             continue
-        if not is_class and (inspect.isroutine(value) or type(value).__module__ == "builtins"):
+        if is_class or not (inspect.isroutine(value) or type(value).__module__ == "builtins"):
+            yield name, value
+
+
+def _listed_in(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield the tasks in the lists, tuples and mappings of a module, by the names that they give themselves."""
+    for name, value in vars(module).items():
+        if name.startswith("_") or not isinstance(value, list | tuple | dict):
             continue
-        try:
-            is_ours = is_task_class(value)
-        except Exception:  # a proxy of an object that is not there now
+        for number, each in enumerate(value.values() if isinstance(value, dict) else value):
+            if _is_task(each):
+                yield _own_name(each) or f"{name}-{number + 1}", each
+
+
+def _made_in(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield what the functions of a module make that take no argument and say that they return a benchmark."""
+    for name, value in vars(module).items():
+        returned = getattr(value, "__annotations__", {}).get("return")
+        says = str(getattr(returned, "__name__", returned)).rpartition(".")[2]
+        if name.startswith("_") or not inspect.isfunction(value) or not says.endswith("Benchmark"):
             continue
-        if is_ours:
-            given = task_class(value, name)
-            position = given.position or Position(path)
-            yield Task(
-                name=name,
-                path=path,
-                system="eval-framework",
-                target_delimiter="",
-                num_fewshot=_shots_of(value),
-                config=MappingProxyType({"task": name}),
-                assembly=ClassAssembly(FunctionRef(path.stem, name, path.parent, position), name, given),
-                locate=_at(position),
-            )
+        if all(each.default is not each.empty for each in inspect.signature(value).parameters.values()):
+            with suppress(Exception):  # a factory that fails hides none of the others
+                made = value()
+                yield _own_name(made) or name, made
+
+
+def _own_name(found: Any) -> str:
+    """Return the name of a task that is an object, "" where it gives none."""
+    for attribute in ("id", "NAME", "__name__"):
+        with suppress(Exception):
+            value = getattr(found, attribute)
+            name = value() if callable(value) else value
+            if isinstance(name, str) and name:
+                return name
+    return ""
+
+
+def _task_of(name: str, value: Any, path: Path) -> Task:
+    position = Position(path)
+    try:
+        given = task_class(value, name)
+        position = given.position or position
+    except Exception:  # it is reported where the task is bound, and hides none of the others
+        given = None
+    return Task(
+        name=name,
+        path=path,
+        system="eval-framework",
+        target_delimiter="",
+        num_fewshot=_shots_of(value),
+        config=MappingProxyType({"task": name}),
+        assembly=ClassAssembly(FunctionRef(path.stem, name, path.parent, position), name, given),
+        locate=_at(position),
+    )
 
 
 def _shots_of(value: Any) -> int | None:
