@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         SourceError,
         TokenizerError,
     )
+    from pytest_promptfmt.core.finding import Reported, Severity
     from pytest_promptfmt.core.profile import PLAIN, Profile, builtin_profile
     from pytest_promptfmt.core.prompt import Instance, Message, Origin, Prompt, Request, Span
     from pytest_promptfmt.core.task import Dataset, FewShot, Task
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
         RankingTemplateConfig,
         TemplateConfig,
     )
+    from pytest_promptfmt.results.library import check, compare, render, study_of
+    from pytest_promptfmt.snapshots.changes import Change
+    from pytest_promptfmt.study import Study
     from pytest_promptfmt.systems import ReadContext, System, TaskFile, check_template, register_system
     from pytest_promptfmt.systems.renderer import render_task
     from pytest_promptfmt.systems.task_files import load_tasks
@@ -60,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ARCHETYPES",
     "PLAIN",
+    "Change",
     "ClassificationTemplateConfig",
     "ClozeTemplateConfig",
     "CodeNotAllowedError",
@@ -85,11 +90,14 @@ __all__ = [
     "RankingTemplateConfig",
     "ReadContext",
     "RenderError",
+    "Reported",
     "Request",
     "SettingsError",
+    "Severity",
     "SnapshotError",
     "SourceError",
     "Span",
+    "Study",
     "System",
     "Task",
     "TaskDocs",
@@ -100,8 +108,10 @@ __all__ = [
     "TokenizerError",
     "apply_format",
     "builtin_profile",
+    "check",
     "check_template",
     "cloze_template",
+    "compare",
     "encode_pairs",
     "gpqa_template",
     "known_formats",
@@ -112,7 +122,9 @@ __all__ = [
     "numbered_template",
     "register_format",
     "register_system",
+    "render",
     "render_task",
+    "study_of",
 ]
 
 # One line per room: a new public name is added here, to __all__ and to the imports for type checkers.
@@ -154,6 +166,10 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "mmlu_template",
         "numbered_template",
     ),
+    "core.finding": ("Reported", "Severity"),
+    "results.library": ("check", "compare", "render", "study_of"),
+    "snapshots.changes": ("Change",),
+    "study": ("Study",),
     "core.profile": ("PLAIN", "Profile", "builtin_profile"),
     "systems": ("ReadContext", "System", "TaskFile", "check_template", "register_system"),
     "systems.renderer": ("render_task",),

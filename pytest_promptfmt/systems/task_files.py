@@ -10,7 +10,7 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems import ReadContext, TaskFile, head_of, known_systems, shapes, systems_for
-from pytest_promptfmt.systems.lm_eval.functions import IMPORT_SECONDS, bind_functions
+from pytest_promptfmt.systems.lm_eval.functions import IMPORT_SECONDS, bind_functions, bind_scoring
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.lm_eval.yaml import resolved
 from pytest_promptfmt.systems.lm_eval.yaml_tasks import tasks_of_mapping
@@ -47,12 +47,16 @@ def load_tasks(source: str | Path | Mapping[str, Any], *, allow_code: bool = Fal
 
     A Python file gives its task classes; that needs `allow_code`.
 
-    With `allow_code` the Python functions of the tasks are imported and bound; without it they stay references, and
-    rendering a task that needs one raises CodeNotAllowedError. Raises SourceError for the first file that is broken,
-    FunctionError for the first function that cannot be imported.
+    With `allow_code` the Python functions of the tasks are imported and bound, those of filters, metrics and
+    `process_results` as well; without it they stay references, and rendering a task that needs one raises
+    CodeNotAllowedError. Raises SourceError for the first file that is broken, FunctionError for the first function that
+    cannot be imported, ScoringError for the package of a filter or metric that does not load.
     """
     tasks = tasks_of_mapping(source) if isinstance(source, Mapping) else _tasks_of(resolved(Path(source)), allow_code)
-    return [bind_functions(task, trusted=lambda _path: True) for task in tasks] if allow_code else list(tasks)
+    if not allow_code:
+        return list(tasks)
+    bound = (bind_functions(task, trusted=lambda _path: True) for task in tasks)
+    return [bind_scoring(task, trusted=lambda _path: True) for task in bound]
 
 
 def _tasks_of(path: Path, allow_code: bool) -> tuple[Task, ...]:

@@ -1,0 +1,129 @@
+"""What notebooks and other projects' tests ask without pytest: a study, findings, changes, rendered conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.checks.running import Linter
+from pytest_promptfmt.checks.selection import Selection
+from pytest_promptfmt.core.docs import Doc, TaskDocs
+from pytest_promptfmt.core.errors import PromptfmtError, RenderError, SettingsError, UnavailableError
+from pytest_promptfmt.core.finding import Reported, Severity
+from pytest_promptfmt.core.profile import PLAIN, Profile
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.snapshots.changes import Change, changes
+from pytest_promptfmt.snapshots.content import snapshot_document
+from pytest_promptfmt.snapshots.document import read_document, write_document
+from pytest_promptfmt.study import Study, seen_by
+
+
+def study_of(
+    task: Task,
+    *,
+    docs: TaskDocs | Iterable[Doc] | None = None,
+    profiles: Sequence[Profile] = (PLAIN,),
+    num_fewshot: int | None = None,
+    allow_code: bool = False,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+) -> Study:
+    """Return the study of a task: its docs, prompts, tokens and scores, each made once, when it is asked for.
+
+    `docs` take the place of those that the task has. `select` and `ignore` are codes and prefixes of rules. With
+    `allow_code` the functions that the task names may run.
+    """
+    if docs is not None:
+        given = docs if isinstance(docs, TaskDocs) else TaskDocs.in_memory(docs)
+        task = replace(task, dataset=replace(task.dataset, given=lambda _count, _shots: given))
+    top = Path.cwd()
+    settings = Settings(
+        rootdir=top,
+        profiles=tuple(profiles),
+        num_fewshot=num_fewshot,
+        no_code=not allow_code,
+        allow_code=(Path(top.anchor),) if allow_code else (),
+        select=tuple(select),
+        ignore=tuple(ignore),
+    )
+    return Study(task, settings)
+
+
+def check(task: Task | Study, **options: Any) -> list[Reported]:
+    """Return what the rules find in a task, errors first; infos only where `select` asks for them.
+
+    `options` are those of `study_of`. Raises the PromptfmtError that keeps the task from being rendered, apart from
+    docs that are not there.
+    """
+    study = task if isinstance(task, Study) else study_of(task, **options)
+    selection = Selection.of(study.settings, known_checks())
+    views = [seen_by(study, profile) for profile in study.settings.profiles]
+    checked = Linter().check(study, selection, views)
+    if checked.failure is not None and not isinstance(checked.failure, UnavailableError):
+        raise checked.failure
+    order = list(Severity)
+    wanted = (
+        each for each in checked.findings if each.severity is not Severity.INFO or selection.is_asked_for(each.code)
+    )
+    return sorted(wanted, key=lambda each: order.index(each.severity))
+
+
+def compare(
+    before: Task | Study, after: Task | Study, *, profile: Profile = PLAIN, **options: Any
+) -> tuple[Change, ...]:
+    """Return how the prompts and requests of two tasks differ for a profile; nothing where they are the same.
+
+    What is compared is what a snapshot holds. `options` are those of `study_of`, for both. Raises PromptfmtError.
+    """
+    documents = []
+    for task in (before, after):
+        study = task if isinstance(task, Study) else study_of(task, profiles=(profile,), **options)
+        document = snapshot_document(seen_by(study, profile))
+        documents.append(read_document(write_document(document), Path(study.given.id)))
+    return changes(*documents)
+
+
+def render(
+    messages: Sequence[Mapping[str, Any]],
+    profile: Profile,
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    add_generation_prompt: bool = True,
+    continue_final_message: bool | str = False,
+    **template_args: Any,
+) -> str:
+    """Return a conversation as the chat template of a profile shows it, byte for byte as transformers 5.23 does.
+
+    Messages have `role` and `content`, and what their template reads besides: `tool_calls`, `reasoning_content`.
+    `template_args` are arguments of the template, such as `enable_thinking=False`, besides those of the profile.
+    `continue_final_message` ends the text in the last message, or in the field of it that it names. Raises
+    SettingsError and TokenizerError for a profile that cannot be loaded, RenderError for what the template refuses.
+    """
+    from jinja2 import TemplateError
+
+    from pytest_promptfmt.chat.conversation import render_messages
+    from pytest_promptfmt.chat.profile_loading import load_profile
+
+    loaded = load_profile(profile).profile
+    if loaded.chat_template is None:
+        raise SettingsError(f"profile {profile.name!r} has no chat template", hint="give it a chat template")
+    known = replace(loaded, template_args={**loaded.template_args, **template_args})
+    try:
+        return render_messages(
+            known,
+            messages,
+            tools=tools,
+            documents=documents,
+            add_generation_prompt=add_generation_prompt and not continue_final_message,
+            continue_final_message=continue_final_message,
+        )
+    except PromptfmtError:
+        raise
+    except (TemplateError, ValueError, TypeError, AttributeError, KeyError) as error:
+        what = f"the chat template of profile {profile.name!r} refuses the conversation"
+        raise RenderError(f"{what}: {type(error).__name__}: {error}") from error
