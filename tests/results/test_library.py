@@ -46,6 +46,7 @@ def test_code_of_scoring_is_bound_where_code_is_allowed_and_stays_a_reference_el
     [bound] = load_tasks(file, allow_code=True)
     assert callable(bound.process_results)
     assert bound.process_results({}, []) == {"same": 1.0}
+    assert bound.metric_list is not None
     assert callable(bound.metric_list[0]["metric"])
     [plain] = load_tasks(file)
     assert not callable(plain.process_results)
