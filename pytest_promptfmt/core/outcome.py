@@ -60,7 +60,7 @@ class Outcome:
     `view` is what the HTML report shows of the item, where one is wanted: JSON, compressed, as text. `accepted` is what
     the baseline accepts; it may call an entry fixed where the item was `rendered`, where the rules looked at the task
     (`linted` has "") or at how a profile sees it (its name), where those about scoring did (`scored`), and in the
-    profiles in which a model was `asked`.
+    profiles in which a model was `asked`. `is_synthetic` says that its docs were made from the templates.
     """
 
     task: str
@@ -85,6 +85,7 @@ class Outcome:
     scored: bool = False
     asked: tuple[str, ...] = ()
     tokenizer: UsedTokenizer | None = None
+    is_synthetic: bool = False
 
     @property
     def errors(self) -> tuple[Reported, ...]:

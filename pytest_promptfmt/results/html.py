@@ -10,15 +10,19 @@ visible characters.
 from __future__ import annotations
 
 import json
+import subprocess
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import lru_cache
 from gzip import compress
 from hashlib import sha256
 from html import escape
 from importlib import resources
+from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -47,6 +51,9 @@ CHUNK: Final = 100
 MOST_CHARACTERS: Final = 20_000
 """Of one prompt; what is longer is cut, and the page says so."""
 
+NAMED_TASKS: Final = 30
+"""Tasks of one change that are named; the others are counted."""
+
 MOST_ROWS: Final = 400
 """Of one comparison."""
 
@@ -66,6 +73,7 @@ class _Row:
     key: str = ""
     findings: list[Reported] = field(default_factory=list)
     views: list[str] = field(default_factory=list)
+    is_synthetic: bool = False
 
     @property
     def urgency(self) -> tuple[int, int]:
@@ -75,6 +83,7 @@ class _Row:
 
     def add(self, outcome: Outcome) -> None:
         self.findings += outcome.findings
+        self.is_synthetic = self.is_synthetic or outcome.is_synthetic
         if outcome.view:
             self.views.append(outcome.view)
         if outcome.category == "finding":
@@ -93,7 +102,13 @@ def html_report(result: RunResult) -> str:
     numbers: Mapping[tuple[str, str], int] = {
         (cluster.category, cluster.key): number for number, cluster in enumerate(result.clusters)
     }
-    rows = sorted(_rows(result.outcomes), key=lambda row: (row.urgency, row.file, row.task, row.profile))
+
+    def place(row: _Row) -> tuple[object, ...]:
+        """Order by change; of each, real docs come before synthetic ones, and text without markup before chats."""
+        number = numbers.get((row.category, row.key), len(numbers))
+        return row.urgency, number, row.is_synthetic, row.profile != "plain", row.file, row.task, row.profile
+
+    rows = sorted(_rows(result.outcomes), key=place)
     title = f"Prompt formats: {result.rootdir.name}"
     index = {
         "title": title,
@@ -106,6 +121,7 @@ def html_report(result: RunResult) -> str:
                 "title": cluster.title,
                 "items": len(cluster.members),
                 "tasks": len(cluster.tasks),
+                "names": cluster.tasks[:NAMED_TASKS],
             }
             for cluster in result.clusters
         ],
@@ -113,7 +129,18 @@ def html_report(result: RunResult) -> str:
     }
     chunks = [rows[at : at + CHUNK] for at in range(0, len(rows), CHUNK)]
     note = archetype_note(result.archetypes)
-    return _page(index, [_packed(b"[%s]" % b",".join(map(_body, chunk))) for chunk in chunks], title, note)
+    bodies = [_packed(b"[%s]" % b",".join(map(_body, chunk))) for chunk in chunks]
+    return _page(index, bodies, title, note, _written_at(result.rootdir))
+
+
+def _written_at(rootdir: Path) -> str:
+    """Return branch and commit, where git knows them, and the time."""
+    said = []
+    for arguments in (("rev-parse", "--abbrev-ref", "HEAD"), ("rev-parse", "--short", "HEAD")):
+        with suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(["git", *arguments], cwd=rootdir, capture_output=True, text=True, timeout=5)
+            said += [done.stdout.strip()] if done.returncode == 0 else []
+    return ", ".join([*said, f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"])
 
 
 def _rows(outcomes: Iterable[Outcome]) -> Iterable[_Row]:
@@ -165,7 +192,7 @@ def _packed(content: bytes) -> str:
     return b64encode(compress(content, 6, mtime=0)).decode()
 
 
-def _page(index: Mapping[str, Any], chunks: Sequence[str], title: str, note: str) -> str:
+def _page(index: Mapping[str, Any], chunks: Sequence[str], title: str, note: str, where: str) -> str:
     folder = resources.files("pytest_promptfmt") / "data" / "report"
     script, style, page = ((folder / f"report.{name}").read_text("utf-8") for name in ("js", "css", "html"))
     data = "".join(
@@ -173,6 +200,7 @@ def _page(index: Mapping[str, Any], chunks: Sequence[str], title: str, note: str
     )
     return Template(page).substitute(
         title=escape(title),
+        where=escape(where),
         note=f'<p class="dim">{escape(note)}</p>' if note else "",
         style=style,
         script=script,

@@ -53,6 +53,7 @@ function filter() {
   const wanted = { category: 4, format: 1, profile: 2 };
   const chosen = Object.entries(wanted).map(([id, column]) => [column, $(id).value]).filter(([, value]) => value !== "");
   const code = $("code").value, cluster = $("cluster").value;
+  const once = $("once").checked && cluster === "", met = new Set();
   const current = state.shown[state.at];
   state.shown = [];
   state.index.items.forEach((item, number) => {
@@ -60,6 +61,8 @@ function filter() {
     if (code && !item[6].includes(code)) return;
     if (cluster !== "" && item[5] !== Number(cluster)) return;
     if (words.some((word) => !state.texts[number].includes(word))) return;
+    if (once && item[5] !== null && met.has(item[5])) return;
+    met.add(item[5]);
     state.shown.push(number);
   });
   $("count").textContent = `${state.shown.length.toLocaleString("en")} of ${state.index.items.length.toLocaleString("en")}`;
@@ -80,7 +83,7 @@ function paint() {
     const row = make("div", {
       class: "item", role: "option", id: `row-${place}`, "aria-selected": place === state.at ? "true" : "false",
       "aria-posinset": place + 1, "aria-setsize": state.shown.length,
-    }, make("span", {}, `${item[0]} [${item[2]}]`),
+    }, make("span", {}, `${item[0]} [${item[2]}]`, make("span", { class: "dim" }, others(item[5]))),
     make("span", { class: "what" }, make("span", { class: `badge ${bad ? "bad" : "good"}` }, item[4]),
       ` ${item[6].join(" ")} ${item[3]}`));
     row.style.top = `${place * ROW}px`;
@@ -90,6 +93,12 @@ function paint() {
   space.replaceChildren(...rows);
   if (state.at >= first && state.at < last) list.setAttribute("aria-activedescendant", `row-${state.at}`);
   else list.removeAttribute("aria-activedescendant");
+}
+
+// What the row of a change says of the prompts that stand behind it.
+function others(cluster) {
+  const more = cluster === null || !$("once").checked || $("cluster").value !== "" ? 0 : state.behind.get(cluster) - 1;
+  return more > 0 ? ` and ${more.toLocaleString("en")} more` : "";
 }
 
 function choose(place) {
@@ -108,8 +117,8 @@ async function show(number) {
   const data = await body(number);
   if (ticket !== state.ticket) return;
   const parts = [make("h2", {}, `${item[0]} [${item[2]}]`), make("p", { class: "dim" }, item[3])];
-  parts.push(make("p", {}, make("span", { class: `badge ${FINE.includes(item[4]) ? "good" : "bad"}` }, item[4]), data.title ? ` ${data.title}` : ""));
-  if (item[5] !== null) parts.push(sameCauseNode(item[5]));
+  parts.push(make("p", { class: "headline" }, make("span", { class: `badge ${FINE.includes(item[4]) ? "good" : "bad"}` }, item[4]), data.title ? " " : "", ...blanked(data.title || "")));
+  if (item[5] !== null) parts.push(...sameCauseNodes(item[5]));
   for (const finding of data.findings) parts.push(findingNode(finding));
   if (data.comparison) parts.push(...comparisonNodes(data.comparison));
   if (data.docs) parts.push(...promptNodes(data));
@@ -125,13 +134,15 @@ async function show(number) {
   detail.dataset.item = String(number);
 }
 
-function sameCauseNode(number) {
-  const cluster = state.index.clusters[number];
-  if (cluster.items < 2) return null;
-  const button = make("button", { type: "button" }, `only these ${cluster.items.toLocaleString("en")}`);
+function sameCauseNodes(number) {
+  const cluster = state.index.clusters[number], rows = state.behind.get(number);
+  if (rows < 2) return [];
+  const button = make("button", { type: "button" }, `show all ${rows.toLocaleString("en")}`);
   button.addEventListener("click", () => { $("cluster").value = String(number); filter(); $("list").focus(); });
-  return make("p", {}, `${cluster.items.toLocaleString("en")} prompts of ${cluster.tasks.toLocaleString("en")} `
-    + `${cluster.tasks === 1 ? "task" : "tasks"} have the same cause `, button);
+  const more = cluster.tasks - cluster.names.length;
+  return [make("p", {}, `${rows.toLocaleString("en")} prompts of ${cluster.tasks.toLocaleString("en")} `
+    + `${cluster.tasks === 1 ? "task" : "tasks"} have the same cause `, button),
+  make("p", { class: "dim" }, cluster.names.join(", ") + (more > 0 ? ` and ${more.toLocaleString("en")} more` : ""))];
 }
 
 function findingNode([severity, code, name, where, message, saw, todo]) {
@@ -143,10 +154,10 @@ function findingNode([severity, code, name, where, message, saw, todo]) {
 function blanked(text) {
   if (!$("blanks").checked) return [text];
   return text.split(/( |\n)/).filter((piece) => piece !== "").map((piece) => {
-    if (piece === " ") return make("span", { class: "blank" }, "·");
+    if (piece === " ") return [make("span", { class: "blank" }, "·"), make("wbr", {})];  // a line may end behind it
     if (piece === "\n") return make("span", { class: "blank" }, "↵\n");
     return piece;
-  });
+  }).flat();
 }
 
 function promptNodes(data) {
@@ -264,7 +275,20 @@ function summarize() {
   }
   const rank = ([place]) => (place < 0 ? state.index.categories.length : place);
   $("summary").append(...nodes.sort((one, other) => rank(one) - rank(other)).map(([, button]) => button));
-  if (state.index.accept) $("summary").append(make("span", {}, "accept all: ", make("code", {}, state.index.accept)));
+  if (state.index.accept) $("summary").append(make("span", {}, "accept all: ", make("code", {}, state.index.accept), " ", copyNode(state.index.accept)));
+}
+
+function copyNode(text) {
+  const button = make("button", { type: "button", class: "copy" }, "copy");
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "copied";
+    } catch {
+      button.textContent = "not allowed here";
+    }
+  });
+  return button;
 }
 
 async function choiceMatrix(number, item) {
@@ -298,7 +322,7 @@ function verdictNodes(verdicts) {
   const table = make("table", {}, head);
   for (const [kind, id, cells, failed] of verdicts.rows) {
     const row = make("tr", { class: failed ? "failed" : "" }, make("th", { scope: "row", class: "mono" }, `${kind} ${id}`));
-    for (const cell of cells) row.append(make("td", {}, cell));
+    for (const cell of cells) row.append(make("td", { class: `verdict-${cell.split(/[(: ]/)[0].toLowerCase()}` }, cell));
     table.append(row);
   }
   return [make("h3", {}, "how answers are read"), verdicts.nothing ? make("p", {}, verdicts.nothing) : null,
@@ -313,14 +337,18 @@ async function start() {
   state.index = await unpack($("index").textContent);
   const items = state.index.items;
   state.texts = items.map((item) => `${item[0]} ${item[2]} ${item[3]} ${item[4]} ${item[6].join(" ")}`.toLowerCase());
+  state.behind = new Map();
+  for (const item of items) state.behind.set(item[5], (state.behind.get(item[5]) || 0) + 1);
   fill($("category"), counted(items, (item) => item[4]), "all");
   fill($("format"), counted(items, (item) => item[1]), "all");
   fill($("profile"), counted(items, (item) => item[2]), "all");
   fill($("code"), counted(items, (item) => item[6]), "any");
   fill($("cluster"), state.index.clusters.map((cluster, number) => [number,
-    `${cluster.category}, ${cluster.items.toLocaleString("en")}: ${cluster.title.slice(0, 90)}`]), "any");
+    `${cluster.category}, ${cluster.items.toLocaleString("en")}: ${cluster.title.slice(0, 90).replaceAll(" ", "\u00a0")}`]), "any");
   summarize();
   $("filters").addEventListener("input", filter);
+  if (matchMedia("(max-width: 50rem)").matches) $("choices").open = false;
+  $("once").addEventListener("change", filter);
   $("filters").addEventListener("submit", (event) => event.preventDefault());
   for (const id of ["blanks", "tokens", "ids"]) $(id).addEventListener("change", redraw);
   $("theme").addEventListener("click", () => {

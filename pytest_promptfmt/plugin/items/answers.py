@@ -66,10 +66,13 @@ class ExtractionItem(TaskItem):
         document = extraction_document(header, tried.matrix)
         verdict, self.outcome = self.compared(self.place, document, item)
         if run.outputs.needs_views:
-            from pytest_promptfmt.results.html import matrix_view, packed_view
+            from pytest_promptfmt.results.html import comparison_view, matrix_view, packed_view
 
-            view = packed_view({"verdicts": matrix_view(tried.matrix)})
-            self.outcome = replace(self.outcome, view=view)
+            view: dict[str, Any] = {"verdicts": matrix_view(tried.matrix)}
+            comparison = verdict.comparison
+            if comparison is not None and comparison.old is not None and comparison.new is not None:
+                view["comparison"] = comparison_view(comparison.old, comparison.new)
+            self.outcome = replace(self.outcome, view=packed_view(view))
         failing: Sequence[Row] = tried.failing
         if not settings.is_strict_about_answers:
             failing = [row for row in failing if not _is_accepted(row, verdict, accepted)]

@@ -137,6 +137,7 @@ class SnapshotItem(RenderedItem):
             return outcome
         from pytest_promptfmt.results.html import comparison_view, packed_view, prompts_view
 
+        outcome = replace(outcome, is_synthetic=seen.study.material.docs.kind == "synthetic")
         view = prompts_view(seen.render(), seen.profile, seen.tokenizer, seen.pairs)
         comparison = verdict.comparison
         if outcome.category == "changed" and comparison and comparison.old and comparison.new:
