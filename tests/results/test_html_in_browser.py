@@ -106,7 +106,7 @@ def find(page: Any, words: str) -> str:
 
 
 def test_what_changed_comes_first_and_is_shown_side_by_side(page: Any) -> None:
-    assert page.inner_text(".item[aria-selected=true]").startswith("changed [")
+    assert page.inner_text(".item[aria-selected=true]").startswith("long [plain] and 5 more")
     find(page, "changed.yaml plain")
     assert page.inner_text(".diff .removed") == "| Answer:⟨end⟩", "the blank behind the bar is not of the prompt"
     assert page.inner_text(".diff .added") == "| Answer:·⟨end⟩"
@@ -114,8 +114,11 @@ def test_what_changed_comes_first_and_is_shown_side_by_side(page: Any) -> None:
 
 
 def test_filters_and_search_narrow_the_list_and_say_how_far(page: Any) -> None:
+    once = page.inner_text("#count").split(" of ")
+    page.uncheck("#once")
     everything = int(page.inner_text("#count").split()[0])
     assert everything == 60 * 3
+    assert int(once[0]) < everything == int(once[1]), "each change is listed once"
     page.select_option("#profile", "gpt2")
     assert page.inner_text("#count") == f"60 of {everything}"
     page.fill("#search", "t0")
@@ -144,7 +147,7 @@ def test_long_stretches_without_a_change_are_folded_and_come_back(page: Any) -> 
 def test_what_changed_alike_is_one_click_away(page: Any) -> None:
     find(page, "long plain")
     page.keyboard.press("Escape")
-    page.click("#detail button:has-text('only these')")
+    page.click("#detail button:has-text('show all 6')")
     assert page.inner_text("#count").startswith("6 of ")
     assert page.inner_text("#summary code") == "pytest --promptfmt -q --snapshot-update"
 
@@ -172,6 +175,7 @@ def test_axe_finds_nothing_that_keeps_somebody_out(page: Any, theme: str, words:
 
 
 def test_the_list_keeps_only_what_is_in_view(page: Any) -> None:
+    page.uncheck("#once")
     assert page.locator(".item").count() < 60
     page.focus("#list")
     page.keyboard.press("End")
@@ -249,3 +253,15 @@ def test_every_text_colour_stands_out_from_its_background(page: Any, theme: str)
         theme,
     )
     assert {pair: ratio for pair, ratio in ratios.items() if ratio < 4.5} == {}
+
+
+def test_on_a_phone_there_is_one_column_and_nothing_is_wider_than_the_screen(browser: Any, report: Path) -> None:
+    page = browser.new_page()
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.goto(report.as_uri())
+    page.wait_for_selector("#detail[data-item]")
+    assert not page.is_visible("#search"), "filters are folded"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    before, after = (page.locator(f".diff .{kind}").first.bounding_box() for kind in ("removed", "added"))
+    assert before["y"] + before["height"] <= after["y"], "before stands above after"
+    page.close()
