@@ -43,6 +43,10 @@ def diff(
     task: Annotated[list[str] | None, typer.Option("--task", metavar="GLOB", help="Like --promptfmt-task.")] = None,
     profile: Annotated[list[str] | None, typer.Option("--profile", metavar="NAME", help="Repeatable.")] = None,
     checks: Annotated[bool, typer.Option("--checks", help="Report new findings too.")] = False,
+    versions: Annotated[
+        bool, typer.Option("--versions", help="Exit with 1 only where a change needs a new version.")
+    ] = False,
+    bump: Annotated[bool, typer.Option("--bump", help="Raise those versions in the work tree; as --versions.")] = False,
     no_code: Annotated[bool, typer.Option("--no-code", help="As --promptfmt-no-code, and no conftest.py.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, with pytest-xdist.")] = 1,
     markdown: Annotated[
@@ -59,14 +63,16 @@ def diff(
 
     Exit code: 0 none, 1 some, 2 the comparison failed, 3 none that this comparison could see, but some are unknown.
 
-    Both revisions are rendered in separate folders; the work tree is not touched. Without REV2, REV is compared with
-    the work tree as it is.
+    Both revisions are rendered in separate folders; the work tree is not touched, except by --bump. Without REV2, REV
+    is compared with the work tree as it is.
     """
     from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
     from pytest_promptfmt.revisions import compare_revisions
 
     if markdown is not None and str(markdown) != "-" and not markdown.parent.is_dir():
         raise SettingsError(f"no such folder for --markdown {markdown}")  # before the work is done
+    if bump and new is not None:
+        raise SettingsError("--bump edits the work tree", hint="leave REV2 out")
     options = []
     for name in profile or ():
         options += ["--promptfmt-profile", name]
@@ -82,6 +88,7 @@ def diff(
         unknown_tasks = [each.to_json() for each in compared.unknown]
         data = {**compared.result, "unknown": unknown_tasks, "same": dict(compared.same)}
         data["unaffected_files"] = compared.unaffected
+        data["versions"] = [finding.to_json() for finding in compared.versions]
         typer.echo(json.dumps(data, indent=1, ensure_ascii=False))
     elif markdown is not None and str(markdown) == "-":
         typer.echo(_markdown(compared, limit))
@@ -92,9 +99,20 @@ def diff(
             markdown.write_bytes(_markdown(compared, limit).encode("utf-8", "backslashreplace"))
         except OSError as error:
             raise SettingsError(f"--markdown {markdown} cannot be written: {error.strerror or error}") from error
-    if compared.result["clusters"] or _errors(compared):
+    if bump:
+        from pytest_promptfmt.cli.versions import raise_versions
+
+        is_wrong = not raise_versions(compared.versions)
+    elif versions:
+        is_wrong = any(finding.is_error for finding in compared.versions)
+    else:
+        is_wrong = bool(compared.result["clusters"] or _errors(compared))
+    is_unknown = bool(compared.unknown)
+    if bump or versions:
+        is_unknown = any(finding.kind == "unsure" for finding in compared.versions)
+    if is_wrong:
         raise typer.Exit(1)
-    if compared.unknown and unknown is UnknownTasks.FAIL:
+    if is_unknown and unknown is UnknownTasks.FAIL:
         raise typer.Exit(UNKNOWN)
 
 
@@ -151,6 +169,7 @@ def _print(compared: Comparison, *, verbose: bool) -> None:
     from rich.text import Text
 
     from pytest_promptfmt.cli.display import cluster_lines
+    from pytest_promptfmt.cli.versions import version_lines
     from pytest_promptfmt.core.text import escape_controls
     from pytest_promptfmt.results.wording import counted, listed
 
@@ -171,6 +190,8 @@ def _print(compared: Comparison, *, verbose: bool) -> None:
         console.print(Text(escape_controls(text), "dim"))
     for name, note in compared.same.items() if verbose else ():
         console.print(Text(escape_controls(f"  {name}: {note}"), "dim"))
+    for version_line in version_lines(compared.versions, verbose=verbose):
+        console.print(version_line)
     for skipped in compared.result["skipped"]:
         text = f"not rendered, {counted(len(skipped['tasks']), 'prompt')}: {skipped['reason']}"
         console.print(Text(escape_controls(text), "dim"))
@@ -178,6 +199,7 @@ def _print(compared: Comparison, *, verbose: bool) -> None:
 
 
 def _markdown(compared: Comparison, limit: int) -> str:
+    from pytest_promptfmt.cli.versions import version_block
     from pytest_promptfmt.results.markdown import bounded, cluster_blocks, code, finding_table
     from pytest_promptfmt.results.wording import counted
 
@@ -190,4 +212,5 @@ def _markdown(compared: Comparison, limit: int) -> str:
         listed_names = ", ".join(code(task) for task in names[:30])
         title = f"### unknown: {counted(len(names), 'task')}"
         blocks.append(f"{title}\n\n{code(reason)}\n\nTo see it: {code(step)}\n\nIn {listed_names}\n")
+    blocks += version_block(compared.versions)
     return bounded(head, [*blocks, *finding_table(_findings(compared))], limit)

@@ -55,7 +55,8 @@ class Outcome:
 
     `findings` are those to be reported; `globs` the per-file ignores for the item's file, `used_globs` those that took
     a finding away. `detail` shows the first of a cluster in full. `snapshot` is the snapshot file, and `new_text` what
-    --snapshot-update would write to it, where that was asked for. `figures` are a row of the table about a model, by
+    --snapshot-update would write to it, where that was asked for. `sections` are the titles of the sections of a
+    snapshot that changed. `figures` are a row of the table about a model, by
     column. `tokens` is the line about the tokens that followed the text, of the first item of a profile in its cluster.
     `view` is what the HTML report shows of the item, where one is wanted: JSON, compressed, as text. `accepted` is what
     the baseline accepts; it may call an entry fixed where the item was `rendered`, where the rules looked at the task
@@ -77,6 +78,7 @@ class Outcome:
     tokens: str = ""
     snapshot: str = ""
     new_text: str | None = None
+    sections: tuple[str, ...] = ()
     view: str = ""
     accepted: tuple[Accepted, ...] = ()
     figures: tuple[tuple[str, str], ...] = ()
@@ -138,5 +140,6 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "used_globs": tuple,
     "linted": tuple,
     "asked": tuple,
+    "sections": tuple,
     "figures": lambda figures: tuple((name, cell) for name, cell in figures),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -24,11 +24,17 @@ _MARK = "| "  # before every line of a text; other lines begin with two characte
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """One snapshot of a cluster."""
+    """One snapshot of a cluster; `sections` are the titles of those that changed."""
 
     task: str
     profile: str
     file: str
+    sections: tuple[str, ...] = ()
+
+    def to_json(self, rootdir: Path) -> dict[str, Any]:
+        """Return a mapping that JSON knows, with the file below the rootdir, and sections where there are any."""
+        sections = {"sections": list(self.sections)} if self.sections else {}
+        return {"task": self.task, "profile": self.profile, "file": below(self.file, rootdir), **sections}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +67,7 @@ class Cluster:
             "tasks": len(self.tasks),
             "docs": self.docs,
             "tokens": dict(self.tokens),
-            "members": [{**asdict(member), "file": below(member.file, rootdir)} for member in self.members],
+            "members": [member.to_json(rootdir) for member in self.members],
         }
 
     @classmethod
@@ -73,7 +79,7 @@ class Cluster:
             title=data["title"],
             detail=data["detail"],
             docs=data["docs"],
-            members=tuple(Member(**member) for member in data["members"]),
+            members=tuple(Member(**{**each, "sections": tuple(each.get("sections", ()))}) for each in data["members"]),
             tokens=data.get("tokens", {}),
         )
 
@@ -100,7 +106,9 @@ def _cluster(category: Category, key: str, outcomes: list[Outcome]) -> Cluster:
         title=first.title,
         detail=first.detail,
         docs=sum(outcome.docs for outcome in outcomes),
-        members=tuple(Member(task=each.task, profile=each.profile, file=each.file) for each in outcomes),
+        members=tuple(
+            Member(task=each.task, profile=each.profile, file=each.file, sections=each.sections) for each in outcomes
+        ),
         tokens={profile: line for profile, line in tokens.items() if line},
     )
 

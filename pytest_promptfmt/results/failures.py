@@ -57,6 +57,7 @@ def outcome_of(
         return replace(item, category="new", title="snapshots that do not exist yet")
     changed = _changes(verdict)
     docs = len({change.doc for change in changed})
+    item = replace(item, sections=tuple(dict.fromkeys(change.section for change in changed)))
     if changed and note is not None and note.is_change and all(map(is_of_tokens, changed)):
         return replace(item, category="changed", key=note.text, title=f"tokens alone, {note.text}", docs=docs)
     key, title = (change.key, change.title) if change is not None else ("", "changed")

@@ -77,7 +77,7 @@ def _new(cluster: Mapping[str, Any], old: str, unrendered: Collection[str]) -> I
         yield _cluster("new", title, members, detail="\n".join(shown) if has_text else "")
 
 
-def _cluster(category: str, title: str, members: Iterable[Mapping[str, str]], *, detail: str = "") -> dict[str, Any]:
+def _cluster(category: str, title: str, members: Iterable[Mapping[str, Any]], *, detail: str = "") -> dict[str, Any]:
     # The first is the one whose text is shown.
     first, *others = members
     listed = [first, *sorted(others, key=lambda member: (member["task"], member["profile"]))]
@@ -100,5 +100,5 @@ def clusters_of(changes: Iterable[Seen]) -> Iterator[dict[str, Any]]:
     for change in changes:
         alike.setdefault(change.title, []).append(change)
     for title, found in alike.items():
-        members = [{"task": each.task, "profile": "", "file": each.file} for each in found]
+        members = [{"task": each.task, "profile": "", "file": each.file, "sections": [each.section]} for each in found]
         yield _cluster("changed", title, members, detail=found[0].detail)

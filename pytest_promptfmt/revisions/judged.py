@@ -20,6 +20,9 @@ from pytest_promptfmt.revisions.sheet import AS_IT_IS, Sheet, lines_of, read_she
 from pytest_promptfmt.revisions.written import Difference
 from pytest_promptfmt.snapshots.hunks import shared_end, shared_start
 
+SCORING: Final = "scoring"
+"""The section of changes in how answers are read and scored."""
+
 _CONTEXT: Final = 24
 _RAISES: Final = "! "
 
@@ -40,12 +43,13 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A change that no snapshot shows: a line about it, and the lines that differ."""
+    """A change that no snapshot shows: a line about it, the lines that differ, and what part of a task they are."""
 
     task: str
     file: str
     title: str
     detail: str = ""
+    section: str = "prompt"
 
 
 @dataclass(slots=True)
@@ -115,7 +119,7 @@ def _judge_reading(found: Judgement, difference: Difference, task: str) -> None:
         old, new = (side.get(name, "") for side in sides)
         if old != new:
             title = f"{name}: {_excerpt(old, new)}"
-            found.changed.append(Seen(task, difference.file, title, f"- {old}\n+ {new}"))
+            found.changed.append(Seen(task, difference.file, title, f"- {old}\n+ {new}", SCORING))
     for change in changes:
         if change.code:
             said = f"answers: the code of {change.key} changed ({change.code[0].shown}), and no answer was scored"

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -33,6 +33,7 @@ from pytest_promptfmt.revisions.unaffected import (
     sources_below,
     unaffected_files,
 )
+from pytest_promptfmt.revisions.versions import VersionFinding, changed_parts, counted_parts, version_gate
 from pytest_promptfmt.revisions.written import differences
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, decode_name, encode_name, snapshot_folder
@@ -48,7 +49,8 @@ class Comparison:
 
     `unknown` are the tasks of which this comparison cannot say whether they changed, `same` those that are written
     differently and gave the same text: name of the task to what differs and on how many docs. `unaffected` is how many
-    task files were not rendered, because nothing that their prompts depend on changed.
+    task files were not rendered, because nothing that their prompts depend on changed. `versions` are
+    changes of prompts and of versions that fit together, and that do not.
     """
 
     old: str
@@ -57,6 +59,7 @@ class Comparison:
     unknown: Sequence[Unknown] = ()
     same: Mapping[str, str] = field(default_factory=dict)
     unaffected: int = 0
+    versions: tuple[VersionFinding, ...] = ()
 
 
 def compare_revisions(
@@ -96,6 +99,16 @@ def compare_revisions(
         result, unrendered, judgement = sides.compared([*globs, *options], checks=checks)
         comparison = as_comparison(result, old=old, new=new or WORK_TREE, unrendered_before=unrendered)
         comparison["command"] = shlex.join(["promptfmt", "diff", old, *([] if new is None else [new])])
+        versions = version_gate(
+            before / inside,
+            after / inside,
+            changed_parts(comparison["clusters"]),
+            files=sides.old_names(result["defined"]),
+            counts=counted_parts(before / inside),
+            differences=sides.differences,
+            unknown=[each.task for each in judgement.unknown],
+            unrendered={task for tasks in result["unrendered"].values() for task in tasks},
+        )
         return Comparison(
             old=old,
             new=new or WORK_TREE,
@@ -103,6 +116,7 @@ def compare_revisions(
             unknown=judgement.unknown,
             same=judgement.same,
             unaffected=len(sides.unaffected),
+            versions=versions,
         )
 
 
@@ -127,7 +141,12 @@ class _Sides:
         touched = (name for name in new if name not in self.unaffected and self._is_wanted(PurePosixPath(name)))
         found = differences(before, after, {name: moved.get(name, name) for name in touched})
         names = [glob.partition("@")[0] for glob in tasks] if self._all_match else []
-        self._differences = [each for each in found if not names or any(fnmatchcase(each.new.name, n) for n in names)]
+        self.differences = [each for each in found if not names or any(fnmatchcase(each.new.name, n) for n in names)]
+
+    def old_names(self, names: Iterable[str]) -> dict[str, str]:
+        """Return files of the second tree with what they were called in the first, below the working directory."""
+        moved = {self._below_cwd(new): self._below_cwd(old) for old, new in self._moves.values()}
+        return {name: moved.get(name, name) for name in names}
 
     def _is_wanted(self, name: PurePosixPath) -> bool:
         """Return whether a file is below the paths that are compared."""
@@ -170,7 +189,7 @@ class _Sides:
         reasons = dict(errors)
         for skipped in result["skipped"]:
             reasons.update(dict.fromkeys(skipped["tasks"], skipped["reason"]))
-        for difference in self._differences:
+        for difference in self.differences:
             file = self._below_cwd(difference.file)
             name = difference.new.name
             tasks = [task for task in result["defined"].get(file, ()) if task.partition("@")[0] == name]
@@ -187,7 +206,7 @@ class _Sides:
 
     def _planned(self, tree: Path) -> list[str]:
         """Write what a run is to find out about the tasks that are written differently, and return its options."""
-        if not self._differences:
+        if not self.differences:
             return []
         is_first = tree == self._before
         folder, other = self._sheets(tree), "" if is_first else str(self._sheets(self._before))
@@ -202,7 +221,7 @@ class _Sides:
                     parts=each.parts(each.old if is_first else each.new),
                 )
             )
-            for each in self._differences
+            for each in self.differences
         }
         plan = tree.with_name(f"{tree.name}.plan")
         plan.write_text(json.dumps(plans), "utf-8", errors="surrogateescape")

@@ -24,6 +24,7 @@ from pytest_promptfmt.settings.values import (
     TEXT,
     ValueType,
     one_of,
+    several_of,
     whole,
 )
 
@@ -257,6 +258,17 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("template_engines", NAMES, ini="promptfmt_template_engines", key="template_engines").about(
         "Engines that also render the chat templates under test, to be compared: `minijinja`, if it is installed.",
         page="chat-templates.md",
+    ),
+    Setting(
+        "version_parts",
+        several_of("text", "request", "target", "stops", "metric"),
+        key="version_parts",
+        at_rootdir=True,
+    ).about(
+        "What `promptfmt diff` counts as a change that needs a new version: the `text` of prompts, the `request` "
+        "(continuations), the `target`, `stops` and other generation arguments, the `metric` with its filters. "
+        "Default: all.",
+        page="versions.md",
     ),
     Setting("model", TEXT, "--promptfmt-model MODEL").about(
         "Also put every task to a model: `tiny` (bundled), `hf:PATH_OR_ID`, `openai:URL[#NAME]` or `replay:FILE`.",

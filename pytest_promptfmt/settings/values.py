@@ -112,6 +112,17 @@ def one_of(*values: str, spellings: Mapping[str, str] = MappingProxyType({})) ->
     return ValueType(f"{', '.join(values[:-1])} or {values[-1]}", {"enum": list(values)}, convert, parse)
 
 
+def several_of(*values: str) -> ValueType:
+    """Return the type of lists of these texts."""
+
+    def convert(value: Any) -> tuple[str, ...]:
+        texts = _texts(value)
+        return tuple(_require(all(text in values for text in texts), texts))
+
+    schema = {"type": "array", "items": {"enum": list(values)}}
+    return ValueType(f"a list of {', '.join(values[:-1])} and {values[-1]}", schema, convert)
+
+
 _TEXT_OR_TEXTS: Final = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 
 FLAG: Final = ValueType("true or false", {"type": "boolean"}, _instance_of(bool), ini_type="bool")

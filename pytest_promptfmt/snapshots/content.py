@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Instance, Request
+from pytest_promptfmt.snapshots.changes import VERSION
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section
 from pytest_promptfmt.snapshots.token_sections import profile_facts, token_sections
 
@@ -44,6 +45,7 @@ def snapshot_document(seen: ProfileView) -> Document:
         profile=seen.name,
         template_args=profile.template_args if profile.is_chat else {},
         output=task.output_type,
+        version=task.metadata.get("version"),
         docs=docs.origin,
         shots=shots,
         fewshot_docs=docs.fewshot_origin,
@@ -58,6 +60,7 @@ def header_facts(
     profile: str,
     output: str,
     docs: str,
+    version: Any = None,
     template_args: Mapping[str, Any] = MappingProxyType({}),
     shots: int = 0,
     fewshot_docs: str = "",
@@ -65,15 +68,15 @@ def header_facts(
 ) -> dict[str, str]:
     """Return the stable facts of a snapshot's header, in their order, without the empty ones.
 
-    `template_args` are those that the profile gives its chat template: a name like `qwen3` does not show them. `more`
-    are the facts of the task's assembly.
+    `version` is the task's own, in whatever notation. `template_args` are those that the profile gives its chat
+    template: a name like `qwen3` does not show them. `more` are the facts of the task's assembly.
     """
     facts = {"task": task, "profile": profile}
     if template_args:
         facts["template arguments"] = ", ".join(
             f"{name}={_shortened(to_json(template_args[name]))}" for name in sorted(template_args)
         )
-    facts |= {"output": output, "docs": docs}
+    facts |= {"output": output, **({} if version is None else {VERSION: _shortened(str(version))}), "docs": docs}
     if shots:
         facts["shots"] = f"{shots}, from {fewshot_docs}"
     return {**facts, **more}

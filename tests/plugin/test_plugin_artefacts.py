@@ -98,6 +98,21 @@ def test_a_file_that_cannot_be_written_is_one_line_and_not_a_crash(project: Proj
     result.stdout.fnmatch_lines(["taken/accept.patch cannot be written: *", "taken/x.json cannot be written: *"])
 
 
+def test_a_version_is_in_the_header_and_a_snapshot_without_one_stays_as_it_is(project: Project) -> None:
+    project.task("tasks/arc.yaml")
+    project.accept()
+    before = project.snapshots()
+    project.task("tasks/arc.yaml", metadata={"version": 1.0})
+    project.accept()
+    assert project.snapshots() == before, "a new key of the header rewrites no snapshot of an earlier release"
+    project.task("tasks/arc.yaml", doc_to_text="Question: {{question}}\nA:", metadata={"version": 2.0})
+    project.accept()
+    assert all(b"\nversion: 2.0\n" in content for content in project.snapshots().values())
+    project.task("tasks/arc.yaml", doc_to_text="Question: {{question}}\nA:", metadata={"version": 3.0})
+    result = project.run("--promptfmt-json", "result.json")
+    assert (result.ret, json.loads((project.root / "result.json").read_text())["counts"]) == (0, {"header-only": 2})
+
+
 def test_a_stale_header_passes_and_is_in_the_patch(project: Project) -> None:
     project.task("tasks/arc.yaml")
     project.accept()

@@ -1,0 +1,105 @@
+"""How `promptfmt diff` shows versions: lines for a terminal, a section of the Markdown, the edits that raise them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.core.text import escape_controls
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from pytest_promptfmt.revisions.versions import VersionFinding
+
+_SAID: Final = {
+    "kept": "changed, version still {before}",
+    "unsure": "unknown whether it changed, version still {before}",
+    "elsewhere": "changed by docs, settings or templates, version still {before}",
+    "members": "tasks of the group changed, its version is still {before}",
+    "missing": "changed, no version",
+    "raised": "changed, version {before} → {after}",
+    "alone": "version {before} → {after}, nothing else changed",
+}
+_SHOWN: Final = 12
+
+
+def version_lines(findings: Sequence[VersionFinding], *, verbose: bool) -> Iterator[Text]:
+    """Yield a line for each finding, forgotten versions in red; tasks without any version are shown if `verbose`."""
+    from rich.text import Text
+
+    from pytest_promptfmt.results.wording import counted, listed
+
+    for finding in findings if verbose else _with_version(findings):
+        names = f"{counted(len(finding.tasks), 'task')}: {listed(finding.tasks, None if verbose else _SHOWN)}"
+        where = f"{finding.place}: " if finding.place is not None else ""
+        text = f"{where}{_sentence(finding)}; {names}"
+        yield Text(escape_controls(text), "bold red" if finding.is_error else "dim")
+
+
+def version_block(findings: Sequence[VersionFinding]) -> Iterator[str]:
+    """Yield the section of the Markdown: what was forgotten, and lines for a changelog."""
+    from pytest_promptfmt.results.markdown import code, fenced
+    from pytest_promptfmt.results.wording import counted
+    from pytest_promptfmt.revisions.bumps import next_version
+
+    findings = _with_version(findings)
+    if not findings:
+        return
+    forgotten = sum(len(finding.tasks) for finding in findings if finding.is_error)
+    summary = f"{counted(forgotten, 'changed task')} without a new one" if forgotten else "none forgotten"
+    yield f"### versions: {summary}\n"
+    rows = ["| tasks | | version in |", "|---|---|---|"]
+    for finding in findings:
+        names = ", ".join(code(name) for name in finding.tasks[:_SHOWN])
+        more = f" and {len(finding.tasks) - _SHOWN:,} more" if len(finding.tasks) > _SHOWN else ""
+        bold = "**" if finding.is_error else ""
+        where = code(str(finding.place)) if finding.place is not None else ""
+        rows.append(f"| {names}{more} | {bold}{_sentence(finding)}{bold} | {where} |")
+    yield "\n".join(rows) + "\n"
+    lines = []
+    for finding in findings:
+        version = next_version(finding.before) if finding.is_error else finding.after
+        if finding.kind in ("kept", "raised") and version is not None:
+            names = ", ".join(finding.tasks[:_SHOWN]) + (", …" if len(finding.tasks) > _SHOWN else "")
+            lines.append(f"- version {version}: {', '.join(finding.parts)} changed ({names})")
+    if lines:
+        yield "For the changelog:\n\n" + fenced(lines, "markdown") + "\n"
+
+
+def raise_versions(findings: Sequence[VersionFinding]) -> bool:
+    """Write the edits into the work tree and show them; return whether every forgotten version was raised."""
+    from pytest_promptfmt.revisions import bumps
+    from pytest_promptfmt.revisions.git import Repository
+
+    here = Path.cwd().resolve()
+    made, refused = bumps.bumps(findings, here, Repository.around(here).top)
+    try:
+        bumps.write(made, here)
+    except OSError as error:
+        raise SettingsError(f"the version cannot be raised: {error.strerror or error}") from error
+    for bump in made:
+        typer.echo(escape_controls("\n".join(bump.diff)))
+    for problem in refused:
+        typer.echo(escape_controls(str(problem)), err=True)
+    return not refused
+
+
+def _with_version(findings: Sequence[VersionFinding]) -> list[VersionFinding]:
+    """Return the findings about tasks that have a version: a repository may do without."""
+    return [finding for finding in findings if finding.kind != "missing"]
+
+
+def _sentence(finding: VersionFinding) -> str:
+    parts = f" ({', '.join(finding.parts)})" if finding.parts else ""
+    said = _SAID[finding.kind].format(before=_shown(finding.before), after=_shown(finding.after))
+    head, comma, rest = said.partition(",")
+    return f"{head}{parts}{comma}{rest}" if finding.parts else said
+
+
+def _shown(version: object) -> str:
+    return "none" if version is None else str(version)[:40]
