@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from pytest_promptfmt.cli.comparable import comparable
 from pytest_promptfmt.cli.convert import convert
 from pytest_promptfmt.cli.diff import diff
 from pytest_promptfmt.cli.docs import docs
@@ -75,6 +76,7 @@ app = typer.Typer(
 )
 app.command()(show)
 app.command()(diff)
+app.command()(comparable)
 app.command()(review)
 app.command()(fix)
 app.command()(convert)

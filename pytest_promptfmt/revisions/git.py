@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,21 @@ class Repository:
             return _git(self.top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
         except RevisionError:
             raise SettingsError(f"unknown revision {revision!r}", hint=self._hint(revision)) from None
+
+    def commits_between(self, old: str, new: str, files: Iterable[Path]) -> list[str]:
+        """Return the commits from one revision to another that touch some files, as `abcdef1 subject`, newest first.
+
+        Nothing where the repository does not have both, or the files lie elsewhere.
+        """
+        names = [str(file) for file in files if file.is_relative_to(self.top)]
+        try:
+            commits = [self.commit(revision) for revision in (old, new)]
+            lines = (
+                _git(self.top, "log", "--format=%h %s", f"{commits[0]}..{commits[1]}", "--", *names) if names else b""
+            )
+        except PromptfmtError:
+            return []
+        return lines.decode("utf-8", "replace").splitlines()
 
     def _hint(self, revision: str) -> str | None:
         if not revision:

@@ -76,6 +76,7 @@ class Settings:
     task_modules: tuple[Path, ...] = ()
     templates: tuple[Path, ...] = ()
     template_engines: tuple[str, ...] = ()
+    version_parts: tuple[str, ...] = ()
     positions: Mapping[str, Position] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
