@@ -260,7 +260,7 @@ def many_newlines(study: Study) -> Iterator[Finding]:
                 return
 
 
-@check("PF206", "leading-whitespace", severity=Severity.INFO, family=Family.PROMPT)
+@check("PF206", "leading-whitespace", severity=Severity.WARNING, family=Family.PROMPT)
 def leading_whitespace(study: Study) -> Iterator[Finding]:
     r"""Report a prompt whose first character is whitespace.
 

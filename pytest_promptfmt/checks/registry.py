@@ -53,6 +53,7 @@ _BUILTIN: Final = (
     "checks.seams",
     "checks.choice_tokens",
     "checks.characters",
+    "checks.slips",
     "models.rules",
 )
 _PACKAGE: Final = __package__.partition(".")[0]

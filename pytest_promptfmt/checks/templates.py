@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
+from pytest_promptfmt.checks.column_names import COMMON
 from pytest_promptfmt.checks.fixes import Fix, anything, escapes, nothing, outside_markup, rewritten
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
@@ -110,7 +111,8 @@ def python_braces(study: Study) -> Iterator[Finding]:
         if template.keys[-1] not in ("doc_to_text", "doc_to_target", "gen_prefix", "description"):
             continue
         names = [name for text in template.text.constants for name in _BRACES.findall(text) if not name.startswith("_")]
-        missing = [name for name in names if name in columns and name not in template.text.names]
+        known = columns | (COMMON if not study.has_real_docs else frozenset())
+        missing = [name for name in names if name in known and name not in template.text.names]
         bare = names if not template.text.has_markup and template.keys[-1] == "doc_to_text" else []
         for name in (bare or missing)[:1]:
             yield Finding(
@@ -146,7 +148,8 @@ def quoted_name(study: Study) -> Iterator[Finding]:
     for template in study.templates:
         for text in template.text.quoted:
             is_column = text in columns
-            if is_column or (_COLUMN_LIKE.fullmatch(text) and not template.text.names):
+            is_common = text in COMMON and not study.has_real_docs and text not in template.text.names
+            if is_column or is_common or (_COLUMN_LIKE.fullmatch(text) and not template.text.names):
                 yield Finding(
                     message="a quoted name in braces prints the name, not the column",
                     saw="{{'" + text + "'}}",

@@ -1,0 +1,300 @@
+"""Rules about slips of the keyboard that synthetic docs hide: labels, names, spaces and escapes as they are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from pytest_promptfmt.checks.column_names import COMMON, meant
+from pytest_promptfmt.checks.fixes import Fix, nothing, rewritten
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import severity_of_shots
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
+
+_OPTION: Final = re.compile(r"(?:^|(?<=\s))\(?([A-J])[.):] ?(?=\{\{)", re.M)
+"""The label of an option, directly before what prints it."""
+
+_MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
+_TWO_SPACES: Final = re.compile(r"(?<=[^\s.!?])  (?=\S)")
+_MANY_SPACES: Final = re.compile(r" {3}|\t")
+_GLUED_LABEL: Final = re.compile(
+    r"\{\{-?\s*(\w+)\s*\}\}((?:Answer|Question|Options?|Choices|Response|Context|Passage)\s?:|\(?[A-E][.)] ?\{\{)"
+)
+_DOUBLED: Final = re.compile(r"\\\\(?:[dwsDWS](?=[+*?{\]])|\.(?=[)?*+\]]|\Z))")
+_FEWEST_OPTIONS: Final = 3
+
+
+def _template(study: Study) -> str:
+    spec = study.written.doc_to_text
+    return spec if isinstance(spec, str) and "{{" in spec else ""
+
+
+@check("PF260", "labels-out-of-order", severity=Severity.ERROR, family=Family.PROMPT)
+def labels_out_of_order(study: Study) -> Iterator[Finding]:
+    r"""Report options whose labels are not A, B, C, … in order.
+
+    Why: a line was copied and its label not changed. Two options have one label or one label is missing, and the model
+    cannot name the option that is scored.
+
+    Example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nB. {{choices[2]}}\nAnswer:"
+        doc_to_choice: ["A", "B", "C"]
+
+    Silent example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+        doc_to_choice: ["A", "B", "C"]
+
+    Fix: give the options the labels A, B, C, … in order.
+
+    Real: a mutation of this kind stays unseen in four of five tasks of lm-evaluation-harness 0.4.13 without it.
+    """
+    text = _template(study)
+    labels = [match[1] for match in _OPTION.finditer(text)]
+    if len(labels) < _FEWEST_OPTIONS or labels[0] != "A":
+        return
+    runs = (
+        "".join(labels).split("A")[1:] if labels.count("A") == 1 or _is_listed_again(labels) else ["".join(labels)[1:]]
+    )
+    for run in runs:
+        if f"A{run}" != "ABCDEFGHIJ"[: len(run) + 1]:
+            yield Finding(
+                message="the labels of the options are not in order", saw=", ".join(labels), keys=("doc_to_text",)
+            )
+            return
+
+
+def _is_listed_again(labels: list[str]) -> bool:
+    """Return whether several lists of the same length follow each other."""
+    count = labels.count("A")
+    return len(labels) % count == 0 and labels[:: len(labels) // count] == ["A"] * count
+
+
+@check("PF261", "misspelt-column", severity=Severity.WARNING, family=Family.NAMES)
+def misspelt_column(study: Study) -> Iterator[Finding]:
+    r"""Report a column whose name is a slip away from one that the task or most datasets have.
+
+    Why: without the dataset nothing says which columns there are, and synthetic docs have every column that a template
+    names. `{{qusetion}}` then renders like `{{question}}`, and fails in the evaluation. With real docs it is an error.
+
+    Example:
+        doc_to_text: "Question: {{qusetion}}\nAnswer:"
+        doc_to_choice: ["yes", "no"]
+        doc_to_target: gold
+        metadata: {note: no docs}
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        doc_to_choice: ["yes", "no"]
+        doc_to_target: gold
+        metadata: {note: no docs}
+
+    Fix: correct the name.
+
+    Real: lm-evaluation-harness #3824 (a misspelt variable of a template).
+    """
+    if study.has_real_docs:
+        return
+    columns = set(study.docs.columns) if study.docs is not None else set()
+    for keys, spec in study.field_specs():
+        for template in study.templates:
+            if template.keys != keys:
+                continue
+            for name in sorted(template.text.names):
+                intended = meant(name, COMMON)
+                if intended is not None:
+                    yield _misspelt(name, intended, keys)
+        if isinstance(spec, str) and spec in columns and (intended := meant(spec, COMMON)) is not None:
+            yield _misspelt(spec, intended, keys)
+
+
+def _misspelt(name: str, intended: str, keys: tuple[str | int, ...]) -> Finding:
+    return Finding(
+        message="the name of a column looks misspelt",
+        saw=name,
+        do=f"use {intended!r}, if that is the column",
+        keys=keys,
+    )
+
+
+@check("PF262", "space-doubled", severity=Severity.WARNING, family=Family.PROMPT)
+def space_doubled(study: Study) -> Iterator[Finding]:
+    r"""Report two spaces inside a line of a template.
+
+    Why: most tokenizers encode two spaces differently from one, and training text hardly ever has two. Two spaces after
+    the end of a sentence, and templates that align with several spaces, are not reported.
+
+    Example:
+        doc_to_text: "Question:  {{question}}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: remove one of the spaces.
+
+    Real: lm-evaluation-harness 0.4.13 (leaderboard_gpqa).
+    """
+    for template in study.templates:
+        if template.keys[-1] not in ("doc_to_text", "description", "gen_prefix") or not isinstance(
+            template.source, str
+        ):
+            continue
+        text = _MARKUP.sub(
+            lambda match: "\N{REPLACEMENT CHARACTER}" if match[0].startswith("{{") else "", template.source
+        )
+        found = list(_TWO_SPACES.finditer(text))
+        if not 0 < len(found) <= _FEWEST_OPTIONS or _MANY_SPACES.search(text) or "```" in text:
+            continue
+        at = found[0].start()
+        yield Finding(
+            message="two spaces inside a line of the template",
+            saw=text[max(0, at - 16) : at + 16].replace("\N{REPLACEMENT CHARACTER}", "{{…}}"),
+            keys=template.keys,
+        )
+
+
+@check("PF263", "label-glued-to-column", severity=Severity.WARNING, family=Family.PROMPT)
+def label_glued_to_column(study: Study) -> Iterator[Finding]:
+    r"""Report a label directly after a column, without a space or newline.
+
+    Why: `{{question}}Answer:` reads `…was it builtAnswer:`, unless every text of the column ends with a newline.
+
+    Example:
+        doc_to_text: "Question: {{question}}Answer:"
+        doc_to_choice: ["yes", "no"]
+        doc_to_target: gold
+        metadata: {note: no docs}
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        doc_to_choice: ["yes", "no"]
+        doc_to_target: gold
+        metadata: {note: no docs}
+
+    Fix: add a newline before the label.
+
+    Real: eval-framework #195 (naturalqs).
+    """
+    match = None if study.has_real_docs else _GLUED_LABEL.search(_template(study))
+    if match is not None and match[1] in COMMON:  # others may hold whole examples, which end with a newline
+        yield Finding(
+            message="a label follows a column without a space or newline",
+            saw=_template(study)[max(0, match.start() - 16) : match.end()],
+            keys=("doc_to_text",),
+        )
+
+
+@check("PF264", "odd-target-delimiter", severity=Severity.WARNING, family=Family.PROMPT)
+def odd_target_delimiter(study: Study) -> Iterator[Finding]:
+    """Report a `target_delimiter` of several spaces.
+
+    Why: the answer is then scored after two spaces, which most tokenizers encode differently from one.
+
+    Example:
+        target_delimiter: "  "
+
+    Silent example:
+        target_delimiter: " "
+
+    Fix: use one space.
+
+    Real: a space that was added in the template and in the delimiter: lm-evaluation-harness #3526.
+    """
+    delimiter = study.written.target_delimiter
+    if isinstance(delimiter, str) and len(delimiter) > 1 and not delimiter.strip(" "):
+        yield Finding(message="target_delimiter is more than one space", saw=delimiter, keys=("target_delimiter",))
+
+
+@check("PF740", "one-choice-padded", severity=Severity.WARNING, family=Family.ANSWERS)
+def one_choice_padded(study: Study) -> Iterator[Finding]:
+    """Report a list of choices of which only some begin or end with a space.
+
+    Why: `["A", " B"]` scores one choice after two spaces and the others after one.
+
+    Example:
+        doc_to_choice: ["yes", " no"]
+        doc_to_target: "{{answer % 2}}"
+
+    Silent example:
+        doc_to_choice: ["yes", "no"]
+        doc_to_target: "{{answer % 2}}"
+
+    Fix: write all choices alike.
+
+    Real: lm-evaluation-harness #3500 (mmlu_pro), where the data had it.
+    """
+    choices = study.written.doc_to_choice
+    if not isinstance(choices, list) or not all(isinstance(each, str) and each.strip() for each in choices):
+        return
+    for inside in (str.lstrip, str.rstrip):
+        padded = [number for number, each in enumerate(choices) if inside(each) != each]
+        if 0 < len(padded) < len(choices):
+            yield Finding(
+                message="only some of the listed choices begin or end with a space",
+                saw=choices[padded[0]],
+                keys=("doc_to_choice", padded[0]),
+            )
+            return
+
+
+@check("PF840", "shots-on-one-line", severity=Severity.WARNING, family=Family.FEWSHOT)
+def shots_on_one_line(study: Study) -> Iterator[Finding]:
+    r"""Report a few-shot delimiter of spaces between examples that have several lines or labels.
+
+    Why: the next question follows the answer on the same line, `Answer: Paris Question: …`, and no stop sequence that
+    is a newline separates them.
+
+    Example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        fewshot_delimiter: " "
+        num_fewshot: 2
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        fewshot_delimiter: "\n\n"
+        num_fewshot: 2
+
+    Fix: use a delimiter with a newline.
+
+    Real: lm-evaluation-harness #2137 (drop), where examples ran into each other.
+    """
+    delimiter = study.written.fewshot_delimiter
+    if isinstance(delimiter, str) and delimiter and not delimiter.strip(" ") and "\n" in _template(study).strip():
+        yield Finding(
+            message="few-shot examples of several lines are separated by a space",
+            saw=delimiter,
+            keys=("fewshot_delimiter",),
+            severity=severity_of_shots(study),
+        )
+
+
+def _with_single_escapes(study: Study, finding: Finding) -> Fix | None:
+    return rewritten(study, finding, lambda text: _DOUBLED.sub(lambda match: match[0][1:], text), keeps=nothing)
+
+
+@check("PF540", "escape-doubled", severity=Severity.ERROR, family=Family.EXTRACTION, fix=_with_single_escapes)
+def escape_doubled(study: Study) -> Iterator[Finding]:
+    r"""Report a pattern with `\\d+`, which looks for a backslash and the letter d.
+
+    Why: in single quotes, without quotes and in block scalars YAML keeps both backslashes. The pattern then matches no
+    number.
+
+    Example:
+        output_type: generate_until
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '(\\d+)'}, {function: take_first}]}
+
+    Silent example:
+        output_type: generate_until
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '(\d+)'}, {function: take_first}]}
+
+    Fix: write one backslash, or use double quotes.
+
+    Real: the opposite of lm-evaluation-harness #1305 (nq_open), where one was missing.
+    """
+    for keys, text in study.strings:
+        found = _DOUBLED.search(text) if any("regex" in str(key) for key in keys[-3:]) else None
+        if found is not None:
+            yield Finding(message="the pattern looks for a backslash", saw=text, keys=keys)

@@ -1,0 +1,84 @@
+"""Slips of the keyboard in tasks without docs: what is reported, and what looks alike and is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from linting import linted, study_of
+
+from pytest_promptfmt.checks.column_names import meant
+from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.checks.selection import Selection
+from pytest_promptfmt.systems.task_files import load_tasks
+
+TASK = {
+    "task": "a",
+    "test_split": "test",
+    "output_type": "multiple_choice",
+    "doc_to_text": "Question: {{question}}\nAnswer:",
+    "doc_to_choice": ["yes", "no"],
+    "doc_to_target": "label",
+}
+
+
+def codes(**changed: object) -> set[str]:
+    [task] = load_tasks({**TASK, **changed})
+    found = linted(study_of(task), Selection(checks=known_checks(), rootdir=Path())).findings
+    return {finding.code for finding in found}
+
+
+@pytest.mark.parametrize(
+    ("name", "intended"),
+    [
+        ("qusetion", "question"),
+        ("queston", "question"),
+        ("questtion", "question"),
+        ("anwser", "answer"),
+        ("question", None),
+        ("questions", None),
+        ("question1", None),
+        ("sentence1", None),
+        ("choice1", None),
+        ("answerKey", None),
+        ("options_a", None),
+        ("text2", None),
+        ("contest", None),
+        ("labels_en", None),
+    ],
+)
+def test_only_a_slip_of_one_common_name_is_misspelt(name: str, intended: str | None) -> None:
+    assert meant(name) == intended
+
+
+@pytest.mark.parametrize(
+    ("text", "is_reported"),
+    [
+        ("{{q}}\nA. {{a}}\nB. {{b}}\nB. {{c}}\nAnswer:", True),
+        ("{{q}}\nA. {{a}}\nB. {{b}}\nD. {{c}}\nAnswer:", True),
+        ("{{q}}\n(A) {{a}} (B) {{b}} (C) {{c}}\nAnswer:", False),
+        ("Q: {{q}}\nA: {{a}}\nQ: {{r}}\nA:", False),
+        ("{{q}}\nA. {{a}}\nB. {{b}}\nC. {{c}}\n{{r}}\nA. {{d}}\nB. {{e}}\nC. {{f}}\nAnswer:", False),
+    ],
+)
+def test_labels_are_in_order(text: str, is_reported: bool) -> None:
+    assert ("PF260" in codes(doc_to_text=text, doc_to_choice=["A", "B", "C"])) is is_reported
+
+
+@pytest.mark.parametrize(
+    ("text", "is_reported"),
+    [
+        ("Question:  {{question}}\nAnswer:", True),
+        ("Read it.  Then answer.\n{{question}}\nAnswer:", False),
+        ("Name:   {{question}}\nAge:  {{age}}\nAnswer:", False),
+        ("{% if question %}  {{question}}{% endif %}\nAnswer:", False),
+    ],
+)
+def test_two_spaces_are_reported_where_nothing_is_aligned(text: str, is_reported: bool) -> None:
+    assert ("PF262" in codes(doc_to_text=text)) is is_reported
+
+
+def test_common_columns_in_wrong_markup_are_reported_without_docs() -> None:
+    assert "PF122" in codes(doc_to_text="{{context}}\nQuestion: {question}\nAnswer:")
+    assert "PF123" in codes(doc_to_text="{{context}}\nQuestion: {{'question'}}\nAnswer:")
+    assert not {"PF122", "PF123"} & codes(doc_to_text="{{context}}\nWrite it as {number} or {{'#'}}\nAnswer:")
