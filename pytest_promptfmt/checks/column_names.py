@@ -7,10 +7,11 @@ from typing import Final
 
 COMMON: Final = frozenset(
     """
-    answer answers article candidates category choice choices completion content context dialogue document explanation
-    goal gold highlights hypothesis input instruction label labels message option options output paragraph passage
-    premise problem prompt query question question_stem questions reference response review sentence sentences solution
-    source statement story subject summary target targets text title topic translation
+    answer answers article candidates category choice choice1 choice2 choices completion content context dialogue
+    document ending endings explanation goal gold highlights hypothesis input instruction label labels message option
+    option_a option_b option_c option_d options output paragraph passage premise problem prompt query question question1
+    question2 question_stem questions reference response review sentence sentence1 sentence2 sentence_bad sentence_good
+    sentences solution source statement story subject summary target targets text title topic translation
     """.split()  # noqa: SIM905
 )
 """Columns that tasks of many authors have."""

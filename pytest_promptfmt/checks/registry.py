@@ -54,6 +54,7 @@ _BUILTIN: Final = (
     "checks.choice_tokens",
     "checks.characters",
     "checks.slips",
+    "checks.answer_slips",
     "models.rules",
 )
 _PACKAGE: Final = __package__.partition(".")[0]

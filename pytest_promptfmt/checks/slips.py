@@ -1,4 +1,4 @@
-"""Rules about slips of the keyboard that synthetic docs hide: labels, names, spaces and escapes as they are written."""
+"""Rules about slips of the keyboard in a question that synthetic docs hide: labels, names and spaces."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.checks.column_names import COMMON, meant
-from pytest_promptfmt.checks.fixes import Fix, nothing, rewritten
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.checks.views import severity_of_shots
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import Study
 
-_OPTION: Final = re.compile(r"(?:^|(?<=\s))\(?([A-J])[.):] ?(?=\{\{)", re.M)
+_OPTION: Final = re.compile(r"(?:^|(?<=\s))\(?([A-J])[.):] ?(?=\{)", re.M)
 """The label of an option, directly before what prints it."""
 
 _MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
@@ -22,11 +20,13 @@ _MANY_SPACES: Final = re.compile(r" {3}|\t")
 _GLUED_LABEL: Final = re.compile(
     r"\{\{-?\s*(\w+)\s*\}\}((?:Answer|Question|Options?|Choices|Response|Context|Passage)\s?:|\(?[A-E][.)] ?\{\{)"
 )
-_DOUBLED: Final = re.compile(r"\\\\(?:[dwsDWS](?=[+*?{\]])|\.(?=[)?*+\]]|\Z))")
+_LABELLED: Final = re.compile(r"^[^\W\d_]{2,20}[:\uff1a]", re.M)
+_BARE_CUE: Final = re.compile(r"\n([^\W\d_]{2,20})\s*\Z")
 _FEWEST_OPTIONS: Final = 3
 
 
-def _template(study: Study) -> str:
+def template_of(study: Study) -> str:
+    """Return the template of the question, "" where it is something else."""
     spec = study.written.doc_to_text
     return spec if isinstance(spec, str) and "{{" in spec else ""
 
@@ -50,7 +50,7 @@ def labels_out_of_order(study: Study) -> Iterator[Finding]:
 
     Real: a mutation of this kind stays unseen in four of five tasks of lm-evaluation-harness 0.4.13 without it.
     """
-    text = _template(study)
+    text = template_of(study)
     labels = [match[1] for match in _OPTION.finditer(text)]
     if len(labels) < _FEWEST_OPTIONS or labels[0] != "A":
         return
@@ -176,11 +176,11 @@ def label_glued_to_column(study: Study) -> Iterator[Finding]:
 
     Real: eval-framework #195 (naturalqs).
     """
-    match = None if study.has_real_docs else _GLUED_LABEL.search(_template(study))
+    match = None if study.has_real_docs else _GLUED_LABEL.search(template_of(study))
     if match is not None and match[1] in COMMON:  # others may hold whole examples, which end with a newline
         yield Finding(
             message="a label follows a column without a space or newline",
-            saw=_template(study)[max(0, match.start() - 16) : match.end()],
+            saw=template_of(study)[max(0, match.start() - 16) : match.end()],
             keys=("doc_to_text",),
         )
 
@@ -206,95 +206,24 @@ def odd_target_delimiter(study: Study) -> Iterator[Finding]:
         yield Finding(message="target_delimiter is more than one space", saw=delimiter, keys=("target_delimiter",))
 
 
-@check("PF740", "one-choice-padded", severity=Severity.WARNING, family=Family.ANSWERS)
-def one_choice_padded(study: Study) -> Iterator[Finding]:
-    """Report a list of choices of which only some begin or end with a space.
+@check("PF265", "cue-without-colon", severity=Severity.WARNING, family=Family.PROMPT)
+def cue_without_colon(study: Study) -> Iterator[Finding]:
+    r"""Report a last line that is one word without a colon, where other labels have one.
 
-    Why: `["A", " B"]` scores one choice after two spaces and the others after one.
-
-    Example:
-        doc_to_choice: ["yes", " no"]
-        doc_to_target: "{{answer % 2}}"
-
-    Silent example:
-        doc_to_choice: ["yes", "no"]
-        doc_to_target: "{{answer % 2}}"
-
-    Fix: write all choices alike.
-
-    Real: lm-evaluation-harness #3500 (mmlu_pro), where the data had it.
-    """
-    choices = study.written.doc_to_choice
-    if not isinstance(choices, list) or not all(isinstance(each, str) and each.strip() for each in choices):
-        return
-    for inside in (str.lstrip, str.rstrip):
-        padded = [number for number, each in enumerate(choices) if inside(each) != each]
-        if 0 < len(padded) < len(choices):
-            yield Finding(
-                message="only some of the listed choices begin or end with a space",
-                saw=choices[padded[0]],
-                keys=("doc_to_choice", padded[0]),
-            )
-            return
-
-
-@check("PF840", "shots-on-one-line", severity=Severity.WARNING, family=Family.FEWSHOT)
-def shots_on_one_line(study: Study) -> Iterator[Finding]:
-    r"""Report a few-shot delimiter of spaces between examples that have several lines or labels.
-
-    Why: the next question follows the answer on the same line, `Answer: Paris Question: …`, and no stop sequence that
-    is a newline separates them.
+    Why: after `Question: …` the model expects `Answer:`. A bare `Answer` reads like the first word of a sentence, and
+    models continue it with a colon.
 
     Example:
-        doc_to_text: "Question: {{question}}\nAnswer:"
-        fewshot_delimiter: " "
-        num_fewshot: 2
+        doc_to_text: "Question: {{question}}\nAnswer"
 
     Silent example:
         doc_to_text: "Question: {{question}}\nAnswer:"
-        fewshot_delimiter: "\n\n"
-        num_fewshot: 2
 
-    Fix: use a delimiter with a newline.
+    Fix: add the colon.
 
-    Real: lm-evaluation-harness #2137 (drop), where examples ran into each other.
+    Real: lm-evaluation-harness #769 (boolq for T5), where an inner label had lost it.
     """
-    delimiter = study.written.fewshot_delimiter
-    if isinstance(delimiter, str) and delimiter and not delimiter.strip(" ") and "\n" in _template(study).strip():
-        yield Finding(
-            message="few-shot examples of several lines are separated by a space",
-            saw=delimiter,
-            keys=("fewshot_delimiter",),
-            severity=severity_of_shots(study),
-        )
-
-
-def _with_single_escapes(study: Study, finding: Finding) -> Fix | None:
-    return rewritten(study, finding, lambda text: _DOUBLED.sub(lambda match: match[0][1:], text), keeps=nothing)
-
-
-@check("PF540", "escape-doubled", severity=Severity.ERROR, family=Family.EXTRACTION, fix=_with_single_escapes)
-def escape_doubled(study: Study) -> Iterator[Finding]:
-    r"""Report a pattern with `\\d+`, which looks for a backslash and the letter d.
-
-    Why: in single quotes, without quotes and in block scalars YAML keeps both backslashes. The pattern then matches no
-    number.
-
-    Example:
-        output_type: generate_until
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: '(\\d+)'}, {function: take_first}]}
-
-    Silent example:
-        output_type: generate_until
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: '(\d+)'}, {function: take_first}]}
-
-    Fix: write one backslash, or use double quotes.
-
-    Real: the opposite of lm-evaluation-harness #1305 (nq_open), where one was missing.
-    """
-    for keys, text in study.strings:
-        found = _DOUBLED.search(text) if any("regex" in str(key) for key in keys[-3:]) else None
-        if found is not None:
-            yield Finding(message="the pattern looks for a backslash", saw=text, keys=keys)
+    text = template_of(study)
+    cue = _BARE_CUE.search(text)
+    if cue is not None and _LABELLED.search(text[: cue.start()]):
+        yield Finding(message="the last line is a label without a colon", saw=cue[1], keys=("doc_to_text",))

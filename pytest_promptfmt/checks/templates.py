@@ -112,7 +112,7 @@ def python_braces(study: Study) -> Iterator[Finding]:
             continue
         names = [name for text in template.text.constants for name in _BRACES.findall(text) if not name.startswith("_")]
         known = columns | (COMMON if not study.has_real_docs else frozenset())
-        missing = [name for name in names if name in known and name not in template.text.names]
+        missing = [name for name in names if {name, name.casefold()} & known and name not in template.text.names]
         bare = names if not template.text.has_markup and template.keys[-1] == "doc_to_text" else []
         for name in (bare or missing)[:1]:
             yield Finding(
@@ -148,7 +148,7 @@ def quoted_name(study: Study) -> Iterator[Finding]:
     for template in study.templates:
         for text in template.text.quoted:
             is_column = text in columns
-            is_common = text in COMMON and not study.has_real_docs and text not in template.text.names
+            is_common = text.casefold() in COMMON and not study.has_real_docs and text not in template.text.names
             if is_column or is_common or (_COLUMN_LIKE.fullmatch(text) and not template.text.names):
                 yield Finding(
                     message="a quoted name in braces prints the name, not the column",

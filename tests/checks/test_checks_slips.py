@@ -82,3 +82,23 @@ def test_common_columns_in_wrong_markup_are_reported_without_docs() -> None:
     assert "PF122" in codes(doc_to_text="{{context}}\nQuestion: {question}\nAnswer:")
     assert "PF123" in codes(doc_to_text="{{context}}\nQuestion: {{'question'}}\nAnswer:")
     assert not {"PF122", "PF123"} & codes(doc_to_text="{{context}}\nWrite it as {number} or {{'#'}}\nAnswer:")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_reported"),
+    [
+        ("Question: {{question}}\nAnswer", True),
+        ("Frage: {{question}}\nAntwort", True),
+        ("Question: {{question}}\nAnswer:", False),
+        ("{{question}}\nAnswer", False),
+        ("Question: {{question}}\nThe answer is", False),
+    ],
+)
+def test_a_cue_has_a_colon_where_other_labels_have_one(text: str, is_reported: bool) -> None:
+    assert ("PF265" in codes(doc_to_text=text)) is is_reported
+
+
+def test_a_target_has_the_words_of_a_choice() -> None:
+    assert "PF741" in codes(doc_to_target="The answer is {{label}}")
+    assert "PF741" not in codes(doc_to_target="{% if label %}yes{% else %}no{% endif %}")
+    assert "PF741" not in codes(doc_to_target="{{label}}")
