@@ -34,8 +34,10 @@ def explain(
         data = [fact | asdict(documentation_of(each)) for fact, each in zip(facts, found, strict=True)]
         typer.echo(json.dumps(data[0] if code is not None else data, indent=1, ensure_ascii=False))
     elif code is None:
-        for check in found:
-            typer.echo(f"{check.code}  {check.severity:<7}  {check.name}")
+        from pytest_promptfmt.cli.listings import rule_lines
+
+        for line in rule_lines(found):
+            typer.echo(line)
     elif sys.stdout.isatty():
         from rich.console import Console
         from rich.markdown import Markdown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,7 @@ from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
     from pytest_promptfmt.chat.template_facts import TemplateFacts
+    from pytest_promptfmt.checks.registry import Check
 
 
 def profiles(
@@ -72,19 +73,36 @@ def checks(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
 ) -> None:
-    """List the rules: code, severity, name. `promptfmt explain CODE` shows more."""
+    """List the rules: code, severity, name and what each reports. `promptfmt explain CODE` shows more."""
+    from pytest_promptfmt.checks.documentation import documentation_of
     from pytest_promptfmt.checks.registry import known_checks
 
     known = known_checks(tuple(files or ())).values()
     if as_json:
         data = [
-            {"code": each.code, "name": each.name, "severity": each.severity.value, "family": each.family.value}
+            {
+                "code": each.code,
+                "name": each.name,
+                "severity": each.severity.value,
+                "family": each.family.value,
+                "summary": documentation_of(each).summary,
+            }
             for each in known
         ]
         typer.echo(json.dumps(data, indent=1, ensure_ascii=False))
         return
-    for check in known:
-        typer.echo(f"{check.code}  {check.severity:<7}  {check.name}")
+    for line in rule_lines(known):
+        typer.echo(line)
+
+
+def rule_lines(rules: Iterable[Check]) -> Iterator[str]:
+    """Yield a line for each rule: code, severity, name, and the first sentence of its documentation."""
+    from pytest_promptfmt.checks.documentation import documentation_of
+
+    known = list(rules)
+    width = max((len(rule.name) for rule in known), default=0)
+    for rule in known:
+        yield f"{rule.code}  {rule.severity:<7}  {rule.name:<{width}}  {documentation_of(rule).summary}"
 
 
 def _as_data(profile: Any, is_default: bool) -> dict[str, Any]:
