@@ -102,6 +102,7 @@ class _Trial:
     expected: Sequence[ExpectedCompletion]
     cells: Cells = field(init=False)
     slow_metric: str = ""
+    judged: dict[tuple[str, int, str], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pipelines = self.subject.chain.pipelines
@@ -320,8 +321,12 @@ class _Trial:
             self._note(phrasing, pipeline, "", verdict, stages, None)
 
     def _right_or(self, question: Question, doc: Any, extracted: Any, otherwise: str) -> str:
+        # Most phrasings are read as the same few texts: each is scored once.
+        asked = repr(question.target), id(doc), repr(extracted)
         try:
-            return OK if self.subject.chain.is_right(question, doc, extracted) else otherwise
+            if asked not in self.judged:
+                self.judged[asked] = self.subject.chain.is_right(question, doc, extracted)
+            return OK if self.judged[asked] else otherwise
         except TooSlowError:
             raise
         except LimitExceededError as error:

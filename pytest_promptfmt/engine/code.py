@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -18,22 +18,27 @@ _ASKING_MODULES: Final = frozenset(
         *("asyncio", "ctypes", "ftplib", "getpass", "glob", "http", "httpx", "imaplib", "importlib", "inspect", "io"),
         *("locale", "mmap", "multiprocessing", "pathlib", "pkgutil", "platform", "pty", "pwd", "requests", "resource"),
         *("runpy", "secrets", "select", "shelve", "shutil", "signal", "smtplib", "socket", "sqlite3", "ssl"),
-        *("subprocess", "sys", "tempfile", "threading", "time", "urllib", "urllib3", "uuid", "zipfile"),
+        *("subprocess", "tempfile", "threading", "time", "urllib", "urllib3", "uuid", "zipfile"),
         *("aiohttp", "boto3", "fsspec", "huggingface_hub", "wget", "openai"),
     }
 )
-"""Modules whose use may give another result in another run; `os` is looked at by attribute."""
+"""Modules whose use may give another result in another run; `os` and `sys` are looked at by attribute."""
 
-_ASKING_NAMES: Final = frozenset({"open", "exec", "eval", "compile", "__import__", "input", "globals", "__file__"})
+_ASKING_NAMES: Final = frozenset({"open", "exec", "eval", "compile", "__import__", "input"})
 _ASKING_ATTRIBUTES: Final = frozenset(
     {
         *("now", "today", "utcnow", "environ", "getenv", "read_text", "read_bytes", "load_dataset", "from_pretrained"),
         *("read_csv", "read_json", "read_parquet", "read_table", "load_from_disk", "hf_hub_download", "from_file"),
     }
 )
-_PURE_OF_OS: Final = frozenset({"path"})
+_PURE: Final = {
+    "os": frozenset({"path"}),
+    "sys": frozenset({"byteorder", "float_info", "hexversion", "maxsize", "maxunicode", "platform", "version_info"}),
+}
+"""What of a module is the same in every run with the same Python."""
+
 _PURE_OF_OS_PATH: Final = frozenset(
-    {"join", "basename", "dirname", "splitext", "split", "normpath", "commonprefix", "sep"}
+    {"abspath", "join", "basename", "dirname", "splitext", "split", "normpath", "commonprefix", "sep"}
 )
 
 
@@ -53,8 +58,11 @@ class Reached:
     asks: str = ""
 
 
-def reached_from(modules: Iterable[str], folders: Sequence[str]) -> Reached:
-    """Return what these files may import, directly or not, from their own folders and from `folders`."""
+def reached_from(modules: Iterable[str], folders: Sequence[str], is_library: Callable[[str], bool]) -> Reached:
+    """Return what these files may import, directly or not, from their own folders and from `folders`.
+
+    Files of libraries are left out: their versions speak for them, and what they ask for is known by their names.
+    """
     seen: set[str] = set()
     waiting = list(modules)
     asks = ""
@@ -65,7 +73,7 @@ def reached_from(modules: Iterable[str], folders: Sequence[str]) -> Reached:
         seen.add(name)
         facts = module_facts(name, tuple(folders))
         asks = asks or facts.asks
-        waiting += facts.imports
+        waiting += (name for name in facts.imports if not is_library(name))
     return Reached(frozenset(seen), asks)
 
 
@@ -81,8 +89,10 @@ def module_facts(path: str, folders: tuple[str, ...]) -> ModuleFacts:
         return ModuleFacts(asks="a module that cannot be read")
     found: dict[str, None] = {}
     asks = ""
-    for node in ast.walk(module):
-        asks = asks or _asked_by(node)
+    nodes = list(ast.walk(module))
+    owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
+        asks = asks or _asked_by(node, is_owner=id(node) in owners)
         for base, dotted in _imported(node, path):
             for folder in (base,) if base is not None else (os.path.dirname(path), *folders):
                 found.update(dict.fromkeys(_files_of(folder, dotted)))
@@ -117,10 +127,14 @@ def _files_of(folder: str, dotted: Sequence[str]) -> Iterator[str]:
             return
 
 
-def _asked_by(node: ast.AST) -> str:
-    """Return what a piece of code asks for that is no input of a task, "" for nothing."""
+def _asked_by(node: ast.AST, *, is_owner: bool) -> str:
+    """Return what a piece of code asks for that is no input of a task, "" for nothing.
+
+    An owner is what stands before a dot: a module that is looked at by attribute must not go anywhere else.
+    """
     if isinstance(node, ast.Import):
-        return next((name for alias in node.names if (name := alias.name.partition(".")[0]) in _ASKING_MODULES), "")
+        tops = ((alias.name.partition(".")[0], alias.asname) for alias in node.names)
+        return next((top for top, other in tops if top in _ASKING_MODULES or (other and top in _PURE)), "")
     if isinstance(node, ast.ImportFrom) and not node.level:
         top = (node.module or "").partition(".")[0]
         names = [alias.name for alias in node.names]
@@ -128,15 +142,15 @@ def _asked_by(node: ast.AST) -> str:
             return top
         if node.module == "os.path":
             return next((f"os.path.{name}" for name in names if name not in _PURE_OF_OS_PATH), "")
-        if top == "os":
-            return next((f"os.{name}" for name in names if name not in _PURE_OF_OS), "")
+        if top in _PURE:
+            return next((f"{top}.{name}" for name in names if top == "os" or name not in _PURE[top]), "")
         return next((name for name in names if name in _ASKING_ATTRIBUTES | _ASKING_NAMES), "")
-    if isinstance(node, ast.Name) and node.id in _ASKING_NAMES:
+    if isinstance(node, ast.Name) and (node.id in _ASKING_NAMES or (node.id in _PURE and not is_owner)):
         return node.id
     if isinstance(node, ast.Attribute):
         owner = node.value
-        if isinstance(owner, ast.Name) and owner.id == "os" and node.attr not in _PURE_OF_OS:
-            return f"os.{node.attr}"
+        if isinstance(owner, ast.Name) and node.attr not in _PURE.get(owner.id, (node.attr,)):
+            return f"{owner.id}.{node.attr}"
         if isinstance(owner, ast.Attribute) and owner.attr == "path" and node.attr not in _PURE_OF_OS_PATH:
             return f"path.{node.attr}"
         if node.attr in _ASKING_ATTRIBUTES:

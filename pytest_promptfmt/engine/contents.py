@@ -6,6 +6,7 @@ the clock of the file system can tell apart proves nothing, so it is never kept.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -96,8 +97,9 @@ class Contents:
             status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return path, ABSENT, None
-        except (OSError, ValueError):
-            return path, OTHER, None
+        except (OSError, ValueError) as error:
+            is_no_name = getattr(error, "errno", None) == errno.ENAMETOOLONG
+            return path, ABSENT if is_no_name else OTHER, None
         stamp = _stamp(status)
         if before is not None and before[1] == stamp:
             return path, before[0], stamp

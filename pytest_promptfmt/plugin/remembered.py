@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
+from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -41,6 +42,13 @@ _PACKAGE: Final = str(Path(__file__).absolute().parents[1])
 _LIBRARIES: Final = ("site-packages", "dist-packages")
 _ENVIRONMENT: Final = ("PROMPTFMT_", "HF_", "TRANSFORMERS_", "PYTHON", "TZ", "LC_", "LANG")
 _MOST_TEXT: Final = 300
+_PROMPT_KEYS: Final = frozenset(
+    {
+        *("doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix", "doc_to_decontamination_query"),
+        *("target_delimiter", "fewshot_delimiter", "filter_list", "generation_kwargs", "metric_list"),
+    }
+)
+"""Keys of a task whose texts are parts of prompts and patterns, never paths."""
 
 TaskRow = tuple[str, str, str | None, int | None, int | None]
 """A task as id, name, format, and where it is written, line and column."""
@@ -109,8 +117,10 @@ class Memory:
         self._watched: dict[str, _Watched] = {}
         self._contexts: dict[int, tuple[Settings, str]] = {}
         self._base: str | None = None
+        self._is_library = lru_cache(maxsize=None)(partial(_is_library, rootdir=config.rootpath))
         self._held: dict[str, Remembered | None] = {}
         self._planned: Counter[str] = Counter()
+        self._unexplained: set[pytest.Item] = set()
 
     @property
     def is_on(self) -> bool:
@@ -158,7 +168,7 @@ class Memory:
         known = self._held.get(str(item.path))
         if known is None or getattr(item, "introduces", None) or len(known.items) != self._planned[str(item.path)]:
             return None  # some rules look at what else is in the run
-        return known.items.get(_name_of(item))
+        return None if item in self._unexplained else known.items.get(_name_of(item))
 
     # -- of the index --------------------------------------------------------------------------------------------------
 
@@ -198,9 +208,9 @@ class Memory:
         watched.asked |= self._folders.index.asked
         texts, modules = _texts_and_modules(file.yaml.config)
         modules |= {str(ref.file) for task in made for ref in functions_of(task)}
-        reached = reached_from(modules, (str(settings.rootdir), *_search_path()))
+        reached = reached_from(modules, (str(settings.rootdir), *_search_path()), self._is_library)
         watched.refused = reached.asks
-        watched.paths |= {module for module in reached.files if not _is_library(module, settings.rootdir)}
+        watched.paths |= reached.files
         for text in texts:
             if "*" in text:
                 watched.refused = "a pattern of paths"
@@ -215,10 +225,24 @@ class Memory:
             watched.claims.append((task, profile))
 
     def plan(self, items: Iterable[pytest.Item]) -> None:
-        """Take note of the items that a run has, after selection: a file is kept when all of its items were run."""
-        self._planned.clear()
-        for item in items:
-            self._planned[str(item.path)] += 1
+        """Take note of the items that a run has, after selection: a file is kept when all of its items were run.
+
+        A failure that repeats an earlier one was kept without its text: where none before it tells it, it is run again.
+        """
+        planned = list(items)
+        self._planned = Counter(str(item.path) for item in planned)
+        self._unexplained.clear()
+        told: set[tuple[str, str]] = set()
+        for item in planned:
+            for report in (self.shown(item) or {}).get("reports", ()):
+                outcome = mapping(report.get("promptfmt"))
+                problem = str(outcome.get("category")), str(outcome.get("key"))
+                if report.get("outcome") != "failed" or problem in told:
+                    continue
+                if outcome.get("detail"):
+                    told.add(problem)
+                else:
+                    self._unexplained.add(item)
 
     def refuse(self, path: Path, reason: str) -> None:
         """Do not keep what becomes of a file."""
@@ -237,10 +261,6 @@ class Memory:
         watched.paths.update(seen["paths"])
         watched.asked.update((str(question), str(about)) for question, about in seen["asked"])
         watched.refused = watched.refused or seen["refused"]
-        for report in shown["reports"]:
-            outcome = report.get("promptfmt", {})
-            if report.get("outcome") == "failed" and not outcome.get("detail"):
-                watched.refused = watched.refused or "a failure that an earlier item explains"
 
     def write(self) -> None:
         """Keep what this run found out about the files whose items were all run."""
@@ -294,8 +314,8 @@ class Memory:
                 yield folder, sorted(name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-link")))
         plugins = {str(getattr(plugin, "__file__", "") or "") for plugin in config.pluginmanager.get_plugins()}
         root = str(config.rootpath)
-        own = [name for name in plugins if name.startswith(root) and not _is_library(name, config.rootpath)]
-        yield sorted(self._contents.input(name)[:2] for name in reached_from(own, (root,)).files)
+        own = [name for name in plugins if name.startswith(root) and not self._is_library(name)]
+        yield sorted(self._contents.input(name)[:2] for name in reached_from(own, (root,), self._is_library).files)
         yield config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
         yield config.get_verbosity() > 0, config.getoption("promptfmt"), sorted(self._folders.settings.repeat)
         yield sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT))
@@ -305,7 +325,7 @@ class Memory:
     def _files_named_by(self, settings: Settings) -> Iterator[object]:
         """Yield the contents of files that settings name; `OTHER` where nobody can say what they are."""
         for file in settings.checks:
-            reached = reached_from([str(file)], (str(settings.rootdir),))
+            reached = reached_from([str(file)], (str(settings.rootdir),), self._is_library)
             yield sorted(self._contents.input(name)[:2] for name in reached.files)
             yield OTHER if reached.asks else None
         for profile in settings.profiles:
@@ -351,22 +371,27 @@ def _is_library(path: str, rootdir: Path) -> bool:
 
 def _texts_and_modules(config: Mapping[Any, Any]) -> tuple[set[str], set[str]]:
     """Return the texts of a config that may be paths, and the files of its functions."""
-    texts: set[str] = set()
-    modules: set[str] = set()
-    waiting: list[Any] = [config]
+    modules = {str(leaf.file) for leaf in _leaves(config) if isinstance(leaf, FunctionRef)}
+    leaves = _leaves([value for key, value in config.items() if key not in _PROMPT_KEYS])
+    return {leaf for leaf in leaves if isinstance(leaf, str) and _may_be_path(leaf)}, modules
+
+
+def _may_be_path(text: str) -> bool:
+    is_word = len(text) <= _MOST_TEXT and not any(c.isspace() or c in "{}\0" for c in text)
+    return is_word and ("/" in text or "." in text or "\\" in text)
+
+
+def _leaves(config: object) -> Iterator[object]:
+    """Yield what is in mappings and sequences, at any depth; each of these once."""
+    waiting = [config]
     seen: set[int] = set()
     while waiting:
         value = waiting.pop()
-        if isinstance(value, FunctionRef):
-            modules.add(str(value.file))
-        elif isinstance(value, str):
-            is_path = len(value) <= _MOST_TEXT and not any(c.isspace() or c in "{}\0" for c in value)
-            if is_path and ("/" in value or "." in value or "\\" in value):
-                texts.add(value)
-        elif isinstance(value, Mapping | list | tuple) and id(value) not in seen:
+        if not isinstance(value, Mapping | list | tuple):
+            yield value
+        elif id(value) not in seen:
             seen.add(id(value))
             waiting += value.values() if isinstance(value, Mapping) else value
-    return texts, modules
 
 
 def _plain(value: object) -> object:
