@@ -11,16 +11,17 @@ import json
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 FILE_NAME: Final = "outcomes.sqlite"
 _MOST_BYTES: Final = 2**28
 _MOST_BYTES_OF_ROW: Final = 2**26
 _SCHEMA: Final = "CREATE TABLE rows (kind TEXT, path TEXT, content TEXT, PRIMARY KEY (kind, path)) WITHOUT ROWID"
 _PATIENCE_SECONDS: Final = 2.0
+_CACHE_KILOBYTES: Final = 16_384
 
 
 class Store:
@@ -29,17 +30,19 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
         self._changed: dict[tuple[str, str], Any] = {}
+        self._reading: sqlite3.Connection | None = None
 
-    def rows(self, kind: str) -> Iterator[tuple[str, Any]]:
-        """Yield the path and content of every row of a kind."""
-        connection = self._opened()
-        if connection is None:
-            return
-        with contextlib.closing(connection), contextlib.suppress(sqlite3.Error):
-            for path, content in connection.execute("SELECT path, content FROM rows WHERE kind = ?", (kind,)):
-                value = _parsed(content)
-                if isinstance(path, str) and value is not None:
-                    yield path, value
+    def row(self, kind: str, path: str) -> Any:
+        """Return the content of a row as it was written by an earlier run, None where there is none."""
+        if self._reading is None:
+            self._reading = self._opened()
+        if self._reading is None:
+            return None
+        with contextlib.suppress(sqlite3.Error):
+            found = self._reading.execute("SELECT content FROM rows WHERE kind = ? AND path = ?", (kind, path))
+            for (content,) in found:
+                return _parsed(content)
+        return None
 
     def put(self, kind: str, path: str, content: Any) -> None:
         """Keep a row, whatever JSON can hold, until it is written; None removes it."""
@@ -47,6 +50,9 @@ class Store:
 
     def write(self) -> None:
         """Write the rows that were put, all of them or none."""
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
         if self._changed:
             with contextlib.suppress(OSError, sqlite3.Error):
                 self._write()
@@ -98,6 +104,7 @@ class Store:
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES_OF_ROW)
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KILOBYTES}")
         return connection
 
     def _is_ours(self) -> bool:

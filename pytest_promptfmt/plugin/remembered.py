@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +37,7 @@ from pytest_promptfmt.systems.lm_eval.functions import functions_of
 from pytest_promptfmt.systems.lm_eval.index import Entry
 
 _OUTCOMES: Final = "outcomes"
+_ITEMS: Final = "items"
 _ENTRIES: Final = "entries"
 _PACKAGE: Final = str(Path(__file__).absolute().parents[1])
 _LIBRARIES: Final = ("site-packages", "dist-packages")
@@ -57,31 +58,49 @@ Shown = Mapping[str, Any]
 """What a worker sent of one item: its reports, warnings, and what syrupy is to count."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Remembered:
-    """What is known of a file whose inputs are the same as then: what each item showed, by the rest of its node id.
+    """What is known of a file whose inputs are the same as then.
 
-    `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile.
+    `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile. `counts` are its
+    outcomes by category, `said` those that say more than that a test passed, by the rest of the node id. It `is_quiet`
+    where every item passed without a warning: then nobody needs to see them one by one. `size` counts its items.
     """
 
-    items: Mapping[str, Shown]
     tasks: tuple[TaskRow, ...]
     claims: tuple[tuple[str, str], ...]
+    size: int
+    is_quiet: bool
+    counts: Mapping[str, int]
+    said: tuple[tuple[str, Outcome], ...]
+    read: Callable[[], Any]
 
-    @property
-    def is_quiet(self) -> bool:
-        """Return whether every item passed without a warning: then nobody needs to see them one by one."""
-        return all(
-            not shown["warnings"] and all("passed" in report for report in shown["reports"])
-            for shown in self.items.values()
-        )
+    @cached_property
+    def items(self) -> Mapping[str, Shown]:
+        """Return what each item showed, by the rest of its node id; of one that cannot be read nothing."""
+        items = {str(key): mapping(shown) for key, shown in mapping(self.read()).items()}
+        return {key: shown for key, shown in items.items() if {"reports", "warnings", "counted"} <= shown.keys()}
 
-    def outcomes(self) -> Iterator[tuple[str, Outcome]]:
-        """Yield the outcome of each item with the rest of its node id."""
-        for name, shown in self.items.items():
-            for report in shown["reports"]:
-                if "promptfmt" in report:
-                    yield name, Outcome.from_json(report["promptfmt"])
+
+def _summary(items: Mapping[str, Shown]) -> dict[str, Any]:
+    """Return what a run has to know of items that it does not show one by one."""
+    counts: Counter[str] = Counter()
+    said: list[tuple[str, Any]] = []
+    is_quiet = True
+    tokenizers: set[str] = set()
+    for name, shown in items.items():
+        is_quiet = is_quiet and not shown["warnings"] and all("passed" in report for report in shown["reports"])
+        for report in shown["reports"]:
+            if "promptfmt" not in report:
+                continue
+            outcome = Outcome.from_json(report["promptfmt"])
+            used = outcome.tokenizer.name if outcome.tokenizer is not None else ""
+            if outcome.is_remarkable or (used and used not in tokenizers):
+                said.append((name, report["promptfmt"]))
+            else:
+                counts[outcome.category] += 1
+            tokenizers.add(used)
+    return {"size": len(items), "is_quiet": is_quiet, "counts": counts, "said": said}
 
 
 @dataclass(slots=True)
@@ -112,13 +131,12 @@ class Memory:
         self._shows = shows
         self._contents = Contents()
         self._store = Store(folder) if folder is not None else None
-        self._known: dict[str, Any] = dict(self._store.rows(_OUTCOMES)) if self._store is not None else {}
-        self._entries: dict[str, Any] = dict(self._store.rows(_ENTRIES)) if self._store is not None else {}
         self._watched: dict[str, _Watched] = {}
         self._contexts: dict[int, tuple[Settings, str]] = {}
         self._base: str | None = None
         self._is_library = lru_cache(maxsize=None)(partial(_is_library, rootdir=config.rootpath))
         self._held: dict[str, Remembered | None] = {}
+        self._stored: set[str] = set()
         self._planned: Counter[str] = Counter()
         self._unexplained: set[pytest.Item] = set()
 
@@ -131,15 +149,18 @@ class Memory:
 
     def of(self, path: Path) -> Remembered | None:
         """Return what is known of a task file, None where something that it is made of is not the same."""
-        if not self._shows:
+        if not self._shows or self._store is None:
             return None
         name = str(path)
         if name not in self._held:
-            self._held[name] = self._look_up(path, name) if name in self._known else None
+            row = mapping(self._store.row(_OUTCOMES, name))
+            self._stored.update([name] if row else [])
+            self._held[name] = self._checked(path, row) if row else None
         return self._held[name]
 
-    def _look_up(self, path: Path, name: str) -> Remembered | None:
-        row = mapping(self._known[name])
+    def _checked(self, path: Path, row: Mapping[str, Any]) -> Remembered | None:
+        store = self._store
+        assert store is not None
         try:
             context = self._context_of(self._folders.settings_for(path))
             if context == OTHER or row["context"] != context:
@@ -149,16 +170,15 @@ class Memory:
             index = self._folders.index
             if any(index.answer(question, about) != answer for question, about, answer in row["asked"]):
                 return None
-            items = {str(key): mapping(shown) for key, shown in row["items"].items()}
             found = Remembered(
-                items=items,
                 tasks=tuple((str(a), str(b), c, d, e) for a, b, c, d, e in row["tasks"]),
                 claims=tuple((str(a), str(b)) for a, b in row["claims"]),
+                size=int(row["size"]),
+                is_quiet=row["is_quiet"] is True,
+                counts={str(category): int(count) for category, count in row["counts"].items()},
+                said=tuple((str(name), Outcome.from_json(outcome)) for name, outcome in row["said"]),
+                read=partial(store.row, _ITEMS, str(path)),
             )
-            if not all({"reports", "warnings", "counted"} <= shown.keys() for shown in items.values()):
-                return None
-            for _ in found.outcomes() if not found.is_quiet else ():
-                pass  # they can be read
         except Exception:  # somebody else's data: whatever is wrong with it, it says nothing
             return None
         return found
@@ -166,7 +186,7 @@ class Memory:
     def shown(self, item: pytest.Item) -> Shown | None:
         """Return what an item showed, where that still holds."""
         known = self._held.get(str(item.path))
-        if known is None or getattr(item, "introduces", None) or len(known.items) != self._planned[str(item.path)]:
+        if known is None or getattr(item, "introduces", None) or known.size != self._planned[str(item.path)]:
             return None  # some rules look at what else is in the run
         return None if item in self._unexplained else known.items.get(_name_of(item))
 
@@ -174,7 +194,7 @@ class Memory:
 
     def get(self, path: Path) -> tuple[Entry | None] | None:
         """Return the entry of a file in the index as a tuple of one, None where it is not known."""
-        row = mapping(self._entries.get(str(path)))
+        row = mapping(self._store.row(_ENTRIES, str(path)) if self._store is not None else None)
         try:
             if not row or not all(map(self._contents.is_same, row["parts"])):
                 return None
@@ -271,8 +291,9 @@ class Memory:
             context = self._context_of(watched.settings)
             is_whole = watched.items and len(watched.items) == self._planned[name]
             if watched.refused or context == OTHER or not is_whole:
-                if name in self._known and self._held.get(name) is None:
+                if name in self._stored and self._held.get(name) is None:
                     self._store.put(_OUTCOMES, name, None)
+                    self._store.put(_ITEMS, name, None)
                 continue
             asked = sorted(watched.asked)
             paths = watched.paths | {path for question in asked for path in index.files_in(*question)}
@@ -285,9 +306,10 @@ class Memory:
                 "asked": [[*question, index.answer(*question)] for question in asked],
                 "tasks": watched.tasks,
                 "claims": watched.claims,
-                "items": watched.items,
+                **_summary(watched.items),
             }
             self._store.put(_OUTCOMES, name, row)
+            self._store.put(_ITEMS, name, watched.items)
         self._store.write()
 
     # -- what holds for all tasks of a folder --------------------------------------------------------------------------
@@ -308,7 +330,8 @@ class Memory:
         config = self._config
         yield sys.version, sys.platform, version("pytest-promptfmt"), os.getcwd()
         for folder, _, names in sorted(os.walk(_PACKAGE)):
-            yield from (self._contents.input(f"{folder}/{name}")[:2] for name in sorted(names) if name.endswith(".py"))
+            stamps = ((name, os.stat(f"{folder}/{name}")) for name in sorted(names) if name.endswith(".py"))
+            yield from ((folder, name, stamp.st_size, stamp.st_mtime_ns) for name, stamp in stamps)
         for folder in _search_path():
             with suppress(OSError):
                 yield folder, sorted(name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-link")))

@@ -40,6 +40,8 @@ DEFAULT_MEMORY: Final = 1024
 
 _PHASES: Final = ("pytest_runtest_setup", "pytest_runtest_call", "pytest_runtest_teardown")
 _MARKS: Final = ("skip", "skipif", "xfail")
+_KNOWN_PLUGINS: Final = ("_pytest.", "pytest_promptfmt.", "syrupy", "xdist", "_hypothesis_", "anyio.")
+"""Plugins whose part in running a test is known, and is none where the test is ours."""
 
 
 def workers_of(config: pytest.Config) -> int:
@@ -174,7 +176,8 @@ class Working:
         """Count files of which nothing has changed, in the order of collection."""
         run = self._run
         for item in items:
-            for name, outcome in item.remembered.outcomes():
+            run.tally.counts.update(item.remembered.counts)
+            for name, outcome in item.remembered.said:
                 run.tally.add(outcome, f"{item.path.name}::{name}")
             snapshots.count_matched(self._config, item, item.places, run.expected)
 
@@ -361,7 +364,7 @@ def _passed(item: PromptItem, when: Any, duration: float) -> pytest.TestReport:
 def _has_others(config: pytest.Config, hooks: Sequence[str]) -> bool:
     """Return whether a plugin or conftest of somebody else has a part in these hooks."""
     return any(
-        not implementation.function.__module__.startswith(("_pytest.", "pytest_promptfmt.", "syrupy", "xdist"))
+        not implementation.function.__module__.startswith(_KNOWN_PLUGINS)
         for hook in hooks
         for implementation in getattr(config.hook, hook).get_hookimpls()
     )
