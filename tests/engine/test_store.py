@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.engine.store import FILE_NAME, Store
+from pytest_promptfmt.engine.store import FILE_NAME, VERSION, Store
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x, 'a', '1' FROM n"
 ROWS = "CREATE TABLE rows (kind TEXT, path TEXT, content TEXT, PRIMARY KEY (kind, path)) WITHOUT ROWID"
@@ -23,7 +23,9 @@ def written(folder: Path) -> Path:
 
 
 def known(folder: Path) -> dict[str, object]:
-    return dict(Store(folder).rows("outcomes"))
+    store = Store(folder)
+    rows = {path: store.row("outcomes", path) for path in ("t.yaml", "u.yaml")}
+    return {path: row for path, row in rows.items() if row is not None}
 
 
 def test_rows_are_kept_and_removed(tmp_path: Path) -> None:
@@ -50,7 +52,7 @@ def test_rows_are_kept_and_removed(tmp_path: Path) -> None:
 )
 def test_a_database_of_another_form_is_neither_read_nor_written_but_replaced(tmp_path: Path, statements: str) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection, connection:
-        connection.executescript(f"PRAGMA user_version = 1; {statements};")
+        connection.executescript(f"PRAGMA user_version = {VERSION}; {statements};")
     assert known(tmp_path) == {}
     written(tmp_path)
     assert known(tmp_path) == {"t.yaml": {"is": "ours"}}
@@ -98,8 +100,8 @@ def test_a_store_or_row_of_gigabytes_is_not_read(tmp_path: Path) -> None:
     assert known(tmp_path) == {}
     written(tmp_path)
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("INSERT INTO rows VALUES ('outcomes', 'large', CAST(zeroblob(100000000) AS TEXT))")
-    assert "large" not in known(tmp_path)
+        connection.execute("INSERT INTO rows VALUES ('outcomes', 'u.yaml', CAST(zeroblob(100000000) AS TEXT))")
+    assert "u.yaml" not in known(tmp_path)
 
 
 def test_a_row_whose_text_is_damaged_costs_no_other_row(tmp_path: Path) -> None:
