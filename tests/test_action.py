@@ -219,9 +219,11 @@ def test_a_hook_runs_tasks_alone_whatever_the_project_asks_of_pytest(repository:
     (repository / "pytest.ini").write_text("[pytest]\naddopts = --of-a-plugin-that-is-not-there\n", "utf-8")
     (repository / "test_own.py").write_text("import a_package_that_is_not_there\n", "utf-8")
     hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
-    script = f"python -m {next(hook['entry'] for hook in hooks if hook['id'] == 'promptfmt')}"
+    entry = next(hook["entry"] for hook in hooks if hook["id"] == "promptfmt")
+    script = entry.replace("promptfmt ", "python -m pytest_promptfmt ")
     assert "+| A: ⟨end⟩" in run(script, repository).stdout
-    assert run(f"{script} --snapshot-update", repository).returncode == 0
+    accept = "python -m pytest --promptfmt -o addopts= -o python_files= --snapshot-update"
+    assert run(accept, repository).returncode == 0
     assert run(script, repository).returncode == 0
 
 

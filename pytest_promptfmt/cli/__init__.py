@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from pytest_promptfmt.cli.check import check
 from pytest_promptfmt.cli.comparable import comparable
 from pytest_promptfmt.cli.convert import convert
 from pytest_promptfmt.cli.diff import diff
@@ -74,6 +75,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",  # paragraphs flow with the terminal
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(check)
 app.command()(show)
 app.command()(diff)
 app.command()(comparable)

@@ -37,13 +37,22 @@ def fix(
     warning is new, and no other text of any prompt changes. All else in the file stays as it is, comments included.
     Without `--write` nothing is written, and the exit code is 1 where something would be.
     """
+    fixed = fix_files(paths or [], write=write, select=select or (), allow_code=allow_code or ())
+    if not write and any(each.files for each in fixed):
+        raise typer.Exit(1)
+
+
+def fix_files(
+    paths: Sequence[Path], *, write: bool, select: Sequence[str] = (), allow_code: Sequence[Path] = ()
+) -> Sequence[Fixed]:
+    """Find, print and, where asked, write the fixes of these paths; return them."""
     from pytest_promptfmt.checks.fixing import find_fixes, write_fixes
     from pytest_promptfmt.plugin.collected import with_collected
 
     options = ["--promptfmt-profile", "plain"]
-    for codes in select or ():
+    for codes in select:
         options += ["--promptfmt-select", codes]
-    for path in allow_code or ():
+    for path in allow_code:
         options += ["--promptfmt-allow-code", str(path)]
     found: list[Fixed] = []
 
@@ -55,13 +64,12 @@ def fix(
             if write:
                 write_fixes(found[0])
 
-    collection = with_collected(use, paths or [], options)
+    collection = with_collected(use, paths, options)
     for error in collection.errors:
         typer.echo(escape_controls(str(error)), err=True)
     for fixed in found:
         print_fixes(fixed, written=write)
-    if not write and any(fixed.files for fixed in found):
-        raise typer.Exit(1)
+    return found
 
 
 def print_fixes(fixed: Fixed, *, written: bool) -> None:

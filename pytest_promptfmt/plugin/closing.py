@@ -22,6 +22,7 @@ class Closing:
         self._run = run
         self._notes: list[str] = []
         self._exit_status: int | None = None
+        self.result: RunResult | None = None
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the lock when this run may; with more shards than files, some have nothing to do, and that is well."""
@@ -84,4 +85,5 @@ class Closing:
             notes=tuple(notes),
             defined=None if outputs.left_out is None else found.defined,
         )
+        self.result = result
         return result, list(publish(result, outputs.files, step_summary=outputs.step_summary))

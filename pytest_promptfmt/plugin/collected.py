@@ -105,17 +105,25 @@ def with_collected(
     The settings are those of the project. Raises SettingsError where pytest refuses to start, and what `use` raises.
     """
     catcher = _Catcher(use)
-    quiet = ["-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:xdist", "-s"]
+    start(["-p", "no:cacheprovider", "-s", *options, *map(str, paths)], catcher)
+    if catcher.raised is not None:
+        raise catcher.raised
+    return catcher.result
+
+
+def start(arguments: Sequence[str], plugin: object) -> int:
+    """Return the exit status of pytest for task files alone, with a plugin that takes what it is for; nothing is shown.
+
+    Raises SettingsError where pytest refuses to start.
+    """
     # What a project always passes to pytest (-n, --cov) is about running tests.
     added = os.environ.pop("PYTEST_ADDOPTS", None)
+    alone = ["--promptfmt", "-p", "no:terminal", "-p", "no:xdist", "-o", "addopts=", "-o", "python_files="]
     try:
-        arguments = ["--promptfmt", *quiet, "-o", "addopts=", "-o", "python_files=", *options, *map(str, paths)]
-        status = pytest.main(arguments, plugins=[catcher])
+        status = pytest.main([*alone, *arguments], plugins=[plugin])
     finally:
         if added is not None:
             os.environ["PYTEST_ADDOPTS"] = added
-    if catcher.raised is not None:
-        raise catcher.raised
     if status == pytest.ExitCode.USAGE_ERROR:
         raise SettingsError("pytest exited with a usage error (see above)")
-    return catcher.result
+    return int(status)

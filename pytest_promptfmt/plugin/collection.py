@@ -199,7 +199,10 @@ class TaskNode(pytest.Collector):
 
 
 class UnchangedItem(pytest.Item):
-    """A file whose tests all passed in an earlier run, and of which nothing has changed: it is not run."""
+    """A file that was tested in an earlier run, and of which nothing has changed: it is not run.
+
+    Its tests all passed, except where a run tells nothing but outcomes.
+    """
 
     def __init__(self, *, remembered: Remembered, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -225,7 +228,7 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
         return None  # pytest comes by here on its way to a folder that was named, and looks at no file
     root = run.folders.root_of(path, session)
     known = run.memory.of(path)
-    if known is None or not known.is_quiet:
+    if known is None or not (known.is_quiet or (run.tells_only_outcomes and known.is_told)):
         return None
     places = ((task, Position(path, line, column)) for task, _, _, line, column in known.tasks)
     if not all(run.folders.is_first(task, path, root, position=place) for task, place in places):

@@ -64,13 +64,16 @@ class Remembered:
 
     `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile. `counts` are its
     outcomes by category, `said` those that say more than that a test passed, by the rest of the node id. It `is_quiet`
-    where every item passed without a warning: then nobody needs to see them one by one. `size` counts its items.
+    where every item passed without a warning: then nobody needs to see them one by one. It `is_told` where at least all
+    that there is to say stands in the outcomes. `size` counts its items, `failed` those that failed.
     """
 
     tasks: tuple[TaskRow, ...]
     claims: tuple[tuple[str, str], ...]
     size: int
     is_quiet: bool
+    is_told: bool
+    failed: int
     counts: Mapping[str, int]
     said: tuple[tuple[str, Outcome], ...]
     read: Callable[[], Any]
@@ -86,11 +89,16 @@ def _summary(items: Mapping[str, Shown]) -> dict[str, Any]:
     """Return what a run has to know of items that it does not show one by one."""
     counts: Counter[str] = Counter()
     said: list[tuple[str, Any]] = []
-    is_quiet = True
+    is_quiet = is_told = True
+    failed = 0
     tokenizers: set[str] = set()
     for name, shown in items.items():
         is_quiet = is_quiet and not shown["warnings"] and all("passed" in report for report in shown["reports"])
+        is_told = is_told and not shown["warnings"]
         for report in shown["reports"]:
+            has_failed = report.get("outcome") == "failed"
+            failed += has_failed
+            is_told = is_told and not (has_failed and not mapping(report.get("promptfmt")).get("detail"))
             if "promptfmt" not in report:
                 continue
             outcome = Outcome.from_json(report["promptfmt"])
@@ -100,7 +108,8 @@ def _summary(items: Mapping[str, Shown]) -> dict[str, Any]:
             else:
                 counts[outcome.category] += 1
             tokenizers.add(used)
-    return {"size": len(items), "is_quiet": is_quiet, "counts": counts, "said": said}
+    kept = {"size": len(items), "is_quiet": is_quiet, "is_told": is_told, "failed": failed}
+    return {**kept, "counts": counts, "said": said}
 
 
 @dataclass(slots=True)
@@ -175,6 +184,8 @@ class Memory:
                 claims=tuple((str(a), str(b)) for a, b in row["claims"]),
                 size=int(row["size"]),
                 is_quiet=row["is_quiet"] is True,
+                is_told=row["is_told"] is True,
+                failed=int(row["failed"]),
                 counts={str(category): int(count) for category, count in row["counts"].items()},
                 said=tuple((str(name), Outcome.from_json(outcome)) for name, outcome in row["said"]),
                 read=partial(store.row, _ITEMS, str(path)),

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 RUN: Final[pytest.StashKey[Run]] = pytest.StashKey()
 """Where the config keeps the run."""
 
+OUTCOMES_ONLY: Final[pytest.StashKey[bool]] = pytest.StashKey()
+"""Set in a config whose run shows no items: only what it finds out is wanted."""
+
 
 @dataclass
 class Found:
@@ -64,6 +67,7 @@ class Run:
         self.memory: Memory
         self.found = Found()
         self.in_worker = False
+        self.tells_only_outcomes = config.stash.get(OUTCOMES_ONLY, False)
         if outputs.shard is not None:
             self.expected.limit_to(partial(outputs.shard.holds, rootdir=tree.root.rootdir))
 

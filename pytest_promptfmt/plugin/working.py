@@ -176,6 +176,7 @@ class Working:
         """Count files of which nothing has changed, in the order of collection."""
         run = self._run
         for item in items:
+            item.session.testsfailed += item.remembered.failed
             run.tally.counts.update(item.remembered.counts)
             for name, outcome in item.remembered.said:
                 run.tally.add(outcome, f"{item.path.name}::{name}")

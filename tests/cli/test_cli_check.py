@@ -1,0 +1,156 @@
+"""`promptfmt check`: what pytest finds, printed as a linter prints it, with its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from promptfmt_command import promptfmt
+
+TASK = """\
+task: NAME
+test_split: test
+output_type: multiple_choice
+doc_to_text: "Question: {{question}}\\nAnswer:"
+doc_to_choice: "{{choices}}"
+doc_to_target: answer
+metadata: {version: 1, promptfmt: {docs: [{question: Which rusts, choices: [iron, gold], answer: 0}]}}
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --of-a-plugin-that-is-not-there\n", "utf-8")
+    for name in ("metals", "stones", "woods"):
+        (folder / f"{name}.yaml").write_text(TASK.replace("NAME", name), "utf-8")
+    pytest_in(tmp_path, "-q", "--snapshot-update")
+    time.sleep(2.1)  # what is younger than two seconds is not remembered
+    return folder
+
+
+def pytest_in(folder: Path, *options: str) -> int:
+    alone = ["-o", "addopts=", "--promptfmt", "tasks", *options]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTEST_ADDOPTS": ""}
+    done = subprocess.run([sys.executable, "-m", "pytest", *alone], cwd=folder, env=environment, capture_output=True)
+    return done.returncode
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), "utf-8")
+
+
+def test_all_is_well_and_the_second_time_nothing_is_run(tasks: Path) -> None:
+    first = promptfmt(tasks.parent, "check", "tasks")
+    assert (first.returncode, first.stdout) == (0, "")
+    assert first.stderr == "all is well: 3 task files\n"
+    again = promptfmt(tasks.parent, "check", "tasks")
+    # The first file says what there is to say about the profiles, so it is always run.
+    assert again.stderr == "all is well: 3 task files, 2 unchanged since the last run\n"
+    assert "unchanged" not in promptfmt(tasks.parent, "check", "--no-cache").stderr
+
+
+def test_a_changed_prompt_is_shown_with_the_command_that_accepts_it(tasks: Path) -> None:
+    edit(tasks / "stones.yaml", "Question:", "Q:")
+    for _ in range(2):  # the second time from memory
+        found = promptfmt(tasks.parent, "check", "tasks")
+        assert found.returncode == 1
+        assert "-| Question: Which rusts\n+| Q: Which rusts\n" in found.stdout
+        assert "changed, 3 items of 1 task" in found.stdout
+        assert "accept all of it: pytest --promptfmt tasks --snapshot-update\n" in found.stdout
+        assert found.stderr.startswith("something is wrong: 3 task files")
+
+
+def test_what_is_remembered_is_what_a_fresh_run_finds_and_what_pytest_finds(tasks: Path) -> None:
+    edit(tasks / "stones.yaml", "Question:", "Q:")
+    edit(tasks / "woods.yaml", 'Answer:"', 'Answer: "')
+    time.sleep(2.1)
+    runs = [promptfmt(tasks.parent, "check", "--output-format", "json", *more) for more in ((), (), ("--no-cache",))]
+    assert {run.returncode for run in runs} == {1}
+    first, second, fresh = (json.loads(run.stdout) for run in runs)
+    assert first == second == fresh
+    assert (first["counts"]["changed"], first["counts"]["finding"]) == (5, 1)
+    report = tasks.parent / "report.json"
+    assert pytest_in(tasks.parent, f"--promptfmt-json={report}") == 1
+    by_pytest = json.loads(report.read_text("utf-8"))
+    assert {**by_pytest, "command": ""} == {**first, "command": ""}
+
+
+def test_annotations_of_github_obey_no_text_of_a_task(tasks: Path) -> None:
+    edit(tasks / "woods.yaml", "Question: {{question}}\\nAnswer:", "100% of::error::%0A{{question}}\\nAnswer: ")
+    found = promptfmt(tasks.parent, "check", "--output-format", "github")
+    assert found.returncode == 1
+    lines = found.stdout.splitlines()
+    assert lines[0].startswith("::error file=tasks/woods.yaml,line=4,col=1,title=PF201 double-delimiter::double space")
+    assert all(
+        line.startswith(("::error file=tasks/", "::warning file=tasks/", "::notice file=tasks/")) for line in lines
+    )
+    assert not any("%0A{{" in line for line in lines)
+
+
+def test_fix_makes_what_can_be_made_and_checks_what_is_left(tasks: Path) -> None:
+    edit(tasks / "woods.yaml", 'Answer:"', 'Answer: "')
+    found = promptfmt(tasks.parent, "check", "--fix")
+    assert (found.returncode, "fixed 1 finding in 1 file" in found.stderr) == (0, True)
+    assert 'Answer:"' in (tasks / "woods.yaml").read_text("utf-8")
+    assert promptfmt(tasks.parent, "check", "--fix", "--output-format", "json").returncode == 2
+
+
+def test_choices_reach_the_run(tasks: Path) -> None:
+    edit(tasks / "stones.yaml", "Question:", "Q:")
+    assert promptfmt(tasks.parent, "check", "--task", "metals").returncode == 0
+    chosen = promptfmt(tasks.parent, "check", "--profile", "plain", "--task", "stones")
+    assert "changed, 1 item of 1 task" in chosen.stdout
+    assert "--promptfmt-task=stones --promptfmt-profile=plain --snapshot-update" in chosen.stdout
+    assert promptfmt(tasks.parent, "check", "tasks/metals.yaml").returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [("nowhere",), ("--profile", "chart"), ("--output-format", "xml")])
+def test_a_wrong_use_is_told_from_a_finding(tasks: Path, arguments: tuple[str, ...]) -> None:
+    assert promptfmt(tasks.parent, "check", *arguments).returncode == 2
+
+
+def test_a_file_that_cannot_be_read_is_one_message_and_the_others_are_tested(tasks: Path) -> None:
+    edit(tasks / "stones.yaml", "doc_to_target: answer", "doc_to_target: [answer")
+    edit(tasks / "woods.yaml", "Question:", "Q:")
+    found = promptfmt(tasks.parent, "check")
+    assert found.returncode == 1
+    assert "tasks/stones.yaml:7:" in found.stdout
+    assert "+| Q: Which rusts" in found.stdout
+
+
+def test_watch_checks_again_after_a_change(tasks: Path) -> None:
+    pytest.importorskip("watchfiles")
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "WATCHFILES_FORCE_POLLING": "true"}
+    command = [sys.executable, "-m", "pytest_promptfmt", "check", "tasks", "--watch"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, cwd=tasks.parent, env=environment, **pipes) as running:  # type: ignore[call-overload]
+        try:
+            assert "all is well: 3 task files" in _until(running, "all is well")
+            time.sleep(2)
+            edit(tasks / "stones.yaml", "Question:", "Q:")
+            assert "+| Q: Which rusts" in _until(running, "something is wrong")
+        finally:
+            running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 0
+
+
+def _until(running: subprocess.Popen[bytes], end: str) -> str:
+    """Return what a process prints up to a text; whoever waits longer than the runner allows has no such text."""
+    said = b""
+    assert running.stdout is not None
+    while end.encode() not in said:
+        ready, _, _ = select.select([running.stdout], [], [], 120)
+        assert ready, said.decode()
+        said += os.read(running.stdout.fileno(), 65536)
+    return said.decode()
