@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from pytest_promptfmt import check_template
@@ -87,3 +90,20 @@ def test_an_empty_block_of_reasoning_in_earlier_answers_is_an_info() -> None:
         "message.reasoning_content | default('') + (message.content or '')",
     )
     assert "an empty block of reasoning is written into earlier answers" in messages(thinking, "PF446")
+
+
+def test_turns_separated_by_words_alone_can_be_forged_by_anyone() -> None:
+    words = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
+    found = [finding for finding in check_template(words) if finding.code == "PF460"]
+    assert [(each.message, each.severity) for each in found] == [("a user message can hold whole turns", "warning")]
+    assert messages(TEMPLATE, "PF460") == ["a user message or a tool result can hold whole turns"]
+    assert not messages(words.replace("m.content", "(m.content | tojson)"), "PF460")
+
+
+def test_an_end_token_is_compared_only_with_one_that_is_known(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
+    assert not messages(TEMPLATE, "PF461")
+    for eos, expected in (("<|end|>", []), ("<|done|>", ["answers do not end with the end token of the tokenizer"])):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": eos}}), "utf-8")
+        found = check_template(tmp_path / "chat_template.jinja")
+        assert [finding.message for finding in found if finding.code == "PF461"] == expected

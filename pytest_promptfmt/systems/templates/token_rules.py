@@ -1,0 +1,112 @@
+"""Rules about what separates turns: whether a text can imitate it, and whether the tokenizer ends answers with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems.templates.conversations import Conversation, State
+from pytest_promptfmt.systems.templates.evidence import excerpt, finished, trial_of
+from pytest_promptfmt.systems.templates.layout import ANSWER, LATER, QUESTION
+from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS, Trial
+
+_FORGED: Final = {
+    "a user message": ("second-question", 0, QUESTION, LATER),
+    "a tool result": ("call-finished", 2, "Mostly copper with tin.", "Sample seven is bronze."),
+}
+"""What imitates turns: the conversation that it looks like, its message, and the first and last text that it holds."""
+
+
+@check("PF460", "turns-can-be-forged", severity=Severity.INFO, family=Family.CHAT)
+def turns_can_be_forged(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report templates with which one user message or tool result gives the prompt of several turns.
+
+    Why: Whoever writes the text, a web page in a tool result among them, speaks for the model, the user and the system.
+    A server can refuse control tokens in texts, so this is an info. Where words alone separate turns, nothing can tell
+    them apart, and it is a warning.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- message.role + ': ' + message.content + '\n' }}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}
+
+    Silent example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- message.role + ': ' + (message.content | tojson) + '\n' }}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}
+
+    Fix: separate turns with control tokens, and encode texts without them (`split_special_tokens=True`).
+
+    Real: transformers #29279 and PR #47386; the papers ChatBug and ChatInject.
+    """
+    trial = trial_of(study)
+    if trial is None:
+        return
+    found = {what: between for what in _FORGED if (between := _forged(trial, what)) is not None}
+    if found:
+        has_markers = all(trial.marker.search(between) for between in found.values())
+        first = next(iter(found.values()))
+        yield Finding(
+            message=f"{' or '.join(found)} can hold whole turns",
+            saw=f"it reads like real turns with {excerpt(first)!r} in it",
+            position=trial.place_of("content"),
+            severity=None if has_markers else Severity.WARNING,
+        )
+
+
+def _forged(trial: Trial, what: str) -> str | None:
+    """Return what a text has to hold to give the prompt of a longer conversation; None where it gives another one."""
+    name, number, first, last = _FORGED[what]
+    genuine = trial.conversations.get(name)
+    if genuine is None or (genuine.tools and not trial.mentions("tool_call")):
+        return None
+    text = finished(trial, genuine)
+    if text is None or text.count(first) != 1 or text.count(last) != 1:
+        return None
+    between = text.partition(first)[2].partition(last)[0]
+    messages = [*genuine.messages[:number], {**genuine.messages[number], "content": first + between + last}]
+    forged = Conversation(name=f"forged {name}", about=what, messages=messages, tools=genuine.tools)
+    made = trial.render(forged, State(count=len(messages), generation_prompt=False)).text
+    # The end of the last turn is that of another role.
+    return between if made is not None and made.startswith(text[: text.find(last) + len(last)]) else None
+
+
+@check("PF461", "end-token-unlike-tokenizer", severity=Severity.WARNING, family=Family.CHAT)
+def end_token_unlike_tokenizer(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report answers that do not end with the end token of the tokenizer beside the template.
+
+    Why: Generation stops at the tokenizer's end token. A model that was trained to write another one continues with
+    turns of the user, unless the generation settings name it as well.
+
+    Example:
+        # file: tokenizer_config.json
+        {"eos_token": "<eos>", "chat_template": "{% for m in messages %}{{ m.content + '<end>' }}{% endfor %}"}
+
+    Silent example:
+        # file: tokenizer_config.json
+        {"eos_token": "<eos>", "chat_template": "{% for m in messages %}{{ m.content + '<eos>' }}{% endfor %}"}
+
+    Fix: set `eos_token` to what closes an answer, or list it as `eos_token_id` of `generation_config.json`.
+
+    Real: Qwen base models with ChatML; Llama 3 (`<|end_of_text|>` beside `<|eot_id|>`).
+    """
+    trial = trial_of(study)
+    text = trial.text("answer") if trial is not None else None
+    if trial is None or text is None or ANSWER not in text:
+        return
+    known = trial.profile.special_tokens
+    eos, tail = known.get("eos_token"), text.rpartition(ANSWER)[2]
+    closing = trial.marker.search(tail)
+    if eos and closing is not None and eos not in tail and not PLACEHOLDERS.items() <= known.items():
+        yield Finding(
+            message="answers do not end with the end token of the tokenizer",
+            saw=f"{closing[0]} ends an answer, eos_token is {eos}",
+            position=trial.place_of(closing[0]),
+        )
