@@ -256,7 +256,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         page="chat-templates.md",
     ),
     Setting("template_engines", NAMES, ini="promptfmt_template_engines", key="template_engines").about(
-        "Engines that also render the chat templates under test, to be compared: `minijinja`, if it is installed.",
+        "Engines that also render the chat templates under test, to be compared: `minijinja` and `@huggingface/jinja` "
+        "(with node), where they are installed.",
         page="chat-templates.md",
     ),
     Setting(

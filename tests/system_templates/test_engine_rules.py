@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 
 from pytest_promptfmt import SettingsError, check_template
 from pytest_promptfmt.chat.dialect import parsed_template
+from pytest_promptfmt.systems.templates.engine_rules import engines_differ
 from pytest_promptfmt.systems.templates.engines import FILTERS, FUNCTIONS, compiled_by, unknown_constructs
+from pytest_promptfmt.systems.templates.node_engine import PACKAGE
+from pytest_promptfmt.systems.templates.trial import Trial, lone_profile
 
 LOOP = "{% for message in messages %}{{ message.role + ': ' + BODY }}{% endfor %}"
 UNKNOWN = {
@@ -71,3 +75,35 @@ def test_a_refusal_is_the_same_in_both_engines() -> None:
 def test_an_unknown_engine_is_a_mistake_in_the_settings() -> None:
     with pytest.raises(SettingsError, match="unknown template engine 'minijinjaa'"):
         check_template("{{ messages }}", engines=["minijinjaa"])
+
+
+def has_node_package() -> bool:
+    try:
+        compiled_by(PACKAGE, "{{ messages }}")
+    except SettingsError:
+        return False
+    return True
+
+
+needs_node = pytest.mark.skipif(not has_node_package(), reason=f"node finds no {PACKAGE} from the working directory")
+
+
+@needs_node
+def test_node_renders_what_jinja_renders_and_says_what_it_does_not_know() -> None:
+    def causes(body: str) -> list[str]:
+        found = check_template(LOOP.replace("BODY", body), engines=[PACKAGE])
+        return [finding.message for finding in found if finding.code == "PF449" and finding.severity == "warning"]
+
+    assert not causes("(message.content if message.content is string else '') + strftime_now('%Y')")
+    assert f"{PACKAGE} renders another prompt: Unknown StringValue method: zfill" in causes("message.content.zfill(9)")
+
+
+def test_an_engine_of_the_repository_is_not_tried_where_no_code_may_run() -> None:
+    trial = Trial(lone_profile(LOOP.replace("BODY", "''")), engines=[PACKAGE], may_run_code=False)
+    assert [finding.message for finding in engines_differ(trial)] == [f"{PACKAGE} is not tried"]
+
+
+def test_without_node_or_its_package_the_setting_is_a_mistake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=r"needs node|is not installed"):
+        check_template("{{ messages }}", engines=[PACKAGE])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems.templates.engines import MEASURED, compiled_by, unknown_constructs
+from pytest_promptfmt.systems.templates.engines import MEASURED, RUNS_CODE, compiled_by, unknown_constructs
 from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference, trial_of
 from pytest_promptfmt.systems.templates.trial import Rendering, Trial
 
@@ -18,6 +19,7 @@ _CAUSES: Final[Mapping[str, Callable[[str, str, int], bool]]] = {
     "line ends of the file stay CRLF": lambda ours, theirs, _at: ours == theirs.replace("\r\n", "\n"),
     "backslashes of literals are kept": lambda ours, theirs, _at: ours == theirs.replace("\\'", "'"),
     "None, true and false are printed in another way": lambda ours, theirs, _at: _plain(ours) == _plain(theirs),
+    "mappings, lists and null are printed in another way": lambda ours, theirs, _at: _loose(ours) == _loose(theirs),
     "keys in another order, or other whitespace": lambda ours, theirs, _at: _sorted(ours) == _sorted(theirs),
 }
 """Why an engine writes another text: by Jinja's text, its own, and the place of the first difference."""
@@ -25,6 +27,10 @@ _CAUSES: Final[Mapping[str, Callable[[str, str, int], bool]]] = {
 
 def _plain(text: str) -> str:
     return text.replace("None", "null").replace("none", "null").replace("True", "true").replace("False", "false")
+
+
+def _loose(text: str) -> str:
+    return re.sub(r"null|[\s\"']", "", _plain(text))
 
 
 def _sorted(text: str) -> list[str]:
@@ -37,7 +43,8 @@ def engines_differ(study: Study | Trial) -> Iterator[Finding]:
 
     Why: Servers render the template with minijinja (Dynamo, TGI, mistral.rs), or with engines of their own. What they
     do not know fails there. Constructs are an info; with the setting `promptfmt_template_engines = minijinja` all
-    conversations are rendered by that engine as well, and a prompt that differs is a warning.
+    conversations are rendered by that engine as well (or by `@huggingface/jinja`, that of transformers.js, where node
+    finds it), and a prompt that differs is a warning.
 
     Example:
         # file: chat_template.jinja
@@ -70,6 +77,14 @@ def engines_differ(study: Study | Trial) -> Iterator[Finding]:
 
 
 def _differences(trial: Trial, engine: str) -> Iterator[Finding]:
+    if engine in RUNS_CODE and not trial.may_run_code:
+        yield Finding(
+            message=f"{engine} is not tried",
+            saw="it runs code of node_modules, which --promptfmt-no-code forbids",
+            position=trial.place(),
+            severity=Severity.INFO,
+        )
+        return
     try:
         renderer = compiled_by(engine, trial.source)
     except RuntimeError as error:

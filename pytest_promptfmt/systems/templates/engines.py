@@ -10,6 +10,7 @@ from jinja2.exceptions import TemplateError
 
 from pytest_promptfmt.chat.conversation import Renderer
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean
+from pytest_promptfmt.systems.templates.node_engine import PACKAGE, NodeJinja
 
 MEASURED: Final = "minijinja 3.0.5"
 """The engine and version in which the constructs below were tried."""
@@ -97,11 +98,17 @@ class _MiniJinja:
             raise RuntimeError(str(error).splitlines()[0]) from error
 
 
-_ENGINES: Final[Mapping[str, Callable[[str], Renderer]]] = {"minijinja": _MiniJinja}
+RUNS_CODE: Final = frozenset({PACKAGE})
+"""Engines that are found from the working directory, so that the repository under test can put its own there."""
+
+_ENGINES: Final[Mapping[str, Callable[[str], Renderer]]] = {"minijinja": _MiniJinja, PACKAGE: NodeJinja}
 
 
 def compiled_by(engine: str, source: str) -> Renderer:
-    """Return a template compiled by an engine; raises SettingsError for one that is unknown or not installed."""
+    """Return a template compiled by an engine.
+
+    Raises SettingsError for one that is unknown or not installed, RuntimeError for a template that it does not take.
+    """
     if engine not in _ENGINES:
         raise SettingsError(f"unknown template engine {engine!r}", hint=did_you_mean(engine, _ENGINES))
     try:

@@ -64,11 +64,15 @@ class TemplateAssembly:
         from pytest_promptfmt.core.errors import PromptfmtError
 
         engines = study.settings.template_engines
+        may_run_code = not study.settings.no_code
         try:
             loaded = study.load(self.base_profile)
         except PromptfmtError:  # the snapshots of the conversations report it
-            return Trial(self.base_profile, self.conversations, engines=engines)
-        return Trial(loaded.profile, self.conversations, tokenizer=loaded.tokenizer, engines=engines)
+            return Trial(self.base_profile, self.conversations, engines=engines, may_run_code=may_run_code)
+        tokenizer = loaded.tokenizer
+        return Trial(
+            loaded.profile, self.conversations, tokenizer=tokenizer, engines=engines, may_run_code=may_run_code
+        )
 
     def assembler(self, _task: Task, _docs: TaskDocs, _num_fewshot: int | None) -> ConversationAssembler:
         """Return what renders the conversations."""

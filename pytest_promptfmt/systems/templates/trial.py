@@ -54,8 +54,12 @@ class Trial:
         *,
         tokenizer: Tokenizer | None = None,
         engines: Sequence[str] = (),
+        may_run_code: bool = True,
     ) -> None:
-        """Try the chat template of `profile`, and compare `engines` with it; raises ValueError where it has none."""
+        """Try the chat template of `profile`, and compare `engines` with it; raises ValueError where it has none.
+
+        Without `may_run_code` no engine is tried that the repository under test can bring.
+        """
         if profile.chat_template is None:
             raise ValueError(f"the profile {profile.name!r} has no chat template")
         self.profile = profile
@@ -63,6 +67,7 @@ class Trial:
         self.conversations = builtin_conversations() if conversations is None else conversations
         self.tokenizer = tokenizer
         self.engines = tuple(engines)
+        self.may_run_code = may_run_code
         self._made: dict[tuple[str, State], Rendering] = {}
         self._limit: Rendering | None = None
 
