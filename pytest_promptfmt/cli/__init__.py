@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from pytest_promptfmt.cli.check import check
 from pytest_promptfmt.cli.comparable import comparable
+from pytest_promptfmt.cli.compare import compare
 from pytest_promptfmt.cli.convert import convert
 from pytest_promptfmt.cli.diff import diff
 from pytest_promptfmt.cli.docs import docs
@@ -79,6 +80,7 @@ app.command()(check)
 app.command()(show)
 app.command()(diff)
 app.command()(comparable)
+app.command()(compare)
 app.command()(review)
 app.command()(fix)
 app.command()(convert)

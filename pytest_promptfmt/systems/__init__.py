@@ -142,6 +142,10 @@ class System(ABC):
         """Return what its rules find in a file or text, without pytest; raises SettingsError where that is no task."""
         raise SettingsError(f"files of {self.name} are checked as tasks", hint="use load_tasks")
 
+    def compare(self, first: Path, second: Path) -> list[str]:
+        """Return lines that say how two of its files differ in prompts; raises SettingsError where it cannot tell."""
+        raise SettingsError(f"files of {self.name} are compared by revision", hint="use promptfmt diff")
+
     def class_task(self, file: YamlFile, path: Path) -> Task | None:
         """Return the task of a YAML file with lm-eval's key `class` where this system makes its prompts."""
         return None

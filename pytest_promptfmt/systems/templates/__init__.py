@@ -81,5 +81,11 @@ class Templates(System):
 
         return checked_template(source, tokenizer, conversations, engines)
 
+    def compare(self, first: Path, second: Path) -> list[str]:
+        """Return lines that say how two templates, or the tokenizers of two folders, differ; raises as `check`."""
+        from pytest_promptfmt.systems.templates.comparing import compared
+
+        return list(compared(first, second))
+
 
 SYSTEM: Final = Templates()

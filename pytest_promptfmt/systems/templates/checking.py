@@ -25,7 +25,7 @@ def checked_template(
     engines: Sequence[str] = (),
 ) -> list[Reported]:
     """Return what the rules find in a template, as `check_template` says; raises as it does."""
-    written = _written(template)
+    written = written_template(template)
     special_tokens = written.special_tokens
     loaded = None
     if tokenizer is not None:
@@ -74,7 +74,8 @@ def findings_of(trial: Trial, name: str) -> Iterable[Reported]:
             )
 
 
-def _written(template: str | Path) -> WrittenChatTemplate:
+def written_template(template: str | Path) -> WrittenChatTemplate:
+    """Return the first template of Jinja source, a file or a folder; raises SourceError where there is none."""
     if isinstance(template, str) and ("{" in template or "\n" in template):
         tokens = PLACEHOLDERS
         return WrittenChatTemplate(name="template", source=template, path=Path(), tokenizer=None, special_tokens=tokens)

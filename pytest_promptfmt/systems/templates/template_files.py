@@ -60,15 +60,20 @@ def templates_of(path: Path) -> tuple[WrittenChatTemplate, ...]:
 
 
 def _made(name: str, source: str, path: Path, config: Mapping[str, Any]) -> WrittenChatTemplate:
-    has_tokenizer = any(path.with_name(each).exists() for each in _TOKENIZERS)
     tokens = {key: _token(value) for key, value in config.items() if key.endswith("_token") and _token(value)}
     return WrittenChatTemplate(
         name=name,
         source=source,
         path=path,
-        tokenizer=str(path.parent) if has_tokenizer else None,
+        tokenizer=tokenizer_beside(path),
         special_tokens=tokens if "eos_token" in tokens else {**PLACEHOLDERS, **tokens},
     )
+
+
+def tokenizer_beside(path: Path) -> str | None:
+    """Return what `load_tokenizer` takes for the tokenizer in a folder, or in that of a file; None without one."""
+    folder = path if path.is_dir() else path.parent
+    return str(folder) if any((folder / each).exists() for each in _TOKENIZERS) else None
 
 
 def _token(value: Any) -> str:
