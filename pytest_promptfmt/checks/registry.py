@@ -50,6 +50,7 @@ _BUILTIN: Final = (
     "checks.chat_markup",
     "checks.chat_prompts",
     "checks.chat_tokens",
+    "checks.reasoning_models",
     "checks.seams",
     "checks.choice_tokens",
     "checks.characters",
