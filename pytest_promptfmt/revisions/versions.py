@@ -239,17 +239,25 @@ def _of_file(path: Path, index: TaskIndex) -> dict[str, _Read]:
 
 
 def _read(metadata: Any, config: Mapping[Any, Any], locate: Locate) -> _Read:
-    members = config.get("task")
-    entries = members if isinstance(members, list) else ()
-    named = {entry.get("task") if isinstance(entry, Mapping) else entry for entry in entries}
     tags = config.get("tag")
     return _Read(
         version=metadata.get("version") if isinstance(metadata, Mapping) else None,
         place=locate(_AT_TOP),
         scoring=repr(config.get("aggregate_metric_list")),
-        members=frozenset(name.partition("@")[0] for name in named if isinstance(name, str)),
+        members=frozenset(_members(config)),
         tags=frozenset(tag for tag in (tags if isinstance(tags, list) else [tags]) if isinstance(tag, str)),
     )
+
+
+def _members(config: Mapping[Any, Any]) -> Iterator[str]:
+    """Yield the names in the list of a group, and in the groups that are written inside it."""
+    entries = config.get("task")
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, Mapping):
+            yield from _members(entry)
+        name = entry.get("task") if isinstance(entry, Mapping) else entry
+        if isinstance(name, str):
+            yield name.partition("@")[0]
 
 
 def _of_module(path: Path) -> dict[str, _Read]:
