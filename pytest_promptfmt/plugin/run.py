@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from pytest_promptfmt.checks.running import Linter
+from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.profile import BUILTIN_PROFILES
 from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.outputs import read_outputs
@@ -19,6 +22,7 @@ from pytest_promptfmt.settings import Settings, SettingsTree
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.lock import Lock
+from pytest_promptfmt.snapshots.paths import BESIDE, Tree
 from pytest_promptfmt.study import Studies
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 
@@ -47,6 +51,20 @@ class Found:
     has_items: bool = True
 
 
+def _tree(settings: Settings) -> Tree:
+    if settings.snapshot_dir is None or settings.beside:
+        return BESIDE
+    mirror = Path(os.path.normpath(settings.snapshot_dir))
+    if mirror == settings.rootdir:
+        return BESIDE
+    if not mirror.is_relative_to(settings.rootdir):
+        raise SettingsError(
+            f"the folder of the snapshots, {display_path(mirror)}, is outside of {display_path(settings.rootdir)}",
+            hint="snapshot_dir is a folder below the rootdir",
+        )
+    return Tree(settings.rootdir, mirror)
+
+
 class Run:
     """One run: its settings by folder, the studies of its tasks, and what became of the items."""
 
@@ -54,7 +72,7 @@ class Run:
         """Raise SettingsError for options that make no sense; `snapshot_names` are those that no profile has."""
         self.config = config
         self.outputs = outputs = read_outputs(config)
-        self.expected = ExpectedSnapshots()
+        self.expected = ExpectedSnapshots(_tree(tree.root))
         self.expected.set_rootdir(tree.root.rootdir)
         names = (*BUILTIN_PROFILES, *snapshot_names)
         self.folders = Folders(tree, lambda defined: self.expected.set_profiles((*names, *defined)))

@@ -56,6 +56,7 @@ def activate(config: pytest.Config) -> None:
     names = [name for entry in KINDS for name in entry.snapshot_names]
     _limit_paths(config, places)
     run = config.stash[RUN] = Run(config, SettingsTree(config, DEFAULT_PROFILES, places), names)
+    snapshots.cover(config, run.expected.tree, places)
     kinds = config.stash[LOADED] = load_kinds(run)
     is_worker = hasattr(config, "workerinput")
     workers = workers_of(config)
@@ -162,6 +163,8 @@ class PromptfmtPlugin:
         """Add what pytest passes over in a folder: links to nothing, pipes, devices named like a task file."""
         report = yield
         if isinstance(collector, pytest.Directory) and report.passed:
+            is_named = any(map(collector.session.isinitpath, (collector.path, *collector.path.parents)))
+            self._run.expected.enter(collector.path, is_whole=is_named)
             for path in irregular_files(collector.path, LM_EVAL.suffixes):
                 if self._is_ours(path):
                     report.result.append(task_file_node(collector, path))

@@ -235,7 +235,12 @@ class _Sides:
             return {**none, "unrendered": {}, "unmatched": [], "defined": {}}
         left_out, result = tree.with_name(f"{tree.name}.left-out"), tree.with_name(f"{tree.name}.json")
         left_out.write_bytes(b"\0".join(os.fsencode(tree / name) for name in sorted(self.unaffected)))
-        outputs = [f"--promptfmt-json={result}", f"--promptfmt-leave-out={left_out}", *self._planned(tree)]
+        outputs = [
+            "--promptfmt-snapshots-beside",
+            f"--promptfmt-json={result}",
+            f"--promptfmt-leave-out={left_out}",
+            *self._planned(tree),
+        ]
         _run_pytest(tree / self._inside, [*outputs, *options], known)
         if not result.exists():
             raise RevisionError("pytest wrote no result; does a conftest.py of this revision disable its summary?")

@@ -260,6 +260,15 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "(with node), where they are installed.",
         page="chat-templates.md",
     ),
+    Setting("snapshot_dir", FILE, ini="promptfmt_snapshot_dir", key="snapshot_dir", at_rootdir=True).about(
+        "The folder of all snapshots, a tree that mirrors the rootdir; by default they are beside the task files. For "
+        "packages that ship every file beside their tasks.",
+        page="snapshots.md",
+    ),
+    # Of `promptfmt diff`, which hands the snapshots of one revision to the other, whatever their settings are.
+    Setting("beside", FLAG, "--promptfmt-snapshots-beside", is_hidden=True).about(
+        "Keep snapshots beside the task files, wherever the settings put them."
+    ),
     Setting(
         "version_parts",
         several_of("text", "request", "target", "stops", "metric"),

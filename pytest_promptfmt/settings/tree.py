@@ -77,6 +77,8 @@ class Settings:
     templates: tuple[Path, ...] = ()
     template_engines: tuple[str, ...] = ()
     version_parts: tuple[str, ...] = ()
+    snapshot_dir: Path | None = None
+    beside: bool = False
     positions: Mapping[str, Position] = field(default_factory=lambda: MappingProxyType({}))
 
     @property

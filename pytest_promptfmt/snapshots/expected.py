@@ -18,15 +18,15 @@ from pytest_promptfmt.core.errors import Position, SnapshotError
 from pytest_promptfmt.core.profile import is_given_name
 from pytest_promptfmt.snapshots.document import MAGIC, read_document
 from pytest_promptfmt.snapshots.paths import (
+    BESIDE,
     DIRECTORY,
     SUFFIX,
     Claims,
     Place,
+    Tree,
     decode_name,
     read_snapshot,
     require_no_link,
-    snapshot_folder,
-    snapshot_path,
 )
 from pytest_promptfmt.snapshots.tracked import absent_files
 
@@ -67,7 +67,8 @@ class Defined:
 class ExpectedSnapshots:
     """The snapshots that should exist according to one run; filled while collecting."""
 
-    def __init__(self) -> None:
+    def __init__(self, tree: Tree = BESIDE) -> None:
+        self.tree = tree
         self._claims = Claims()
         self._ids: dict[Path, set[str]] = {}
         self._open_names: dict[Path, set[str]] = {}
@@ -86,7 +87,7 @@ class ExpectedSnapshots:
 
     def claim(self, task_file: Path, task_id: str, profile: str) -> Place:
         """Return the place of a snapshot; raises SnapshotError when the name is too long or taken."""
-        path = snapshot_path(task_file, task_id, profile)
+        path = self.tree.path(task_file, task_id, profile)
         self._claims.claim(path, f"{task_id} [{profile}] in {task_file.name}", Position(task_file))
         return Place(str(path), f"{task_id}/{profile}")
 
@@ -115,7 +116,7 @@ class ExpectedSnapshots:
 
     def has_snapshots(self, task_file: Path) -> bool:
         """Return whether there are snapshots for a file of this name."""
-        return any(_is_ours(path) for path in _snapshot_files(snapshot_folder(task_file)))
+        return any(_is_ours(path) for path in _snapshot_files(self.tree.folder(task_file)))
 
     def left_over(self) -> Iterator[Path]:
         """Yield temporary files in the visited folders whose process has ended before it could rename them."""
@@ -136,6 +137,21 @@ class ExpectedSnapshots:
         """Record that this run visited a `__prompts__` folder, so that orphans in it count."""
         self._visited.add(directory)
         self._obsolete = self._obsolete_by_docs = None
+
+    def enter(self, folder: Path, *, is_whole: bool) -> None:
+        """Record that this run collects a folder, whose snapshots may be elsewhere.
+
+        Where it is collected as a `whole`, its folders that are gone are visited as well.
+        """
+        directory = self.tree.directory(folder)
+        if directory == folder / DIRECTORY:
+            return  # pytest comes by itself
+        found = [directory]
+        for mirrored in _folders(directory.parent) if is_whole else ():
+            if mirrored.name != DIRECTORY and not gate.is_there(folder / mirrored.name):
+                found += [Path(parent) / DIRECTORY for parent, names, _ in os.walk(mirrored) if DIRECTORY in names]
+        for each in found:
+            self.visit(each)
 
     def obsolete(self) -> tuple[Path, ...]:
         """Return the snapshot files that no task defines, sorted. Looked up once, then remembered."""
@@ -158,8 +174,9 @@ class ExpectedSnapshots:
 
     def _undefined(self) -> Iterator[Path]:
         """Yield files of fully read task files whose task or profile does not exist."""
-        for folder in {snapshot_folder(file): None for file in self._ids}:
-            owners = [folder.parent.parent / f"{folder.name}{suffix}" for suffix in _OWNER_SUFFIXES]
+        for folder in {self.tree.folder(file): None for file in self._ids}:
+            place = self.tree.folder_of(folder.parent)
+            owners = [place / f"{folder.name}{suffix}" for suffix in _OWNER_SUFFIXES]
             # A JSON or Python file of the same name may be anything, such as the data of the task.
             owners = [
                 owner for owner in owners if owner in self._ids or (owner.suffix in _TASK_SUFFIXES and owner.exists())
@@ -178,15 +195,19 @@ class ExpectedSnapshots:
 
     def _orphans(self) -> Iterator[Path]:
         """Yield files in visited folders whose task file is gone."""
-        defined = {snapshot_folder(file) for file in self._ids}
+        defined = {self.tree.folder(file) for file in self._ids}
         for directory in self._visited:
+            place, is_left = self.tree.folder_of(directory), self.tree.is_left(directory)
             for folder in _folders(directory):
-                owners = [directory.parent / f"{folder.name}{suffix}" for suffix in _OWNER_SUFFIXES]
-                is_others = not self._is_in_run(directory.parent / f"{folder.name}.yaml")
-                if folder in defined or is_others or any(gate.is_there(owner) for owner in owners):
+                owners = [place / f"{folder.name}{suffix}" for suffix in _OWNER_SUFFIXES]
+                is_others = not self._is_in_run(place / f"{folder.name}.yaml")
+                if folder in defined or is_others or (not is_left and any(map(gate.is_there, owners))):
                     continue
                 lost = [path for path in _snapshot_files(folder) if _is_ours(path)]
-                if lost and not any(self._is_absent(owner) for owner in owners):
+                if is_left:  # obsolete once it is in the other tree, not before
+                    now = self.tree.directory(place)
+                    yield from (path for path in lost if (now / path.relative_to(directory)).exists())
+                elif lost and not any(self._is_absent(owner) for owner in owners):
                     yield from lost
 
     def _knows_profile(self, profile: str) -> bool:

@@ -25,9 +25,9 @@ from pytest_promptfmt.snapshots.paths import (
     DIRECTORY,
     SUFFIX,
     Place,
+    Tree,
     delete_snapshot,
     read_snapshot,
-    snapshot_path,
     write_snapshot,
 )
 
@@ -130,6 +130,14 @@ def check(
     )
 
 
+def cover(config: pytest.Config, tree: Tree, places: Iterable[Path]) -> None:
+    """Let syrupy clean up the snapshots of the folders that the command line names where they are elsewhere."""
+    given = config.option.file_or_dir
+    if given and tree.mirror is not None:
+        folders = [tree.directory(place.absolute()).parent for place in places if place.is_dir()]
+        config.option.file_or_dir = [*given, *map(str, folders)]
+
+
 def taken(config: pytest.Config, since: int = 0) -> list[Counted]:
     """Return what syrupy is to count of the comparisons of this process, after the first `since` of them."""
     assertions = config._syrupy._assertions[since:]  # type: ignore[attr-defined]  # as above
@@ -182,9 +190,8 @@ def _counted(result: AssertionResult) -> Counted:
     return "matched" if result.success else "failed"
 
 
-def compared(task_file: Path, task_id: str, profile: str, document: Document, *, narrowed_run: bool) -> Comparison:
-    """Return how a document compares with the snapshot of its place; nothing is counted or written. Raises OSError."""
-    path = snapshot_path(task_file, task_id, profile)
+def compared(path: Path, document: Document, *, narrowed_run: bool) -> Comparison:
+    """Return how a document compares with the snapshot at a path; nothing is counted or written. Raises OSError."""
     return compare(read_snapshot(str(path)), document, path, narrowed_run=narrowed_run)
 
 

@@ -32,14 +32,50 @@ class Place:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Where the `__prompts__` folders are: beside the task files, or below `mirror`, which mirrors the rootdir."""
+
+    rootdir: Path = Path()
+    mirror: Path | None = None
+
+    def directory(self, folder: Path) -> Path:
+        """Return the `__prompts__` folder for the task files of a folder; those outside the rootdir have it there."""
+        if self.mirror is None or not folder.is_relative_to(self.rootdir):
+            return folder / DIRECTORY
+        return self.mirror / folder.relative_to(self.rootdir) / DIRECTORY
+
+    def folder_of(self, directory: Path) -> Path:
+        """Return the folder of the task files whose snapshots are in a `__prompts__` folder."""
+        if self.mirror is None or not directory.is_relative_to(self.mirror):
+            return directory.parent
+        return self.rootdir / directory.parent.relative_to(self.mirror)
+
+    def folder(self, task_file: Path) -> Path:
+        """Return the folder of all snapshots of a task file."""
+        return self.directory(task_file.parent) / task_file.stem
+
+    def path(self, task_file: Path, task_id: str, profile: str) -> Path:
+        """Return where the snapshot of a task is: `__prompts__/<file stem>/<task@format>/<profile>.txt`."""
+        return self.folder(task_file) / encode_name(task_id) / f"{encode_name(profile)}{SUFFIX}"
+
+    def is_left(self, directory: Path) -> bool:
+        """Return whether a `__prompts__` folder beside the task files is left from before there was a mirror."""
+        return self.mirror is not None and not directory.is_relative_to(self.mirror)
+
+
+BESIDE: Final = Tree()
+"""Snapshots beside their task files."""
+
+
 def snapshot_path(task_file: Path, task_id: str, profile: str) -> Path:
-    """Return where the snapshot of a task is: `__prompts__/<file stem>/<task@format>/<profile>.txt`."""
-    return snapshot_folder(task_file) / encode_name(task_id) / f"{encode_name(profile)}{SUFFIX}"
+    """Return where the snapshot of a task is when it is beside its file."""
+    return BESIDE.path(task_file, task_id, profile)
 
 
 def snapshot_folder(task_file: Path) -> Path:
-    """Return the folder of all snapshots of a task file."""
-    return task_file.parent / DIRECTORY / task_file.stem
+    """Return the folder of all snapshots of a task file when they are beside it."""
+    return BESIDE.folder(task_file)
 
 
 def encode_name(name: str) -> str:

@@ -126,7 +126,8 @@ class SnapshotItem(RenderedItem):
         try:
             seen = seen_by(self.study, profile, profile_id)
             document, narrowed = snapshot_document(seen), self.run.settings.is_narrowed
-            comparison = snapshots.compared(self.path, self.tested.id, profile_id, document, narrowed_run=narrowed)
+            path = self.run.expected.tree.path(self.path, self.tested.id, profile_id)
+            comparison = snapshots.compared(path, document, narrowed_run=narrowed)
         except (PromptfmtError, OSError):
             return None
         return _text_change(comparison, seen)
