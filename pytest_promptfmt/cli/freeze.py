@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pytest_promptfmt.core.errors import Position, SettingsError, SourceError, display_path
+from pytest_promptfmt.core.errors import DocsError, Position, PromptfmtError, SettingsError, SourceError, display_path
 from pytest_promptfmt.core.text import escape_controls
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.core.task import Task
+    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import Redaction, Rows
+
+ORIGIN: Final = ".docs.origin.json"
+"""The suffix of the file that names the source of frozen docs; it is never read as docs."""
 
 
 def freeze(
-    file: Annotated[Path, typer.Argument(help="The task file.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="The task file, or a folder of them.", show_default=False)],
     count: Annotated[int, typer.Option("--count", min=1, max=10_000, help="How many docs.")] = 3,
     rows: Annotated[
         str | None, typer.Option("--rows", metavar="N,N,…", help="These rows of the split, counted from 0.")
@@ -32,32 +41,85 @@ def freeze(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing docs.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print the docs, write nothing.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing: say which frozen docs have other columns than the dataset.")
+    ] = False,
 ) -> None:
     """Keep docs of a task's dataset beside its file, with a note of their revision, licence and row numbers.
 
-    A dataset of the Hugging Face hub is downloaded: check its licence before you commit its docs.
+    A dataset of the Hugging Face hub is downloaded: check its licence before you commit its docs. Of a folder, every
+    task without docs is frozen; those that cannot be are named, and the exit code is 1.
     """
-    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import ORIGIN, Redaction, Rows, as_lines, redacted
-    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import freeze as frozen_docs
+    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import Redaction, Rows
     from pytest_promptfmt.systems.task_files import load_tasks
 
     tasks = load_tasks(file)
-    if len(tasks) != 1 or file.is_dir():
-        raise SourceError("only one task can be frozen at a time", position=Position(file), hint="give its file")
-    [task] = tasks
-    rules = [Redaction.parse(rule) for rule in redact or ()]
+    if not file.is_dir() and len(tasks) != 1:
+        raise SourceError("only one task of a file can be frozen", position=Position(file), hint="give its own file")
+    if file.is_dir() and (source is not None or rows is not None or stdout):
+        raise SettingsError("--from, --rows and --stdout are about one task", hint="give its file instead of a folder")
+    asked = _Asked(
+        split=split,
+        source=source,
+        rows=Rows(numbers=_numbers(rows), count=count, seed=seed),
+        revision=revision,
+        rules=[Redaction.parse(rule) for rule in redact or ()],
+    )
+    if not file.is_dir() and not check:
+        _freeze_one(tasks[0], asked, force=force, stdout=stdout)
+        return
+    failed = 0
+    for task in tasks:
+        target, note = _places(task, split)
+        if check and not note.exists():
+            continue
+        if not check and (target.exists() and not force):
+            typer.echo(escape_controls(f"{display_path(target)} exists already, kept"))
+            continue
+        try:
+            if check:
+                failed += not _check_one(task, asked, target, note)
+            else:
+                _freeze_one(task, asked, force=force, stdout=False)
+        except PromptfmtError as error:
+            failed += 1
+            typer.echo(escape_controls(f"{task.name}: {error}"), err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What the command line says of the rows and where they are from."""
+
+    split: str | None
+    source: Path | None
+    rows: Rows
+    revision: str | None
+    rules: Sequence[Redaction]
+
+
+def _places(task: Task, split: str | None) -> tuple[Path, Path]:
+    """Return the file of a task's docs and that of the note about them."""
+    file = task.path or Path()
     main = split is None or split == task.dataset.evaluation_split
     target = file.with_name(f"{file.stem}.docs.jsonl" if main else f"{file.stem}.docs.{split}.jsonl")
-    note = file.with_name(f"{file.stem}{'' if main else f'.{split}'}{ORIGIN}")
+    return target, file.with_name(f"{file.stem}{'' if main else f'.{split}'}{ORIGIN}")
+
+
+def _freeze_one(task: Task, asked: _Asked, *, force: bool, stdout: bool) -> None:
+    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import as_lines, redacted
+    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import freeze as frozen_docs
+
+    target, note = _places(task, asked.split)
     if target.exists() and not (force or stdout):
         raise SettingsError(f"{display_path(target)} exists already", hint="--force replaces it")
-    chosen = Rows(numbers=_numbers(rows), count=count, seed=seed)
-    found = frozen_docs(task, split=split, rows=chosen, file=source, revision=revision)
-    lines = as_lines(redacted(found.docs, rules))
+    found = frozen_docs(task, split=asked.split, rows=asked.rows, file=asked.source, revision=asked.revision)
+    lines = as_lines(redacted(found.docs, asked.rules))
     if stdout:
         typer.echo(lines, nl=False)
         return
-    origin = {**found.origin, **({"redacted": [rule.column for rule in rules]} if rules else {})}
+    origin = {**found.origin, **({"redacted": [rule.column for rule in asked.rules]} if asked.rules else {})}
     target.write_bytes(lines.encode("utf-8", "surrogatepass"))
     note.write_text(json.dumps(origin, indent=1, ensure_ascii=False) + "\n", "utf-8")
     typer.echo(
@@ -69,6 +131,27 @@ def freeze(
     typer.echo(
         escape_controls(f"{display_path(note)}: licence {licence}, revision {origin.get('revision') or 'unknown'}")
     )
+
+
+def _check_one(task: Task, asked: _Asked, target: Path, note: Path) -> bool:
+    """Return whether frozen docs have the columns that the dataset has now, and say so where not.
+
+    Raises PromptfmtError where the dataset cannot be had: then it is unknown.
+    """
+    from pytest_promptfmt.systems.lm_eval.docs.data_files import read_data_file
+    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import Rows
+    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import freeze as frozen_docs
+
+    known = json.loads(note.read_text("utf-8"))
+    if asked.source is None and "file" in known:
+        raise DocsError(f"its docs are from {known['file']}", hint="give it with --from")
+    now = frozen_docs(task, split=asked.split, rows=Rows(count=1), file=asked.source, revision=asked.revision)
+    columns = [{name for doc in docs for name in doc} for docs in (read_data_file(target), now.docs)]
+    if columns[0] == columns[1]:
+        return True
+    gone, came = (", ".join(sorted(names)) or "none" for names in (columns[0] - columns[1], columns[1] - columns[0]))
+    typer.echo(escape_controls(f"{display_path(target)}: columns of the dataset gone: {gone}; new: {came}"))
+    return False
 
 
 def _numbers(written: str | None) -> tuple[int, ...]:

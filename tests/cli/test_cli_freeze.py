@@ -67,3 +67,38 @@ def test_what_makes_no_sense_is_told_and_nothing_is_written(folder: Path, args: 
     done = promptfmt(folder, "freeze", "who.yaml", "--from", "people.jsonl", *args)
     assert (done.returncode, told in done.stderr) == (2, True)
     assert not (folder / "who.docs.jsonl").exists()
+
+
+def test_every_task_of_a_folder_is_frozen_and_the_rest_is_named(folder: Path) -> None:
+    data = "dataset_path: json\ndataset_kwargs: {data_files: {test: people.jsonl}}\n"
+    for name in ("a", "b"):
+        (folder / f"{name}.yaml").write_text(TASK.replace("who", name) + data, "utf-8")
+    done = promptfmt(folder, "freeze", ".", "--count", "2", "--redact", "tags=X")
+    assert (done.returncode, "who: " in done.stderr) == (1, True), "that one names no dataset"
+    for name in ("a", "b"):
+        assert len((folder / f"{name}.docs.jsonl").read_text("utf-8").splitlines()) == 2
+        assert json.loads((folder / f"{name}.docs.origin.json").read_text("utf-8"))["redacted"] == ["tags"]
+    (folder / "a.docs.jsonl").write_text("", "utf-8")
+    assert "a.docs.jsonl exists already, kept" in promptfmt(folder, "freeze", ".").stdout
+    assert (folder / "a.docs.jsonl").read_text("utf-8") == ""
+    assert promptfmt(folder, "freeze", ".", "--from", "people.jsonl").returncode == 2
+
+
+def test_docs_whose_columns_the_dataset_has_no_more_are_named(folder: Path) -> None:
+    data = "dataset_path: json\ndataset_kwargs: {data_files: {test: people.jsonl}}\n"
+    (folder / "who.yaml").write_text(TASK + data, "utf-8")
+    assert promptfmt(folder, "freeze", "who.yaml").returncode == 0
+    assert promptfmt(folder, "freeze", ".", "--check").returncode == 0
+    rows = [{"query": row["question"], "tags": row["tags"], "answer": row["answer"]} for row in PEOPLE]
+    (folder / "people.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    done = promptfmt(folder, "freeze", ".", "--check")
+    assert done.returncode == 1
+    assert done.stdout == "who.docs.jsonl: columns of the dataset gone: question; new: query\n"
+    assert docs(folder)[0] == PEOPLE[0], "nothing is written"
+
+
+def test_docs_of_a_file_of_the_command_line_are_checked_against_that_file_alone(folder: Path) -> None:
+    assert promptfmt(folder, "freeze", "who.yaml", "--from", "people.jsonl").returncode == 0
+    done = promptfmt(folder, "freeze", "who.yaml", "--check")
+    assert (done.returncode, "give it with --from" in done.stderr) == (1, True)
+    assert promptfmt(folder, "freeze", "who.yaml", "--check", "--from", "people.jsonl").returncode == 0

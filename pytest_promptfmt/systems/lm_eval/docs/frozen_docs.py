@@ -14,16 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import DocsError, SettingsError, did_you_mean
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.lm_eval.docs.data_files import MAX_DOCS, read_data_file
 from pytest_promptfmt.systems.lm_eval.docs.local_data import local_files
-
-ORIGIN: Final = ".docs.origin.json"
-"""The suffix of the file that names the source of frozen docs; it is never read as docs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
