@@ -11,11 +11,13 @@ from pytest_promptfmt.checks.generation import stop_before_answer
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.slips import template_of
 from pytest_promptfmt.checks.views import continuations, severity_of_shots
+from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.configuration import read_template
+from pytest_promptfmt.systems.lm_eval.scoring.filters import pipelines_of
 
-_DOUBLED: Final = re.compile(r"\\\\(?:[dwsDWS](?=[+*?{\]])|\.(?=[)?*+\]]|\Z))")
+_DOUBLED: Final = re.compile(r"\\\\(?:[dwsDWS](?=[+*?{\]])|[.,](?=[)?*+\]\\]|\Z))")
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 
 
@@ -139,6 +141,55 @@ def escape_doubled(study: Study) -> Iterator[Finding]:
         found = _DOUBLED.search(text) if any("regex" in str(key) for key in keys[-3:]) else None
         if found is not None:
             yield Finding(message="the pattern looks for a backslash", saw=text, keys=keys)
+
+
+@check("PF541", "answers-stay-a-list", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
+def answers_stay_a_list(study: Study) -> Iterator[Finding]:
+    r"""Report filters after which an answer is still a list of one answer.
+
+    Why: every filter gets the list of a doc's answers, and `take_first` or `majority_vote` makes one of it. Without
+    them the metric compares a list with the gold answer: lm-eval 0.4.13 then splits the gold into letters, and no
+    answer is right. Nothing is reported where a task repeats its questions, or where another metric than
+    exact_match is used.
+
+    Example:
+        output_type: generate_until
+        metric_list: [{metric: exact_match}]
+        filter_list: [{name: x, filter: [{function: remove_whitespace}]}]
+
+    Silent example:
+        output_type: generate_until
+        metric_list: [{metric: exact_match}]
+        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
+
+    Fix: end the filters with `take_first`.
+
+    Real: read in lm-evaluation-harness 0.4.13 (`ConfigurableTask.process_results`).
+    """
+    task = study.written
+    is_plain = study.generates and task.process_results is None and task.repeats in (None, 1)
+    compares = all(name == "exact_match" for name in study.metrics)
+    if not is_plain or not compares or task.filter_list is None or study.given.assembly is not None:
+        return
+    try:
+        pipelines = pipelines_of(task)
+    except PromptfmtError:
+        return  # PF109 says why
+    for number, pipeline in enumerate(pipelines):
+        if pipeline.fingerprint is None:
+            continue
+        try:
+            left = pipeline.extract("The answer is (A). It is 1.", {})
+        except LimitExceededError:
+            raise
+        except Exception:
+            continue  # PF109 says why
+        if isinstance(left, list | tuple):
+            yield Finding(
+                message="after the filters an answer is still a list",
+                saw=", ".join(str(step.get("function")) for step in task.filter_list[number]["filter"]),
+                keys=("filter_list", number),
+            )
 
 
 @check("PF940", "stop-is-a-space", severity=Severity.WARNING, family=Family.GENERATION, scores=True)

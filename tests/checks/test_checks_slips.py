@@ -102,3 +102,13 @@ def test_a_target_has_the_words_of_a_choice() -> None:
     assert "PF741" in codes(doc_to_target="The answer is {{label}}")
     assert "PF741" not in codes(doc_to_target="{% if label %}yes{% else %}no{% endif %}")
     assert "PF741" not in codes(doc_to_target="{{label}}")
+
+
+def test_an_answer_that_stays_a_list_is_reported_where_it_is_compared() -> None:
+    filters = [{"name": "x", "filter": [{"function": "remove_whitespace"}]}]
+    generating = {"output_type": "generate_until", "doc_to_choice": None, "doc_to_target": "{{label}}"}
+    assert "PF541" in codes(**generating, filter_list=filters)
+    assert "PF541" in codes(**generating, filter_list=filters, metric_list=[{"metric": "exact_match"}])
+    assert "PF541" not in codes(**generating, filter_list=filters, metric_list=[{"metric": "f1"}])
+    assert "PF541" not in codes(**generating, filter_list=filters, repeats=4)
+    assert "PF541" not in codes(**generating)
