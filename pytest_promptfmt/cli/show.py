@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, UnavailableError
+from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, UnavailableError, did_you_mean
 from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
     from pytest_promptfmt.core.prompt import Instance
     from pytest_promptfmt.plugin.collected import CollectedPrompts
     from pytest_promptfmt.study import ProfileView
+
+
+_SUFFIXES: Final = (".yaml", ".yml", ".json", ".py", ".jinja")
+_NAMED: Final = re.compile(rb"""^(?:task|group): *["']?([\w.-]{1,200})["']? *$""", re.MULTILINE)
+"""A line of YAML that names a task or group, for a hint."""
 
 
 def show(
@@ -41,7 +48,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
 ) -> None:
     """Show the prompts of a task, each piece in the colour of its origin, with requests and findings."""
-    from pytest_promptfmt.plugin.collected import with_collected
+    from pytest_promptfmt.plugin.collected import Collection, with_collected
 
     options = ["--promptfmt-task", task]
     for name in profile or ():
@@ -75,9 +82,10 @@ def show(
                 if (tokens or ids) and seen.tokenizer is None:
                     problems.append(f"{prompts.task.id} [{prompts.profile_id}]: this profile has no tokenizer")
 
-    collected = with_collected(use, _narrowed(task, chosen), options)
-    if not collected.found:
-        collected = with_collected(use, chosen, options)
+    files, names = _narrowed(task, chosen)
+    collected = with_collected(use, files, options) if files is not None else Collection()
+    if not collected.found and files != chosen and not (chosen or _is_root(Path())):
+        collected = with_collected(use, chosen, options)  # the project begins above the working directory
     if as_json:
         typer.echo(json.dumps(shown, indent=1, ensure_ascii=False))
     for problem in problems:
@@ -88,36 +96,54 @@ def show(
             typer.echo(escape_controls(line), err=True)
         if named:
             raise typer.Exit(1)
-        raise SettingsError(f"no task matches {task!r}", hint="give the files or folders to search")
+        hint = did_you_mean(task.partition("@")[0], names) or "give the files or folders to search, or a glob of names"
+        raise SettingsError(f"no task matches {task!r}", hint=hint)
     if not shown:
         raise typer.Exit(1)
 
 
-def _narrowed(task: str, paths: Sequence[Path]) -> list[Path]:
-    """Return the files that contain the task's name, so that a large tree need not be collected to show one task.
+def _narrowed(task: str, paths: Sequence[Path]) -> tuple[Sequence[Path] | None, set[str]]:
+    """Return the files that write the task's name, None for none, so that a large tree need not be collected for it.
 
-    Members of groups have composed names; where none of these files defines the task, all are collected.
+    With the names of tasks and groups that were met. For a glob these are the given paths.
     """
-    name = task.partition("@")[0].encode()
+    name = task.partition("@")[0]
     if any(wildcard in task for wildcard in "*?["):
-        return list(paths)
+        return paths, set()
+    written = re.compile(rb"(?<![\w.-])" + re.escape(name.encode()) + rb"(?![\w-])")
+    found: list[Path] = []
+    names: set[str] = set()
+    for file in _candidates(list(paths) or [Path()]):
+        try:
+            content = gate.read_bytes(file)
+        except OSError:
+            found.append(file)  # collecting it says why it cannot be read
+            continue
+        if written.search(content):
+            found.append(file)
+        names |= {each.decode() for each in _NAMED.findall(content)}
+    return found or None, names
+
+
+def _candidates(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield the files that may define a task, in the order of their folders."""
     from pytest_promptfmt.settings.file import FILE_NAMES
+    from pytest_promptfmt.snapshots.paths import DIRECTORY
 
-    files = [
-        file
-        for root in (list(paths) or [Path()])
-        for file in (sorted(root.rglob("*.y*ml")) if root.is_dir() else [root])
-        if file.is_file() and file.name not in FILE_NAMES
-    ]
-    found = [file for file in files if _contains(file, name)]
-    return found or list(paths)
+    for root in paths:
+        if not root.is_dir():
+            yield root
+            continue
+        for folder, folders, names in os.walk(root):
+            folders[:] = sorted(each for each in folders if each != DIRECTORY and not each.startswith((".", "__")))
+            for name in sorted(names):
+                if name.endswith(_SUFFIXES) and name not in FILE_NAMES:
+                    yield Path(folder, name)
 
 
-def _contains(file: Path, name: bytes) -> bool:
-    try:
-        return name in gate.read_bytes(file)
-    except OSError:
-        return True  # collecting it says why it cannot be read
+def _is_root(folder: Path) -> bool:
+    """Return whether a project begins in a folder."""
+    return any((folder / name).exists() for name in (".git", "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg"))
 
 
 def _as_data(prompts: CollectedPrompts, instances: Sequence[Instance]) -> dict[str, Any]:

@@ -96,6 +96,20 @@ def test_what_cannot_be_shown_is_one_message_and_an_exit_code(folder: Path, args
     assert told in done.stderr
 
 
+def test_a_name_that_no_file_has_is_told_without_collecting_anything(folder: Path) -> None:
+    write_task(folder, "arc_easy")
+    (folder / "conftest.py").write_text("raise SystemExit('collected')\n", "utf-8")
+    done = promptfmt(folder, "show", "arc_esy")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "no task matches 'arc_esy'\n  hint: did you mean 'arc_easy'?\n"
+
+
+def test_a_task_is_found_from_a_folder_below_the_root(folder: Path) -> None:
+    write_task(folder, "arc")
+    (folder / "docs").mkdir()
+    assert "Q: " in promptfmt(folder / "docs", "show", "arc", "--profile", "plain", "--no-blanks").stdout
+
+
 def test_a_reader_who_stops_early_gets_no_traceback() -> None:
     command = f"{shlex.quote(sys.executable)} -m pytest_promptfmt show '*' tasks | head -n 2"
     environment = {**os.environ, "PYTHONPATH": str(GALLERY.parents[1])}
