@@ -135,6 +135,10 @@ def _plain(value: Any) -> Any:
     kind = type(value)
     if value is None or kind in (str, int, float, bool):
         return value
+    if kind is dict:
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if kind is list:
+        return [_plain(item) for item in value]
     for base, convert in _BASES:
         if isinstance(value, base):
             return convert(value)
