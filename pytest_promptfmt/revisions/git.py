@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha1
 from pathlib import Path
 
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, did_you_mean
@@ -78,29 +79,65 @@ class Repository:
             return "this clone is shallow: git fetch --unshallow, in a workflow fetch-depth: 0"
         return None if names else "the repository has no commit yet"
 
-    def lay_out(self, commit: str, target: Path) -> None:
-        """Write the files of a commit below `target`, which is made, as a checkout would write them.
+    def blobs(self, commit: str | None) -> dict[str, str]:
+        """Return the files of a commit, or of the work tree, which has what git does not ignore, with ids of contents.
 
-        Not through git archive, which leaves out what is marked export-ignore.
+        Links have the id of the path that they lead to. Submodules have none, and are left out.
         """
-        target.mkdir()
-        index = target.with_name(f"{target.name}.index")
-        environment = {**os.environ, "GIT_INDEX_FILE": str(index), "GIT_ATTR_SOURCE": commit}
-        _git(self.top, "read-tree", commit, environment=environment)
-        _git(self.top, "checkout-index", "--all", "--quiet", f"--prefix={target}/", environment=environment)
-        _drop_links_that_leave(target)
+        if commit is not None:
+            return dict(_listed(_git(self.top, "ls-tree", "-r", "-z", commit), place=2))
+        found = dict(_listed(_git(self.top, "ls-files", "--stage", "-z"), place=1))
+        others = _git(self.top, "ls-files", "-z", "--others", "--exclude-standard")
+        for name in (*_names(others), *_names(_git(self.top, "diff-files", "--name-only", "-z"))):
+            path = self.top / name
+            if path.is_symlink() or path.is_file():
+                content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
+                mode = "120000" if path.is_symlink() else "file"
+                found[name] = f"{mode} {_blob_id(content)}"
+            else:
+                found.pop(name, None)
+        return found
 
-    def copy_work_tree(self, target: Path) -> None:
-        """Copy what git tracks, and what it does not ignore, as it is now, below `target`, which is made."""
-        target.mkdir()
-        listed = _git(self.top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-        for name in dict.fromkeys(os.fsdecode(listed).split("\0")):
-            source = self.top / name
-            if name and (source.is_symlink() or source.is_file()):
+    def lay_out(self, commit: str | None, target: Path, names: Iterable[str]) -> None:
+        """Write files of a commit, or of the work tree, below `target`, as a checkout would write them.
+
+        Not through git archive, which leaves out what is marked export-ignore. Links to places outside are left out:
+        rendering writes beside the tasks, and must not do so in the real work tree.
+        """
+        target.mkdir(exist_ok=True)
+        if commit is None:
+            for name in names:
                 copy = target / name
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, copy, follow_symlinks=False)
+                shutil.copy2(self.top / name, copy, follow_symlinks=False)
+        else:
+            index = target.with_name(f"{target.name}.index")
+            environment = {**os.environ, "GIT_INDEX_FILE": str(index), "GIT_ATTR_SOURCE": commit}
+            if not index.exists():
+                _git(self.top, "read-tree", commit, environment=environment)
+            listed = b"\0".join(map(os.fsencode, names))
+            prefix = f"--prefix={target}/"
+            _git(self.top, "checkout-index", "-z", "--stdin", "--quiet", prefix, environment=environment, given=listed)
         _drop_links_that_leave(target)
+
+
+def _listed(listing: bytes, *, place: int) -> Iterator[tuple[str, str]]:
+    """Yield the path and id of each file in a list of git, where the id is at a place of the words before the tab."""
+    for line in listing.split(b"\0"):
+        words, _, name = line.partition(b"\t")
+        parts = words.decode("ascii").split(" ")
+        if name and parts[0] != "160000":
+            mode = parts[0] if parts[0] == "120000" else "file"
+            yield os.fsdecode(name), f"{mode} {parts[place]}"
+
+
+def _blob_id(content: bytes) -> str:
+    """Return the id that git gives to content; in a repository of SHA-256 it is merely another one."""
+    return sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def _names(listing: bytes) -> list[str]:
+    return [os.fsdecode(name) for name in listing.split(b"\0") if name]
 
 
 def files_below(folder: Path) -> Iterator[str]:
@@ -129,9 +166,11 @@ def _leads_into(link: Path, top: Path) -> bool:
         return False
 
 
-def _git(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> bytes:
+def _git(
+    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, given: bytes | None = None
+) -> bytes:
     try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, env=environment)
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, env=environment, input=given)
     except FileNotFoundError:
         raise RevisionError("git is not installed") from None
     if done.returncode:

@@ -38,8 +38,6 @@ def _lines(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "repeats", _shown(values.get("repeats", 1))
     if "process_results" in values:
         yield "process_results", _shown(values["process_results"])
-    if values.get("should_decontaminate"):
-        yield "decontamination", _shown(values.get("doc_to_decontamination_query"))
 
 
 def _named(entries: Any, key: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

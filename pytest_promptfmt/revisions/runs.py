@@ -26,13 +26,7 @@ from pytest_promptfmt.revisions.clusters import as_comparison, clusters_of, with
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
 from pytest_promptfmt.revisions.judged import Judgement, Unknown, judge
 from pytest_promptfmt.revisions.sheet import Plan
-from pytest_promptfmt.revisions.unaffected import (
-    TaskSource,
-    changed_files,
-    single_tasks,
-    sources_below,
-    unaffected_files,
-)
+from pytest_promptfmt.revisions.trees import Trees, moves, single_tasks
 from pytest_promptfmt.revisions.versions import VersionFinding, changed_parts, counted_parts, version_gate
 from pytest_promptfmt.revisions.written import differences
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
@@ -83,28 +77,21 @@ def compare_revisions(
     wanted = [_path_below(path, here, repository.top) for path in paths]
     commits = repository.commit(old), None if new is None else repository.commit(new)
     with TemporaryDirectory(prefix="promptfmt-") as folder:
-        scratch = Path(folder).resolve()
-        before, after = scratch / "a", scratch / "b"
-        repository.lay_out(commits[0], before)
-        if commits[1] is None:
-            repository.copy_work_tree(after)
-        else:
-            repository.lay_out(commits[1], after)
-        for tree in (before, after):
-            _remove_snapshots(tree)
+        trees = Trees(repository, commits, Path(folder).resolve())
+        for tree in (trees.before, trees.after):
             (tree / inside).mkdir(parents=True, exist_ok=True)
-        _check_paths(wanted, before, after)
-        sides = _Sides(before, after, inside, wanted, tasks)
+        _check_paths(wanted, trees)
+        sides = _Sides(trees, inside, wanted, tasks)
         globs = [word for glob in tasks for word in ("--promptfmt-task", glob)]
         result, unrendered, judgement = sides.compared([*globs, *options], checks=checks)
         comparison = as_comparison(result, old=old, new=new or WORK_TREE, unrendered_before=unrendered)
         comparison["command"] = shlex.join(["promptfmt", "diff", old, *([] if new is None else [new])])
         versions = version_gate(
-            before / inside,
-            after / inside,
+            trees.before / inside,
+            trees.after / inside,
             changed_parts(comparison["clusters"]),
             files=sides.old_names(result["defined"]),
-            counts=counted_parts(before / inside),
+            counts=counted_parts(trees.before / inside),
             differences=sides.differences,
             unknown=[each.task for each in judgement.unknown],
             unrendered={task for tasks in result["unrendered"].values() for task in tasks},
@@ -115,7 +102,7 @@ def compare_revisions(
             result=comparison,
             unknown=judgement.unknown,
             same=judgement.same,
-            unaffected=len(sides.unaffected),
+            unaffected=len(single_tasks({name: trees.sources[name] for name in trees.unaffected})),
             versions=versions,
         )
 
@@ -123,25 +110,21 @@ def compare_revisions(
 class _Sides:
     """Both trees, checked out; the second run gets the snapshots of the first."""
 
-    def __init__(
-        self, before: Path, after: Path, inside: Path, paths: Sequence[PurePosixPath], tasks: Sequence[str]
-    ) -> None:
-        self._before, self._after, self._inside, self._paths = before, after, inside, paths
-        changed = changed_files(before, after)
-        old, new = sources_below(before, changed), sources_below(after, files_below(after))
-        words = {
-            name: frozenset[str]().union(*(side[name].texts for side in (old, new) if name in side)) for name in changed
-        }
-        sources, earlier = single_tasks(new), single_tasks(old)
-        self._moves = dict(_moves(before, earlier, sources))
+    def __init__(self, trees: Trees, inside: Path, paths: Sequence[PurePosixPath], tasks: Sequence[str]) -> None:
+        self._before, self._after, self._inside, self._paths = trees.before, trees.after, inside, paths
+        self._moves = dict(moves(trees))
         # A glob that no plain task matches may be meant for a group; if not, the run has to report it.
-        self._all_match = all(any(fnmatchcase(source.name, glob) for source in sources.values()) for glob in tasks)
-        self.unaffected = unaffected_files(after, words, sources, earlier) if self._all_match else frozenset[str]()
+        names = [source.name for source in single_tasks(trees.sources).values()]
+        self._all_match = all(any(fnmatchcase(name, glob) for name in names) for glob in tasks)
+        if not self._all_match:
+            trees.lay_out_all()
+        self.unaffected = trees.unaffected
         moved = {new_file: old_file for old_file, new_file in self._moves.values()}
-        touched = (name for name in new if name not in self.unaffected and self._is_wanted(PurePosixPath(name)))
-        found = differences(before, after, {name: moved.get(name, name) for name in touched})
-        names = [glob.partition("@")[0] for glob in tasks] if self._all_match else []
-        self.differences = [each for each in found if not names or any(fnmatchcase(each.new.name, n) for n in names)]
+        affected = trees.sources.keys() - trees.unaffected
+        touched = (name for name in sorted(affected) if self._is_wanted(PurePosixPath(name)))
+        found = differences(self._before, self._after, {name: moved.get(name, name) for name in touched})
+        globs = [glob.partition("@")[0] for glob in tasks] if self._all_match else []
+        self.differences = [each for each in found if not globs or any(fnmatchcase(each.new.name, g) for g in globs)]
 
     def old_names(self, names: Iterable[str]) -> dict[str, str]:
         """Return files of the second tree with what they were called in the first, below the working directory."""
@@ -302,21 +285,6 @@ class _Sides:
         return name.removeprefix(below)
 
 
-def _moves(
-    before: Path, earlier: Mapping[str, TaskSource], sources: Mapping[str, TaskSource]
-) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the tasks that another file defines now: name of the task to the old and new file."""
-    now: dict[str, list[str]] = {}
-    then: dict[str, list[str]] = {}
-    for found, names in ((sources, now), (earlier, then)):
-        for name, source in found.items():
-            names.setdefault(source.name, []).append(name)
-    for task, files in then.items():
-        new = now.get(task, [])
-        if len(files) == len(new) == 1 and files != new and not (before / new[0]).exists():
-            yield task, (files[0], new[0])
-
-
 def _path_below(path: str, here: Path, top: Path) -> PurePosixPath:
     absolute = Path(os.path.normpath(here / path))
     if not absolute.is_relative_to(top):
@@ -324,19 +292,10 @@ def _path_below(path: str, here: Path, top: Path) -> PurePosixPath:
     return PurePosixPath(absolute.relative_to(top).as_posix())
 
 
-def _check_paths(paths: Sequence[PurePosixPath], before: Path, after: Path) -> None:
+def _check_paths(paths: Sequence[PurePosixPath], trees: Trees) -> None:
     for path in paths:
-        if not any((tree / path).exists() for tree in (before, after)):
-            names = {entry.name for tree in (before, after) for entry in (tree / path).parent.glob("*")}
-            raise SettingsError(f"neither revision has {path}", hint=did_you_mean(path.name, names))
-
-
-def _remove_snapshots(tree: Path) -> None:
-    for folder in [*tree.rglob(DIRECTORY)]:
-        if folder.is_symlink() or folder.is_file():
-            folder.unlink()
-        elif folder.exists():
-            shutil.rmtree(folder)
+        if not trees.has(path):
+            raise SettingsError(f"neither revision has {path}", hint=did_you_mean(path.name, trees.beside(path)))
 
 
 def _run_pytest(folder: Path, options: Sequence[str], paths: Sequence[str]) -> None:

@@ -7,10 +7,9 @@ groups, classes, code that may read any file.
 from __future__ import annotations
 
 import ast
-import filecmp
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -19,6 +18,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.revisions.git import files_below
 from pytest_promptfmt.settings.file import FILE_NAMES
+from pytest_promptfmt.systems.lm_eval.index import tags_of
 from pytest_promptfmt.systems.lm_eval.kinds import kind_of, read_if_task
 
 _SETTINGS: Final = frozenset(
@@ -36,51 +36,74 @@ _PATH: Final = re.compile(r"[^\s{}]{1,1000}")
 """What may be a path, a pattern for paths, or a name with a path in it."""
 
 
-def changed_files(before: Path, after: Path) -> frozenset[str]:
-    """Return the paths, below either folder, of files that only one of them has or that differ."""
-    names = set(files_below(before)), set(files_below(after))
-    common = names[0] & names[1]
-    differing = (name for name in common if not _same(before / name, after / name))
-    return frozenset({*(names[0] ^ names[1]), *differing})
-
-
 def unaffected_files(
     after: Path,
-    changed: Mapping[str, frozenset[str]],
+    changed: Collection[str],
     sources: Mapping[str, TaskSource],
     earlier: Mapping[str, TaskSource],
+    facts: Mapping[str, ModuleFacts],
 ) -> frozenset[str]:
-    """Return the task files of the tree `after` that need no rendering.
+    """Return the files of tasks and groups of the tree `after` that need no rendering.
 
-    `changed` are the paths that differ, each with the words of the tasks or groups that it defines on either side,
-    none for any other file. `sources` are the files of the tree that define one task each, `earlier` those of the
-    other tree that differ.
+    `changed` are the paths that differ, `sources` all files of the tree that define something, `earlier` those of the
+    other tree that differ, `facts` those of the Python files of the tree. The tree may lack files that do not differ.
     """
     if any(PurePosixPath(name).name in _RULES for name in changed) or _named_by_settings(after, changed, sources):
         return frozenset()
-    facts = module_facts(after)
     includes = {part for source in (*sources.values(), *earlier.values()) for part in source.parts}
-    data = _Data(name for name, words in changed.items() if not words and name not in includes)
-    words = frozenset[str]().union(*changed.values())
+    touched = [side[name] for name in changed for side in (sources, earlier) if name in side]
+    data = _Data(name for name in changed if name not in includes and name not in sources and name not in earlier)
+    words = frozenset[str]().union(*(source.texts | source.labels for source in touched))
     judged: dict[frozenset[str], bool] = {}
 
     def runs_other_code(modules: frozenset[str]) -> bool:
         if modules not in judged:
             reached = reached_modules(sorted(modules), facts)
-            judged[modules] = not changed.keys().isdisjoint(reached | modules) or any(
-                data.may_be_read_by(module, facts[module].text) for module in reached if facts[module].reads_files
+            judged[modules] = not differing.isdisjoint(reached | modules) or any(
+                data.may_be_read_by(module, _text(after / module)) for module in reached if facts[module].reads_files
             )
         return judged[modules]
 
-    return frozenset(
-        name
-        for name, source in sources.items()
-        # A name that two files define is a mistake to report, so these are rendered together.
-        if source.name not in words
-        and changed.keys().isdisjoint(source.parts)
-        and not runs_other_code(source.modules)
-        and not data.may_be_of(name, source)
-    )
+    def is_same(name: str, source: TaskSource) -> bool:
+        is_made_of_others = not differing.isdisjoint({*source.parts, name}) or runs_other_code(source.modules)
+        return not is_made_of_others and not data.may_be_of(name, source)
+
+    differing = {*changed}
+    # A name that two files define is a mistake to report, so these are rendered together.
+    same = {name for name, source in sources.items() if is_same(name, source) and source.name not in words}
+    labels = {label for source in touched for label in source.labels}
+    labels |= {label for name, source in sources.items() if name not in same for label in source.labels}
+    # A group renders what it lists, and other groups may list the group.
+    groups = {name for name in same if not sources[name].name}
+    while reached := {name for name in groups if not labels.isdisjoint(sources[name].texts)}:
+        groups -= reached
+        same -= reached
+        labels |= {label for name in reached for label in sources[name].labels}
+    return frozenset(same)
+
+
+def members_of(affected: Iterable[str], sources: Mapping[str, TaskSource]) -> frozenset[str]:
+    """Return the files that these files are made of, or take members of groups from, directly or not."""
+    labelled: dict[str, list[str]] = {}
+    for name, source in sources.items():
+        for label in source.labels:
+            labelled.setdefault(label, []).append(name)
+    found: set[str] = set()
+    waiting = [*affected]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            made_of = sources.get(name)
+            if made_of is not None:
+                found |= made_of.parts - sources.keys()
+                waiting += made_of.parts & sources.keys()
+                waiting += [each for text in made_of.texts if not made_of.name for each in labelled.get(text, ())]
+    return frozenset(found)
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
 
 
 class _Data:
@@ -100,7 +123,6 @@ class _Data:
         return any(
             text in (".", "..") or "*" in text or not names.isdisjoint(text.replace(":", "/").split("/"))
             for text in source.texts
-            if _PATH.fullmatch(text)
         )
 
     def may_be_read_by(self, module: str, text: str) -> bool:
@@ -130,12 +152,6 @@ def _named_by_settings(tree: Path, changed: Iterable[str], sources: Mapping[str,
     return False
 
 
-def _same(one: Path, other: Path) -> bool:
-    if one.is_symlink() or other.is_symlink():
-        return one.is_symlink() and other.is_symlink() and one.readlink() == other.readlink()
-    return filecmp.cmp(one, other, shallow=False)
-
-
 _READS_FILES: Final = re.compile(
     r"\b(?:open|Path|read_text|read_bytes|glob|listdir|walk|load_dataset|exec|eval|__import__|read_\w+)\s*\("
     r"|\bimportlib\b|\bpkgutil\b|\b__file__\b"
@@ -147,24 +163,20 @@ class TaskSource:
     """What a YAML file of tasks is made of; `name` is its task, "" for a group or class.
 
     `parts` are the files it is merged from, `modules` those of its functions, all below the tree, with slashes;
-    `texts` are all texts in it, its names among them.
+    `texts` are those in it that may be names or paths, `labels` the names by which a group may list it.
     """
 
     name: str
     parts: frozenset[str]
     modules: frozenset[str]
     texts: frozenset[str]
+    labels: frozenset[str]
 
 
 def sources_below(tree: Path, names: Iterable[str]) -> dict[str, TaskSource]:
     """Return which of the files `names` of a resolved tree hold tasks, with what they are made of."""
     found = {name: _source(tree / name, tree) for name in names if name.endswith(_TASK_SUFFIXES)}
     return {name: source for name, source in found.items() if source is not None}
-
-
-def single_tasks(sources: Mapping[str, TaskSource]) -> dict[str, TaskSource]:
-    """Return those that define one task each, and nothing else."""
-    return {name: source for name, source in sources.items() if source.name}
 
 
 def reached_modules(modules: Sequence[str], known: Mapping[str, ModuleFacts]) -> frozenset[str]:
@@ -180,32 +192,44 @@ def reached_modules(modules: Sequence[str], known: Mapping[str, ModuleFacts]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleFacts:
-    """What the `text` of a Python file shows: which files of the tree it may import, and whether it may read any."""
+class ModuleText:
+    """How the paths of files that a Python file imports may end, and whether it may read files."""
 
-    imports: tuple[str, ...]
-    text: str
+    ends: tuple[str, ...]
     reads_files: bool
 
 
-def module_facts(tree: Path) -> dict[str, ModuleFacts]:
+@dataclass(frozen=True, slots=True)
+class ModuleFacts:
+    """Which files of the tree a Python file may import, and whether it may read any."""
+
+    imports: tuple[str, ...]
+    reads_files: bool
+
+
+def module_text(path: Path, name: str) -> ModuleText:
+    """Return what the text of a Python file shows; of one that cannot be compiled, that it imports nothing."""
+    text = _text(path)
+    try:
+        ends = [*_imported_ends(ast.parse(text), name)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        ends = []
+    return ModuleText(tuple(dict.fromkeys(ends)), _READS_FILES.search(text) is not None)
+
+
+def module_facts(texts: Mapping[str, ModuleText]) -> dict[str, ModuleFacts]:
     """Return the facts of every Python file of a tree; imports go by the end of the path, so there may be too many."""
-    names = [name for name in files_below(tree) if name.endswith(".py")]
     by_end: dict[str, list[str]] = {}
-    for name in names:
+    for name in texts:
         parts = name.split("/")
         for start in range(len(parts)):
             by_end.setdefault("/".join(parts[start:]), []).append(name)
-    found = {}
-    for name in names:
-        text = (tree / name).read_bytes().decode("utf-8", "replace") if (tree / name).is_file() else ""
-        try:
-            ends = [*_imported_ends(ast.parse(text), name)]
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            ends = []  # nothing is imported of what cannot be compiled
-        imports = tuple(dict.fromkeys(target for end in ends for target in by_end.get(end, ())))
-        found[name] = ModuleFacts(imports, text, reads_files=_READS_FILES.search(text) is not None)
-    return found
+    return {
+        name: ModuleFacts(
+            tuple(dict.fromkeys(target for end in text.ends for target in by_end.get(end, ()))), text.reads_files
+        )
+        for name, text in texts.items()
+    }
 
 
 def _imported_ends(module: ast.Module, name: str) -> Iterator[str]:
@@ -235,12 +259,15 @@ def _source(path: Path, top: Path) -> TaskSource | None:
     if file is None:
         return None
     name = file.config.get("task")
+    group = file.config.get("group")
+    labels = [name, *(group if isinstance(group, list) else [group]), *tags_of(file.config)]
     values = [*_values(file.config, set())]
     return TaskSource(
         name=name if isinstance(name, str) and kind_of(file.config) == "task" else "",
         parts=frozenset(_below(part.path, top) for part in file.parts),
         modules=frozenset(_below(value.file, top) for value in values if isinstance(value, FunctionRef)),
-        texts=frozenset(value for value in values if isinstance(value, str)),
+        texts=frozenset(value for value in values if isinstance(value, str) and _PATH.fullmatch(value)),
+        labels=frozenset(label for label in labels if isinstance(label, str)),
     )
 
 

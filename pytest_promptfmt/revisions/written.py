@@ -22,14 +22,16 @@ Use = Literal["prompt", "docs", "reading"]
 """What a key has a say in: how docs are shown, which docs there are, how answers are read and scored."""
 
 _NO_USE: Final = frozenset(
-    {"task", "task_alias", "group", "group_alias", "tag", "include", "metadata", "task_list", "unsafe_code"}
+    {
+        *("task", "task_alias", "group", "group_alias", "tag", "include", "metadata", "task_list", "unsafe_code"),
+        *("should_decontaminate", "doc_to_decontamination_query"),
+    }
 )
 _USES: Final[Mapping[str, Use]] = {
     **dict.fromkeys(("dataset_path", "dataset_name", "dataset_kwargs", "custom_dataset", "process_docs"), "docs"),
     **dict.fromkeys(("training_split", "validation_split", "test_split", "fewshot_split"), "docs"),
     **dict.fromkeys(("fewshot_config.split", "fewshot_config.process_docs", "fewshot_config.samples"), "docs"),
     **dict.fromkeys(("filter_list", "metric_list", "generation_kwargs", "repeats", "process_results"), "reading"),
-    **dict.fromkeys(("should_decontaminate", "doc_to_decontamination_query"), "reading"),
 }
 _IDLE_ARGUMENTS: Final = frozenset({"trust_remote_code"})
 """Of `dataset_kwargs`: what decides whether data can be had, not which."""

@@ -1,0 +1,117 @@
+"""Both sides of a comparison as folders, which hold what rendering may need: not the task files that are the same.
+
+What is the same is known from git's objects and from the index of earlier comparisons, without reading any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+from pytest_promptfmt.revisions.git import Repository
+from pytest_promptfmt.revisions.source_index import SourceIndex
+from pytest_promptfmt.revisions.unaffected import (
+    TaskSource,
+    members_of,
+    module_facts,
+    module_text,
+    sources_below,
+    unaffected_files,
+)
+from pytest_promptfmt.snapshots.paths import DIRECTORY
+
+_TASK_SUFFIXES = (".yaml", ".yml")
+
+
+class Trees:
+    """The folders `before` and `after`, and what is known of the files of both sides.
+
+    `sources` are the task files of the second side, `earlier` those of the first that differ; `unaffected` those that
+    need no rendering.
+    """
+
+    def __init__(self, repository: Repository, commits: tuple[str, str | None], scratch: Path) -> None:
+        self.before, self.after = scratch / "a", scratch / "b"
+        self._repository, self._commits = repository, commits
+        self.blobs = tuple(_without_snapshots(repository.blobs(commit)) for commit in commits)
+        names = {*self.blobs[0], *self.blobs[1]}
+        self.changed = frozenset(name for name in names if self.blobs[0].get(name) != self.blobs[1].get(name))
+        index = SourceIndex(repository.top)
+        known = index.sources(self.blobs[1])
+        self._absent = {name for name, source in known.items() if source is not None and name not in self.changed}
+        self._lay_out(names - self._absent)
+        read = self._read(name for name in self.blobs[1] if name.endswith(_TASK_SUFFIXES) and name not in known)
+        both = {**known, **read}
+        self.sources = {name: source for name, source in both.items() if source is not None}
+        self.earlier = sources_below(self.before, self.changed)
+        index.keep(self.blobs[1], {name: source for name, source in read.items() if self._is_certain(name, source)})
+        texts = index.modules(self.blobs[1])
+        new = [name for name in self.blobs[1] if name.endswith(".py") and name not in texts]
+        added = {name: module_text(self.after / name, name) for name in new}
+        index.keep_modules(self.blobs[1], added)
+        index.write()
+        facts = module_facts({**texts, **added})
+        self.unaffected = unaffected_files(self.after, self.changed, self.sources, self.earlier, facts)
+        affected = self.sources.keys() - self.unaffected
+        self._lay_out(self._absent & (members_of(affected, self.sources) | members_of(self.earlier, self.earlier)))
+
+    def has(self, path: PurePosixPath) -> bool:
+        """Return whether a side has a file or folder of this path."""
+        text = path.as_posix()
+        return text == "." or any(name == text or name.startswith(f"{text}/") for side in self.blobs for name in side)
+
+    def beside(self, path: PurePosixPath) -> set[str]:
+        """Return the names in the folder of a path."""
+        above = path.parent
+        names = (PurePosixPath(name) for side in self.blobs for name in side)
+        return {name.parts[len(above.parts)] for name in names if name.is_relative_to(above)}
+
+    def lay_out_all(self) -> None:
+        """Add the files that are the same: nothing is known to be unaffected."""
+        self.unaffected = frozenset()
+        self._lay_out(frozenset(self._absent))
+
+    def _lay_out(self, names: Iterable[str]) -> None:
+        wanted = {*names}
+        self._absent -= wanted
+        for tree, commit, blobs in zip((self.before, self.after), self._commits, self.blobs, strict=True):
+            self._repository.lay_out(commit, tree, sorted(wanted & blobs.keys()))
+
+    def _read(self, names: Iterable[str]) -> Mapping[str, TaskSource | None]:
+        """Return what task files define; what they include is laid out for them."""
+        wanted = [*names]
+        found = sources_below(self.after, wanted)
+        if self._absent and any(self._may_include(name) for name in wanted if name not in found):
+            self._lay_out(frozenset(self._absent))
+            found = sources_below(self.after, wanted)
+        return {name: found.get(name) for name in wanted}
+
+    def _may_include(self, name: str) -> bool:
+        path = self.after / name
+        return path.is_file() and b"include" in path.read_bytes()
+
+    def _is_certain(self, name: str, source: TaskSource | None) -> bool:
+        """Return whether the next comparison may rely on it: not on a file whose include may be missing now."""
+        return source is not None or not self._may_include(name)
+
+
+def _without_snapshots(blobs: Mapping[str, str]) -> dict[str, str]:
+    return {name: blob for name, blob in blobs.items() if DIRECTORY not in name.split("/")}
+
+
+def single_tasks(sources: Mapping[str, TaskSource]) -> dict[str, TaskSource]:
+    """Return those that define one task each, and nothing else."""
+    return {name: source for name, source in sources.items() if source.name}
+
+
+def moves(trees: Trees) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the tasks that another file defines now: name of the task to the old and new file."""
+    now: dict[str, list[str]] = {}
+    then: dict[str, list[str]] = {}
+    for found, names in ((trees.sources, now), (trees.earlier, then)):
+        for name, source in single_tasks(found).items():
+            names.setdefault(source.name, []).append(name)
+    for task, files in then.items():
+        new = now.get(task, [])
+        if len(files) == len(new) == 1 and files != new and new[0] not in trees.blobs[0]:
+            yield task, (files[0], new[0])
