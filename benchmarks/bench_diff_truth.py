@@ -22,7 +22,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -141,13 +141,13 @@ def real_changes(wheels: Path, draw: random.Random) -> list[tuple[str, Path, Pat
     """Return the folders that differ between consecutive releases, in random order: a name, the old and new folder."""
     versions = sorted(wheels.iterdir(), key=lambda path: [int(part) for part in path.name.split(".")])
     found = []
-    for old, new in zip(versions, versions[1:], strict=False):
+    for old, new in pairwise(versions):
         tasks = [side / "lm_eval" / "tasks" for side in (old, new)]
         for folder in sorted(path.name for path in tasks[0].iterdir() if path.is_dir()):
             sides = [each / folder for each in tasks]
-            if sides[1].is_dir() and contents(sides[0]) != contents(sides[1]):
-                if sum(1 for _ in sides[1].rglob("*.yaml")) <= MOST_FILES:
-                    found.append((f"{old.name} → {new.name} {folder}", *sides))
+            is_small = sum(1 for _ in sides[1].rglob("*.yaml")) <= MOST_FILES
+            if sides[1].is_dir() and is_small and contents(sides[0]) != contents(sides[1]):
+                found.append((f"{old.name} → {new.name} {folder}", *sides))
     draw.shuffle(found)
     return found
 

@@ -217,7 +217,7 @@ class _Sides:
             none: dict[str, Any] = {"counts": {}, "clusters": [], "findings": [], "skipped": []}
             return {**none, "unrendered": {}, "unmatched": [], "defined": {}}
         left_out, result = tree.with_name(f"{tree.name}.left-out"), tree.with_name(f"{tree.name}.json")
-        left_out.write_bytes(b"\0".join(os.fsencode(tree / name) for name in sorted(self.unaffected)))
+        left_out.write_bytes(b"\0".join(os.fsencode(f"{tree}{os.sep}{name}") for name in sorted(self.unaffected)))
         outputs = [
             "--promptfmt-snapshots-beside",
             f"--promptfmt-json={result}",

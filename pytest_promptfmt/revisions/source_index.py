@@ -5,7 +5,7 @@ Nothing is read again of a file whose content, and that of its includes, is know
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +40,11 @@ class SourceIndex:
                 continue
         return found
 
+    def parts(self, names: Collection[str]) -> set[str]:
+        """Return what some task files were made of when they were read last, whatever they are now."""
+        rows = ((name, row) for name, row in self._rows(_SOURCES) if name in names and isinstance(row, dict))
+        return {str(part[0]) for _, row in rows for part in row.get("parts", ()) if isinstance(part, list) and part}
+
     def modules(self, blobs: Blobs) -> dict[str, ModuleText]:
         """Return what is known of the Python files of a side."""
         found: dict[str, ModuleText] = {}
@@ -55,14 +60,14 @@ class SourceIndex:
         """Keep what was read of task files."""
         for name, source in sources.items():
             parts = sorted(source.parts | {name}) if source is not None else [name]
-            if self._store is not None and all(part in blobs for part in parts):
+            if self._store is not None and _can_be_kept(name) and all(part in blobs for part in parts):
                 row = {"parts": [[part, blobs[part]] for part in parts], "source": _row(source)}
                 self._store.put(_SOURCES, name, row)
 
     def keep_modules(self, blobs: Blobs, modules: Mapping[str, ModuleText]) -> None:
         """Keep what was read of Python files."""
         for name, text in modules.items():
-            if self._store is not None and name in blobs:
+            if self._store is not None and _can_be_kept(name) and name in blobs:
                 row = {"blob": blobs[name], "ends": text.ends, "reads": text.reads_files}
                 self._store.put(_MODULES, name, row)
 
@@ -73,6 +78,11 @@ class SourceIndex:
 
     def _rows(self, kind: str) -> Iterable[tuple[str, Any]]:
         return self._store.rows(kind) if self._store is not None else ()
+
+
+def _can_be_kept(name: str) -> bool:
+    """Return whether a path is text; one that is not is read again each time."""
+    return name.encode("utf-8", "replace").decode("utf-8") == name
 
 
 def _row(source: TaskSource | None) -> list[Any] | None:

@@ -11,10 +11,14 @@ from pathlib import Path, PurePosixPath
 from pytest_promptfmt.revisions.git import Repository
 from pytest_promptfmt.revisions.source_index import SourceIndex
 from pytest_promptfmt.revisions.unaffected import (
+    IDLE_SUFFIXES,
+    ModuleText,
     TaskSource,
+    is_setting,
     members_of,
     module_facts,
     module_text,
+    reached_modules,
     sources_below,
     unaffected_files,
 )
@@ -37,23 +41,53 @@ class Trees:
         names = {*self.blobs[0], *self.blobs[1]}
         self.changed = frozenset(name for name in names if self.blobs[0].get(name) != self.blobs[1].get(name))
         index = SourceIndex(repository.top)
-        known = index.sources(self.blobs[1])
-        self._absent = {name for name, source in known.items() if source is not None and name not in self.changed}
+        known, texts = index.sources(self.blobs[1]), index.modules(self.blobs[1])
+        same = {name for name, source in known.items() if source is not None} | texts.keys()
+        same |= {name for name in names if name.endswith(IDLE_SUFFIXES)}
+        same |= {part for source in known.values() if source is not None for part in source.parts}
+        self._absent = same - self.changed - index.parts(self.changed)
         self._lay_out(names - self._absent)
         read = self._read(name for name in self.blobs[1] if name.endswith(_TASK_SUFFIXES) and name not in known)
         both = {**known, **read}
         self.sources = {name: source for name, source in both.items() if source is not None}
         self.earlier = sources_below(self.before, self.changed)
         index.keep(self.blobs[1], {name: source for name, source in read.items() if self._is_certain(name, source)})
-        texts = index.modules(self.blobs[1])
         new = [name for name in self.blobs[1] if name.endswith(".py") and name not in texts]
         added = {name: module_text(self.after / name, name) for name in new}
         index.keep_modules(self.blobs[1], added)
         index.write()
-        facts = module_facts({**texts, **added})
-        self.unaffected = unaffected_files(self.after, self.changed, self.sources, self.earlier, facts)
+        texts |= added
+        facts = module_facts(texts)
+        self.unaffected = unaffected_files(self.after, self.changed, self.sources, self.earlier, facts, self._text)
+        self._lay_out(self._absent & self._needed(texts))
+
+    def _needed(self, texts: Mapping[str, ModuleText]) -> frozenset[str]:
+        """Return what the files that are rendered need beside what is laid out; all where that is not known."""
         affected = self.sources.keys() - self.unaffected
-        self._lay_out(self._absent & (members_of(affected, self.sources) | members_of(self.earlier, self.earlier)))
+        files = members_of(affected, self.sources) | members_of(self.earlier, self.earlier)
+        names = {*self.blobs[0], *self.blobs[1]}
+        if len(affected) == len(self.sources) or any(
+            is_setting(name) and b"promptfmt" in self._bytes(name) for name in names
+        ):
+            return frozenset(names)
+        sources = [side[name] for side in (self.sources, self.earlier) for name in files if name in side]
+        modules = {module for source in sources for module in source.modules}
+        modules |= {name for name in names if name.endswith(("conftest.py", "sitecustomize.py"))}
+        if not modules <= names:
+            return frozenset(names)
+        old = {name: module_text(self.before / name, name) for name in self.changed if name.endswith(".py")}
+        reached: set[str] = set()
+        for facts in (module_facts(texts), module_facts({**texts, **old})):
+            found = reached_modules(sorted(modules), facts)
+            if any(facts[name].reads_files for name in found):
+                return frozenset(names)
+            reached |= found
+        folders = {name.rpartition("/")[0] for name in (*files, *reached)}
+        beside = {name for name in names - self.sources.keys() if name.rpartition("/")[0] in folders}
+        packages = {
+            f"{above}/__init__.py" for folder in folders for above in (folder, *map(str, PurePosixPath(folder).parents))
+        }
+        return frozenset(files | reached | beside | packages)
 
     def has(self, path: PurePosixPath) -> bool:
         """Return whether a side has a file or folder of this path."""
@@ -86,9 +120,18 @@ class Trees:
             found = sources_below(self.after, wanted)
         return {name: found.get(name) for name in wanted}
 
-    def _may_include(self, name: str) -> bool:
+    def _text(self, name: str) -> str:
+        """Return the text of a file of the second side, which is laid out for it."""
+        if name in self._absent:
+            self._lay_out({each for each in self._absent if each.endswith(".py")})
+        return self._bytes(name).decode("utf-8", "replace")
+
+    def _bytes(self, name: str) -> bytes:
         path = self.after / name
-        return path.is_file() and b"include" in path.read_bytes()
+        return path.read_bytes() if path.is_file() else b""
+
+    def _may_include(self, name: str) -> bool:
+        return b"include" in self._bytes(name)
 
     def _is_certain(self, name: str, source: TaskSource | None) -> bool:
         """Return whether the next comparison may rely on it: not on a file whose include may be missing now."""

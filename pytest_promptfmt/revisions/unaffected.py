@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -27,7 +27,7 @@ _SETTINGS: Final = frozenset(
 _RULES: Final = frozenset({*_SETTINGS, "conftest.py", "sitecustomize.py"})
 """Files that may change how every task is rendered."""
 
-_IDLE_SUFFIXES: Final = (".md", ".rst", ".png", ".svg", ".sh", ".gitignore", ".gitattributes")
+IDLE_SUFFIXES: Final = (".md", ".rst", ".png", ".svg", ".sh", ".gitignore", ".gitattributes")
 """Files that no prompt is made of, unless a task or setting names them."""
 
 _TASK_SUFFIXES: Final = (".yaml", ".yml")
@@ -42,11 +42,13 @@ def unaffected_files(
     sources: Mapping[str, TaskSource],
     earlier: Mapping[str, TaskSource],
     facts: Mapping[str, ModuleFacts],
+    text: Callable[[str], str],
 ) -> frozenset[str]:
     """Return the files of tasks and groups of the tree `after` that need no rendering.
 
     `changed` are the paths that differ, `sources` all files of the tree that define something, `earlier` those of the
-    other tree that differ, `facts` those of the Python files of the tree. The tree may lack files that do not differ.
+    other tree that differ, `facts` those of the Python files of the tree, whose `text` may be asked for. The tree may
+    lack files that do not differ.
     """
     if any(PurePosixPath(name).name in _RULES for name in changed) or _named_by_settings(after, changed, sources):
         return frozenset()
@@ -60,7 +62,7 @@ def unaffected_files(
         if modules not in judged:
             reached = reached_modules(sorted(modules), facts)
             judged[modules] = not differing.isdisjoint(reached | modules) or any(
-                data.may_be_read_by(module, _text(after / module)) for module in reached if facts[module].reads_files
+                data.may_be_read_by(module, text(module)) for module in reached if data and facts[module].reads_files
             )
         return judged[modules]
 
@@ -102,15 +104,14 @@ def members_of(affected: Iterable[str], sources: Mapping[str, TaskSource]) -> fr
     return frozenset(found)
 
 
-def _text(path: Path) -> str:
-    return path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
-
-
 class _Data:
     """What changed beside tasks, their includes and code: docs, prompt libraries and whatever else."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._files = [PurePosixPath(name) for name in names if not name.endswith((".py", *_IDLE_SUFFIXES))]
+        self._files = [PurePosixPath(name) for name in names if not name.endswith((".py", *IDLE_SUFFIXES))]
+
+    def __bool__(self) -> bool:
+        return bool(self._files)
 
     def may_be_of(self, name: str, source: TaskSource) -> bool:
         """Return whether a task may take anything from these files: it names one or its folder, or lies beside it."""
@@ -134,13 +135,20 @@ class _Data:
         )
 
 
+def is_setting(name: str) -> bool:
+    """Return whether a file is one that settings are written in."""
+    return PurePosixPath(name).name in _SETTINGS
+
+
 def _named_by_settings(tree: Path, changed: Iterable[str], sources: Mapping[str, TaskSource]) -> bool:
     """Return whether a settings file mentions a changed file, or a folder above it that holds no tasks."""
     texts = [
         (PurePosixPath(name).parent, (tree / name).read_bytes().decode("utf-8", "replace"))
         for name in files_below(tree)
-        if PurePosixPath(name).name in _SETTINGS and (tree / name).is_file()
+        if is_setting(name) and (tree / name).is_file()
     ]
+    if not texts:
+        return False
     with_tasks = {folder for name in sources for folder in PurePosixPath(name).parents}
     others = [PurePosixPath(name) for name in changed if name not in sources]
     named = {place for other in others for place in (other, other.with_suffix(""), *other.parents)} - with_tasks
@@ -209,7 +217,7 @@ class ModuleFacts:
 
 def module_text(path: Path, name: str) -> ModuleText:
     """Return what the text of a Python file shows; of one that cannot be compiled, that it imports nothing."""
-    text = _text(path)
+    text = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
     try:
         ends = [*_imported_ends(ast.parse(text), name)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
