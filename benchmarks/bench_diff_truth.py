@@ -169,7 +169,7 @@ def real_changes(wheels: Path, draw: random.Random) -> list[tuple[str, Path, Pat
             sides = [each / folder for each in tasks]
             is_small = sum(1 for _ in sides[1].rglob("*.yaml")) <= MOST_FILES
             if sides[1].is_dir() and is_small and contents(sides[0]) != contents(sides[1]):
-                found.append((f"{old.name} → {new.name} {folder}", *sides))
+                found.append((f"{old.name} → {new.name} {folder}", sides[0], sides[1]))
     draw.shuffle(found)
     return found
 

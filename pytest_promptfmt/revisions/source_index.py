@@ -5,14 +5,14 @@ Nothing is read again of a file whose content, and that of its includes, is know
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.files import cache_directory
 from pytest_promptfmt.engine.contents import digest_of
 from pytest_promptfmt.engine.store import Store
-from pytest_promptfmt.revisions.unaffected import ModuleText, TaskSource
+from pytest_promptfmt.revisions.unaffected import TASK_SUFFIXES, ModuleText, TaskSource
 
 _SOURCES: Final = "sources 1"
 _MODULES: Final = "modules 1"
@@ -32,9 +32,9 @@ class SourceIndex:
     def sources(self, blobs: Blobs) -> dict[str, TaskSource | None]:
         """Return what is known of the task files of a side; None for a file that defines no task."""
         found: dict[str, TaskSource | None] = {}
-        for name, row in self._rows(_SOURCES):
+        for name, row in self._rows(_SOURCES, (name for name in blobs if name.endswith(TASK_SUFFIXES))):
             try:
-                if name in blobs and all(blobs.get(part) == blob for part, blob in row["parts"]):
+                if all(blobs.get(part) == blob for part, blob in row["parts"]):
                     found[name] = _source(row["source"])
             except (KeyError, TypeError, ValueError):
                 continue
@@ -42,15 +42,15 @@ class SourceIndex:
 
     def parts(self, names: Collection[str]) -> set[str]:
         """Return what some task files were made of when they were read last, whatever they are now."""
-        rows = ((name, row) for name, row in self._rows(_SOURCES) if name in names and isinstance(row, dict))
-        return {str(part[0]) for _, row in rows for part in row.get("parts", ()) if isinstance(part, list) and part}
+        rows = (row for _, row in self._rows(_SOURCES, names) if isinstance(row, dict))
+        return {str(part[0]) for row in rows for part in row.get("parts", ()) if isinstance(part, list) and part}
 
     def modules(self, blobs: Blobs) -> dict[str, ModuleText]:
         """Return what is known of the Python files of a side."""
         found: dict[str, ModuleText] = {}
-        for name, row in self._rows(_MODULES):
+        for name, row in self._rows(_MODULES, (name for name in blobs if name.endswith(".py"))):
             try:
-                if name in blobs and row["blob"] == blobs[name]:
+                if row["blob"] == blobs[name]:
                     found[name] = ModuleText(tuple(map(str, row["ends"])), bool(row["reads"]))
             except (KeyError, TypeError, ValueError):
                 continue
@@ -76,8 +76,12 @@ class SourceIndex:
         if self._store is not None:
             self._store.write()
 
-    def _rows(self, kind: str) -> Iterable[tuple[str, Any]]:
-        return self._store.rows(kind) if self._store is not None else ()
+    def _rows(self, kind: str, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        store = self._store
+        for name in names if store is not None else ():
+            row = store.row(kind, name) if store is not None and _can_be_kept(name) else None
+            if row is not None:
+                yield name, row
 
 
 def _can_be_kept(name: str) -> bool:

@@ -12,6 +12,7 @@ from pytest_promptfmt.revisions.git import Repository
 from pytest_promptfmt.revisions.source_index import SourceIndex
 from pytest_promptfmt.revisions.unaffected import (
     IDLE_SUFFIXES,
+    TASK_SUFFIXES,
     ModuleText,
     TaskSource,
     is_setting,
@@ -23,8 +24,6 @@ from pytest_promptfmt.revisions.unaffected import (
     unaffected_files,
 )
 from pytest_promptfmt.snapshots.paths import DIRECTORY
-
-_TASK_SUFFIXES = (".yaml", ".yml")
 
 
 class Trees:
@@ -47,7 +46,7 @@ class Trees:
         same |= {part for source in known.values() if source is not None for part in source.parts}
         self._absent = same - self.changed - index.parts(self.changed)
         self._lay_out(names - self._absent)
-        read = self._read(name for name in self.blobs[1] if name.endswith(_TASK_SUFFIXES) and name not in known)
+        read = self._read(name for name in self.blobs[1] if name.endswith(TASK_SUFFIXES) and name not in known)
         both = {**known, **read}
         self.sources = {name: source for name, source in both.items() if source is not None}
         self.earlier = sources_below(self.before, self.changed)

@@ -30,7 +30,7 @@ _RULES: Final = frozenset({*_SETTINGS, "conftest.py", "sitecustomize.py"})
 IDLE_SUFFIXES: Final = (".md", ".rst", ".png", ".svg", ".sh", ".gitignore", ".gitattributes")
 """Files that no prompt is made of, unless a task or setting names them."""
 
-_TASK_SUFFIXES: Final = (".yaml", ".yml")
+TASK_SUFFIXES: Final = (".yaml", ".yml")
 
 _PATH: Final = re.compile(r"[^\s{}]{1,1000}")
 """What may be a path, a pattern for paths, or a name with a path in it."""
@@ -183,7 +183,7 @@ class TaskSource:
 
 def sources_below(tree: Path, names: Iterable[str]) -> dict[str, TaskSource]:
     """Return which of the files `names` of a resolved tree hold tasks, with what they are made of."""
-    found = {name: _source(tree / name, tree) for name in names if name.endswith(_TASK_SUFFIXES)}
+    found = {name: _source(tree / name, tree) for name in names if name.endswith(TASK_SUFFIXES)}
     return {name: source for name, source in found.items() if source is not None}
 
 
