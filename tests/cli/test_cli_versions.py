@@ -142,34 +142,3 @@ def test_groups_inside_a_group_pass_a_change_on_to_it(tmp_path: Path) -> None:
 def test_bump_needs_the_work_tree(repository: Path) -> None:
     done = promptfmt(repository, "diff", "HEAD", "HEAD", "--bump")
     assert (done.returncode, done.stderr) == (2, "--bump edits the work tree\n  hint: leave REV2 out\n")
-
-
-def test_the_version_of_a_class_is_read_without_running_it(repository: Path, tmp_path: Path) -> None:
-    module = """
-class Base:
-    VERSION = 1
-
-
-class Capitals(Base):
-    def _get_instruction_text(self, item):
-        return f"Q: {item['question']}\\n"
-
-    def _get_ground_truth(self, item):
-        return item["answer"]
-
-    PROMPTFMT_DOCS = [{"question": "France?", "answer": "Paris"}]
-"""
-    file = repository / "tasks/classes.py"
-    file.write_text(module, "utf-8")
-    (repository / "promptfmt.yaml").write_text("task_modules: [tasks/classes.py]\n", "utf-8")
-    git(repository, "add", ".")
-    git(repository, "commit", "-qm", "classes")
-    file.write_text(module.replace("Q: ", "Question: "), "utf-8")
-    status, found = _found(repository, "--versions")
-    assert (status, found["kept"]["tasks"], found["kept"]["place"]) == (
-        1,
-        ["Capitals"],
-        {"file": "tasks/classes.py", "line": 3},
-    )
-    assert promptfmt(repository, "diff", "HEAD", "--profile", "plain", "--bump").returncode == 0
-    assert file.read_text("utf-8") == module.replace("Q: ", "Question: ").replace("VERSION = 1", "VERSION = 2")

@@ -1,0 +1,31 @@
+"""The version of a task class is read from its file, also from a class above it there, and raised in place."""
+
+from pathlib import Path
+
+from pytest_promptfmt.revisions.bumps import bumps
+from pytest_promptfmt.revisions.versions import PARTS, version_gate
+
+MODULE = """\
+raise SystemExit("this file is read, never run")
+
+
+class Base:
+    VERSION = 1
+
+
+class Capitals(Base):
+    cue = "Q: "
+"""
+
+
+def test_a_changed_class_that_kept_its_version_is_an_error_and_is_raised(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    changed = MODULE.replace("Q: ", "Question: ")
+    for side, text in ((before, MODULE), (after, changed)):
+        side.mkdir()
+        (side / "classes.py").write_text(text, "utf-8")
+    files = {"classes.py": "classes.py"}
+    [found] = version_gate(before, after, {"Capitals": {"text"}}, files=files, counts=PARTS)
+    assert (found.kind, found.tasks, str(found.place)) == ("kept", ("Capitals",), "classes.py:5:15")
+    [bump], refused = bumps([found], after, tmp_path)
+    assert (bump.after.decode(), refused) == (changed.replace("VERSION = 1", "VERSION = 2"), [])
