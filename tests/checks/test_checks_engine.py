@@ -190,7 +190,7 @@ def test_errors_fail_with_place_and_fix_and_are_reported_once(tmp_path: Path) ->
     assert "metal_0.yaml:6:1 (description" in done.stdout
     assert "PF203 no space or newline between the description and the question" in done.stdout
     assert "PF203 glued-description: 3 errors in 3 tasks" in done.stdout
-    assert "1 failed" in done.stdout
+    assert "3 failed" in done.stdout
     assert "2 of them repeats of a failure above" in done.stdout
 
 
