@@ -16,6 +16,7 @@ from pytest_promptfmt.results.text_changes import TextChange, is_of_tokens
 from pytest_promptfmt.results.wording import counted, first_of
 from pytest_promptfmt.snapshots.changes import Change, unified_diff
 from pytest_promptfmt.snapshots.extension import Verdict
+from pytest_promptfmt.snapshots.hunks import Pieces, changed_words
 from pytest_promptfmt.snapshots.lock import Note
 
 PREVIEW_LINES = 40
@@ -137,5 +138,33 @@ class FailureText(str):
 
     def toterminal(self, tw: Any) -> None:
         """Write the lines to pytest's terminal writer, which leaves colours out where there are none."""
-        for line in self.split("\n"):
-            tw.line(line, **next((markup for start, markup in _MARKUP.items() if line.startswith(start)), {}))
+        lines = self.split("\n")
+        pieces = dict(_in_pieces(lines))
+        for number, line in enumerate(lines):
+            markup = next((markup for start, markup in _MARKUP.items() if line.startswith(start)), {})
+            if number not in pieces:
+                tw.line(line, **markup)
+                continue
+            tw.write(line[0], **markup)
+            for text, differs in pieces[number]:
+                tw.write(text, invert=differs, **markup)
+            tw.line()
+
+
+def _in_pieces(lines: Sequence[str]) -> Iterator[tuple[int, Pieces]]:
+    """Yield the numbers of the lines of a diff that replace each other, one by one, with what differs within them."""
+    signs = [line[:1] if line[:4] not in ("--- ", "+++ ") else "" for line in lines]
+    at = 0
+    while at < len(lines):
+        middle = _end(signs, at, "-")
+        end = _end(signs, middle, "+")
+        if at < middle and middle - at == end - middle:
+            for old, new in zip(range(at, middle), range(middle, end), strict=True):
+                before, after = changed_words(lines[old][1:], lines[new][1:])
+                yield from ((old, before), (new, after))
+        at = max(end, at + 1)
+
+
+def _end(signs: Sequence[str], start: int, sign: str) -> int:
+    """Return where a run of lines with a sign ends."""
+    return next((at for at in range(start, len(signs)) if signs[at] != sign), len(signs))
