@@ -69,8 +69,10 @@ def _listing(study: Study, instance: Instance) -> _Listing | None:
 def _shown(text: str, index: int, value: str) -> Iterator[_Option]:
     for place in re.finditer(re.escape(value), text):
         label = _LABEL.search(text, max(0, place.start() - 6), place.start())
-        if label is not None:
-            yield _Option(index, label[1], text[max(0, label.start() - 1) : label.start()], label.start())
+        before = text[max(0, label.start() - 1) : label.start()] if label is not None else ""
+        if label is None or (text[place.start() - 1] == "\n" and before.isalnum()):
+            continue  # the end of a sentence on the line above
+        yield _Option(index, label[1], before, label.start())
 
 
 @check("PF249", "labels-out-of-order", severity=Severity.ERROR, family=Family.PROMPT)

@@ -112,3 +112,9 @@ def test_an_answer_that_stays_a_list_is_reported_where_it_is_compared() -> None:
     assert "PF541" not in codes(**generating, filter_list=filters, metric_list=[{"metric": "f1"}])
     assert "PF541" not in codes(**generating, filter_list=filters, repeats=4)
     assert "PF541" not in codes(**generating)
+
+
+def test_the_end_of_a_sentence_is_no_label_of_the_line_below() -> None:
+    own = {"docs": [{"question": "Who?", "lines": ["[1] Nora keeps hens.", "[2] Pip is old."], "label": 0}]}
+    text = "{{lines | join('\\n')}}\nQuestion: {{question}}\nAnswer:"
+    assert "PF251" not in codes(doc_to_text=text, metadata={"promptfmt": own})
