@@ -27,8 +27,9 @@ from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError,
 from pytest_promptfmt.revisions.judged import Judgement, Unknown, judge
 from pytest_promptfmt.revisions.sheet import Plan
 from pytest_promptfmt.revisions.trees import Trees, moves, single_tasks
+from pytest_promptfmt.revisions.unaffected import TASK_SUFFIXES
 from pytest_promptfmt.revisions.versions import VersionFinding, changed_parts, counted_parts, version_gate
-from pytest_promptfmt.revisions.written import differences
+from pytest_promptfmt.revisions.written import differences, unreadable
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, decode_name, encode_name, snapshot_folder
 
@@ -123,6 +124,11 @@ class _Sides:
         affected = trees.sources.keys() - trees.unaffected
         touched = (name for name in sorted(affected) if self._is_wanted(PurePosixPath(name)))
         found = differences(self._before, self._after, {name: moved.get(name, name) for name in touched})
+        changed = {
+            name for name in trees.changed if name.endswith(TASK_SUFFIXES) and self._is_wanted(PurePosixPath(name))
+        }
+        both = changed & trees.blobs[0].keys() & trees.blobs[1].keys()
+        self._unreadable = dict(unreadable(self._before, self._after, {name: name for name in sorted(both)}))
         globs = [glob.partition("@")[0] for glob in tasks] if self._all_match else []
         self.differences = [each for each in found if not globs or any(fnmatchcase(each.new.name, g) for g in globs)]
 
@@ -181,6 +187,11 @@ class _Sides:
                 reason = reasons.get(task) or reasons.get(name, "")
                 is_shown = bool(shown & {task, name})
                 judge(judgement, replace(difference, file=file), task, sheets, shown=is_shown, reason=reason)
+        for name, said in self._unreadable.items():
+            file = self._below_cwd(name)
+            step = f"pytest --promptfmt {file} shows what stops it"
+            reason = f"the file changed, and neither side can be read: {said}"
+            judgement.unknown.append(Unknown(PurePosixPath(name).stem, file, reason, step))
         result["clusters"] = [*without(result["clusters"], judgement.only_names), *clusters_of(judgement.changed)]
         return judgement
 

@@ -113,6 +113,25 @@ def differences(before: Path, after: Path, files: Mapping[str, str]) -> Iterator
                 yield Difference(old[name], new[name], new_file, changes)
 
 
+def unreadable(before: Path, after: Path, files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the files, as `differences` takes them, that neither side can read, with what the second one says."""
+    for new_file, old_file in files.items():
+        if _failure(before, old_file):
+            said = _failure(after, new_file)
+            if said:
+                yield new_file, said
+
+
+def _failure(tree: Path, name: str) -> str:
+    try:
+        _read(tree, name)
+    except PromptfmtError as error:
+        return error.message
+    except OSError:
+        pass
+    return ""
+
+
 def _changes(old: WrittenTask, new: WrittenTask) -> Iterator[KeyChange]:
     for key in sorted({*old.values, *new.values}):
         closures = old.closure(key), new.closure(key)
@@ -134,15 +153,19 @@ def _is_same_but_for_names(old: WrittenTask, new: WrittenTask, key: str) -> bool
 
 def _written(tree: Path, name: str) -> dict[str, WrittenTask]:
     try:
-        file = read_if_task(tree / name)
-        if file is None:
-            return {}
-        if kind_of(file.config) == "group":
-            configs = {task.name: task.config for task in load_tasks(tree / name)}
-        else:
-            configs = {str(file.config.get("task")): file.config}
+        return _read(tree, name)
     except (PromptfmtError, OSError):
-        return {}  # reported by the comparison of errors
+        return {}  # reported by the comparison of errors, or as unknown where both sides fail
+
+
+def _read(tree: Path, name: str) -> dict[str, WrittenTask]:
+    file = read_if_task(tree / name)
+    if file is None:
+        return {}
+    if kind_of(file.config) == "group":
+        configs = {task.name: task.config for task in load_tasks(tree / name)}
+    else:
+        configs = {str(file.config.get("task")): file.config}
     return {task: WrittenTask(task, dict(_values(config)), tree) for task, config in configs.items()}
 
 

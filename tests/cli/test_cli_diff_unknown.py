@@ -81,6 +81,7 @@ def write_all(folder: Path, *, is_new: bool) -> None:
     write_task(folder, "other_column", "{{query}}" if is_new else "{{question}}")
     moved = write_task(folder, "renamed_column", "{{query}}" if is_new else "{{question}}")
     with_function(moved, "process_docs", "utils.clean")
+    write_task(folder, "not_read", include="nowhere", description="New" if is_new else "Old")
     write_task(folder, "elsewhere", dataset_path="there" if is_new else "here")
     branch = "{% if question == 'a' and answer == 'b' %}Rarely {% endif %}"
     write_task(folder, "hidden", f"{branch if is_new else ''}{{{{question}}}}")
@@ -132,6 +133,7 @@ def test_what_neither_side_renders_is_unknown_with_its_keys(found: dict[str, Any
     assert reasons["too_few"].startswith("doc_to_text changed, and it could not be rendered: ")
     assert reasons["own"].startswith("class (tasks/own.py:1 Own) changed, and it could not be rendered")
     assert "no_such_package_here" in reasons["lacking"]
+    assert reasons["not_read"].startswith("the file changed, and neither side can be read: ")
 
 
 def test_what_only_shots_show_is_changed(found: dict[str, Any]) -> None:
