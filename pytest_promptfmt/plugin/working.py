@@ -7,6 +7,7 @@ xdist's workers send theirs. Nothing of a task's own code runs in pytest's proce
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import sys
 import warnings
@@ -37,6 +38,9 @@ UNCHANGED: Final = "unchanged"
 """How pytest's summary counts files of which nothing has changed."""
 DEFAULT_MEMORY: Final = 1024
 """What a worker may hold besides what pytest's process holds, in megabytes."""
+
+_GC_THRESHOLDS: Final = (10_000, 20, 20)
+"""Of Python's collector in a worker, where tasks make many objects that are gone without it."""
 
 _PHASES: Final = ("pytest_runtest_setup", "pytest_runtest_call", "pytest_runtest_teardown")
 _MARKS: Final = ("skip", "skipif", "xfail")
@@ -284,6 +288,8 @@ class Working:
             capture.start_global_capturing()
         os.close(null)
         self._is_plain = not _has_others(self._config, _PHASES)
+        gc.freeze()  # what pytest's process holds stays, and need not be looked through
+        gc.set_threshold(*_GC_THRESHOLDS)
         session = self._items[0].session
         self._trace = FileTrace(self._run.settings.rootdir)
         self._trace.begin()
