@@ -31,6 +31,7 @@ _OPTION_LINE: Final = re.compile(r"^[ \t]*[(\[]?([A-Za-z]|\d)[)\].:][ \t]+\S", r
 _OPTION_TEXT: Final = re.compile(r"^[ \t]*[(\[]?([A-Z])[)\].:][ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
 _SYNTHETIC: Final = "«"
 _INDEX: Final = re.compile(r"\[ *\d+ *\]|\| *first\b")
+_CHOICE_COLUMNS: Final = ("choices", "options", "endings", "candidates", "alternatives")
 _GOLD_COLUMN: Final = re.compile(
     r"(?:correct|gold|right|true)?_?(?:answer|label|target|solution|choice|option|gold|correct)_?(?:text|str|name|value)?",
     re.IGNORECASE,
@@ -108,7 +109,7 @@ def first_character(study: Study) -> Iterator[Finding]:
         for name, value in instance.doc.items():
             if not isinstance(value, str) or name not in written or not re.match(rf"{re.escape(target)}\w", value):
                 continue
-            if target in _listed(instance):
+            if target in listed_labels(instance) or _names(instance, target):
                 continue
             yield Finding(
                 message="the answer is one character of a longer text",
@@ -118,6 +119,12 @@ def first_character(study: Study) -> Iterator[Finding]:
                 doc=instance.index,
             )
             return
+
+
+def _names(instance: Instance, letter: str) -> bool:
+    """Return whether the prompt itself names this letter, as in `Answer Y or N`."""
+    text = join(constant_spans(instance))
+    return re.search(rf"(?<![\w']){re.escape(letter)}(?!\w)", text) is not None
 
 
 @check("PF713", "gold-unlike-column", severity=Severity.WARNING, family=Family.ANSWERS)
@@ -186,8 +193,8 @@ def asked_form(study: Study) -> Iterator[Finding]:
 
     Real: vbdi/Ego3D-Bench #3 (yes and no against A and B), UKGovernmentBEIS/inspect_ai #310 (letter against text).
     """
-    if study.has_own_scorer or study.has_guessed_text or study.task.filter_list:
-        return  # code or a filter may translate
+    if study.has_own_scorer or study.has_guessed_text or _may_translate(study):
+        return
     for instance in study.instances[:1]:
         text = join(constant_spans(instance))
         scored = _scored(study)
@@ -219,6 +226,17 @@ def asked_form(study: Study) -> Iterator[Finding]:
                     )
 
 
+def _may_translate(study: Study) -> bool:
+    """Return whether a filter may turn one form of an answer into another."""
+    pipelines = study.task.filter_list or ()
+    steps = [step for one in pipelines if isinstance(one, Mapping) for step in one.get("filter") or ()]
+    return any(not isinstance(step, Mapping) or step.get("function") not in _TAKE for step in steps)
+
+
+_TAKE: Final = ("remove_whitespace", "take_first", "take_first_k")
+"""Filters that leave the words of a completion as they are."""
+
+
 def _scored(study: Study) -> list[str]:
     """Return the answers that are scored: the fixed choices, or the gold answers of several docs."""
     choices = study.written.doc_to_choice
@@ -235,7 +253,7 @@ def _is_text(targets: Sequence[Any]) -> bool:
 
 
 @check("PF715", "labels-unlike-listed", severity=Severity.ERROR, family=Family.ANSWERS)
-def labels_unlike_listed(study: Study) -> Iterator[Finding]:
+def labels_unlikelisted_labels(study: Study) -> Iterator[Finding]:
     r"""Report scored labels of another kind than the labels in the prompt.
 
     Why: options listed with A, B and C, and `a`, `b`, `c` or `1`, `2`, `3` scored: the model's likely answers are none
@@ -259,7 +277,7 @@ def labels_unlike_listed(study: Study) -> Iterator[Finding]:
         labels = [choice.strip().strip("().") for choice in choices_of(study, instance)]
         if len(labels) < 2 or not _follow(labels):
             return
-        listed = _listed(instance)
+        listed = listed_labels(instance)
         if _is_written_out(study) and len(listed) > len(labels) and listed[: len(labels)] == labels:
             yield Finding(
                 message="more options are listed than labels are scored",
@@ -317,7 +335,11 @@ def index_as_answer(study: Study) -> Iterator[Finding]:
             if isinstance(value, list) and 1 < len(value) <= 10 and all(isinstance(one, str) for one in value)
         ]
         shown = instance.prompts[0].text if instance.prompts else ""
-        held = [(name, value) for name, value in lists if index < len(value) and value[index].strip() in shown]
+        held = [
+            (name, value)
+            for name, value in lists
+            if index < len(value) and (value[index].strip() in shown or name in _CHOICE_COLUMNS)
+        ]
         if not held or re.search(rf"(?<!\d){index}[.):]", shown) or any(str(index) in value for _, value in held):
             return
     for instance in study.real_instances[:1]:
@@ -350,7 +372,7 @@ def range_unlike_options(study: Study) -> Iterator[Finding]:
     """
     for instance in study.instances[:1]:
         asked = _RANGE.search(join(constant_spans(instance)))
-        listed = _listed(instance)
+        listed = listed_labels(instance)
         if asked is None or len(listed) < 2 or listed[0] != "A" or study.has_guessed_text:
             return
         if asked[1] != listed[-1]:
@@ -362,7 +384,7 @@ def range_unlike_options(study: Study) -> Iterator[Finding]:
             )
 
 
-def _listed(instance: Instance) -> list[str]:
+def listed_labels(instance: Instance) -> list[str]:
     """Return the labels of the options that the question lists, in order; none if they do not follow each other."""
     message = question_message(instance)
     labels = _OPTION_LINE.findall(message.text) if message is not None else []

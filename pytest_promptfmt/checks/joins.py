@@ -53,14 +53,15 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
             context, continuation = request.context, request.continuation
             if not context or not isinstance(continuation, str) or request.prompt is None:
                 continue
-            if context[-1:] in " \t\n" and continuation[:1] in (" ", "\t"):
+            if (context[-1:] in " \t\n" and continuation[:1] in (" ", "\t")) or continuation[:2] == "  ":
                 yield _double(instance.index, context, continuation, instance.prompts[request.prompt])
                 return
     for instance in study.demonstrated[:1]:
         for shot in shots_of(instance):
             first = shot.messages[0]
             between = join(first.delimiter)
-            if shot.answer and first.text[-1:] in (" ", "\t", "\n") and between[:1] in (" ", "\t"):
+            seam = f"{first.text[-1:]}{between}{(shot.answer or '')[:1]}"
+            if shot.answer and between and re.search(r"[ \t\n][ \t]", seam):
                 yield _double(instance.index, first.text, between + shot.answer, None)
                 return
 

@@ -490,7 +490,11 @@ def letter_of_a_word(study: Study) -> Iterator[Finding]:
         return  # which says more
     said = reader.said[1]
     texts = [f"The answer {word} to be {said}." for word in ("appears", "clearly seems")]
-    texts += [f"Answer: Definitely {said}.", f"The answer is {said} because it is a city."]
+    texts += [
+        f"The answer is clearly {said}.",
+        f"Answer: Definitely {said}.",
+        f"The answer is {said} because it is a city.",
+    ]
     misread = []
     for number, pipeline in reader.pipelines:
         wrong = next((text for text in texts if _is_other(reader.read(pipeline, text), said)), None)

@@ -67,7 +67,8 @@ class TaskFileNode(pytest.File):
         if file is None:
             return self._no_task()
         if file.kind == "class" and not file.tasks:
-            return [ClassItem.from_parent(self, task_name=file.names[0], reason=file.notes[-1])]
+            skipped = ClassItem.from_parent(self, task_name=file.names[0], reason=file.notes[-1])
+            return [skipped, *self._file_items(file, folders.index)]
         if not (settings.lint and file.yaml is not None):  # else PF101, PF131 and PF136 report it
             self._remark(*file.notes, *_likely_misspelt(file, folders.index))
         found = [attempt for task in file.tasks for attempt in _attempts(task, run.settings)]
@@ -82,12 +83,19 @@ class TaskFileNode(pytest.File):
             if first is not None:
                 first.file = view
             else:
-                nodes += [item for kind in self.config.stash[LOADED] for item in kind.file_items(self, view)]
+                nodes += self._file_items(file, folders.index)
         nodes += [
             LoadItem.from_parent(self, name=f"load[{number}]", error=problem)
             for number, problem in enumerate(file.problems, start=1)
         ]
         return [*nodes, *self._refused]
+
+    def _file_items(self, file: TaskFile, index: TaskIndex) -> list[pytest.Item]:
+        """Return the items about a file by itself: one without tasks, or whose tasks cannot be laid out."""
+        if file.yaml is None:
+            return []
+        view = FileView(path=self.path, yaml=file.yaml, file=file, index=index)
+        return [item for kind in self.config.stash[LOADED] for item in kind.file_items(self, view)]
 
     def _remark(self, *notes: str) -> None:
         for note in notes:

@@ -7,8 +7,9 @@ from linting import study_of
 
 from pytest_promptfmt.checks.documentation import complete
 from pytest_promptfmt.checks.registry import known_checks
-from pytest_promptfmt.checks.running import Linter
+from pytest_promptfmt.checks.running import Linter, check_file
 from pytest_promptfmt.checks.selection import Selection
+from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.task_files import read_task_file
 
@@ -100,3 +101,87 @@ def test_names_of_process_results(tmp_path: Path, name: str, codes: set[str]) ->
     task = f"process_results: !function helper.score\nmetric_list: [{{metric: {name}, aggregation: mean}}]\n{ROWS}"
     code = "def score(doc, results):\n    return {'exact': float(max(results) == results[doc['answer']])}\n"
     assert found_in(tmp_path, task, code) & {"PF615", "PF616"} == codes
+
+
+@pytest.mark.parametrize(
+    ("line", "codes"),
+    [
+        ("description: 'Give the number after #### here. '", set()),
+        ("description: Answer the question.  # short on purpose", set()),
+        ("description: Give the number after #### here.", {"PF110"}),
+        ("description: Say it in #general.", {"PF110"}),
+        ("description: |\n  Give it after #### here.\n  See description: it is #### there.\n", set()),
+        ("filter_list: [{name: x, filter: [{function: take_first}]}]  #### kept as it is", set()),
+        ("doc_to_text: >-\n  {{question}} is asked.\n  It is long, and goes on.\n  Answer:", set()),
+        ("doc_to_text: >-\n  {{question}}\n  A. {{choices[0]}}\n  B. {{choices[1]}}\n  Answer:", {"PF111"}),
+        ("doc_to_text: >-\n  {{question}}\n\n  A. {{choices[0]}}\n\n  B. {{choices[1]}}\n\n  Answer:", set()),
+    ],
+)
+def test_what_yaml_makes_of_a_text(tmp_path: Path, line: str, codes: set[str]) -> None:
+    (tmp_path / "example.yaml").write_text(complete(line), "utf-8")
+    index = TaskIndex([tmp_path])
+    file = read_task_file(tmp_path / "example.yaml", index)
+    assert file is not None
+    assert file.yaml is not None
+    view = FileView(path=tmp_path / "example.yaml", yaml=file.yaml, file=file, index=index)
+    assert {one.code for one in check_file(view, SELECTION).findings} & {"PF110", "PF111"} == codes
+
+
+@pytest.mark.parametrize(
+    ("text", "choices", "codes"),
+    [
+        ("Classify it as good, bad or neither.", ["good", "bad", "neither"], set()),
+        ("Classify it as good or bad.", ["good", "bad", "neither"], {"PF719"}),
+        ("Classify it as good, bad or mixed.", ["good", "bad", "neither"], {"PF719"}),
+        ("Classify it as red or blue.", ["good", "bad"], {"PF719"}),
+        ("Is it made of tin or lead? Answer good or bad.", ["good", "bad"], set()),
+        ("Answer good or bad, and neither if you do not know.", ["good", "bad", "neither"], set()),
+        ("Choose one of the three options.", ["good", "bad", "neither"], set()),
+        ("Choose one of the four options.", ["good", "bad", "neither"], {"PF720"}),
+        ("The first two options are wrong.", ["good", "bad", "neither"], set()),
+        ("Think step by step.", ["good", "bad"], {"PF914"}),
+    ],
+)
+def test_instructions_against_choices(tmp_path: Path, text: str, choices: list[str], codes: set[str]) -> None:
+    task = f'description: "{text} "\ndoc_to_choice: {choices}\ndoc_to_target: 0\n{ROWS}'
+    assert found_in(tmp_path, task) & {"PF719", "PF720", "PF914"} == codes
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "codes"),
+    [
+        ("Q: {{question}}\\nA:", "answer", set()),
+        ("Q: {{question}}\\nA: {{answer}}", "answer", {"PF718"}),
+        ("Q: {{question}}\\nA: {{ choices[answer] }}", "{{answer}}", {"PF718"}),
+        ("Q: {{question}}\\n1. {{choices[answer]}}\\nA:", "{{answer}}", set()),
+        ("{{question}}", "{{question}}", set()),
+    ],
+)
+def test_answers_in_questions(tmp_path: Path, text: str, target: str, codes: set[str]) -> None:
+    task = f'doc_to_text: "{text}"\ndoc_to_target: "{target}"\n{ROWS}'
+    assert found_in(tmp_path, task) & {"PF718"} == codes
+
+
+@pytest.mark.parametrize(
+    ("hooks", "codes"),
+    [
+        ("def process_results(self, doc, results):\n        return {}", set()),
+        ("def process_results(self, doc, results, **more):\n        return {}", set()),
+        ("def process_results(self, *given):\n        return {}", set()),
+        ("def process_results(self, doc):\n        return {}", {"PF113"}),
+        ("def doc_to_text(self):\n        return ''", {"PF113"}),
+        ("def construct_requests(self, doc, ctx, **kwargs):\n        return []", set()),
+        ("def construct_requests(self, doc, ctx):\n        return []", {"PF113"}),
+        ("def helper(self):\n        return ''", set()),
+    ],
+)
+def test_hooks_of_a_task_class(tmp_path: Path, hooks: str, codes: set[str]) -> None:
+    (tmp_path / "example.yaml").write_text("task: example\nclass: !function helper.Mine\n", "utf-8")
+    base = f"class Base(ConfigurableTask):\n    {hooks}\n\n\nclass Mine(Base):\n    pass\n"
+    (tmp_path / "helper.py").write_text(f"from lm_eval.api.task import ConfigurableTask\n\n\n{base}", "utf-8")
+    index = TaskIndex([tmp_path])
+    file = read_task_file(tmp_path / "example.yaml", index)
+    assert file is not None
+    assert file.yaml is not None
+    view = FileView(path=tmp_path / "example.yaml", yaml=file.yaml, file=file, index=index)
+    assert {one.code for one in check_file(view, SELECTION).findings} == codes

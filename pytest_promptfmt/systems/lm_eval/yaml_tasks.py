@@ -72,4 +72,4 @@ def _class_file(path: Path, file: YamlFile, notes: tuple[str, ...]) -> TaskFile:
         )
     check_name(name, file.locate(("task",)))
     reason = f"{name} is a Python task class ({file.config['class']}): its prompts are made by its own code"
-    return TaskFile(path=path, kind="class", names=(name,), notes=(*notes, reason))
+    return TaskFile(path=path, kind="class", names=(name,), notes=(*notes, reason), yaml=file)

@@ -1,0 +1,161 @@
+"""Rules about few-shot examples beside the question: labels, the form of their answers, and examples shown twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import question_message, severity_of_shots, shots_of
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Message
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers
+
+_LABEL: Final = re.compile(r"(?:^|\n)[ \t]*([^\W\d_][\w ]{0,20}[:：])([ \t]*)\Z")
+_SENTENCE: Final = 6
+"""Words of an answer that is a sentence."""
+
+
+@check("PF814", "shot-repeated", severity=Severity.WARNING, family=Family.FEWSHOT)
+def shot_repeated(study: Study) -> Iterator[Finding]:
+    """Report a few-shot example that the prompt shows twice.
+
+    Why: it was copied and not changed. The prompt has one example less than it says, and the model sees one answer more
+    often than the others.
+
+    Example:
+        num_fewshot: 2
+        fewshot_config:
+          samples:
+          - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
+          - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
+
+    Silent example:
+        num_fewshot: 2
+        fewshot_config:
+          samples:
+          - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
+          - {question: Which metal is yellow?, choices: [tin, gold], answer: 1}
+
+    Fix: replace one of them.
+
+    Real: hand-written examples, and few-shot splits with duplicate rows.
+    """
+    is_given = study.docs is not None and study.docs.fewshot_kind == "given"
+    for instance in study.demonstrated[:1] if is_given else ():
+        seen: set[str] = set()
+        for shot in shots_of(instance):
+            text = f"{shot.question}{shot.answer}".strip()
+            if text in seen and len(text) > 12:
+                yield Finding(
+                    message="a few-shot example is shown twice",
+                    saw=shot.question[-60:],
+                    keys=("fewshot_config", "samples")
+                    if study.task.fewshot.samples is not None
+                    else ("fewshot_split",),
+                    doc=instance.index,
+                )
+                return
+            seen.add(text)
+
+
+@check("PF815", "shots-with-other-labels", severity=Severity.WARNING, family=Family.FEWSHOT)
+def other_labels(study: Study) -> Iterator[Finding]:
+    r"""Report few-shot examples that begin with another label than the question, or with other spaces after it.
+
+    Why: after `Problem: …` three times, `Question: …` is a new layout, and `问题：` and `问题： ` have other tokens.
+    The model follows the examples less closely.
+
+    Example:
+        num_fewshot: 1
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        fewshot_config: {doc_to_text: "Problem: {{question}}\nAnswer:"}
+
+    Silent example:
+        num_fewshot: 1
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        fewshot_config: {doc_to_text: "Question: {{question}}\nAnswer:"}
+
+    Fix: use the same labels in both.
+
+    Real: lm-evaluation-harness #2578 (mgsm_zh: `问题：` in the examples, `问题： ` in the question).
+    """
+    for instance in () if study.has_guessed_text else study.with_shots[:1]:
+        asked = question_message(instance)
+        own = _first_label(asked) if asked is not None else None
+        for shot in shots_of(instance):
+            other = _first_label(shot.messages[0])
+            if own is None or other is None or own == other:
+                continue
+            what = "another label than" if own[0] != other[0] else "another space after their label than"
+            yield Finding(
+                message=f"few-shot examples have {what} the question",
+                saw=f"{''.join(other)!r} in a few-shot example, {''.join(own)!r} in the question",
+                keys=("fewshot_config", "doc_to_text"),
+                doc=instance.index,
+                severity=severity_of_shots(study),
+            )
+            return
+
+
+def _first_label(message: Message) -> tuple[str, str] | None:
+    """Return the label before the first column of a question, and the space after it."""
+    constant = ""
+    for span in message.content:
+        if span.origin.field is not None:
+            found = _LABEL.search(constant)
+            return (found[1], found[2]) if found is not None else None
+        constant += span.text
+    return None
+
+
+@check("PF816", "shots-answer-otherwise", severity=Severity.WARNING, family=Family.FEWSHOT)
+def answer_otherwise(study: Study) -> Iterator[Finding]:
+    r"""Report few-shot examples that answer in sentences where the gold answers are single words or numbers.
+
+    Why: the model answers as the examples do, in a sentence, and `exact_match` compares it with a number. Tasks whose
+    filters look for the answer are not reported.
+
+    Example:
+        output_type: generate_until
+        num_fewshot: 1
+        doc_to_target: "{{answer}}"
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: What is 2 + 3?, answer: "5"}]
+              fewshot: [{question: What is 4 + 4?, answer: Four and four together make the number eight}]
+
+    Silent example:
+        output_type: generate_until
+        num_fewshot: 1
+        doc_to_target: "{{answer}}"
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: What is 2 + 3?, answer: "5"}]
+              fewshot: [{question: What is 4 + 4?, answer: "8"}]
+
+    Fix: show the answer in the form that is scored, or add a filter.
+
+    Real: lm-evaluation-harness #2444 (mgsm_direct: the examples held the reasoning).
+    """
+    if not study.generates or study.has_own_scorer or looks_for_answers(study.task):
+        return
+    if set(study.metrics or ("exact_match",)) != {"exact_match"} or not study.has_real_docs:
+        return
+    golds = [instance.target for instance in study.real_instances]
+    if not golds or not all(isinstance(gold, str) and len(gold.split()) == 1 for gold in golds):
+        return
+    for instance in study.demonstrated[:1]:
+        answers = [shot.answer.strip() for shot in shots_of(instance) if shot.answer]
+        if answers and all(len(answer.split()) >= _SENTENCE for answer in answers):
+            yield Finding(
+                message="few-shot examples answer in sentences, but single words are scored",
+                saw=f"{answers[0][:50]!r}, gold is {golds[0]!r}",
+                keys=("fewshot_config", "doc_to_target"),
+                doc=instance.index,
+                severity=severity_of_shots(study),
+            )

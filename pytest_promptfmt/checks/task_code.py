@@ -1,0 +1,217 @@
+"""Rules about the Python code of a task: the hooks of task classes, chance, and what it makes of missing values."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.views import FileView
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.core.yaml_parser import MAX_BYTES
+from pytest_promptfmt.study import Study
+
+_HOOKS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "doc_to_text": ("doc",),
+        "doc_to_target": ("doc",),
+        "doc_to_decontamination_query": ("doc",),
+        "process_results": ("doc", "results"),
+        "construct_requests": ("doc", "ctx"),
+        "aggregation": (),
+        "higher_is_better": (),
+        "has_training_docs": (),
+        "has_validation_docs": (),
+        "has_test_docs": (),
+        "training_docs": (),
+        "validation_docs": (),
+        "test_docs": (),
+    }
+)
+"""What lm-eval 0.4.13 passes to the hooks of a task class, besides `self`."""
+
+_MISSING: Final = re.compile(r"(?<![\w.])(None|nan|NaN)(?![\w.])")
+_TRIES: Final = 4
+
+
+@check("PF113", "hook-signature", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
+def hook_signature(view: FileView) -> Iterator[Finding]:
+    """Report a hook of a task class that cannot take the arguments with which lm-eval calls it.
+
+    Why: `process_results(self, doc)` is called with the results as well, after the model has answered everything. The
+    file is parsed, not run.
+
+    Example:
+        # file: example.yaml
+        task: example
+        class: !function helper.Mine
+        # file: helper.py
+        from lm_eval.api.task import ConfigurableTask
+        class Mine(ConfigurableTask):
+            def process_results(self, doc):
+                return {"acc": 1.0}
+
+    Silent example:
+        # file: example.yaml
+        task: example
+        class: !function helper.Mine
+        # file: helper.py
+        from lm_eval.api.task import ConfigurableTask
+        class Mine(ConfigurableTask):
+            def process_results(self, doc, results):
+                return {"acc": 1.0}
+
+    Fix: give the hook the arguments of the base class, and `**kwargs` to `construct_requests`.
+
+    Real: task classes written for an older lm-eval, whose `construct_requests` had no further arguments.
+    """
+    named = view.config.get("class")
+    if not isinstance(named, FunctionRef):
+        return
+    try:
+        tree = ast.parse(gate.read_bytes(named.directory / f"{named.module.replace('.', '/')}.py", limit=MAX_BYTES))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    for hook in _hooks_of(classes, named.name, set()):
+        needed = ("self", *_HOOKS[hook.name])
+        if any(isinstance(one, ast.Name) and one.id in ("staticmethod", "classmethod") for one in hook.decorator_list):
+            continue
+        own = [*hook.args.posonlyargs, *hook.args.args]
+        required = len(own) - len(hook.args.defaults)
+        takes = hook.args.vararg is not None or len(own) >= len(needed)
+        lacks_kwargs = hook.name == "construct_requests" and hook.args.kwarg is None and len(own) < len(needed) + 3
+        if required > len(needed) or not takes or lacks_kwargs:
+            yield Finding(
+                message="a hook of the task class does not take what lm-eval passes to it",
+                saw=f"{hook.name}({', '.join(one.arg for one in own)})",
+                do=f"write {hook.name}({', '.join(needed)}{', **kwargs' if lacks_kwargs else ''})",
+                keys=("class",),
+            )
+
+
+def _hooks_of(classes: Mapping[str, ast.ClassDef], name: str, seen: set[str]) -> Iterator[ast.FunctionDef]:
+    """Yield the hooks that a class of the file has, its own before those of its bases there."""
+    node = classes.get(name)
+    if node is None:
+        return
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef) and part.name in _HOOKS and part.name not in seen:
+            seen.add(part.name)
+            yield part
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id != name:
+            yield from _hooks_of({key: value for key, value in classes.items() if key != name}, base.id, seen)
+
+
+@check("PF256", "prompt-by-chance", severity=Severity.WARNING, family=Family.PROMPT)
+def prompt_by_chance(study: Study) -> Iterator[Finding]:
+    r"""Report a question that Python code makes differently each time it is called with the same doc.
+
+    Why: code that shuffles options without a generator of its own takes the numbers that happen to come next. Another
+    `--limit`, order of tasks or number of few-shot examples changes every prompt, and a gold label that is fixed
+    elsewhere belongs to another option.
+
+    Example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        metadata:
+          promptfmt: {docs: [{question: Which is a metal?, choices: [tin, oak, jade, wool, silk], answer: 0}]}
+        # file: helper.py
+        import random
+        def asked(doc):
+            return "Question: " + doc["question"] + " " + ", ".join(random.sample(doc["choices"], 5)) + "\nAnswer:"
+
+    Silent example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        metadata:
+          promptfmt: {docs: [{question: Which is a metal?, choices: [tin, oak, jade, wool, silk], answer: 0}]}
+        # file: helper.py
+        def asked(doc):
+            return "Question: " + doc["question"] + " " + ", ".join(doc["choices"]) + "\nAnswer:"
+
+    Fix: shuffle in `process_docs` with `random.Random(seed)`, or by the digest of the question.
+
+    Real: gpqa of lm-evaluation-harness shuffles its options in code.
+    """
+    if not study.asks_by_code or study.failure is not None or not study.has_real_docs:
+        return
+    ask: Any = study.bound.doc_to_text
+    for number, doc in enumerate(study.real_docs[:1]) if callable(ask) else ():
+        with time_limit(study.settings.time_limit, "asking again", study.given.position("doc_to_text")):
+            try:
+                texts = {str(ask(copy.deepcopy(dict(doc)))) for _ in range(_TRIES)}
+            except (LimitExceededError, PromptfmtError):
+                raise
+            except Exception:
+                return  # rendering passes what it asks in its own way
+        if len(texts) > 1:
+            yield Finding(
+                message="the same doc gives another question each time",
+                saw=" / ".join(sorted(text[-40:] for text in texts)[:2]),
+                keys=("doc_to_text",),
+                doc=number,
+            )
+
+
+@check("PF257", "missing-value-in-code", severity=Severity.ERROR, family=Family.PROMPT)
+def missing_value_in_code(study: Study) -> Iterator[Finding]:
+    r"""Report the word None or nan that code or a template makes of a missing value: in its question, or as gold.
+
+    Why: an f-string prints a missing value as `None`, and `doc_to_target` makes the gold answer `None` of it, which a
+    model is then asked to write.
+
+    Example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        metadata: {promptfmt: {docs: [{hint: null, question: Which rusts?, choices: [iron, tin], answer: 0}]}}
+        # file: helper.py
+        def asked(doc):
+            return f"Hint: {doc['hint']}\nQuestion: {doc['question']}\nAnswer:"
+
+    Silent example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        metadata: {promptfmt: {docs: [{hint: null, question: Which rusts?, choices: [iron, tin], answer: 0}]}}
+        # file: helper.py
+        def asked(doc):
+            return f"Question: {doc['question']}\nAnswer:"
+
+    Fix: leave the text out if the value is missing, and the doc if it has no answer.
+
+    Real: columns that only some rows fill, such as hints, contexts and test labels.
+    """
+    for instance in study.real_instances:
+        empty = [name for name, value in instance.doc.items() if value is None or value != value]
+        if not empty:
+            continue
+        if instance.target in ("None", "nan") or (instance.target is None and "doc_to_target" in study.config):
+            yield Finding(
+                message="the gold answer is made of a missing value",
+                saw=str(instance.target),
+                do="leave out docs without an answer, in process_docs",
+                keys=("doc_to_target",),
+                doc=instance.index,
+            )
+            return
+        whole = " ".join(str(value) for value in instance.doc.values() if value is not None)
+        for span in instance.prompts[0].spans if study.asks_by_code and instance.prompts else ():
+            found = _MISSING.search(span.text) if span.origin.shot is None and span.origin.field is None else None
+            if found is not None and found[0] not in whole:
+                yield Finding(
+                    message=f'code prints a missing value as the word "{found[0]}"',
+                    saw=f"{span.text[max(0, found.start() - 30) : found.end() + 10]}; column {empty[0]!r} is empty",
+                    keys=("doc_to_text",),
+                    field=empty[0],
+                    doc=instance.index,
+                )
+                return
