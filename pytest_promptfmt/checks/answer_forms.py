@@ -27,6 +27,9 @@ _RANGE: Final = re.compile(
     r"(?:option|letter|choice|answer|one)s?\b[^.\n]{0,30}? ?[\"'“(\[]?\bA[\"'”)\]]?"
     r"(?: ?(?:to|through|–|-) ?|(?:, ?[\"'“(\[]?[B-Z][\"'”)\]]?)+,? (?:or|and) )[\"'“(\[]?([B-Z])\b"
 )
+_TOGETHER: Final = re.compile(
+    r"(?:\b(?:letter|option|choice|answer)s?|\bone) (?:is |are |one )*(?:of|from) \(?(A[B-Z]{1,9})\b", re.IGNORECASE
+)
 _OPTION_LINE: Final = re.compile(r"^[ \t]*[(\[]?([A-Za-z]|\d)[)\].:][ \t]+\S", re.MULTILINE)
 _OPTION_TEXT: Final = re.compile(r"^[ \t]*[(\[]?([A-Z])[)\].:][ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
 _SYNTHETIC: Final = "«"
@@ -371,11 +374,12 @@ def range_unlike_options(study: Study) -> Iterator[Finding]:
     Real: EmbodiedCity/UrbanVideo-Bench.code #1.
     """
     for instance in study.instances[:1]:
-        asked = _RANGE.search(join(constant_spans(instance)))
+        text = join(constant_spans(instance))
+        asked = _RANGE.search(text) or _TOGETHER.search(text)
         listed = listed_labels(instance)
         if asked is None or len(listed) < 2 or listed[0] != "A" or study.has_guessed_text:
             return
-        if asked[1] != listed[-1]:
+        if asked[1][-1] != listed[-1]:
             yield Finding(
                 message="the prompt names another last option than it lists",
                 saw=f"{asked[0][-30:]}, and {listed[-1]} is the last one",

@@ -192,6 +192,35 @@ def empty_choice(study: Study) -> Iterator[Finding]:
             )
 
 
+@check("PF722", "single-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
+def single_choice(study: Study) -> Iterator[Finding]:
+    """Report a multiple-choice doc with one choice: it is always right.
+
+    Why: the only candidate wins whatever the model says, and raises the score. The list of choices was cut, or holds
+    the gold answer alone.
+
+    Example:
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron], answer: 0}]}}
+
+    Silent example:
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
+
+    Fix: give every doc at least two choices.
+
+    Real: google/BIG-bench #869 (arithmetic: entries with one target).
+    """
+    for instance in study.real_instances:
+        choices = choices_of(study, instance)
+        if len(choices) == 1:
+            yield Finding(
+                message="a doc has one choice, which is always right",
+                saw=choices[0][:60],
+                keys=("doc_to_choice",),
+                doc=instance.index,
+            )
+            return
+
+
 @check("PF705", "same-choices", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
 def same_choices(study: Study) -> Iterator[Finding]:
     r"""Report two choices that are equal, or differ only in case or whitespace.

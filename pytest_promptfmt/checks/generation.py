@@ -159,11 +159,15 @@ def _cuts(stop: str, answer: str) -> bool:
     return stop == answer or stop in answer.removesuffix(stop)
 
 
+_REASONS: Final = "There are 3 + 4 = 7 of them, so we take half. That is\n3.5 - 1 = 2.5: not (yet) all.\nSo it is 2. "
+"""What any reasoning may look like: a stop sequence in it ends it before the answer."""
+
+
 @check("PF904", "full-stop-ends-reasoning", severity=Severity.ERROR, family=Family.GENERATION)
 def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
-    """Report a stop such as `.`, a comma or a newline in a task that asks the model to reason.
+    """Report a stop such as `.`, `=` or a newline, which ordinary reasoning contains, in a task that asks for it.
 
-    Why: reasoning needs several sentences and lines. It stops after the first one, long before the answer.
+    Why: reasoning needs several sentences, lines and equations. It stops in the first one, long before the answer.
 
     Example:
         output_type: generate_until
@@ -177,13 +181,13 @@ def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
 
     Fix: use the start of the next question as stop sequence.
 
-    Real: lm-evaluation-harness #2816 (mmlu_pro_llama).
+    Real: lm-evaluation-harness #2816 (mmlu_pro_llama), huggingface/lighteval #649 (gsm8k: `=`).
     """
     if not study.asks_for_reasoning:
         return
     gold_ends = study.task.gen_prefix is not None  # the answer follows the prefix, without reasoning
     for number, stop in enumerate(study.stop_texts):
-        if not gold_ends and stop in (".", ",", " ", "\n", ". "):
+        if not gold_ends and stop and stop in _REASONS:
             yield Finding(
                 message="the prompt asks for reasoning, but a stop sequence ends it early",
                 saw=stop,

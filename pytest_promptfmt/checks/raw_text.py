@@ -32,6 +32,10 @@ _DOUBLE: Final = re.compile(rf"[^\s{_COLUMN}] +{_BRANCH} +[^\s{_BRANCH}]")
 _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
 
+_PYTHON_LIST: Final = re.compile(r"\['[^'\[\]\n]+'(?:, '[^'\[\]\n]+')+\]")
+_CODE: Final = re.compile(r"\b(?:def|import|return|print)\b|```|\b[Pp]ython\b|\bJSON\b|\blist\b")
+"""Where a list of Python may be meant."""
+
 _TEXTS: Final = ("description", "doc_to_text", "gen_prefix")
 
 
@@ -230,6 +234,15 @@ def list_printed(study: Study) -> Iterator[Finding]:
 
     Real: prompts that list options by the name of their column.
     """
+    for template, text in _written(study):
+        listed = _PYTHON_LIST.search(text)
+        if listed is not None and not _CODE.search(text):
+            yield Finding(
+                message="a list, mapping or tuple is printed as Python writes it",
+                saw=listed[0][:60],
+                keys=template.keys,
+            )
+            return
     for instance in study.instances[:1]:
         message = question_message(instance)
         if message is None or study.has_guessed_text:

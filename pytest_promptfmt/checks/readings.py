@@ -491,6 +491,7 @@ def letter_of_a_word(study: Study) -> Iterator[Finding]:
     said = reader.said[1]
     texts = [f"The answer {word} to be {said}." for word in ("appears", "clearly seems")]
     texts += [
+        f"{said}\n\nBecause it Can.",
         f"The answer is clearly {said}.",
         f"Answer: Definitely {said}.",
         f"The answer is {said} because it is a city.",

@@ -42,6 +42,7 @@ _BUILTIN: Final = (
     "checks.answer_signs",
     "checks.answer_forms",
     "checks.instructions",
+    "checks.rows",
     "checks.pairs",
     "checks.fewshot",
     "checks.shot_layout",

@@ -185,3 +185,28 @@ def test_hooks_of_a_task_class(tmp_path: Path, hooks: str, codes: set[str]) -> N
     assert file.yaml is not None
     view = FileView(path=tmp_path / "example.yaml", yaml=file.yaml, file=file, index=index)
     assert {one.code for one in check_file(view, SELECTION).findings} == codes
+
+
+@pytest.mark.parametrize(
+    ("stop", "codes"),
+    [("Question:", set()), ("\\n\\n", set()), ("</s>", set()), ("=", {"PF904"}), ("(", {"PF904"}), ("So", {"PF904"})],
+)
+def test_stops_that_reasoning_contains(tmp_path: Path, stop: str, codes: set[str]) -> None:
+    task = (
+        f'output_type: generate_until\ndescription: "Think step by step. "\ngeneration_kwargs: {{until: ["{stop}"]}}\n'
+    )
+    assert found_in(tmp_path, task) & {"PF904"} == codes
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("Options: tin, iron. {{question}}", set()),
+        ("Options: ['tin', 'iron']. {{question}}", {"PF244"}),
+        ("Write a Python list such as ['tin', 'iron']. {{question}}", set()),
+        ("{{question}} {{question}}", {"PF258"}),
+    ],
+)
+def test_lists_and_repeated_texts(tmp_path: Path, text: str, codes: set[str]) -> None:
+    rows = ROWS.replace("Which metal rusts?", "Which metal rusts in moist air?")
+    assert found_in(tmp_path, f'doc_to_text: "{text}\\nReply:"\n{rows}') & {"PF244", "PF258"} == codes
