@@ -137,7 +137,7 @@ def _has_word(text: str, word: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
 
 
-@check("PF720", "number-of-options", severity=Severity.WARNING, family=Family.ANSWERS)
+@check("PF725", "number-of-options", severity=Severity.WARNING, family=Family.ANSWERS)
 def number_of_options(study: Study) -> Iterator[Finding]:
     r"""Report a prompt that names another number of options than it lists or scores.
 

@@ -53,7 +53,7 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
             context, continuation = request.context, request.continuation
             if not context or not isinstance(continuation, str) or request.prompt is None:
                 continue
-            if (context[-1:] in " \t\n" and continuation[:1] in (" ", "\t")) or continuation[:2] == "  ":
+            if (context[-1:] in " \t\n" and continuation[:1] in (" ", "\t")) or _is_doubled(continuation):
                 yield _double(instance.index, context, continuation, instance.prompts[request.prompt])
                 return
     for instance in study.demonstrated[:1]:
@@ -64,6 +64,11 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
             if shot.answer and between and re.search(r"[ \t\n][ \t]", seam):
                 yield _double(instance.index, first.text, between + shot.answer, None)
                 return
+
+
+def _is_doubled(continuation: str) -> bool:
+    """Return whether delimiter and choice both bring a space; a choice without any text is PF704's."""
+    return continuation[:2] == "  " and bool(continuation.strip())
 
 
 def _double(doc: int, before: str, after: str, prompt: Prompt | None) -> Finding:

@@ -75,7 +75,7 @@ def _shown(text: str, index: int, value: str) -> Iterator[_Option]:
         yield _Option(index, label[1], before, label.start())
 
 
-@check("PF249", "labels-out-of-order", severity=Severity.ERROR, family=Family.PROMPT)
+@check("PF249", "labels-not-in-sequence", severity=Severity.ERROR, family=Family.PROMPT)
 def labels_out_of_order(study: Study) -> Iterator[Finding]:
     r"""Report options whose labels do not follow each other from the first one.
 

@@ -180,7 +180,7 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
     r"""Report a metric of your own for which the gold answer is wrong after a newline, or before a full stop.
 
     Why: models begin with a space or newline and end with a full stop as they like. A function that takes the first
-    line, or compares the text as it is, gives them nothing.
+    line, or compares the text as it is, gives them nothing. A full stop alone is reported as info.
 
     Example:
         # file: example.yaml
@@ -225,6 +225,7 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
                     saw=f"{form!r} scores as nonsense does, {gold!r} does not",
                     keys=_key(study),
                     doc=trial.instance.index,
+                    severity=Severity.INFO if form.endswith(".") else None,
                 )
                 return
 

@@ -16,6 +16,8 @@ from pytest_promptfmt.study import Study
 _METRICS: Final = ("metric_list",)
 _ACCURACIES: Final = ("acc", "acc_norm", "acc_bytes")
 _GUESSES: Final = 8
+_LACKS: Final = ("ImportError", "ModuleNotFoundError", "FileNotFoundError", "ConnectionError", "OSError", "LookupError")
+"""Exceptions for a package, file or network that is missing here."""
 
 
 @check("PF601", "empty-gold", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
@@ -38,7 +40,8 @@ def empty_gold(study: Study) -> Iterator[Finding]:
 
     Real: test splits without labels, such as those of GLUE.
     """
-    for trial in trials_of(study).answers:
+    is_judged_by_code = study.has_own_scorer and not str(study.written.doc_to_target).strip()
+    for trial in trials_of(study).answers if not is_judged_by_code else ():
         if not trial.gold.strip():
             yield Finding(
                 message="the gold answer is empty",
@@ -150,7 +153,8 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
     is_guessed = scoring.is_synthetic and scoring.has_own_code
     tried: list[Trial] = [*trials.answers, *trials.choices]
     for trial in tried:
-        if trial.error and not is_guessed:
+        reads_marks = scoring.is_synthetic and "«" in trial.error
+        if trial.error and not is_guessed and not reads_marks and not trial.error.startswith(_LACKS):
             yield Finding(
                 message="scoring ends with an exception",
                 saw=trial.error,

@@ -213,7 +213,7 @@ def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
                 else "use the same target_delimiter for few-shot examples and candidates",
                 keys=_seam_keys(view),
                 doc=scored.instance.index,
-                severity=Severity.INFO if is_one_turn else None,
+                severity=Severity.INFO if is_one_turn or tokenizer.is_archetype else None,
             )
             return
 

@@ -276,10 +276,8 @@ def _touch(before: str, after: str) -> bool:
 
 
 def _severity_of_glue(study: Study, after: str) -> Severity | None:
-    """Return how bad it is: real texts may begin with the space that synthetic ones lack, choices most of all."""
-    if after[:1] == "«" and not study.generates:
-        return Severity.INFO
-    return severity_of_shots(study) or (Severity.WARNING if after[:1] == "«" else None)
+    """Return how bad it is: real texts may begin with the space that synthetic ones lack."""
+    return Severity.INFO if after[:1] == "«" else severity_of_shots(study)
 
 
 def _glued(study: Study, before: str, after: str, key: str) -> Finding:

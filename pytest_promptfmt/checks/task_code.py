@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ast
-import copy
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.study import Study
@@ -39,7 +36,6 @@ _HOOKS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 """What lm-eval 0.4.13 passes to the hooks of a task class, besides `self`."""
 
 _MISSING: Final = re.compile(r"(?<![\w.])(None|nan|NaN)(?![\w.])")
-_TRIES: Final = 4
 
 
 @check("PF113", "hook-signature", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
@@ -76,9 +72,8 @@ def hook_signature(view: FileView) -> Iterator[Finding]:
     named = view.config.get("class")
     if not isinstance(named, FunctionRef):
         return
-    try:
-        tree = ast.parse(gate.read_bytes(named.directory / f"{named.module.replace('.', '/')}.py", limit=MAX_BYTES))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = _tree_of(named)
+    if tree is None:
         return
     classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     for hook in _hooks_of(classes, named.name, set()):
@@ -114,7 +109,7 @@ def _hooks_of(classes: Mapping[str, ast.ClassDef], name: str, seen: set[str]) ->
 
 @check("PF256", "prompt-by-chance", severity=Severity.WARNING, family=Family.PROMPT)
 def prompt_by_chance(study: Study) -> Iterator[Finding]:
-    r"""Report a question that Python code makes differently each time it is called with the same doc.
+    r"""Report a question that Python code makes by chance, with numbers of the module `random` and no seed of its own.
 
     Why: code that shuffles options without a generator of its own takes the numbers that happen to come next. Another
     `--limit`, order of tasks or number of few-shot examples changes every prompt, and a gold label that is fixed
@@ -143,24 +138,32 @@ def prompt_by_chance(study: Study) -> Iterator[Finding]:
 
     Real: gpqa of lm-evaluation-harness shuffles its options in code.
     """
-    if not study.asks_by_code or study.failure is not None or not study.has_real_docs:
-        return
-    ask: Any = study.bound.doc_to_text
-    for number, doc in enumerate(study.real_docs[:1]) if callable(ask) else ():
-        with time_limit(study.settings.time_limit, "asking again", study.given.position("doc_to_text")):
-            try:
-                texts = {str(ask(copy.deepcopy(dict(doc)))) for _ in range(_TRIES)}
-            except (LimitExceededError, PromptfmtError):
-                raise
-            except Exception:
-                return  # rendering passes what it asks in its own way
-        if len(texts) > 1:
+    named = study.written.doc_to_text
+    tree = _tree_of(named) if isinstance(named, FunctionRef) else None
+    for node in ast.walk(tree) if tree is not None and isinstance(named, FunctionRef) else ():
+        if not isinstance(node, ast.FunctionDef) or node.name != named.name:
+            continue
+        called = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
+        calls = [one for one in called if isinstance(one, ast.Attribute)]
+        own = [one for one in calls if isinstance(one.value, ast.Name) and one.value.id == "random"]
+        chance = next((one.attr for one in own if one.attr in _CHANCE), None)
+        if chance is not None and not any(one.attr == "seed" for one in own):
             yield Finding(
                 message="the same doc gives another question each time",
-                saw=" / ".join(sorted(text[-40:] for text in texts)[:2]),
+                saw=f"random.{chance} in {named.name}",
                 keys=("doc_to_text",),
-                doc=number,
             )
+
+
+_CHANCE: Final = ("choice", "choices", "randint", "random", "randrange", "sample", "shuffle", "uniform")
+
+
+def _tree_of(function: FunctionRef) -> ast.Module | None:
+    """Return the parsed file beside the YAML that a function is looked up in; None if it cannot be read."""
+    try:
+        return ast.parse(gate.read_bytes(function.file, limit=MAX_BYTES))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 @check("PF257", "missing-value-in-code", severity=Severity.ERROR, family=Family.PROMPT)

@@ -137,14 +137,14 @@ def test_what_yaml_makes_of_a_text(tmp_path: Path, line: str, codes: set[str]) -
         ("Is it made of tin or lead? Answer good or bad.", ["good", "bad"], set()),
         ("Answer good or bad, and neither if you do not know.", ["good", "bad", "neither"], set()),
         ("Choose one of the three options.", ["good", "bad", "neither"], set()),
-        ("Choose one of the four options.", ["good", "bad", "neither"], {"PF720"}),
+        ("Choose one of the four options.", ["good", "bad", "neither"], {"PF725"}),
         ("The first two options are wrong.", ["good", "bad", "neither"], set()),
         ("Think step by step.", ["good", "bad"], {"PF914"}),
     ],
 )
 def test_instructions_against_choices(tmp_path: Path, text: str, choices: list[str], codes: set[str]) -> None:
     task = f'description: "{text} "\ndoc_to_choice: {choices}\ndoc_to_target: 0\n{ROWS}'
-    assert found_in(tmp_path, task) & {"PF719", "PF720", "PF914"} == codes
+    assert found_in(tmp_path, task) & {"PF719", "PF725", "PF914"} == codes
 
 
 @pytest.mark.parametrize(
