@@ -50,7 +50,7 @@ ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "fixtures"
 BATCH: Final = 250
 CANARY: Final = "canary-7f3a91"
-TRACED: Final = 5
+TRACED: Final = 20
 """One input of so many is traced by Python 3.11; later versions see every line at no cost."""
 MEMORY: Final = 3 * 2**30
 
@@ -504,8 +504,8 @@ READERS: Final = (
     ),
     Reader("pending", _texts(json.dumps(_EDIT) + "\n"), read_pending, JSON_PIECES, share=2),
     Reader("store", _stores, read_store, (b"SQLite format 3\0", b"rows", b"CREATE TABLE ", b"CREATE VIEW ")),
-    Reader("store of a run", _texts('{"context": "c", "inputs": [], "asked": [], "tasks": [], "claims": [], "items": {}}'), read_store_run, JSON_PIECES, share=0.05),
-    Reader("run", _texts(_RUN_TASK), read_run, YAML_PIECES, share=0.1),
+    Reader("store of a run", _texts('{"context": "c", "inputs": [], "asked": [], "tasks": [], "claims": [], "items": {}}'), read_store_run, JSON_PIECES, share=0.01),
+    Reader("run", _texts(_RUN_TASK), read_run, YAML_PIECES, share=0.05),
     Reader("format", lambda: [path.read_bytes() for path in sorted((ROOT / "pytest_promptfmt/data/formats").glob("*.yaml"))[:12]], read_format, YAML_PIECES),
     Reader("completions", _texts('{"completion": "x", "expected": "x"}\n{"completion": "y", "correct": false, "doc": 1}\n'), read_completions, JSON_PIECES),
 )  # fmt: skip

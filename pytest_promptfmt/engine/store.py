@@ -20,6 +20,9 @@ FILE_NAME: Final = "outcomes.sqlite"
 _MOST_BYTES: Final = 2**28
 _MOST_BYTES_OF_ROW: Final = 2**26
 _SCHEMA: Final = "CREATE TABLE rows (kind TEXT, path TEXT, content TEXT, PRIMARY KEY (kind, path)) WITHOUT ROWID"
+_DAMAGE: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What a database that is none of ours may raise: its messages quote it, be that text or not."""
+
 _PATIENCE_SECONDS: Final = 2.0
 _CACHE_KILOBYTES: Final = 16_384
 
@@ -38,7 +41,7 @@ class Store:
             self._reading = self._opened()
         if self._reading is None:
             return None
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(*_DAMAGE):
             found = self._reading.execute("SELECT content FROM rows WHERE kind = ? AND path = ?", (kind, path))
             for (content,) in found:
                 return _parsed(content)
@@ -54,7 +57,7 @@ class Store:
             self._reading.close()
             self._reading = None
         if self._changed:
-            with contextlib.suppress(OSError, sqlite3.Error):
+            with contextlib.suppress(OSError, *_DAMAGE):
                 self._write()
             self._changed.clear()
 
@@ -79,7 +82,7 @@ class Store:
         try:
             with contextlib.closing(self._connect("ro")) as connection:
                 return _has_schema(connection) and connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
-        except sqlite3.Error as error:
+        except _DAMAGE as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise
             return False
@@ -89,9 +92,9 @@ class Store:
             return None
         try:
             connection = self._connect("ro")
-        except sqlite3.Error:
+        except _DAMAGE:
             return None
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(*_DAMAGE):
             if _has_schema(connection):
                 return connection
         connection.close()

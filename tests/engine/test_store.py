@@ -47,6 +47,7 @@ def test_rows_are_kept_and_removed(tmp_path: Path) -> None:
         "CREATE TABLE rows (kind TEXT, path TEXT, content TEXT AS ('[\"theirs\"]'))",
         "CREATE TABLE rows (kind TEXT)",
         "CREATE TABLE other (x)",
+        "PRAGMA writable_schema = ON; CREATE TABLE x (y); UPDATE sqlite_master SET sql = CAST(x'8522' AS TEXT)",
         "",
     ],
 )
