@@ -50,6 +50,8 @@ ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "fixtures"
 BATCH: Final = 250
 CANARY: Final = "canary-7f3a91"
+SILENCE: Final = 600.0
+"""Seconds without any progress after which an input is one that waits for something."""
 TRACED: Final = 20
 """One input of so many is traced by Python 3.11; later versions see every line at no cost."""
 MEMORY: Final = 3 * 2**30
@@ -361,7 +363,9 @@ def _pytest(project: Path, *options: str, plugins: tuple[str, ...] = _NO_CACHE) 
     quiet = ("-q", "-p", "no:hypothesispytest", "-o", "promptfmt_lint=false", "-o", "promptfmt_scoring=none", *plugins)
     command = [sys.executable, "-m", "pytest", "--promptfmt", "--promptfmt-no-code", "--promptfmt-profile", "plain"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}
-    done = subprocess.run([*command, *quiet, *options], cwd=project, env=environment, capture_output=True, timeout=60)
+    done = subprocess.run(
+        [*command, *quiet, *options], cwd=project, env=environment, capture_output=True, timeout=SILENCE
+    )
     return done.returncode, (done.stdout + done.stderr).decode("utf-8", "replace")
 
 
@@ -896,7 +900,7 @@ def child_batch(
     outcomes = state.outcomes.setdefault(reader.name, Counter())
     with os.fdopen(read_end, "rb", buffering=0) as pipe:
         while True:
-            ready, _, _ = select.select([pipe], [], [], 6 * limit)
+            ready, _, _ = select.select([pipe], [], [], SILENCE)
             received = pipe.read(1 << 20) if ready else b""
             if not received:
                 is_silent = not ready
@@ -915,7 +919,7 @@ def child_batch(
         os.kill(process, signal.SIGKILL)
     _, status = os.waitpid(process, 0)
     if is_silent or status:
-        how = f"no progress for {6 * limit:.0f} s" if is_silent else f"the process ended with status {status}"
+        how = f"no progress for {SILENCE:.0f} s" if is_silent else f"the process ended with status {status}"
         state.violations.append({"reader": reader.name, "violation": how, "input": data})
         state.done[reader.name] += 1
     state.lines[reader.name] = len(pool.reached.lines)
@@ -933,6 +937,8 @@ def _in_child(
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
         def tell(what: Any) -> None:
+            if "begin" in what:  # ended by its processor time, not by that of a busy machine
+                resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + 6 * limit) + 1, -1))
             rest = json.dumps(what).encode() + b"\n"
             while rest:
                 rest = rest[os.write(write_end, rest) :]

@@ -60,6 +60,12 @@ def has_template(task: Task) -> bool:
     return task.config.get("template") is not None
 
 
+def template_type(task: Task) -> object:
+    """Return what `template:` names, as it is written: a name, a reference to a class, None for nothing."""
+    value = task.config.get("template")
+    return value.get("template_type") if isinstance(value, Mapping) else value
+
+
 def template_of(task: Task, resolve: Resolve | None = None) -> TemplateConfig:
     """Return the template that the task's `template:` describes: a name, or a mapping of options.
 

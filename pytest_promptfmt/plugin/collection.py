@@ -21,13 +21,15 @@ from pytest_promptfmt.core.errors import (
     did_you_mean,
 )
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.task import CodeAssembly, ProfiledAssembly, Task
+from pytest_promptfmt.core.task import CodeAssembly, FunctionRef, ProfiledAssembly, Task
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.formats import Attempt, attempts, is_variant, remarks
+from pytest_promptfmt.formats.template import template_type
 from pytest_promptfmt.plugin.items.base import ClassItem, LoadItem, PromptItem, node_name
 from pytest_promptfmt.plugin.items.kind import LOADED
 from pytest_promptfmt.plugin.remembered import Remembered
 from pytest_promptfmt.plugin.run import RUN, Run
+from pytest_promptfmt.plugin.workers import try_in_worker
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.expected import Defined
 from pytest_promptfmt.snapshots.paths import Place
@@ -59,7 +61,16 @@ class TaskFileNode(pytest.File):
         folders.index.asked.clear()
         try:
             settings = folders.settings_for(self.path)
-            file = read_task_file(self.path, folders.index, trusted=settings.trusts, import_limit=settings.import_limit)
+            limit = settings.import_limit
+            read = partial(read_task_file, self.path, folders.index, trusted=settings.trusts, import_limit=limit)
+            if self.path.suffix == ".py" and settings.trusts(self.path):
+                try_in_worker(self.config, self.path, "the import of this file", read)
+            file = read()
+            tasks = file.tasks if file is not None else ()
+            lay_out = partial(_all_attempts, tasks, run.settings)
+            if any(isinstance(template_type(task), FunctionRef) for task in tasks):
+                try_in_worker(self.config, self.path, "the template of this file", lambda: _raise_first(lay_out()))
+            found = lay_out()
         except CodeNotAllowedError as error:
             return [ClassItem.from_parent(self, task_name=self.path.stem, reason=str(error))]
         except PromptfmtError as error:
@@ -71,7 +82,6 @@ class TaskFileNode(pytest.File):
             return [skipped, *self._file_items(file, folders.index)]
         if not (settings.lint and file.yaml is not None):  # else PF101, PF131 and PF136 report it
             self._remark(*file.notes, *_likely_misspelt(file, folders.index))
-        found = [attempt for task in file.tasks for attempt in _attempts(task, run.settings)]
         run.expected.define(self.path, [attempt.task for attempt in found])
         run.memory.watch(self.path, file, [attempt.task for attempt in found], settings)
         if run.outputs.baseline is not None:
@@ -289,11 +299,21 @@ def with_introductions(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         yield from item.session.genitems(task_file_node(item.parent, item.path))
 
 
+def _all_attempts(tasks: Iterable[Task], settings: Settings) -> list[Attempt]:
+    return [attempt for task in tasks for attempt in _attempts(task, settings)]
+
+
+def _raise_first(found: Iterable[Attempt]) -> None:
+    for attempt in found:
+        if attempt.error is not None:
+            raise attempt.error
+
+
 def _attempts(task: Task, settings: Settings) -> Iterable[Attempt]:
     """Return the task in every format and variant that is tested; one that brings its profiles has none."""
     if isinstance(task.assembly, ProfiledAssembly):
         return (Attempt(task),)
-    resolve = partial(load_function, trusted=settings.trusts)
+    resolve = partial(load_function, trusted=settings.trusts, time_limit=settings.import_limit)
     return attempts(task, settings.formats, variants=settings.variants, resolve=resolve)
 
 

@@ -31,7 +31,8 @@ from pytest_promptfmt.plugin.outcome_reports import OutcomeReports
 from pytest_promptfmt.plugin.remembered import Memory
 from pytest_promptfmt.plugin.run import RUN, Found, Run
 from pytest_promptfmt.plugin.selection import Selectable, chooses, unmatched
-from pytest_promptfmt.plugin.working import Working, collapses, kept_in, workers_of
+from pytest_promptfmt.plugin.workers import workers_of
+from pytest_promptfmt.plugin.working import Working, collapses, kept_in
 from pytest_promptfmt.results.terminal import header_lines
 from pytest_promptfmt.settings import SettingsTree
 from pytest_promptfmt.settings.file import FILE_NAMES

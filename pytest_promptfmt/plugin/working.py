@@ -19,25 +19,21 @@ from typing import Any, Final
 import pytest
 
 from pytest_promptfmt.core import limits
-from pytest_promptfmt.core.errors import OUT_OF_MEMORY, LimitExceededError
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.engine.store import FILE_NAME as STORE_NAME
-from pytest_promptfmt.engine.workers import Job, Limits, Lost, Pool
+from pytest_promptfmt.engine.workers import Job, Lost, Pool
 from pytest_promptfmt.plugin.collection import UnchangedItem
 from pytest_promptfmt.plugin.items.base import PromptItem
 from pytest_promptfmt.plugin.remembered import FileTrace
 from pytest_promptfmt.plugin.run import Run
+from pytest_promptfmt.plugin.workers import error_of, limits_of
 from pytest_promptfmt.settings.written import Written
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import Place
 from pytest_promptfmt.snapshots.tracked import is_tracked
 
-MEGABYTE: Final = 2**20
 UNCHANGED: Final = "unchanged"
 """How pytest's summary counts files of which nothing has changed."""
-DEFAULT_MEMORY: Final = 1024
-"""What a worker may hold besides what pytest's process holds, in megabytes."""
 
 _GC_THRESHOLDS: Final = (10_000, 20, 20)
 """Of Python's collector in a worker, where tasks make many objects that are gone without it."""
@@ -46,19 +42,6 @@ _PHASES: Final = ("pytest_runtest_setup", "pytest_runtest_call", "pytest_runtest
 _MARKS: Final = ("skip", "skipif", "xfail")
 _KNOWN_PLUGINS: Final = ("_pytest.", "pytest_promptfmt.", "syrupy", "xdist", "_hypothesis_", "anyio.")
 """Plugins whose part in running a test is known, and is none where the test is ours."""
-
-
-def workers_of(config: pytest.Config) -> int:
-    """Return how many worker processes a run has: what was asked for, else one for each core.
-
-    0, which means that everything runs in pytest's process, for a debugger and where processes cannot be forked.
-    """
-    if config.getoption("usepdb", False) or config.getoption("trace", False) or not CAN_FORK:
-        return 0
-    asked: int | None = Written(config).value("workers")
-    if asked == 0 or not hasattr(config, "workerinput"):
-        return _cores() if asked is None else asked
-    return 1
 
 
 def kept_in(run: Run, workers: int) -> tuple[Path | None, bool]:
@@ -91,10 +74,6 @@ def collapses(run: Run) -> bool:
     return run.memory.is_on and not asked and run.outputs.baseline is None
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class Working:
     """The hooks that take the place of pytest's own way to run an item, for items of tasks."""
 
@@ -107,8 +86,7 @@ class Working:
         self._is_plain = True
         self._shows_phases = False
         self._is_alone = not hasattr(config, "workerinput")  # else xdist chooses what runs here
-        memory = Written(config).value("memory") or DEFAULT_MEMORY
-        self._limits = Limits(memory=memory * MEGABYTE, retire=memory * MEGABYTE * 3 // 4)
+        self._limits = limits_of(config)
         self._pool: Pool | None = None
         self._items: Sequence[pytest.Item] = ()
         self._before: dict[pytest.Item, list[UnchangedItem]] = {}
@@ -253,7 +231,10 @@ class Working:
     def _lost(self, item: PromptItem, lost: Lost) -> pytest.TestReport:
         """Return the report of an item that ended its worker."""
         outcome = Outcome(task=item.task.id if item.task is not None else item.name, file=str(item.path))
-        call = pytest.CallInfo.from_call(lambda: item.fail_with(_error_of(item, lost), outcome), when="call")
+        name = item.nodeid.partition("::")[2]
+        call = pytest.CallInfo.from_call(
+            lambda: item.fail_with(error_of(name, lost, item.place_in_file()), outcome), when="call"
+        )
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
         return report
 
@@ -375,25 +356,3 @@ def _has_others(config: pytest.Config, hooks: Sequence[str]) -> bool:
         for hook in hooks
         for implementation in getattr(config.hook, hook).get_hookimpls()
     )
-
-
-def _error_of(item: PromptItem, lost: Lost) -> LimitExceededError:
-    """Return the message of an item that ended its worker."""
-    name = item.nodeid.partition("::")[2]
-    endless = "look for an endless loop or a regular expression that backtracks without end"
-    if lost.reason == "processor":
-        said, hint = f"{name} did not finish within {lost.limit:g} s of processor time", endless
-    elif lost.reason == "memory":
-        said = f"{name} took more than {lost.limit / MEGABYTE:,.0f} MB of memory"
-        hint = OUT_OF_MEMORY
-    elif lost.reason == "waiting":
-        said = f"{name} waited for {lost.limit:g} s and used next to no processor time"
-        hint = "look for code that waits for a network, a lock or an input"
-    elif lost.status < 0:
-        said, hint = (
-            f"{name} ended the process that it ran in, by signal {-lost.status}",
-            "look for native code that crashes",
-        )
-    else:
-        said, hint = f"{name} ended the process that it ran in, with exit status {lost.status}", "look for os._exit"
-    return LimitExceededError(said, position=item.place_in_file(), hint=hint)

@@ -69,6 +69,26 @@ def test_filters_that_backtrack_have_a_budget_together(project: Project) -> None
     assert "did not finish within" in result.stdout.str()
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("while True: pass", "did not finish within 1 s of processor time"),
+        ("import ctypes; ctypes.string_at(0)", "ended the process that it ran in, by signal 11"),
+        ("kept = []\nwhile True: kept.append([0] * 10**6)", "took more than 300 MB of memory"),
+    ],
+)
+def test_code_that_runs_while_tasks_are_collected_has_limits_too(project: Project, body: str, said: str) -> None:
+    project.write("modules/hostile.py", f"{body}\n")
+    project.task("template.yaml", doc_to_text=None)
+    file = project.root / "template.yaml"
+    file.write_text(file.read_text("utf-8") + "template: !function modules/hostile.Template\n", "utf-8")
+    project.task("other.yaml")
+    project.write("promptfmt.yaml", "time_limit: 1\ntask_modules: [modules]\n")
+    found, output = outcomes(project, "--promptfmt-memory", "300", "--snapshot-update")
+    assert found == {"failed": 2, "passed": 1}
+    assert output.count(said) >= 2
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
 def test_children_of_a_task_are_gone_when_the_run_is_over(project: Project) -> None:
     sleep = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)', 'left-behind-by-a-task'])"
