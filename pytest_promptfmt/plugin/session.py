@@ -42,6 +42,9 @@ from pytest_promptfmt.snapshots.paths import DIRECTORY
 from pytest_promptfmt.systems import known_systems, recognized, systems_for
 from pytest_promptfmt.systems.lm_eval import SYSTEM as LM_EVAL
 
+_RUN_PYTHON = ("python", "unittest", "doctest")
+"""The plugins of pytest that run what is in test modules, packages and doctests of a folder."""
+
 
 def activate(config: pytest.Config) -> None:
     """Register the plugins of a run, and choose the paths to collect when the command line names none.
@@ -80,7 +83,11 @@ def _limit_paths(config: pytest.Config, places: Sequence[Path]) -> None:
     before = gate.limits()
     config.add_cleanup(partial(gate.restore, before))
     written = Written(config)
-    gate.forbid_code(bool(written.option("no_code")))
+    is_without_code = bool(written.option("no_code"))
+    gate.forbid_code(is_without_code)
+    for name in _RUN_PYTHON if is_without_code else ():
+        if config.pluginmanager.hasplugin(name):
+            config.pluginmanager.unregister(name=name)
     gate.limit_to([config.rootpath, *given_places(written, places)])
 
 

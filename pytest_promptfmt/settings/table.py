@@ -154,8 +154,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         key="Paths whose `!function` code may run.",
     ),
     Setting("no_code", FLAG, "--promptfmt-no-code").about(
-        "Run no Python code that a file names: no `!function`, class, rule or metric of the repository. Tasks that "
-        "need it are skipped with that reason, and `promptfmt.yaml` and the ini cannot allow downloads.",
+        "Run no Python code that a file names: no `!function`, class, rule or metric of the repository, nor its test "
+        "modules and doctests. Tasks that need code are skipped with that reason, and `promptfmt.yaml` and the ini "
+        "cannot allow downloads.",
         page="security.md",
     ),
     Setting("allow_path", PATHS, "--promptfmt-allow-path PATH", is_repeated=True).about(
