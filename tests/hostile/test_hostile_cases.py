@@ -217,7 +217,12 @@ def test_a_settings_file_does_not_allow_downloads_without_code(hostile: Project)
 _BODY = 'test_split: test\noutput_type: generate_until\ndoc_to_text: "{{question}}"\ndoc_to_target: answer\n'
 
 
-@pytest.mark.parametrize("head", ["&x task: t", "!!str task: t", "? task\n: t", '"\\x74ask": t', "--- !!map\ntask: t"])
+@pytest.mark.parametrize(
+    "head",
+    ["&x task: t", "!!str task: t", "? task\n: t", '"\\x74ask": t', "--- !!map\ntask: t", "<<: {task: t}",
+     "<<: [{num_fewshot: 0}, {task: t}]", "description: &k task\n*k : t", "description: x\u0085task: t",
+     "!<tag:yaml.org,2002:str> task: t", "? >-\n  task\n: t", "\ufefftask: t"],
+)  # fmt: skip
 def test_every_spelling_of_a_key_is_collected(project: Project, head: str) -> None:
     project.write("t.yaml", f"{head}\n{_BODY}")
     assert "t.yaml::t::snapshot[plain]" in project.collected("--promptfmt")
@@ -267,7 +272,9 @@ def test_data_beside_a_task_with_snapshots_is_no_failure(project: Project) -> No
     assert project.run("-q").ret == 0
 
 
-@pytest.mark.parametrize("name", ["promptfmt.yaml", "promptfmt.lock", "t.recording.jsonl", "t.completions.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["promptfmt.yaml", "promptfmt.lock", "t.recording.jsonl", "t.completions.jsonl", "t.docs.jsonl"]
+)
 @pytest.mark.parametrize("target", ["nowhere", "/dev/zero"])
 def test_links_to_nothing_and_devices_are_named(project: Project, name: str, target: str) -> None:
     project.task("t.yaml", filter_list=[{"name": "n", "filter": [{"function": "regex", "regex_pattern": "x"}]}])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -90,7 +91,7 @@ def test_no_python_test_is_collected_without_code(project: Project) -> None:
 # -- the workflow ------------------------------------------------------------------------------------------------------
 
 READING = "pytest_promptfmt/data/init/workflow.yaml"
-ASKING = {
+ASKING: dict[str, dict[str, Any]] = {
     "environ": {"metadata": {"promptfmt": {"docs": "/proc/self/environ"}}},
     "parent": {"dataset_path": "csv", "dataset_kwargs": {"data_files": {"test": "/proc/1/environ"}, "names": ["a"]}},
     "config": {"metadata": {"promptfmt": {"docs": "../.git/config"}}},
@@ -188,12 +189,12 @@ def test_a_hostile_run_opens_nothing_but_the_repository_python_and_its_own(
     assert " failed" in done.stdout, done.stdout + done.stderr
     opened = log.read_text("utf-8", "surrogateescape").splitlines()
     assert str(root / "docs0.yaml") in opened
-    own = [root, PACKAGE, Path(__file__).parent, sys.prefix, sys.base_prefix, *sys.path]
-    own += [project.root / "temporary", project.root / "cache", "/usr/lib", "/usr/local/lib", "/lib", "/dev/null"]
+    own = [str(place) for place in (root, PACKAGE, Path(__file__).parent, project.root / "temporary")]
+    own += [str(project.root / "cache"), sys.prefix, sys.base_prefix, "/usr/lib", "/usr/local/lib", "/lib", "/dev/null"]
     measures = re.compile(
         r"/proc/(?:self|[0-9]+)/(?:statm|stat)|/proc/(?:cpuinfo|meminfo)|/sys/(?:devices|fs/cgroup)/.*"
     )
-    allowed = tuple(os.path.realpath(place) for place in own if str(place))
+    allowed = tuple(os.path.realpath(place) for place in (*own, *filter(None, sys.path)))
     strangers = [
         name for name in opened if not os.path.realpath(name).startswith(allowed) and not measures.fullmatch(name)
     ]

@@ -34,10 +34,13 @@ _NAMED_CLASS: Final = re.compile(
 """A class as `package.module:Name`, a form that nothing else has."""
 _ESCAPED_KEY: Final = re.compile(rb'"[^"\n]*\\[xuU][^"\n]*"[ \t]*:')
 _UNUSUAL: Final = re.compile(
-    rb"(?m)^(?:---[ \t]+)?[ \t]*(?:[&!?]|<<[ \t]*:|\"[^\"\n]*\\[^\"\n]*\"[ \t]*:)|[{,][ \t\r\n]*(?:[&!?]|\"[^\"\n]*\\)"
+    rb"(?m)^(?:---[ \t]+)?[ \t]*(?:[&!?*]|<<[ \t]*:|\"[^\"\n]*\\[^\"\n]*\"[ \t]*:)"
+    rb"|[{,][ \t\r\n]*(?:[&!?*]|<<|\"[^\"\n]*\\)"
 )
-"""Signs of keys with a tag, an anchor, a question mark, an escape, or merged in: such a file is parsed to know them."""
+"""Signs of keys with a tag, an anchor, `?` or an escape, of aliases, or merged in: such a file is parsed."""
 _MAX_LEVELS: Final = 100
+_LINE_ENDS: Final = re.compile(rb"\r\n?|\xc2\x85|\xe2\x80[\xa8\xa9]")
+"""What ends a line in YAML besides a line feed."""
 _FLOW_KEY: Final = re.compile(rb"""[{,]\s*["']?([A-Za-z_]\w*)["']?\s*:""")
 
 
@@ -61,8 +64,8 @@ def looks_like_task(data: bytes) -> bool:
     if not any(word in data for word in (b"task", b"group", b"class", b"include")) and not _ESCAPED_KEY.search(data):
         return False
     data = data.removeprefix(b"\xef\xbb\xbf")
-    if b"\r" in data:
-        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if b"\r" in data or not data.isascii():
+        data = _LINE_ENDS.sub(b"\n", data)
     preamble = _PREAMBLE.match(data)
     start = preamble.end() if preamble else 0
     indent = data[start : len(data) - len(data[start:].lstrip(b" \t"))]
@@ -80,11 +83,13 @@ def looks_like_task(data: bytes) -> bool:
 def _spelt_names(data: bytes) -> set[str]:
     """Return the top-level keys however they are spelt, as far as the file is well-formed.
 
-    That is with tags, anchors, `?`, escapes, and what `<<` brings in from a mapping with an anchor in the same file.
+    That is with tags, anchors, aliases, `?`, escapes, and what `<<` brings in from mappings of the same file.
     """
     names: set[str] = set()
     below: dict[str, set[str]] = {}
+    scalars: dict[str, str] = {}
     path: list[_Level] = []
+    key: str | None = None
     try:
         for event in yaml.parse(data, Loader=_Base):
             if isinstance(event, yaml.CollectionEndEvent):
@@ -92,15 +97,22 @@ def _spelt_names(data: bytes) -> set[str]:
                 continue
             if not isinstance(event, yaml.NodeEvent):
                 continue
-            is_key = bool(path) and path[-1].takes_key()
-            if is_key and isinstance(event, yaml.ScalarEvent):
-                anchor = path[-1].anchor
+            anchor = event.anchor or ""
+            value = event.value if isinstance(event, yaml.ScalarEvent) else None
+            if isinstance(event, yaml.AliasEvent):
+                value = scalars.get(anchor)
+            elif value is not None and anchor:
+                scalars[anchor] = value
+            is_merged = key == "<<" and len(path) in (2, 3)
+            if path and path[-1].takes_key():
                 if len(path) == 1:
-                    names.add(event.value)
-                elif anchor is not None:
-                    below.setdefault(anchor, set()).add(event.value)
-            elif isinstance(event, yaml.AliasEvent) and "<<" in names and len(path) < 3:
-                names |= below.get(event.anchor or "", set())
+                    key = value
+                if value is not None and (len(path) == 1 or is_merged):
+                    names.add(value)
+                if value is not None and len(path) > 1 and path[-1].anchor is not None:
+                    below.setdefault(path[-1].anchor, set()).add(value)
+            elif isinstance(event, yaml.AliasEvent) and key == "<<" and len(path) < 3:
+                names |= below.get(anchor, set())
             if isinstance(event, yaml.CollectionStartEvent):
                 if len(path) > _MAX_LEVELS:
                     break

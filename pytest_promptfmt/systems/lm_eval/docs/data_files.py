@@ -87,6 +87,8 @@ def kind_of(path: Path) -> str | None:
 
 def missing_file(path: Path, position: Position | None) -> DocsError:
     """Return the error for a data file that is not there, naming the closest one that is."""
+    if path.is_symlink():
+        return DocsError(f"missing docs file: {display_path(path)} is a link to nothing", position=position)
     beside = [name for name in gate.names_in(path.parent) if kind_of(Path(name))]
     hint = did_you_mean(path.name, beside) or "paths are relative to the task file"
     return DocsError(f"missing docs file: {display_path(path)}", position=position, hint=hint)
