@@ -17,6 +17,7 @@ from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from pytest_promptfmt.core.finding import Reported
     from pytest_promptfmt.core.prompt import Instance
@@ -159,6 +160,12 @@ def _as_data(prompts: CollectedPrompts, instances: Sequence[Instance]) -> dict[s
     }
 
 
+def _inert(line: Text) -> Text:
+    """Return a line of a prompt; a command that a CI server would obey gets a backslash, and costs its style."""
+    said = escape_controls(line.plain)
+    return line if said == line.plain else type(line)(said)
+
+
 def _print(
     prompts: CollectedPrompts, instances: Sequence[Instance], tokens: ProfileView | None, *, spaces: bool, ids: bool
 ) -> None:
@@ -184,14 +191,14 @@ def _print(
                 console.print(Text(f"prompt {number + 1} of {len(instance.prompts)}", "bold dim"))
             marked = [finding.span for finding in of_doc if finding.span is not None] if number == 0 else []
             for line in prompt_lines(prompt, spaces=spaces, marked=marked):
-                console.print(line)
+                console.print(_inert(line))
             if tokenizer is not None:
                 for line in token_lines(tokenizer, prompt.text, ids=ids, special=not prompts.profile.is_chat):
-                    console.print(line)
+                    console.print(_inert(line))
             for line in request_lines([each for each in requests if each[1].prompt == number], tokenizer, pairs, ids):
-                console.print(line)
+                console.print(_inert(line))
         for line in request_lines([each for each in requests if each[1].prompt is None], tokenizer, pairs, ids):
-            console.print(line)
+            console.print(_inert(line))
         _print_findings(console, of_doc)
         console.print()
     console.print(legend([prompt for instance in instances for prompt in instance.prompts]))

@@ -52,6 +52,13 @@ def test_control_characters_of_a_prompt_do_not_reach_the_terminal(folder: Path) 
     assert "⟨U+001B⟩[31m" in done.stdout
 
 
+def test_no_line_of_a_prompt_is_a_command_for_a_ci_server(folder: Path) -> None:
+    write_task(folder, "arc", "Q\\n::error::x\\n ::warning::y ##[error]z {{question}}")
+    shown = promptfmt(folder, "show", "arc", "--profile", "plain").stdout
+    assert "\\::error::x" in shown
+    assert not [line for line in shown.splitlines() if line.lstrip().startswith("::") or "##[" in line]
+
+
 def test_continuations_are_shown_in_the_tokens_that_are_scored_and_findings_at_their_doc(folder: Path) -> None:
     file = write_task(folder, "arc", "Q: {{question}}\\nA: ", doc_to_choice="[apple, pear]")
     file.write_text(file.read_text("utf-8").replace("generate_until", "multiple_choice"), "utf-8")
