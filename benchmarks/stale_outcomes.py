@@ -138,10 +138,11 @@ class Project:
     def files(self) -> list[str]:
         found = (path for path in sorted(self.root.rglob("*")) if path.is_file())
         names = [path.relative_to(self.root).as_posix() for path in found]
-        return [name for name in names if not name.startswith((".", "found", LOG)) and "__pycache__" not in name]
+        others = (".", "found", LOG, "lib/")  # installed packages change with their version, by `install`
+        return [name for name in names if not name.startswith(others) and "__pycache__" not in name]
 
     def pristine(self) -> dict[str, bytes]:
-        own = {name: text.encode() for name, text in FILES.items()}
+        own = {name: text.encode() for name, text in FILES.items() if not name.startswith("lib/")}
         return own | {"tasks/chat/tok/tokenizer.json": small_tokenizer()}
 
     # -- edits ---------------------------------------------------------------------------------------------------------
