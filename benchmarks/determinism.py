@@ -55,7 +55,7 @@ def run(root: Path, files: list[str], *options: str) -> tuple[dict[str, Any], fl
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(*done.stdout.strip().splitlines()[-1:], flush=True)
     found: dict[str, Any] = json.loads((root / "found.json").read_text("utf-8"))
-    del found["command"]
+    del found["command"], found["next_steps"]
     return found, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 

@@ -268,7 +268,8 @@ def found(root: Path, *options: str) -> tuple[Any, str]:
     file.unlink(missing_ok=True)
     code = run(root, f"--promptfmt-json={file}", *options)
     what = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    what.pop("command", None)
+    for name in ("command", "next_steps"):  # they quote the options
+        what.pop(name, None)
     return [code, what], (root / LOG).read_text("utf-8", "replace")
 
 
