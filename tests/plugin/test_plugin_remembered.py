@@ -53,7 +53,7 @@ def result(project: Project, *options: str) -> dict[str, Any]:
     """Return what a run found, as JSON."""
     project.start("--promptfmt", "tasks", "--promptfmt-json=found.json", *options)
     found: dict[str, Any] = json.loads((project.root / "found.json").read_text("utf-8"))
-    del found["command"]
+    del found["command"], found["next_steps"]  # they quote the options
     return found
 
 
