@@ -204,10 +204,11 @@ def test_findings_of_workers_are_gathered(tmp_path: Path, workers: str) -> None:
 
 def test_infos_are_shown_with_v_or_when_selected(tmp_path: Path) -> None:
     path = write_task(tmp_path, "metals")
-    path.write_text(path.read_text("utf-8").replace('"Question', '"\\nQuestion'), "utf-8")
-    assert "PF206" not in run(tmp_path).stdout
-    assert "PF206" in run(tmp_path, "-v").stdout
-    assert "PF206" in run(tmp_path, "--promptfmt-select", "PF206").stdout
+    keys = "output_type: loglikelihood\ngeneration_kwargs: {max_gen_toks: 32}\n"
+    path.write_text(keys + path.read_text("utf-8"), "utf-8")
+    assert "PF106" not in run(tmp_path).stdout
+    assert "PF106" in run(tmp_path, "-v").stdout
+    assert "PF106" in run(tmp_path, "--promptfmt-select", "PF106").stdout
 
 
 def test_codes_are_ignored_by_option_by_file_and_by_the_task_itself(tmp_path: Path) -> None:
