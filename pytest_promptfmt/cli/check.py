@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pytest_promptfmt.core.errors import SettingsError, display_path
+from pytest_promptfmt.cli.versions import version_lines
+from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
 from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
     from pytest_promptfmt.plugin.checking import Checked
     from pytest_promptfmt.results.run_result import RunResult
+    from pytest_promptfmt.revisions.versions import VersionFinding
 
 _SHOWN_DETAILS: Final = 10
 _LEVELS: Final = {"error": "error", "warning": "warning", "info": "notice"}
@@ -39,6 +42,10 @@ def check(
     output_format: Annotated[
         OutputFormat, typer.Option("--output-format", help="As text, as JSON, or as annotations of GitHub.")
     ] = OutputFormat.TEXT,
+    base: Annotated[
+        str | None,
+        typer.Option("--base", metavar="REV", help="Also tell prompts that changed since REV without a new version."),
+    ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Before, do what `promptfmt fix --write` does.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Check again whenever a file changes.")] = False,
     task: Annotated[list[str] | None, typer.Option("--task", metavar="GLOB", help="As --promptfmt-task.")] = None,
@@ -56,7 +63,7 @@ def check(
     """Compare prompts with their snapshots, apply the rules and try how answers are read, as `pytest --promptfmt` does.
 
     Files of which nothing has changed since an earlier run are not tested again. Exit code: 0 all is well, 1 something
-    was found, 2 the command was used wrongly.
+    was found, 2 the command was used wrongly, 3 with --base: nothing was found, but some versions are unknown.
     """
     if watch:
         _watch(paths or [])
@@ -78,19 +85,42 @@ def check(
     # What accepts it is a command of pytest.
     arguments = ("--promptfmt", *(each for each in options if each != "--promptfmt-no-cache"), *map(str, paths or ()))
     result = replace(checked.result, arguments=arguments)
+    versions = _versions(base, paths or [], task or [], profile or [], no_code=no_code) if base is not None else []
     if output_format is OutputFormat.JSON:
         from pytest_promptfmt.results.writers import json_report
 
-        typer.echo(json_report(result), nl=False)
+        data = json.loads(json_report(result))
+        data |= {"versions": [finding.to_json() for finding in versions]} if base is not None else {}
+        typer.echo(json.dumps(data, indent=1, ensure_ascii=False))
     else:
-        lines = _annotations(result) if output_format is OutputFormat.GITHUB else _text(result, verbose=verbose)
+        if output_format is OutputFormat.GITHUB:
+            lines = [*_annotations(result), *_annotations_of_versions(versions)]
+        else:
+            lines = [*_text(result, verbose=verbose), *(str(line) for line in version_lines(versions, verbose=verbose))]
         for line in lines:
             typer.echo(line if output_format is OutputFormat.GITHUB else escape_controls(line))
     for remark in checked.remarks:
         typer.echo(escape_controls(remark), err=True)
     typer.echo(_ending(checked), err=True)
-    if not checked.is_good:
+    if not checked.is_good or any(finding.is_error for finding in versions):
         raise typer.Exit(1)
+    if any(finding.kind == "unsure" for finding in versions):
+        raise typer.Exit(3)
+
+
+def _versions(
+    base: str, paths: Sequence[Path], tasks: Sequence[str], profiles: Sequence[str], *, no_code: bool
+) -> Sequence[VersionFinding]:
+    """Return what a comparison with a revision says of versions."""
+    from pytest_promptfmt.revisions import compare_revisions
+
+    options = [f"--promptfmt-profile={name}" for name in profiles]
+    options += ["--promptfmt-no-code", "--noconftest"] if no_code else []
+    try:
+        compared = compare_revisions(base, None, paths=[*map(str, paths)], tasks=tasks, options=options, checks=False)
+    except PromptfmtError as error:
+        raise SettingsError(error.message, position=error.position, hint=error.hint) from error
+    return compared.versions
 
 
 def _text(result: RunResult, *, verbose: bool) -> Iterator[str]:
@@ -121,6 +151,15 @@ def _annotations(result: RunResult) -> Iterator[str]:
         at = {"file": below(cluster.members[0].file, result.rootdir)}
         size = f"{counted(len(cluster.members), 'item')} of {counted(len(cluster.tasks), 'task')}"
         yield _command(level, at, f"{cluster.category}, {size}", cluster.title)
+
+
+def _annotations_of_versions(findings: Sequence[VersionFinding]) -> Iterator[str]:
+    for finding in findings:
+        if finding.is_error:
+            place = finding.place
+            at = {"file": place.path.as_posix(), "line": str(place.line)} if place is not None else {}
+            (line,) = version_lines([finding], verbose=True)
+            yield _command("error", at, "a change without a new version", str(line))
 
 
 def _command(level: str, place: dict[str, str], title: str, message: str) -> str:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from promptfmt_command import promptfmt
+from promptfmt_command import git, promptfmt
 
 TASK = """\
 task: NAME
@@ -113,6 +113,23 @@ def test_choices_reach_the_run(tasks: Path) -> None:
     assert "changed, 1 item of 1 task" in chosen.stdout
     assert "--promptfmt-task=stones --promptfmt-profile=plain --snapshot-update" in chosen.stdout
     assert promptfmt(tasks.parent, "check", "tasks/metals.yaml").returncode == 0
+
+
+def test_a_prompt_that_changed_since_a_revision_without_a_new_version_is_told(tasks: Path) -> None:
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "tasks"]):
+        git(tasks.parent, *command)
+    assert promptfmt(tasks.parent, "check", "--base", "HEAD").returncode == 0
+    edit(tasks / "stones.yaml", "Question:", "Q:")
+    assert pytest_in(tasks.parent, "-q", "--snapshot-update") == 0
+    found = promptfmt(tasks.parent, "check", "--base", "HEAD")
+    assert found.returncode == 1
+    assert "tasks/stones.yaml:7:" in found.stdout
+    assert "version still 1; 1 task: stones" in found.stdout
+    annotated = promptfmt(tasks.parent, "check", "--base", "HEAD", "--output-format", "github")
+    assert "::error file=tasks/stones.yaml,line=7,title=a change without a new version::" in annotated.stdout
+    edit(tasks / "stones.yaml", "version: 1", "version: 2")
+    assert promptfmt(tasks.parent, "check", "--base", "HEAD", "--profile", "plain").returncode == 0
+    assert promptfmt(tasks.parent, "check", "--base", "no-such-revision").returncode == 2
 
 
 @pytest.mark.parametrize("arguments", [("nowhere",), ("--profile", "chart"), ("--output-format", "xml")])
