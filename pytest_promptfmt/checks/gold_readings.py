@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.answers.completions import Chain
+from pytest_promptfmt.answers.completions import Chain, is_nothing
 from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.smoke import scoring_failure
@@ -89,6 +89,9 @@ def _cut(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial) -> tuple[st
         return None
     if re.fullmatch(r"\w+|-?[\d.,]+", gold) or any(gold in form for form in _FORMS):
         return None
+    alone = chain.read(pipeline, gold, doc, "the gold answer itself")
+    if alone.problem is not None or not is_nothing(alone.extracted, pipeline):
+        return None  # a worked solution, which has the cue itself
     wrong = None
     for form in _FORMS:
         simple = next((one for one in _SIMPLE if _reads(chain, pipeline, form.format(one), doc) == one), None)

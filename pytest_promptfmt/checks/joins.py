@@ -56,6 +56,8 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
             if (context[-1:] in " \t\n" and continuation[:1] in (" ", "\t")) or _is_doubled(continuation):
                 yield _double(instance.index, context, continuation, instance.prompts[request.prompt])
                 return
+    if study.task.output_type == "loglikelihood" and not study.task.num_fewshot:
+        return  # no delimiter is added to its request, so that the target has to bring the space
     for instance in study.demonstrated[:1]:
         for shot in shots_of(instance):
             first = shot.messages[0]

@@ -132,7 +132,7 @@ def check(
 
 def cover(config: pytest.Config, tree: Tree, places: Iterable[Path]) -> None:
     """Let syrupy clean up the snapshots of the folders that the command line names where they are elsewhere."""
-    given = config.option.file_or_dir
+    given = getattr(config.option, "file_or_dir", ())  # `--help` parses no paths
     if given and tree.mirror is not None:
         folders = [tree.directory(place.absolute()).parent for place in places if place.is_dir()]
         config.option.file_or_dir = [*given, *map(str, folders)]

@@ -125,6 +125,11 @@ HITS_AND_SILENCES = {
     "PF426": (replace(QWEN3, task=THOUGHT), replace(CHATML, task=THOUGHT)),
     "PF427": (replace(QWEN3, task=BEGUN), replace(QWEN2, task=BEGUN)),
 }
+OPENED = "output_type: generate_until\ngeneration_kwargs: {until: ['\\n'], max_gen_toks: 64}"
+HITS_AND_SILENCES["PF462"] = (
+    Case(template="NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", task=OPENED),
+    Case(template="Qwen-Qwen3-0.6B", task=OPENED),
+)
 ABOUT_TEXT = {"PF312", "PF313", "PF314"}
 """Rules about characters in tasks, which look at no model."""
 

@@ -83,7 +83,10 @@ def test_what_is_remembered_is_what_a_fresh_run_finds_and_what_pytest_finds(task
     report = tasks.parent / "report.json"
     assert pytest_in(tasks.parent, f"--promptfmt-json={report}") == 1
     by_pytest = json.loads(report.read_text("utf-8"))
-    assert {**by_pytest, "command": ""} == {**first, "command": ""}
+    commands = ("command", "next_steps")
+    assert {key: by_pytest[key] for key in by_pytest if key not in commands} == {
+        key: first[key] for key in first if key not in commands
+    }
 
 
 def test_annotations_of_github_obey_no_text_of_a_task(tasks: Path) -> None:

@@ -29,7 +29,7 @@ def test_a_failure_says_what_changed_where_it_comes_from_and_how_to_accept_it(
     project.edit("tasks/arc.yaml", '\\nA: "', '\\nAnswer:"')
     project.edit("tasks/wic.yaml", "A:", "B:")
     result = project.run("tasks", "--color", "yes")
-    plain = "\n".join(result.outlines)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(result.outlines))
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     for line in [
         "arc [plain]: 2 of 2 docs changed",

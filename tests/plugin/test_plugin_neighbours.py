@@ -95,8 +95,8 @@ def test_a_diff_has_colours_where_the_terminal_has_them_and_nowhere_else(project
     project.accept("tasks")
     project.edit("tasks/arc.yaml", "A:", "B:")
     coloured = project.run("tasks", "--color=yes", "--junitxml", "report.xml", *workers).stdout.str()
-    assert "\x1b[31m-| A:" in coloured
-    assert "\x1b[32m+| B:" in coloured
+    assert "\x1b[7m\x1b[31mA\x1b[0m\x1b[31m:" in coloured, "what differs within the line is marked"
+    assert "\x1b[7m\x1b[32mB\x1b[0m\x1b[32m:" in coloured
     texts = [failure.text or "" for failure in ElementTree.parse(project.root / "report.xml").iter("failure")]
     assert len(texts) == 2
     assert "\n-| A:" in texts[0]
