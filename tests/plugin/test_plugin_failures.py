@@ -1,6 +1,7 @@
 """What a failing prompt says, and that what it says to do works."""
 
 import os
+import re
 import shlex
 import xml.etree.ElementTree as ElementTree
 from typing import Any
