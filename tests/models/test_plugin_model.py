@@ -129,7 +129,7 @@ def test_what_is_broken_is_caught_and_only_that(
     task(pytester, good.replace(right, wrong), name="broken")
     result = run(pytester)
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines([f"broken.yaml:*profile plain): {says}*", "  saw: *", "  do: *"])
+    result.stdout.fnmatch_lines([f"{says}*", "  at: broken.yaml:*profile plain)", "  saw: *", "  do: *"])
 
 
 SPACELESS = f'{CHOICE}target_delimiter: ""\n'
