@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from pytest_promptfmt.answers.starting import starts_processes
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import (
     LimitExceededError,
@@ -77,12 +78,14 @@ class Stages:
 class Chain:
     """A task's stops, tag stripping, filters and metrics, ready to be tried; functions must be bound already.
 
+    A metric that runs generated code `scores_nothing` of synthetic docs, in which no code is: texts are compared.
+
     Raises ScoringError on construction for filters and metrics that do not exist, MetricUnavailableError for a metric
     that Hugging Face evaluate does not give here. Every method that filters or scores raises TooSlowError once most
     completions were too slow.
     """
 
-    def __init__(self, task: Task, stops: Sequence[str]) -> None:
+    def __init__(self, task: Task, stops: Sequence[str], *, is_synthetic: bool = False) -> None:
         self.task = task
         self.stops = tuple(stop for stop in stops if isinstance(stop, str) and stop)
         self.pipelines = pipelines_of(task)
@@ -91,15 +94,16 @@ class Chain:
             _refuse_missing(task, self.metrics)
         self._repeats = max(1, min(task.repeats, _MOST_REPEATS)) if isinstance(task.repeats, int) else 1
         self._think_end = _think_end_of(task)
-        self._ranges: dict[tuple[str, str], tuple[float | None, float | None]] = {}  # of the golds met last
+        self._ranges: dict[tuple[str, str, int], tuple[float | None, float | None]] = {}  # of the golds met last
         self._patterns = tuple(
             pattern
             for metric in (() if callable(task.process_results) else self.metrics)
             for pattern in metric.arguments.get("regexes_to_ignore") or ()
         )
-        self._has_code = callable(task.process_results) or any(
-            callable(entry.get("metric")) for entry in task.metric_list or ()
-        )
+        functions = [task.process_results, *(entry.get("metric") for entry in task.metric_list or ())]
+        own = [function for function in functions if callable(function)]
+        self._has_code = bool(own)
+        self.scores_nothing = is_synthetic and any(map(starts_processes, own))
         self.processes = 0
         self._tried = self._slow = 0
 
@@ -186,10 +190,12 @@ class Chain:
             return None
 
     def score(self, question: Question, doc: Doc, extracted: Any) -> float | None:
-        """Return the value of the first metric for one doc, better when higher; None when it is no number.
+        """Return the value of the first metric for one doc, better when higher; None for no number and where not tried.
 
         Raises whatever the metric raises, and LimitExceededError for a pattern or function that takes too long.
         """
+        if self.scores_nothing:
+            return None
         if self._patterns:
             values = self._within_budget(question, extracted)
         elif self._has_code:
@@ -225,7 +231,8 @@ class Chain:
         """
         score = self.score(question, doc, extracted)
         gold = _gold_text(question)
-        best, worst = self._range(question, doc, gold)
+        count = len(extracted) if self._has_code and isinstance(extracted, list | tuple) else 0
+        best, worst = self._range(question, doc, gold, count)
         if score is None or best is None or worst is None:
             return str(extracted).strip() == gold.strip()
         if best > worst:
@@ -234,14 +241,22 @@ class Chain:
             return score > worst
         return str(extracted).strip() == gold.strip()
 
-    def _range(self, question: Question, doc: Doc, gold: str) -> tuple[float | None, float | None]:
-        """Return what the gold answer and what nonsense scores."""
-        key = (repr(question.target), gold)
+    def _range(self, question: Question, doc: Doc, gold: str, count: int) -> tuple[float | None, float | None]:
+        """Return what the gold answer and what nonsense scores: as texts, or as lists of `count` unless that is 0."""
+        key = (repr(question.target), gold, count)
         if key not in self._ranges:
             if len(self._ranges) >= _MOST_GOLDS:
                 self._ranges.clear()
-            self._ranges[key] = (self.score(question, doc, gold), self.score(question, doc, NONSENSE))
+            best, worst = ([text] * count if count else text for text in (gold, NONSENSE))
+            self._ranges[key] = (self.score(question, doc, best), self.score(question, doc, worst))
         return self._ranges[key]
+
+    def puts_doc_in(self, pipeline: FilterPipeline, raw: str, docs: Sequence[Doc]) -> bool:
+        """Return whether what a pipeline reads of a completion holds something of the doc, as code to be run does."""
+        if pipeline.fingerprint is not None:
+            return False  # it has no code of the task
+        read = {repr(self._read(pipeline, raw, doc, "a completion").extracted) for doc in docs}
+        return len(read) > 1
 
 
 def _think_end_of(task: Task) -> str | None:

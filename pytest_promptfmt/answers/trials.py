@@ -96,13 +96,22 @@ def _trials(scoring: Scoring) -> Trials:
         choices = [_choice_trial(scoring, *pair) for pair in asked]
         return Trials(scoring=scoring, choices=[trial for trial in choices if trial is not None])
     if scoring.task.output_type == "generate_until":
-        chain = Chain(scoring.task, scoring.stops)
-        answers = [_answer_trial(scoring, chain, *pair) for pair in asked]
-        return Trials(scoring=scoring, chain=chain, answers=[trial for trial in answers if trial is not None])
+        chain = Chain(scoring.task, scoring.stops, is_synthetic=scoring.is_synthetic)
+        return Trials(scoring=scoring, chain=chain, answers=list(_answer_trials(scoring, chain, asked)))
     return Trials(scoring=scoring)
 
 
 # -- generated answers -----------------------------------------------------------------------------------------------
+
+
+def _answer_trials(scoring: Scoring, chain: Chain, asked: Sequence[tuple[Instance, Question]]) -> Iterator[AnswerTrial]:
+    """Yield a trial of each doc whose answer can be tried; of the first alone where a metric starts processes."""
+    for pair in asked:
+        if chain.scores_nothing or chain.processes:
+            return
+        trial = _answer_trial(scoring, chain, *pair)
+        if trial is not None:
+            yield trial
 
 
 def _answer_trial(scoring: Scoring, chain: Chain, instance: Instance, question: Question) -> AnswerTrial | None:

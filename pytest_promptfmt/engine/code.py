@@ -1,7 +1,8 @@
 """Which Python files a module of a task may import, and whether what it does may depend on anything but its inputs.
 
 Found out by reading, never by running: imports are looked for below the folders that the code may come from, wherever
-in the file they stand. Whatever asks for files, the clock, the network or the environment is not remembered.
+in the file they stand. Whatever asks for the clock or the environment is not remembered; which files are opened, and
+that a network is used or a process started, is seen when it happens (traces.py).
 """
 
 from __future__ import annotations
@@ -15,22 +16,29 @@ from typing import Final
 
 _ASKING_MODULES: Final = frozenset(
     {
-        *("asyncio", "ctypes", "ftplib", "getpass", "glob", "http", "httpx", "imaplib", "importlib", "inspect", "io"),
-        *("locale", "mmap", "multiprocessing", "pathlib", "pkgutil", "platform", "pty", "pwd", "requests", "resource"),
-        *("runpy", "secrets", "select", "shelve", "shutil", "signal", "smtplib", "socket", "sqlite3", "ssl"),
-        *("subprocess", "tempfile", "threading", "time", "urllib", "urllib3", "uuid", "zipfile"),
-        *("aiohttp", "boto3", "fsspec", "huggingface_hub", "wget", "openai"),
+        *("asyncio", "ctypes", "getpass", "glob", "importlib", "inspect", "locale", "multiprocessing", "pkgutil"),
+        *("platform", "pwd", "resource", "runpy", "secrets", "select", "shutil", "signal", "tempfile", "threading"),
+        *("time", "uuid"),
+        *("boto3", "fsspec", "huggingface_hub", "openai"),
     }
 )
-"""Modules whose use may give another result in another run; `os` and `sys` are looked at by attribute."""
+"""Modules whose use may give another result in another run, unseen; `os` and `sys` are looked at by attribute."""
 
-_ASKING_NAMES: Final = frozenset({"open", "exec", "eval", "compile", "__import__", "input"})
+_ASKING_NAMES: Final = frozenset({"exec", "eval", "compile", "__import__", "input"})
 _ASKING_ATTRIBUTES: Final = frozenset(
     {
-        *("now", "today", "utcnow", "environ", "getenv", "read_text", "read_bytes", "load_dataset", "from_pretrained"),
+        *("now", "today", "utcnow", "environ", "getenv", "load_dataset", "from_pretrained"),
         *("read_csv", "read_json", "read_parquet", "read_table", "load_from_disk", "hf_hub_download", "from_file"),
     }
 )
+_ASKING_OF_PATHS: Final = frozenset(
+    {
+        *("cwd", "exists", "expanduser", "group", "home", "is_dir", "is_file", "is_mount", "is_symlink", "lstat"),
+        *("owner", "readlink", "samefile", "stat"),
+    }
+)
+"""What a path is asked for that is seen by nobody, in a module that uses pathlib; what it opens and lists is seen."""
+
 _PURE: Final = {
     "os": frozenset({"path"}),
     "sys": frozenset({"byteorder", "float_info", "hexversion", "maxsize", "maxunicode", "platform", "version_info"}),
@@ -91,12 +99,21 @@ def module_facts(path: str, folders: tuple[str, ...]) -> ModuleFacts:
     asks = ""
     nodes = list(ast.walk(module))
     owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    has_paths = any(isinstance(node, ast.Import | ast.ImportFrom) and _names_pathlib(node) for node in nodes)
     for node in nodes:
         asks = asks or _asked_by(node, is_owner=id(node) in owners)
+        if not asks and has_paths and isinstance(node, ast.Attribute) and node.attr in _ASKING_OF_PATHS:
+            asks = f"pathlib's {node.attr}"
         for base, dotted in _imported(node, path):
             for folder in (base,) if base is not None else (os.path.dirname(path), *folders):
                 found.update(dict.fromkeys(_files_of(folder, dotted)))
     return ModuleFacts(tuple(found), asks)
+
+
+def _names_pathlib(node: ast.Import | ast.ImportFrom) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "pathlib"
+    return any(alias.name == "pathlib" for alias in node.names)
 
 
 def _imported(node: ast.AST, path: str) -> Iterator[tuple[str | None, list[str]]]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Final
 
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -22,28 +25,38 @@ _ASKS: Final = (
 )
 _CHANGING: Final = ("/proc/", "/sys/", "/dev/", "/run/")
 _OWN: Final = ".promptfmt-"
+_COMPILED: Final = f"{os.sep}__pycache__{os.sep}"
+
+
+@dataclass(slots=True)
+class Seen:
+    """The paths that were opened or listed, and the first thing asked for that is no input, "" for nothing."""
+
+    paths: set[str] = field(default_factory=set)
+    refused: str = ""
 
 
 class Trace:
     """The paths that this process opens or lists, from `begin` on; those that `is_left_out` accepts do not count.
 
-    A hook of Python's cannot be taken away, so that a process has at most one trace: a worker.
+    They are kept by the Python files that took part, "" for all: what one task's use of a module opened is known to
+    the module afterwards, and no other task that uses it opens it again. A hook of Python's cannot be taken away, so
+    that a process has at most one trace: a worker.
     """
 
     def __init__(self, is_left_out: Callable[[str], bool]) -> None:
         self._is_left_out = is_left_out
         self._known: dict[str, bool] = {}
-        self.paths: set[str] = set()
-        self.refused = ""
+        self._seen: dict[str, Seen] = defaultdict(Seen)
 
     def begin(self) -> None:
         """See everything that is opened from now on."""
         sys.addaudithook(self._see)
 
-    def taken(self) -> tuple[list[str], str]:
-        """Return the paths since the last call, and what was asked for that is no input, "" for nothing."""
-        found = sorted(self.paths), self.refused
-        self.paths, self.refused = set(), ""
+    def taken(self) -> list[tuple[str, list[str], str]]:
+        """Return what was seen since the last call: the Python file that took part, the paths, what was refused."""
+        found = [(file, sorted(seen.paths), seen.refused) for file, seen in self._seen.items()]
+        self._seen.clear()
         return found
 
     def _see(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -51,24 +64,38 @@ class Trace:
             path, _, flags = arguments
             self._opened(path, flags if isinstance(flags, int) else 0)
         elif event in ("os.listdir", "os.scandir"):
-            self._opened(arguments[0], 0, listed=True)
+            if not _is_import(sys._getframe(1)):  # which files an import may find is known by reading
+                self._opened(arguments[0], 0, listed=True)
         elif event.startswith(_ASKS):
             self._refuse(event)
 
     def _refuse(self, what: str) -> None:
-        if not self.refused and not self._loads_library():
-            self.refused = what
+        for file in self._files_at_work():
+            self._seen[file].refused = self._seen[file].refused or what
 
-    def _loads_library(self) -> bool:
-        """Return whether a library is being imported: what it asks for then is the same for every task."""
-        frame = sys._getframe(2)
+    def _files_at_work(self) -> set[str]:
+        """Return the Python files that take part in what happens now, and "" for all of them.
+
+        None where a library is being imported: what it asks for then is the same for every task.
+        """
+        files = {""}
+        frame = sys._getframe(3)
         while frame is not None:
             code, caller = frame.f_code, frame.f_back
-            is_import = caller is not None and caller.f_code.co_filename.startswith("<frozen importlib")
-            if is_import and code.co_name == "<module>" and self._is_left_out(code.co_filename):
-                return True
+            name = code.co_filename
+            if not self._leaves_out(name):
+                files.add(name)
+            elif code.co_name == "<module>" and _is_import(caller):
+                return set()
             frame = caller  # type: ignore[assignment]
-        return False
+        return files
+
+    def _leaves_out(self, name: str) -> bool:
+        left_out = self._known.get(name)
+        if left_out is None:
+            is_made = name.startswith("<") or name.endswith(".pyc") or _OWN in name or _COMPILED in name
+            left_out = self._known[name] = is_made or self._is_left_out(name)
+        return left_out
 
     def _opened(self, path: Any, flags: int, *, listed: bool = False) -> None:
         if isinstance(path, int):
@@ -77,14 +104,16 @@ class Trace:
             name = os.path.abspath(os.fsdecode(path if path is not None else "."))
         except (TypeError, ValueError):
             return
-        left_out = self._known.get(name)
-        if left_out is None:
-            left_out = self._known[name] = name.endswith(".pyc") or _OWN in name or self._is_left_out(name)
-        if left_out:
+        if name == os.devnull or self._leaves_out(name):
             return
-        if name.startswith(_CHANGING) and name != os.devnull:
+        if name.startswith(_CHANGING):
             self._refuse(name)
         elif flags & _WRITES:
             self._refuse("a file that is written")
-        elif name != os.devnull and not (name not in self.paths and self._loads_library()):
-            self.paths.add(f"{name}/" if listed else name)
+        else:
+            for file in self._files_at_work():
+                self._seen[file].paths.add(f"{name}/" if listed else name)
+
+
+def _is_import(frame: FrameType | None) -> bool:
+    return frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")

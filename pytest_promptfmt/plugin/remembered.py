@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -27,7 +27,7 @@ from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.engine.code import reached_from
 from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
-from pytest_promptfmt.engine.traces import Trace
+from pytest_promptfmt.engine.traces import Seen, Trace
 from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.outputs import Outputs
 from pytest_promptfmt.settings import Settings
@@ -141,9 +141,11 @@ class Memory:
         self._contents = Contents()
         self._store = Store(folder) if folder is not None else None
         self._watched: dict[str, _Watched] = {}
+        self._seen: dict[str, Seen] = defaultdict(Seen)
         self._contexts: dict[int, tuple[Settings, str]] = {}
         self._base: str | None = None
         self._is_library = lru_cache(maxsize=None)(partial(_is_library, rootdir=config.rootpath))
+        self._is_linked = lru_cache(maxsize=None)(partial(_is_linked, rootdir=str(config.rootpath)))
         self._held: dict[str, Remembered | None] = {}
         self._stored: set[str] = set()
         self._planned: Counter[str] = Counter()
@@ -241,6 +243,8 @@ class Memory:
         modules |= {str(ref.file) for task in made for ref in functions_of(task)}
         reached = reached_from(modules, (str(settings.rootdir), *_search_path()), self._is_library)
         watched.refused = reached.asks
+        if any(map(self._is_linked, reached.files)):
+            watched.refused = watched.refused or "a module behind a link, which it may look for its files by"
         watched.paths |= reached.files
         for text in texts:
             if "*" in text:
@@ -289,15 +293,19 @@ class Memory:
         watched.items[_name_of(item)] = shown
         if getattr(item, "introduces", None):
             watched.refused = watched.refused or "what it says about a profile"
-        watched.paths.update(seen["paths"])
         watched.asked.update((str(question), str(about)) for question, about in seen["asked"])
-        watched.refused = watched.refused or seen["refused"]
+        for file, paths, refused in seen["files"]:
+            watched.paths.update(paths)
+            watched.refused = watched.refused or refused
+            self._seen[file].paths.update(paths)
+            self._seen[file].refused = self._seen[file].refused or refused
 
     def write(self) -> None:
         """Keep what this run found out about the files whose items were all run."""
         if self._store is None:
             return
         index = self._folders.index
+        self._share_what_modules_saw()
         for name, watched in self._watched.items():
             context = self._context_of(watched.settings)
             is_whole = watched.items and len(watched.items) == self._planned[name]
@@ -323,6 +331,16 @@ class Memory:
             self._store.put(_ITEMS, name, watched.items)
         self._store.write()
 
+    def _share_what_modules_saw(self) -> None:
+        """Add what a module opened to all files that use it; what belongs to none, a rule's or a conftest's, to all."""
+        self._seen.pop("", None)
+        used = {path for watched in self._watched.values() for path in watched.paths}
+        for module, seen in self._seen.items():
+            for watched in self._watched.values():
+                if module in watched.paths or module not in used:
+                    watched.paths |= seen.paths
+                    watched.refused = watched.refused or seen.refused
+
     # -- what holds for all tasks of a folder --------------------------------------------------------------------------
 
     def _context_of(self, settings: Settings) -> str:
@@ -346,6 +364,8 @@ class Memory:
         for folder in _search_path():
             with suppress(OSError):
                 yield folder, sorted(name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-link")))
+            if _is_below(folder, str(config.rootpath)):
+                yield folder, sorted(_importable_in(folder))
         plugins = {str(getattr(plugin, "__file__", "") or "") for plugin in config.pluginmanager.get_plugins()}
         root = str(config.rootpath)
         own = [name for name in plugins if name.startswith(root) and not self._is_library(name)]
@@ -401,6 +421,25 @@ def _is_library(path: str, rootdir: Path) -> bool:
     return any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES) or path.startswith(
         (sys.prefix, sys.base_prefix)
     )
+
+
+def _is_below(path: str, rootdir: str) -> bool:
+    return path == rootdir or path.startswith(f"{rootdir}{os.sep}")
+
+
+def _importable_in(folder: str) -> Iterator[str]:
+    """Yield the names that an import finds in a folder before it looks further: modules and packages."""
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if name.endswith(".py") or os.path.exists(f"{folder}/{name}/__init__.py"):
+                yield name
+
+
+def _is_linked(path: str, rootdir: str) -> bool:
+    """Return whether a file, or a folder on the way to it from the rootdir, is a link."""
+    if not _is_below(path, rootdir):
+        return False
+    return os.path.realpath(path) != os.path.realpath(rootdir) + path[len(rootdir) :]
 
 
 def _texts_and_modules(config: Mapping[Any, Any]) -> tuple[set[str], set[str]]:

@@ -290,9 +290,8 @@ class Working:
             outcome = getattr(report, "promptfmt", None)
             if outcome is not None:
                 self._run.tally.add(outcome, report.nodeid)
-        paths, refused = self._trace.taken()
         return {
-            "seen": {"paths": paths, "asked": sorted(asked), "refused": refused},
+            "seen": {"files": self._trace.taken(), "asked": sorted(asked)},
             "reports": [self._serialized(report) for report in self._reports],
             "warnings": self._warnings,
             "counted": snapshots.taken(self._config, since=assertions),

@@ -158,6 +158,41 @@ def test_code_that_asks_for_files_or_the_clock_is_run_each_time(project: Project
     assert unchanged(project) == 1
 
 
+READING = """
+from functools import lru_cache
+from pathlib import Path
+
+TITLES = (Path(__file__).resolve().parent / "titles.txt").read_text()
+
+
+@lru_cache
+def ending():
+    with open(Path(__file__).parent / "ending.txt") as file:
+        return file.read()
+
+
+def text(doc):
+    return f"{TITLES}{doc['question']}{ending()}"
+"""
+
+
+@pytest.mark.parametrize("name", ["titles.txt", "ending.txt"])
+def test_a_file_that_a_module_opened_once_counts_for_all_tasks_that_use_it(project: Project, name: str) -> None:
+    project.write("tasks/utils.py", READING)
+    project.write("tasks/titles.txt", "Q: ")
+    project.write("tasks/ending.txt", "?")
+    for task in ("arc", "boolq", "cola"):
+        file = project.task(f"tasks/{task}.yaml", doc_to_text=None)
+        file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
+    project.accept("tasks")
+    warm(project)
+    assert unchanged(project) == 2  # the first one says what holds for its profile
+    project.write(f"tasks/{name}", "!")
+    found = result(project)
+    assert found["counts"] == {"changed": 6, "passed": 3}
+    assert found == result(project, "--promptfmt-no-cache")
+
+
 def test_rules_that_ask_for_the_clock_are_run_each_time(tree: Project) -> None:
     rule = """
 import time
