@@ -11,8 +11,8 @@ import pytest
 
 from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.plugin.collected import start
-from pytest_promptfmt.plugin.collection import UnchangedItem
 from pytest_promptfmt.plugin.run import OUTCOMES_ONLY
+from pytest_promptfmt.plugin.unchanged import UnchangedItem
 from pytest_promptfmt.results.run_result import RunResult
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,9 @@ from pytest_promptfmt.formats import Attempt, attempts, is_variant, remarks
 from pytest_promptfmt.formats.template import template_type
 from pytest_promptfmt.plugin.items.base import ClassItem, LoadItem, PromptItem, node_name
 from pytest_promptfmt.plugin.items.kind import LOADED
-from pytest_promptfmt.plugin.remembered import Remembered
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.plugin.workers import try_in_worker
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.snapshots.expected import Defined
-from pytest_promptfmt.snapshots.paths import Place
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import TaskFile, shapes
 from pytest_promptfmt.systems.lm_eval.functions import load_function
@@ -216,51 +213,6 @@ class TaskNode(pytest.Collector):
         return self.make(item, name, place=place, **given)
 
 
-class UnchangedItem(pytest.Item):
-    """A file that was tested in an earlier run, and of which nothing has changed: it is not run.
-
-    Its tests all passed, except where a run tells nothing but outcomes.
-    """
-
-    def __init__(self, *, remembered: Remembered, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.remembered = remembered
-        self.places: Sequence[Place] = ()
-
-    def __repr__(self) -> str:
-        """Return the line of --collect-only."""
-        return f"<Unchanged {self.name}>"
-
-    def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Return the file."""
-        return self.path, 0, self.name
-
-    def runtest(self) -> None:
-        """Do nothing: nothing has changed."""
-
-
-def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
-    """Return one item for all tests of a file that passed before, None where one of them has to be seen."""
-    run, session = parent.config.stash[RUN], parent.session
-    if not any(session.isinitpath(above) for above in path.parents):
-        return None  # pytest comes by here on its way to a folder that was named, and looks at no file
-    root = run.folders.root_of(path, session)
-    known = run.memory.of(path)
-    if known is None or not (known.is_quiet or (run.tells_only_outcomes and known.is_told)):
-        return None
-    places = ((task, Position(path, line, column)) for task, _, _, line, column in known.tasks)
-    if not all(run.folders.is_first(task, path, root, position=place) for task, place in places):
-        return None
-    try:
-        claimed = [run.expected.claim(path, task, profile) for task, profile in known.claims]
-    except SnapshotError:
-        return None
-    run.expected.define(path, (Defined(*task[:3]) for task in known.tasks))
-    item: UnchangedItem = UnchangedItem.from_parent(parent, name=path.name, path=path, remembered=known)
-    item.places = claimed
-    return item
-
-
 def warn_of_file(path: Path, note: str) -> None:
     """Warn of a file that is passed over."""
     # Under the name of its folder: Python reads the whole file that a warning is about, for a line of it.
@@ -276,27 +228,6 @@ def irregular_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
             return sorted(Path(each.path) for each in found if not each.is_file())
     except OSError:
         return []
-
-
-def with_introductions(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the items, those of a file one by one where it is the first of the run to have one of its profiles.
-
-    What there is to say about a profile itself is said with that file, so nothing is remembered of it.
-    """
-    known: set[int] = set()
-    for item in items:
-        if not isinstance(item, UnchangedItem):
-            node = item.parent
-            known.update(map(id, node.profiles) if isinstance(node, TaskNode) else ())
-            yield item
-            continue
-        profiles = item.config.stash[RUN].folders.settings_for(item.path).profiles
-        if known.issuperset(map(id, profiles)):
-            yield item
-            continue
-        assert item.parent is not None
-        known.update(map(id, profiles))
-        yield from item.session.genitems(task_file_node(item.parent, item.path))
 
 
 def _all_attempts(tasks: Iterable[Task], settings: Settings) -> list[Attempt]:

@@ -54,8 +54,10 @@ _PROMPT_KEYS: Final = frozenset(
 TaskRow = tuple[str, str, str | None, int | None, int | None]
 """A task as id, name, format, and where it is written, line and column."""
 
+_SHOWN: Final = {"about", "reports", "warnings", "counted"}
+
 Shown = Mapping[str, Any]
-"""What a worker sent of one item: its reports, warnings, and what syrupy is to count."""
+"""What a worker sent of one item: its reports, warnings, what syrupy is to count, and what is `about` the item."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Remembered:
     def items(self) -> Mapping[str, Shown]:
         """Return what each item showed, by the rest of its node id; of one that cannot be read nothing."""
         items = {str(key): mapping(shown) for key, shown in mapping(self.read()).items()}
-        return {key: shown for key, shown in items.items() if {"reports", "warnings", "counted"} <= shown.keys()}
+        return {key: shown for key, shown in items.items() if shown.keys() >= _SHOWN}
 
 
 def _summary(items: Mapping[str, Shown]) -> dict[str, Any]:
@@ -357,7 +359,7 @@ class Memory:
     def _of_this_run(self) -> Iterator[object]:
         """Yield what holds for every task: versions, the code of this package and of conftests, options."""
         config = self._config
-        yield sys.version, sys.platform, version("pytest-promptfmt"), os.getcwd()
+        yield sys.version, sys.platform, version("pytest-promptfmt"), os.getcwd(), str(config.rootpath)
         for folder, _, names in sorted(os.walk(_PACKAGE)):
             stamps = ((name, os.stat(f"{folder}/{name}")) for name in sorted(names) if name.endswith(".py"))
             yield from ((folder, name, stamp.st_size, stamp.st_mtime_ns) for name, stamp in stamps)
@@ -431,7 +433,7 @@ def _importable_in(folder: str) -> Iterator[str]:
     """Yield the names that an import finds in a folder before it looks further: modules and packages."""
     with suppress(OSError):
         for name in os.listdir(folder):
-            if name.endswith(".py") or os.path.exists(f"{folder}/{name}/__init__.py"):
+            if name.endswith(".py") or os.path.isfile(f"{folder}/{name}/__init__.py"):
                 yield name
 
 

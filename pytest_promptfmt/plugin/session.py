@@ -19,9 +19,7 @@ from pytest_promptfmt.plugin.closing import Closing
 from pytest_promptfmt.plugin.collection import (
     irregular_files,
     task_file_node,
-    unchanged,
     warn_of_file,
-    with_introductions,
 )
 from pytest_promptfmt.plugin.items.base import PromptItem
 from pytest_promptfmt.plugin.items.kind import LOADED, load_kinds
@@ -31,6 +29,7 @@ from pytest_promptfmt.plugin.outcome_reports import OutcomeReports
 from pytest_promptfmt.plugin.remembered import Memory
 from pytest_promptfmt.plugin.run import RUN, Found, Run
 from pytest_promptfmt.plugin.selection import Selectable, chooses, unmatched
+from pytest_promptfmt.plugin.unchanged import expanded, unchanged
 from pytest_promptfmt.plugin.workers import workers_of
 from pytest_promptfmt.plugin.working import Working, collapses, kept_in
 from pytest_promptfmt.results.terminal import header_lines
@@ -189,7 +188,7 @@ class PromptfmtPlugin:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect what the task globs and formats do not choose; a file that cannot be read might be what is meant."""
         settings, found = self._run.settings, self._run.found
-        items[:] = with_introductions(items)
+        items[:] = expanded(items)
         found.has_items = bool(items)
         if not (settings.task_globs or settings.formats):
             return

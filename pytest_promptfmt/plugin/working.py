@@ -22,10 +22,10 @@ from pytest_promptfmt.core import limits
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.engine.store import FILE_NAME as STORE_NAME
 from pytest_promptfmt.engine.workers import Job, Lost, Pool
-from pytest_promptfmt.plugin.collection import UnchangedItem
 from pytest_promptfmt.plugin.items.base import PromptItem
 from pytest_promptfmt.plugin.remembered import FileTrace
 from pytest_promptfmt.plugin.run import Run
+from pytest_promptfmt.plugin.unchanged import StoredItem, UnchangedItem, about
 from pytest_promptfmt.plugin.workers import error_of, limits_of
 from pytest_promptfmt.settings.written import Written
 from pytest_promptfmt.snapshots import extension as snapshots
@@ -64,7 +64,7 @@ def kept_in(run: Run, workers: int) -> tuple[Path | None, bool]:
 def collapses(run: Run) -> bool:
     """Return whether files of which nothing has changed may be shown as one: nobody asked for their items."""
     option, settings = run.config.option, run.settings
-    names = ("keyword", "markexpr", "collectonly", "lf", "failedfirst", "newfirst", "stepwise", "xmlpath")
+    names = ("keyword", "markexpr", "collectonly", "deselect", "lf", "failedfirst", "newfirst", "stepwise", "xmlpath")
     asked = (
         getattr(option, "verbose", 0) > 0
         or any(getattr(option, name, None) for name in names)
@@ -121,7 +121,7 @@ class Working:
             if call.excinfo is not None:
                 self._show(item, item.ihook.pytest_runtest_makereport(item=item, call=call))
 
-    def _show(self, item: PromptItem, report: pytest.TestReport) -> None:
+    def _show(self, item: PromptItem | StoredItem, report: pytest.TestReport) -> None:
         """Show a report; with those of setting up and tearing down, which are nothing here, where somebody waits."""
         show = item.ihook.pytest_runtest_logreport
         is_whole = report.when == "call" and self._shows_phases
@@ -146,7 +146,7 @@ class Working:
             self._after = waiting
             reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
             if reporter is not None:
-                reporter.stats.setdefault(UNCHANGED, []).extend(same)
+                reporter.stats.setdefault(UNCHANGED, []).extend(item for item in same if item.is_counted)
         self._memory.plan(session.items)
         wants_times = session.config.option.durations is not None
         self._shows_phases = wants_times or _has_others(self._config, ["pytest_runtest_logreport"])
@@ -158,11 +158,30 @@ class Working:
         """Count files of which nothing has changed, in the order of collection."""
         run = self._run
         for item in items:
+            if not item.is_counted:
+                self._tell(item)
+                continue
             item.session.testsfailed += item.remembered.failed
             run.tally.counts.update(item.remembered.counts)
             for name, outcome in item.remembered.said:
                 run.tally.add(outcome, f"{item.path.name}::{name}")
             snapshots.count_matched(self._config, item, item.places, run.expected)
+
+    def _tell(self, file: UnchangedItem) -> None:
+        """Show what the items of a file showed; those that passed are counted where nobody else asks for reports."""
+        reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
+        for item, shown in file.stored():
+            self._show_rest(item, shown, item.place)
+            is_passed = not shown["warnings"] and all("passed" in data for data in shown["reports"])
+            if is_passed and not self._shows_phases and reporter is not None:
+                for data in shown["reports"]:
+                    self._run.tally.add(Outcome.from_json(data["promptfmt"]), item.nodeid)
+                    reporter.stats.setdefault("passed", []).append(_passed(item, data["when"], data["passed"]))
+                continue
+            item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+            for data in shown["reports"]:
+                self._show(item, self._report(item, data))
+            item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
     def pytest_sessionfinish(self) -> None:
         """End the workers, and keep what was found out."""
@@ -187,15 +206,19 @@ class Working:
                 yield self._lost(item, result)
                 return
             seen = result.pop("seen")
-            self._memory.settle(item, result, seen)
-        for written in result["warnings"]:
-            self._warn(written)
-        place: Place | None = getattr(item, "place", None)
-        if place is not None:
-            for counted in result["counted"]:
-                snapshots.count(self._config, item, place, counted, expected=self._run.expected)
+            self._memory.settle(item, {**result, "about": about(item)}, seen)
+        self._show_rest(item, result, getattr(item, "place", None))
         for data in result["reports"]:
             yield self._report(item, data)
+
+    def _show_rest(self, item: PromptItem | StoredItem, shown: Mapping[str, Any], place: Place | None) -> None:
+        """Show the warnings of an item, and let syrupy count its comparisons."""
+        for written in shown["warnings"]:
+            self._warn(written)
+        if place is not None:
+            source = item.file if isinstance(item, StoredItem) else item
+            for counted in shown["counted"]:
+                snapshots.count(self._config, source, place, counted, expected=self._run.expected)
 
     def _start(self, session: pytest.Session) -> Pool:
         self._items = [item for item in session.items if self._is_to_run(item)]
@@ -210,7 +233,7 @@ class Working:
     def _is_to_run(self, item: pytest.Item) -> bool:
         return isinstance(item, PromptItem) and item.runs_in_worker and self._memory.shown(item) is None
 
-    def _report(self, item: PromptItem, data: Mapping[str, Any]) -> pytest.TestReport:
+    def _report(self, item: PromptItem | StoredItem, data: Mapping[str, Any]) -> pytest.TestReport:
         """Return a report that a worker sent; a problem that an earlier item had is not shown in full again."""
         if "passed" in data:
             passed = _passed(item, data["when"], data["passed"])
@@ -341,7 +364,7 @@ class Working:
             )
 
 
-def _passed(item: PromptItem, when: Any, duration: float) -> pytest.TestReport:
+def _passed(item: PromptItem | StoredItem, when: Any, duration: float) -> pytest.TestReport:
     """Return the report of a phase that went well; making it as pytest does takes longer than many an item."""
     return pytest.TestReport(
         item.nodeid, item.location, {item.name: 1, item.marker: 1}, "passed", None, when, duration=duration

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -84,6 +84,24 @@ def compared_lines(who: str, changed: str, verdict: Verdict) -> Iterator[str]:
 def repeated_text(outcome: Outcome, first: str, *, command: str) -> str:
     """Return the short text of an item that fails as `first` did."""
     return f"{outcome.task} [{outcome.profile}]: as {first}\naccept: {command}"
+
+
+def repeated_findings(outcome: Outcome, first: str) -> str:
+    """Return the text of an item with the same findings as the item `first`."""
+    codes = ", ".join(dict.fromkeys(error.code for error in outcome.errors))
+    return f"{outcome.task}: {codes}, as {first}"
+
+
+def said_again(repeats: str, outcome: Outcome, first: str, command: Callable[[], str]) -> str | None:
+    """Return what an item says that fails as the item `first` did; None where it says everything again.
+
+    `repeats` is what items of its kind do not say again (`PromptItem.repeats`).
+    """
+    if repeats == "findings" and outcome.category == "finding":
+        return repeated_findings(outcome, first)
+    if repeats == "change" and outcome.category != "error":
+        return repeated_text(outcome, first, command=command())
+    return None
 
 
 def accept_command(path: str, names: str, options: Sequence[str], task: str) -> str:

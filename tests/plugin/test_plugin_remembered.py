@@ -221,6 +221,35 @@ def test_failures_and_skips_are_remembered_with_their_texts(tree: Project) -> No
         assert "accept: pytest --promptfmt" in text
 
 
+def test_a_file_that_failed_is_shown_again_and_not_run(tree: Project) -> None:
+    tree.edit("tasks/shared/boolq.yaml", "A:", "B:")
+    tree.edit("tasks/code/utils.py", "A:", "B:")
+    tree.task("tasks/twins/one.yaml", doc_to_choice=["a"], output_type="multiple_choice", doc_to_target=7)
+    tree.task("tasks/twins/two.yaml", doc_to_choice=["a"], output_type="multiple_choice", doc_to_target=7)
+    warm(tree)
+    fresh = tree.run("tasks", "--promptfmt-no-cache", "-rA")
+    again = tree.run("tasks", "-rA")
+    counts, known = fresh.parseoutcomes(), again.parseoutcomes()
+    assert known.pop("unchanged") > 0
+    assert known["failed"] == counts["failed"] > 4
+    for start in ("FAILED", "SKIPPED", "ERROR"):
+        found = [[line for line in each.outlines if line.startswith(start)] for each in (fresh, again)]
+        assert found[0] == found[1]
+    assert summary_of(fresh) == summary_of(again)
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+    ran = tree.run("tasks", "-vv", "--durations=0").parseoutcomes()
+    assert ran["failed"] == counts["failed"]
+    assert "unchanged" not in ran
+
+
+def summary_of(run: pytest.RunResult) -> list[str]:
+    """Return what is said after the failures, without what holds for the one run."""
+    lines = run.outlines
+    start = next(number for number, line in enumerate(lines) if "= prompt formats =" in line)
+    end = next(number for number, line in enumerate(lines) if "= short test summary info =" in line)
+    return [line for line in lines[start:end] if "--promptfmt-no-cache" not in line and "accept all" not in line]
+
+
 @pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + b"x" * 5000])
 def test_a_store_that_is_damaged_is_as_good_as_none(tree: Project, content: bytes) -> None:
     warm(tree)

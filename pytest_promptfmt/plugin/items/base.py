@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 import pytest
 
@@ -16,7 +16,7 @@ from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.plugin.selection import Selectable
-from pytest_promptfmt.results.failures import accept_command, outcome_of
+from pytest_promptfmt.results.failures import accept_command, outcome_of, said_again
 from pytest_promptfmt.results.text_changes import text_change
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.document import Document
@@ -37,6 +37,8 @@ class PromptItem(pytest.Item):
     kind = "Prompts"
     """What --collect-only calls the item."""
     runs_in_worker = True
+    repeats: Literal["", "findings", "change"] = ""
+    """What the item does not say in full again where an earlier one had the same."""
     introduces: frozenset[str] | None = None
     """The profiles about which this item has to say what there is to say, for it is the first of the run."""
 
@@ -105,9 +107,14 @@ class PromptItem(pytest.Item):
         with capture.global_and_fixture_disabled(), bar as show:
             yield show
 
-    def repeated(self, _outcome: Outcome, _first: str) -> str | None:
+    def repeated(self, outcome: Outcome, first: str) -> str | None:
         """Return the text of the item where the item `first` had the same problem; None to say it in full again."""
-        return None
+        return said_again(self.repeats, outcome, first, lambda: self.accept_command)
+
+    @property
+    def accept_command(self) -> str:
+        """Return the command line that accepts what the item found."""
+        return accept_command_of(self.run, self.path, self.nodeid, self.task.id if self.task is not None else "")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the message of our own errors; a traceback only for what is a defect of this run."""
@@ -189,12 +196,10 @@ class TaskItem(PromptItem):
             self.outcome = replace(outcome.skipped(NOT_ADOPTED), tokenizer=None)
             pytest.skip(NOT_ADOPTED)
 
-    @property
-    def accept_command(self) -> str:
-        """Return the command line that accepts what the item found."""
-        names = self.nodeid.partition("::")[2]
-        options = self.run.settings.repeat
-        return accept_command(display_path(self.path), names, options, self.tested.id)
+
+def accept_command_of(run: Run, path: Path, nodeid: str, task: str) -> str:
+    """Return the command line that accepts what the item of this node id found."""
+    return accept_command(display_path(path), nodeid.partition("::")[2], run.settings.repeat, task)
 
 
 @cache

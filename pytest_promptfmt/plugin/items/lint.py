@@ -19,6 +19,7 @@ from pytest_promptfmt.plugin.items.base import ItemFailedError, PromptItem, Task
 from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.selection import Selectable
+from pytest_promptfmt.results.failures import repeated_findings
 from pytest_promptfmt.study import seen_by
 
 _LINTED: Final = pytest.StashKey[set[pytest.Collector | None]]()
@@ -28,9 +29,7 @@ _LINTED: Final = pytest.StashKey[set[pytest.Collector | None]]()
 class RuleItem(TaskItem):
     """What the items of the rules share."""
 
-    def repeated(self, outcome: Outcome, first: str) -> str | None:
-        """Return the text of the item where the item `first` had the same findings."""
-        return repeated_findings(outcome, first) if outcome.category == "finding" else None
+    repeats = "findings"
 
 
 class LintItem(RuleItem):
@@ -142,12 +141,6 @@ def raise_errors(run: Run, outcome: Outcome) -> None:
         return
     first = run.tally.first_item(outcome)
     raise ItemFailedError(outcome.detail if first is None else repeated_findings(outcome, first))
-
-
-def repeated_findings(outcome: Outcome, first: str) -> str:
-    """Return the text of an item with the same findings as the item `first`."""
-    codes = ", ".join(dict.fromkeys(error.code for error in outcome.errors))
-    return f"{outcome.task}: {codes}, as {first}"
 
 
 class LintKind(Kind):

@@ -13,7 +13,7 @@ from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.plugin.items.base import ItemFailedError, TaskItem
 from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
-from pytest_promptfmt.results.failures import explanation, outcome_of, repeated_text
+from pytest_promptfmt.results.failures import explanation, outcome_of
 from pytest_promptfmt.results.text_changes import (
     TextChange,
     describe_token_change,
@@ -102,10 +102,6 @@ class SnapshotItem(RenderedItem):
             self.outcome = replace(outcome, detail=text)
             raise ItemFailedError(f"{text}\naccept: {self.accept_command}")
         raise ItemFailedError(self.repeated(outcome, first))
-
-    def repeated(self, outcome: Outcome, first: str) -> str | None:
-        """Return the text of the item where the item `first` changed alike; an error is said in full each time."""
-        return None if outcome.category == "error" else repeated_text(outcome, first, command=self.accept_command)
 
     def text_change(self, verdict: snapshots.Verdict, seen: ProfileView) -> TextChange | None:
         """Return what changed in the text: for all profiles of a task what the one that shows it best says."""

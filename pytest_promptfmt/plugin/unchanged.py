@@ -1,0 +1,163 @@
+"""Files of which nothing has changed since an earlier run: one item each, whatever that run found out about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_promptfmt.core.errors import Position, SnapshotError
+from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.plugin.collection import TaskNode, task_file_node
+from pytest_promptfmt.plugin.items.base import PromptItem, accept_command_of
+from pytest_promptfmt.plugin.remembered import Remembered
+from pytest_promptfmt.plugin.run import RUN, Run
+from pytest_promptfmt.results.failures import said_again
+from pytest_promptfmt.snapshots.expected import Defined
+from pytest_promptfmt.snapshots.paths import Place
+
+
+class UnchangedItem(pytest.Item):
+    """A file that was tested in an earlier run, and of which nothing has changed: it is not run.
+
+    Where all its tests passed it is counted; else the reports of that run are shown again.
+    """
+
+    def __init__(self, *, remembered: Remembered, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.remembered = remembered
+        self.places: Sequence[Place] = ()
+
+    def __repr__(self) -> str:
+        """Return the line of --collect-only."""
+        return f"<Unchanged {self.name}>"
+
+    @property
+    def is_counted(self) -> bool:
+        """Return whether the file is counted, and its items are not shown one by one."""
+        return self.remembered.is_quiet or self.config.stash[RUN].tells_only_outcomes
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Return the file."""
+        return self.path, 0, self.name
+
+    def runtest(self) -> None:
+        """Do nothing: nothing has changed."""
+
+    def stored(self) -> Iterator[tuple[StoredItem, Mapping[str, Any]]]:
+        """Yield the items of the file with what each showed."""
+        run = self.config.stash[RUN]
+        places = {place.name: place for place in self.places}
+        for shown in self.remembered.items.values():
+            nodeid, location, marker, repeats, place = shown["about"]
+            path, line, name = location
+            yield (
+                StoredItem(run, self, nodeid, (path, line, name), marker, repeats, places.get(place)),
+                shown,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredItem:
+    """What a report needs of an item that is not collected again."""
+
+    run: Run
+    file: UnchangedItem
+    nodeid: str
+    location: tuple[str, int | None, str]
+    marker: str
+    repeats: str
+    place: Place | None
+
+    @property
+    def name(self) -> str:
+        """Return the last part of the node id."""
+        return self.nodeid.rpartition("::")[2]
+
+    @property
+    def ihook(self) -> Any:
+        """Return the hooks of the file's folder."""
+        return self.file.ihook
+
+    def repeated(self, outcome: Outcome, first: str) -> str | None:
+        """Return the text of the item where the item `first` had the same problem; None to say it in full again."""
+        path = self.file.path
+        return said_again(
+            self.repeats, outcome, first, lambda: accept_command_of(self.run, path, self.nodeid, outcome.task)
+        )
+
+
+def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
+    """Return one item for all tests of a file that are as they were, None where nobody knows."""
+    run, session = parent.config.stash[RUN], parent.session
+    if not any(session.isinitpath(above) for above in path.parents):
+        return None  # pytest comes by here on its way to a folder that was named, and looks at no file
+    root = run.folders.root_of(path, session)
+    known = run.memory.of(path)
+    if known is None or (run.tells_only_outcomes and not (known.is_quiet or known.is_told)):
+        return None
+    places = ((task, Position(path, line, column)) for task, _, _, line, column in known.tasks)
+    if not all(run.folders.is_first(task, path, root, position=place) for task, place in places):
+        return None
+    try:
+        claimed = [run.expected.claim(path, task, profile) for task, profile in known.claims]
+    except SnapshotError:
+        return None
+    run.expected.define(path, (Defined(*task[:3]) for task in known.tasks))
+    item: UnchangedItem = UnchangedItem.from_parent(parent, name=path.name, path=path, remembered=known)
+    item.places = claimed
+    return item
+
+
+def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the items, those of a file one by one where its items have to be run again.
+
+    What there is to say about a profile itself is said with the first file that has it, so nothing is remembered of
+    that. A failure that repeats an earlier one was kept without its text: where no file before tells it, it is run.
+    """
+    known: set[int] = set()
+    told: set[tuple[str, str]] = set()
+    for item in items:
+        if not isinstance(item, UnchangedItem):
+            node = item.parent
+            known.update(map(id, node.profiles) if isinstance(node, TaskNode) else ())
+            yield item
+            continue
+        profiles = item.config.stash[RUN].folders.settings_for(item.path).profiles
+        if known.issuperset(map(id, profiles)) and (item.is_counted or _is_tellable(item.remembered, told)):
+            yield item
+            continue
+        assert item.parent is not None
+        known.update(map(id, profiles))
+        yield from item.session.genitems(task_file_node(item.parent, item.path))
+
+
+def _is_tellable(remembered: Remembered, told: set[tuple[str, str]]) -> bool:
+    """Return whether the reports of a file say everything, with those of the files before, whose problems are `told`.
+
+    Afterwards the problems of this file are told, too.
+    """
+    is_whole = len(remembered.items) == remembered.size and all(map(_is_told_of, remembered.items.values()))
+    for _, outcome in remembered.said:
+        if outcome.category not in ("passed", "accepted", "skipped"):
+            problem = outcome.category, outcome.key
+            is_whole = is_whole and (bool(outcome.detail) or problem in told)
+            told.add(problem)
+    return is_whole
+
+
+def about(item: PromptItem) -> list[object]:
+    """Return what a `StoredItem` has to know of an item."""
+    place: Place | None = getattr(item, "place", None)
+    return [item.nodeid, item.location, item.marker, item.repeats, place.name if place is not None else None]
+
+
+def _is_told_of(shown: Mapping[str, Any]) -> bool:
+    """Return whether the store says all that is needed to show an item: it is somebody else's data."""
+    match shown.get("about"):
+        case [str(), [str(), int() | None, str()], str(), str(), str() | None]:
+            return True
+    return False
