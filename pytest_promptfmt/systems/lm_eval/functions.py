@@ -21,12 +21,14 @@ from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
     FunctionError,
     LimitExceededError,
+    MetricUnavailableError,
     Position,
     did_you_mean,
     display_path,
 )
 from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
 from pytest_promptfmt.core.task import CodeAssembly, FunctionRef, Task
+from pytest_promptfmt.systems.lm_eval.hub_loads import load_for, put_off
 from pytest_promptfmt.systems.lm_eval.scoring.registered import with_registered
 
 IMPORT_SECONDS: Final = 60.0
@@ -65,7 +67,13 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
     def bound(value: Any, *keys: str) -> Any:
         if not isinstance(value, FunctionRef):
             return value
-        return _function(value, task.locate(keys) or value.position, ".".join(keys), trusted, time_limit)
+        key, position = ".".join(keys), task.locate(keys) or value.position
+        function = _function(value, position, key, trusted, time_limit)
+        missing = load_for(function)
+        if missing is not None:
+            message = f"{key}: !function {value} uses {missing}"
+            raise FunctionError(message, position=position, lacks_resource=True)
+        return function
 
     def bound_when_called(value: Any, *keys: str) -> Any:
         if not isinstance(value, FunctionRef):
@@ -140,15 +148,20 @@ def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: flo
 
     So are filters and metrics that packages or the installed lm-eval register and lm-eval 0.4.13 does not have. A task
     that is code gets the metrics and filters of its code. The rest of the task stays as it is. Arguments and errors
-    are those of `bind_functions`, and ScoringError for a package that does not load.
+    are those of `bind_functions`, ScoringError for a package that does not load, and MetricUnavailableError where a
+    function uses what cannot be had from a hub.
     """
     if isinstance(task.assembly, CodeAssembly):
         return task.assembly.scored(task)
 
     def bound(value: Any, *keys: str | int) -> Any:
         if isinstance(value, FunctionRef):
-            key = ".".join(str(part) for part in keys)
-            return _function(value, task.locate(keys) or value.position, key, trusted, time_limit)
+            key, position = ".".join(str(part) for part in keys), task.locate(keys) or value.position
+            function = _function(value, position, key, trusted, time_limit)
+            missing = load_for(function)
+            if missing is not None:
+                raise MetricUnavailableError(f"{key}: !function {value} uses {missing}", position=position)
+            return function
         if isinstance(value, Mapping):
             return {key: bound(item, *keys, key) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -235,10 +248,12 @@ def _module_beside(
             raise ImportError(f"{display_path(file)} cannot be loaded")
         module = importlib.util.module_from_spec(spec)
         module.__mtime__ = mtime  # type: ignore[attr-defined]  # lm-eval keeps the time in this attribute too
-        if b"register_metric" in file.read_bytes():  # lm-eval has its own aggregations by then, and this may name one
+        source = file.read_bytes()
+        if b"register_metric" in source:  # lm-eval has its own aggregations by then, and this may name one
             with suppress(ImportError):
                 importlib.import_module("lm_eval.api.metrics")
-        spec.loader.exec_module(module)
+        with put_off(source):
+            spec.loader.exec_module(module)
         sys.modules[name] = module
         return module
 

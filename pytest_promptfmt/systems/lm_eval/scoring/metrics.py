@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import string
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -211,6 +214,8 @@ def _function(name: str, from_evaluate: bool) -> MetricFunction | None:
         return known.function
     if not gate.allows_code():
         return None  # it is a Python file, which may lie beside the task
+    if not _may_be_had(name):
+        return None
     try:
         import evaluate
 
@@ -218,6 +223,15 @@ def _function(name: str, from_evaluate: bool) -> MetricFunction | None:
     except Exception:  # lm-eval 0.4.13 goes on without it, whatever went wrong
         return None
     return compute
+
+
+def _may_be_had(name: str) -> bool:
+    """Return whether evaluate can have a metric: it takes seconds to import, mostly for nothing where it is offline."""
+    if os.environ.get("HF_EVALUATE_OFFLINE") != "1" or "evaluate" in sys.modules:
+        return True
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    modules = Path(os.environ.get("HF_MODULES_CACHE") or Path(home, "modules")).expanduser()
+    return Path(name).exists() or Path(f"{name}.py").exists() or (modules / "evaluate_modules" / "metrics").exists()
 
 
 def takes_arguments(metric: TaskMetric) -> bool:

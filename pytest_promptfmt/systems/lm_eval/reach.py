@@ -1,0 +1,57 @@
+"""What the code of a function may come to outside of libraries, read from its compiled code; nothing is run."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+_LIBRARIES: Final = ("site-packages", "dist-packages")
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """One function on the way: the names that its code mentions, and the global names of its module."""
+
+    names: frozenset[str]
+    scope: dict[str, Any]
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Return the values of the names that are global."""
+        return tuple(self.scope[name] for name in self.names if name in self.scope)
+
+
+def reached_from(function: object) -> Iterator[Reached]:
+    """Yield the functions that a function, class or partial may come to through global names, itself the first."""
+    waiting: list[object] = [function]
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, functools.partial):
+            value = value.func
+        if isinstance(value, FunctionType):
+            value = getattr(value, "__wrapped__", value)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, type):
+            waiting += [member for member in vars(value).values() if isinstance(member, FunctionType)]
+        elif isinstance(value, FunctionType) and not _is_library(value.__code__.co_filename):
+            reached = Reached(frozenset(_names_in(value.__code__)), value.__globals__)
+            yield reached
+            waiting += [each for each in reached.values if type(each) in (FunctionType, type, functools.partial)]
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def _is_library(path: str) -> bool:
+    return any(f"/{name}/" in path.replace("\\", "/") for name in _LIBRARIES) or path.startswith(sys.base_prefix)
