@@ -407,7 +407,7 @@ def _stores() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         for number in range(5):
-            store.put("outcomes", f"{number}.yaml", {"context": "c", "inputs": [["t.yaml", "d", None]], "items": {}})
+            store.put("outcomes", f"{number}.yaml", {"context": "c", "inputs": ["0a"], "items": {}})
             store.put("entries", f"{number}.yaml", {"parts": [], "entry": [f"t{number}", "task", "t.yaml", []]})
         store.write()
         path = Path(folder) / FILE_NAME

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-VERSION: Final = 2
+VERSION: Final = 3
 FILE_NAME: Final = "outcomes.sqlite"
 _MOST_BYTES: Final = 2**28
 _MOST_BYTES_OF_ROW: Final = 2**26
@@ -46,6 +46,32 @@ class Store:
             for (content,) in found:
                 return _parsed(content)
         return None
+
+    def rows(self, kind: str) -> dict[str, Any]:
+        """Return all rows of a kind by their paths, as they were written by earlier runs."""
+        found: dict[str, Any] = {}
+        if self._reading is None:
+            self._reading = self._opened()
+        if self._reading is not None:
+            with contextlib.suppress(*_DAMAGE):
+                rows = self._reading.execute("SELECT path, content FROM rows WHERE kind = ?", (kind,))
+                found.update((path, _parsed(content)) for path, content in rows)
+        return found
+
+    def paths(self, kind: str) -> list[str]:
+        """Return the paths of a kind."""
+        if self._reading is None:
+            self._reading = self._opened()
+        if self._reading is None:
+            return []
+        with contextlib.suppress(*_DAMAGE):
+            return [path for (path,) in self._reading.execute("SELECT path FROM rows WHERE kind = ?", (kind,))]
+        return []
+
+    @property
+    def is_changed(self) -> bool:
+        """Return whether there is anything to write."""
+        return bool(self._changed)
 
     def put(self, kind: str, path: str, content: Any) -> None:
         """Keep a row, whatever JSON can hold, until it is written; None removes it."""

@@ -25,7 +25,7 @@ import pytest
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.engine.code import reached_from
-from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
+from pytest_promptfmt.engine.contents import OTHER, Contents, Input, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.engine.traces import Seen, Trace
 from pytest_promptfmt.plugin.folders import Folders
@@ -39,6 +39,12 @@ from pytest_promptfmt.systems.lm_eval.index import Entry
 _OUTCOMES: Final = "outcomes"
 _ITEMS: Final = "items"
 _ENTRIES: Final = "entries"
+_INPUTS: Final = "inputs"
+"""Inputs by a digest of themselves: most are those of many files, and each is kept once."""
+
+_KEY_LENGTH: Final = 20
+"""Hexadecimal characters of the digest by which an input is found again."""
+
 _PACKAGE: Final = str(Path(__file__).absolute().parents[1])
 _LIBRARIES: Final = ("site-packages", "dist-packages")
 _ENVIRONMENT: Final = ("PROMPTFMT_", "HF_", "TRANSFORMERS_", "PYTHON", "TZ", "LC_", "LANG")
@@ -149,6 +155,7 @@ class Memory:
         self._is_library = lru_cache(maxsize=None)(partial(_is_library, rootdir=config.rootpath))
         self._is_linked = lru_cache(maxsize=None)(partial(_is_linked, rootdir=str(config.rootpath)))
         self._held: dict[str, Remembered | None] = {}
+        self._same: dict[str, bool] = {}
         self._stored: set[str] = set()
         self._planned: Counter[str] = Counter()
         self._unexplained: set[pytest.Item] = set()
@@ -178,7 +185,7 @@ class Memory:
             context = self._context_of(self._folders.settings_for(path))
             if context == OTHER or row["context"] != context:
                 return None
-            if not all(map(self._contents.is_same, row["inputs"])):
+            if not all(map(self._is_same, row["inputs"])):
                 return None
             index = self._folders.index
             if any(index.answer(question, about) != answer for question, about, answer in row["asked"]):
@@ -197,6 +204,17 @@ class Memory:
         except Exception:  # somebody else's data: whatever is wrong with it, it says nothing
             return None
         return found
+
+    def _is_same(self, key: str) -> bool:
+        """Return whether what an outcome was made of is the same; `key` is that of one of the kept inputs."""
+        same = self._same.get(key)
+        if same is None:
+            same = self._same[key] = self._contents.is_same(self._inputs.get(key) or ())
+        return same
+
+    @cached_property
+    def _inputs(self) -> dict[str, Any]:
+        return self._store.rows(_INPUTS) if self._store is not None else {}
 
     def shown(self, item: pytest.Item) -> Shown | None:
         """Return what an item showed, where that still holds."""
@@ -323,7 +341,7 @@ class Memory:
                 continue
             row = {
                 "context": context,
-                "inputs": inputs,
+                "inputs": [self._kept(each) for each in inputs],
                 "asked": [[*question, index.answer(*question)] for question in asked],
                 "tasks": watched.tasks,
                 "claims": watched.claims,
@@ -331,7 +349,30 @@ class Memory:
             }
             self._store.put(_OUTCOMES, name, row)
             self._store.put(_ITEMS, name, watched.items)
+        if self._store.is_changed:
+            self._forget()
         self._store.write()
+
+    def _kept(self, found: Input) -> str:
+        """Return the key of an input, which is kept."""
+        key = digest_of(repr(found).encode("utf-8", "backslashreplace"))[:_KEY_LENGTH]
+        assert self._store is not None
+        if key not in self._inputs:
+            self._inputs[key] = found
+            self._same[key] = True
+            self._store.put(_INPUTS, key, found)
+        return key
+
+    def _forget(self) -> None:
+        """Remove what is known of files that are gone, and inputs that no longer are as they were."""
+        assert self._store is not None
+        for kind in (_OUTCOMES, _ITEMS, _ENTRIES):
+            for path in self._store.paths(kind):
+                if not os.path.lexists(path):
+                    self._store.put(kind, path, None)
+        for key, is_same in self._same.items():
+            if not is_same and key in self._inputs:
+                self._store.put(_INPUTS, key, None)
 
     def _share_what_modules_saw(self) -> None:
         """Add what a module opened to all files that use it; what belongs to none, a rule's or a conftest's, to all."""

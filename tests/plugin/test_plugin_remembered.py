@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -267,11 +268,34 @@ def test_a_store_with_nonsense_in_it_is_parsed_and_never_believed(tree: Project)
     chance = random.Random(3)
     for kind, path, content in rows:
         value = json.loads(content)
-        value[chance.choice(sorted(value))] = chance.choice([None, 5, [1], {"x": []}, "y", [[1, 2, 3]]])
+        keys = sorted(value) if isinstance(value, dict) else range(len(value))
+        value[chance.choice(keys)] = chance.choice([None, 5, [1], {"x": []}, "y", [[1, 2, 3]]])
         connection.execute("UPDATE rows SET content = ? WHERE kind = ? AND path = ?", (json.dumps(value), kind, path))
     connection.commit()
     connection.close()
     assert result(tree) == result(tree, "--promptfmt-no-cache")
+
+
+def test_what_is_gone_or_has_changed_is_forgotten(tree: Project) -> None:
+    warm(tree)
+    store = next(tree.root.rglob("outcomes.sqlite"))
+
+    def kept() -> tuple[list[str], list[str]]:
+        with contextlib.closing(sqlite3.connect(store)) as connection:
+            rows = connection.execute("SELECT kind, path, content FROM rows").fetchall()
+        files = [Path(path).name for kind, path, _ in rows if kind == "outcomes"]
+        return files, [json.loads(content)[0] for kind, _, content in rows if kind == "inputs"]
+
+    files, inputs = kept()
+    assert "wic.yaml" in files
+    assert len(inputs) == len(set(inputs))
+    (tree.root / "tasks/docs/wic.yaml").unlink()
+    tree.edit("tasks/shared/_base.yaml", "' '", "'  '")
+    settle(tree)
+    tree.run("tasks")
+    files, inputs = kept()
+    assert "wic.yaml" not in files
+    assert len(inputs) == len(set(inputs))
 
 
 def test_nothing_is_kept_without_the_cache_of_pytest(tree: Project) -> None:
