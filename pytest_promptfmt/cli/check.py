@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -33,6 +33,7 @@ class OutputFormat(StrEnum):
     TEXT = "text"
     JSON = "json"
     GITHUB = "github"
+    SARIF = "sarif"
 
 
 def check(
@@ -40,7 +41,7 @@ def check(
         list[Path] | None, typer.Argument(help="Files or folders; by default as pytest does.", show_default=False)
     ] = None,
     output_format: Annotated[
-        OutputFormat, typer.Option("--output-format", help="As text, as JSON, or as annotations of GitHub.")
+        OutputFormat, typer.Option("--output-format", help="As text, JSON, annotations of GitHub, or SARIF.")
     ] = OutputFormat.TEXT,
     base: Annotated[
         str | None,
@@ -92,6 +93,10 @@ def check(
         data = json.loads(json_report(result))
         data |= {"versions": [finding.to_json() for finding in versions]} if base is not None else {}
         typer.echo(json.dumps(data, indent=1, ensure_ascii=False))
+    elif output_format is OutputFormat.SARIF:
+        from pytest_promptfmt.results.sarif import sarif_report
+
+        typer.echo(sarif_report(result, [*_sarif_of_versions(versions)]), nl=False)
     else:
         if output_format is OutputFormat.GITHUB:
             lines = [*_annotations(result), *_annotations_of_versions(versions)]
@@ -154,12 +159,27 @@ def _annotations(result: RunResult) -> Iterator[str]:
 
 
 def _annotations_of_versions(findings: Sequence[VersionFinding]) -> Iterator[str]:
+    for finding, line in _forgotten(findings):
+        place = finding.place
+        at = {"file": place.path.as_posix(), "line": str(place.line)} if place is not None else {}
+        yield _command("error", at, "a change without a new version", line)
+
+
+def _sarif_of_versions(findings: Sequence[VersionFinding]) -> Iterator[dict[str, Any]]:
+    from pytest_promptfmt.results.sarif import sarif_result
+
+    for finding, line in _forgotten(findings):
+        place = finding.place
+        at = [(place.path.as_posix(), place.line, None)] if place is not None else []
+        yield sarif_result("version", "error", line, at, [*(file for file, _, _ in at), *finding.tasks])
+
+
+def _forgotten(findings: Sequence[VersionFinding]) -> Iterator[tuple[VersionFinding, str]]:
+    """Yield the versions that were not raised, each with the line about it."""
     for finding in findings:
         if finding.is_error:
-            place = finding.place
-            at = {"file": place.path.as_posix(), "line": str(place.line)} if place is not None else {}
             (line,) = version_lines([finding], verbose=True)
-            yield _command("error", at, "a change without a new version", str(line))
+            yield finding, str(line)
 
 
 def _command(level: str, place: dict[str, str], title: str, message: str) -> str:

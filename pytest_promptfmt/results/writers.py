@@ -18,6 +18,7 @@ from pytest_promptfmt.results.html import html_report
 from pytest_promptfmt.results.markdown import STEP_LIMIT, markdown_report
 from pytest_promptfmt.results.next_steps import next_steps
 from pytest_promptfmt.results.run_result import RunResult
+from pytest_promptfmt.results.sarif import sarif_report
 from pytest_promptfmt.results.wording import below, counted
 
 GROUP: Final = "pytest_promptfmt.writers"
@@ -81,6 +82,7 @@ WRITERS: Final[Mapping[str, Writer]] = {
     ),
     "json": Writer(content=json_report, needs_edits=False),
     "markdown": Writer(content=markdown_report, needs_edits=False),
+    "sarif": Writer(content=sarif_report, needs_edits=False),
     "html": Writer(content=html_report, needs_edits=False, needs_views=True),
 }
 """The writers of this package, by the name that options have for them."""

@@ -333,8 +333,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         page="report.md",
     ),
     Setting("write", NAMES, "--promptfmt-write WRITER=FILE").about(
-        "Write the result of the run with a writer: `json`, `markdown`, `html`, `patch`, `pending`, or one of "
-        "another package.",
+        "Write the result of the run with a writer: `json`, `markdown`, `html`, `sarif`, `patch`, `pending`, "
+        "or one of another package.",
         page="ci.md",
     ),
     Setting("step_summary", FLAG, "--promptfmt-step-summary", ini="promptfmt_step_summary").about(

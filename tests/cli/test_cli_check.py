@@ -101,6 +101,19 @@ def test_annotations_of_github_obey_no_text_of_a_task(tasks: Path) -> None:
     assert not any("%0A{{" in line for line in lines)
 
 
+def test_sarif_lists_findings_changes_and_versions(tasks: Path) -> None:
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "tasks"]):
+        git(tasks.parent, *command)
+    edit(tasks / "woods.yaml", 'Answer:"', 'Answer: "')
+    found = promptfmt(tasks.parent, "check", "--base", "HEAD", "--profile", "plain", "--output-format", "sarif")
+    assert found.returncode == 1
+    (run,) = json.loads(found.stdout)["runs"]
+    places = [(each["ruleId"], each["locations"][0]["physicalLocation"]) for each in run["results"]]
+    assert all(place["artifactLocation"] == {"uri": "tasks/woods.yaml"} for _, place in places)
+    lines = {rule: place.get("region", {}).get("startLine") for rule, place in places}
+    assert lines == {"PF201": 4, "changed": None, "version": 7}
+
+
 def test_fix_makes_what_can_be_made_and_checks_what_is_left(tasks: Path) -> None:
     edit(tasks / "woods.yaml", 'Answer:"', 'Answer: "')
     found = promptfmt(tasks.parent, "check", "--fix")
