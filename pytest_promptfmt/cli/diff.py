@@ -33,7 +33,15 @@ class UnknownTasks(StrEnum):
 
 
 def diff(
-    old: Annotated[str, typer.Argument(metavar="REV", help="A revision of git.", show_default=False)],
+    old: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="REV",
+            help="A revision of git; by default HEAD, or where this branch left the default branch if nothing is "
+            "uncommitted.",
+            show_default=False,
+        ),
+    ] = None,
     new: Annotated[
         str | None, typer.Argument(metavar="REV2", help="Another one; by default the work tree.", show_default=False)
     ] = None,
@@ -57,6 +65,8 @@ def diff(
         UnknownTasks, typer.Option("--unknown", help="What tasks that may have changed do to the exit code.")
     ] = UnknownTasks.FAIL,
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
+    html: Annotated[bool, typer.Option("--html", help="Print an HTML page instead of text.")] = False,
+    in_browser: Annotated[bool, typer.Option("--open", help="Show that page in the browser instead.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show whole diffs and all tasks.")] = False,
 ) -> None:
     """Show which prompts changed between two revisions.
@@ -68,6 +78,11 @@ def diff(
     """
     from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
     from pytest_promptfmt.revisions import compare_revisions
+    from pytest_promptfmt.revisions.clusters import short_name
+
+    prints_data = as_json or html or str(markdown) == "-"
+    if as_json + html + (str(markdown) == "-") > 1:
+        raise SettingsError("--json, --html and --markdown - all print: choose one")
 
     if markdown is not None and str(markdown) != "-" and not markdown.parent.is_dir():
         raise SettingsError(f"no such folder for --markdown {markdown}")  # before the work is done
@@ -81,6 +96,9 @@ def diff(
     if jobs > 1:
         options += ["-n", str(jobs)]
     try:
+        if old is None:
+            old, why = _default_base()
+            typer.echo(f"comparing the work tree with {short_name(old)}: {why}", err=prints_data)
         compared = compare_revisions(old, new, paths=paths or [], tasks=task or [], options=options, checks=checks)
     except PromptfmtError as error:
         raise SettingsError(error.message, position=error.position, hint=error.hint) from error  # exit code 2
@@ -90,6 +108,14 @@ def diff(
         data["unaffected_files"] = compared.unaffected
         data["versions"] = [finding.to_json() for finding in compared.versions]
         typer.echo(json.dumps(data, indent=1, ensure_ascii=False))
+    elif html or in_browser:
+        page = _page(compared)
+        if in_browser:
+            from pytest_promptfmt.cli.diff_page import open_in_browser
+
+            typer.echo(open_in_browser(page))
+        else:
+            typer.echo(page, nl=False)
     elif markdown is not None and str(markdown) == "-":
         typer.echo(_markdown(compared, limit))
     else:
@@ -114,6 +140,28 @@ def diff(
         raise typer.Exit(1)
     if is_unknown and unknown is UnknownTasks.FAIL:
         raise typer.Exit(UNKNOWN)
+
+
+def _default_base() -> tuple[str, str]:
+    from pytest_promptfmt.revisions.git import Repository
+
+    return Repository.around(Path.cwd()).default_base()
+
+
+def _page(compared: Comparison) -> str:
+    from pytest_promptfmt.cli.diff_page import diff_page
+    from pytest_promptfmt.cli.versions import version_lines
+    from pytest_promptfmt.results.wording import counted, listed
+    from pytest_promptfmt.revisions.clusters import short_name
+
+    notes = [_headline(compared)]
+    for (reason, step), tasks in _by_reason(compared).items():
+        names = _names(tasks)
+        shown = listed(names, SHOWN_UNKNOWN)
+        notes.append(f"unknown, {counted(len(names), 'task')} ({shown}): {reason}; to see it: {step}")
+    notes += map(str, version_lines(compared.versions, verbose=False))
+    old, new = short_name(compared.old), short_name(compared.new)
+    return diff_page(_clusters(compared), _findings(compared), old=old, new=new, notes=notes)
 
 
 def _clusters(compared: Comparison) -> list[Cluster]:

@@ -99,9 +99,7 @@ def packed_view(view: Mapping[str, Any]) -> str:
 
 def html_report(result: RunResult) -> str:
     """Return the page."""
-    numbers: Mapping[tuple[str, str], int] = {
-        (cluster.category, cluster.key): number for number, cluster in enumerate(result.clusters)
-    }
+    numbers = _cluster_numbers(result)
 
     def place(row: _Row) -> tuple[object, ...]:
         """Order by change; of each, real docs come before synthetic ones, and text without markup before chats."""
@@ -109,9 +107,31 @@ def html_report(result: RunResult) -> str:
         return row.urgency, number, row.is_synthetic, row.profile != "plain", row.file, row.task, row.profile
 
     rows = sorted(_rows(result.outcomes), key=place)
-    title = f"Prompt formats: {result.rootdir.name}"
+    return _made_of(rows, result, f"Prompt formats: {result.rootdir.name}", [archetype_note(result.archetypes)])
+
+
+def html_comparison(result: RunResult, *, old: str, new: str, notes: Sequence[str]) -> str:
+    """Return the page of a comparison of two revisions, with its outcomes in their order, below some `notes`."""
+    return _made_of([*_rows(result.outcomes)], result, f"Prompts: {old} → {new}", notes, sides=(old, new))
+
+
+def _cluster_numbers(result: RunResult) -> Mapping[tuple[str, str], int]:
+    return {(cluster.category, cluster.key): number for number, cluster in enumerate(result.clusters)}
+
+
+def _made_of(
+    rows: Sequence[_Row],
+    result: RunResult,
+    title: str,
+    notes: Sequence[str],
+    *,
+    sides: tuple[str, str] = ("snapshot", "now"),
+) -> str:
+    """Return a page of these rows; `sides` are the heads of before and after."""
+    numbers = _cluster_numbers(result)
     index = {
         "title": title,
+        "sides": sides,
         "accept": result.accept_command,
         "categories": _ORDER,
         "items": [_entry(row, numbers.get((row.category, row.key)), result) for row in rows],
@@ -128,9 +148,8 @@ def html_report(result: RunResult) -> str:
         "chunk": CHUNK,
     }
     chunks = [rows[at : at + CHUNK] for at in range(0, len(rows), CHUNK)]
-    note = archetype_note(result.archetypes)
     bodies = [_packed(b"[%s]" % b",".join(map(_body, chunk))) for chunk in chunks]
-    return _page(index, bodies, title, note, _written_at(result.rootdir))
+    return _page(index, bodies, title, notes, _written_at(result.rootdir))
 
 
 def _written_at(rootdir: Path) -> str:
@@ -153,7 +172,7 @@ def _rows(outcomes: Iterable[Outcome]) -> Iterable[_Row]:
     for outcome in sorted(outcomes, key=lambda outcome: not outcome.profile):
         key = outcome.file, outcome.task, outcome.profile
         others = of_task.setdefault(key[:2], [])
-        if outcome.category == "obsolete":
+        if outcome.category == "obsolete" and not outcome.profile:  # a file, of no prompt of this run
             continue
         if outcome.profile or not others or outcome.category not in ("passed", "finding"):
             if key not in rows:
@@ -192,7 +211,7 @@ def _packed(content: bytes) -> str:
     return b64encode(compress(content, 6, mtime=0)).decode()
 
 
-def _page(index: Mapping[str, Any], chunks: Sequence[str], title: str, note: str, where: str) -> str:
+def _page(index: Mapping[str, Any], chunks: Sequence[str], title: str, notes: Sequence[str], where: str) -> str:
     folder = resources.files("pytest_promptfmt") / "data" / "report"
     script, style, page = ((folder / f"report.{name}").read_text("utf-8") for name in ("js", "css", "html"))
     data = "".join(
@@ -201,7 +220,7 @@ def _page(index: Mapping[str, Any], chunks: Sequence[str], title: str, note: str
     return Template(page).substitute(
         title=escape(title),
         where=escape(where),
-        note=f'<p class="dim">{escape(note)}</p>' if note else "",
+        note="\n".join(f'<p class="dim">{escape(printable(note))}</p>' for note in notes if note),
         style=style,
         script=script,
         style_hash=_hash(style),
@@ -247,7 +266,7 @@ def comparison_view(old: Document, new: Document) -> list[dict[str, Any]]:
     left = MOST_ROWS
     docs = []
     for number, rows in side_by_side(old, new):
-        shown = [_row(before, after) for before, after in rows[: max(left, 0)]]
+        shown = [row_in_pieces(before, after) for before, after in rows[: max(left, 0)]]
         left -= len(shown)
         docs.append({"doc": number, "rows": shown, "cut": len(shown) < len(rows)})
     return docs
@@ -330,7 +349,8 @@ def _named(text: str) -> str:
     return "\n".join(show_inner(line) for line in text.split("\n"))
 
 
-def _row(before: str | None, after: str | None) -> list[Any]:
+def row_in_pieces(before: str | None, after: str | None) -> list[Any]:
+    """Return a line before and after, each in pieces with whether they differ; None where a side has no line."""
     if before is None or after is None or before == after:
         return [_whole(before), _whole(after)]
     return [[list(piece) for piece in side] for side in changed_words(before, after)]

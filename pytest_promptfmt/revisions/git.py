@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha1
 from pathlib import Path
@@ -43,6 +44,35 @@ class Repository:
             return _git(self.top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
         except RevisionError:
             raise SettingsError(f"unknown revision {revision!r}", hint=self._hint(revision)) from None
+
+    def default_base(self) -> tuple[str, str]:
+        """Return the revision to compare the work tree with where none is named, and why it is that one.
+
+        HEAD where files have changed since, or else the commit where this branch left the default branch. Raises
+        SettingsError where there is no such commit.
+        """
+        if _git(self.top, "status", "--porcelain"):
+            return "HEAD", "it has uncommitted changes"
+        default = self._default_branch()
+        try:
+            base = _git(self.top, "merge-base", "HEAD", default).decode().strip() if default else ""
+        except RevisionError:
+            base = ""
+        if not base:
+            missing = f"no commit that this branch shares with {default}" if default else "no default branch"
+            raise SettingsError(f"found {missing}", hint="name a revision: promptfmt diff REV")
+        has_own = base != self.commit("HEAD")
+        return base, f"this branch left {default} there" if has_own else f"no commit here is missing from {default}"
+
+    def _default_branch(self) -> str:
+        """Return the branch that pull requests go to, as far as this clone knows it; "" where it does not."""
+        with suppress(RevisionError):
+            return _git(self.top, "symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD").decode().strip()
+        for name in ("origin/main", "origin/master", "main", "master"):
+            with suppress(RevisionError):
+                _git(self.top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+                return name
+        return ""
 
     def commits_between(self, old: str, new: str, files: Iterable[Path]) -> list[str]:
         """Return the commits from one revision to another that touch some files, as `abcdef1 subject`, newest first.

@@ -1,7 +1,10 @@
 """`promptfmt diff` compares real revisions of real repositories and leaves them as they are."""
 
+import gzip
 import json
 import os
+import re
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
@@ -52,6 +55,54 @@ def test_a_revision_is_compared_with_the_work_tree_as_it_is(repository: Path) ->
     assert commit not in page, "forty digits say no more than ten"
     assert "/tmp" not in page, "no place that only this run knew"
     assert not list(repository.rglob("__prompts__"))
+
+
+def test_without_a_revision_the_first_line_says_what_is_compared(repository: Path) -> None:
+    git(repository, "switch", "-qc", "topic")
+    base = git(repository, "rev-parse", "HEAD").strip()
+    same = promptfmt(repository, "diff", "--profile", "plain")
+    assert same.stdout.startswith(f"comparing the work tree with {base[:10]}: no commit here is missing from main\n")
+    write_task(repository, "t0", "Q: {{question}}\nAnswer: ")
+    dirty = promptfmt(repository, "diff", "--profile", "plain", "--json")
+    assert dirty.stderr.splitlines()[0] == "comparing the work tree with HEAD: it has uncommitted changes"
+    assert json.loads(dirty.stdout)["counts"]["changed"] == 1
+    git(repository, "commit", "-qam", "three")
+    clean = promptfmt(repository, "diff", "--profile", "plain")
+    assert clean.stdout.splitlines()[0] == f"comparing the work tree with {base[:10]}: this branch left main there"
+    assert "1 changed" in clean.stdout
+    git(repository, "branch", "-qm", "main", "other")
+    lost = promptfmt(repository, "diff")
+    assert (lost.returncode, lost.stderr) == (
+        2,
+        "found no default branch\n  hint: name a revision: promptfmt diff REV\n",
+    )
+
+
+def test_the_page_shows_each_change_and_opens_in_the_browser(repository: Path, tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text('#!/bin/sh\ncp "${1#file://}" page.html\n', "utf-8")
+    browser.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("BROWSER", f"{browser} %s")
+        patched.setenv("TMPDIR", str(tmp_path))
+        done = promptfmt(repository, "diff", "HEAD~1", "HEAD", "--profile", "plain", "--open")
+    assert done.returncode == 1
+    assert done.stdout.endswith(".html is open in the browser\n")
+    page = (repository / "page.html").read_text("utf-8")
+    assert "<title>Prompts: HEAD~1 → HEAD</title>" in page
+    assert "HEAD~1 → HEAD: 3 changed, 1 new, 1 obsolete; " in page
+    pieces = re.findall(r'<script type="text/plain" id="(?:index|chunk-0)">([^<]*)</script>', page)
+    index, items = (json.loads(gzip.decompress(b64decode(piece))) for piece in pieces)
+    assert index["sides"] == ["HEAD~1", "HEAD"]
+    shown = {entry[0]: item for entry, item in zip(index["items"], items, strict=True)}
+    part = shown["t0"]["comparison"][0]
+    assert part["title"] == "doc 1, prompt, line 2"
+    changed = [row for row in part["rows"] if row[0] != row[1]]
+    assert [["".join(text for text, _ in side) for side in row] for row in changed] == [["| A:⟨end⟩", "| Answer:⟨end⟩"]]
+    assert "the example is of t0 [plain]" in shown["t1"]["remarks"]
+    assert shown.keys() == {"t0", "t1", "t2", "new", "gone"}
+    both = promptfmt(repository, "diff", "HEAD", "--html", "--json")
+    assert (both.returncode, both.stdout) == (2, "")
 
 
 def test_a_task_that_cannot_be_rendered_is_told_when_it_is_written_differently(repository: Path) -> None:

@@ -120,6 +120,7 @@ async function show(number) {
   parts.push(make("p", { class: "headline" }, make("span", { class: `badge ${FINE.includes(item[4]) ? "good" : "bad"}` }, item[4]), data.title ? " " : "", ...blanked(data.title || "")));
   if (item[5] !== null) parts.push(...sameCauseNodes(item[5]));
   for (const finding of data.findings) parts.push(findingNode(finding));
+  if (data.remarks) parts.push(make("pre", {}, data.remarks));
   if (data.comparison) parts.push(...comparisonNodes(data.comparison));
   if (data.docs) parts.push(...promptNodes(data));
   if (data.docs && data.docs.some((doc) => doc.requests.some((request) => "text" in request))) {
@@ -211,8 +212,8 @@ function requestNode(requests) {
 function comparisonNodes(docs) {
   const nodes = [make("h3", {}, "before and after")];
   for (const doc of docs) {
-    const table = make("table", { class: "diff" }, make("caption", { class: "dim" }, `doc ${doc.doc}`),
-      make("tr", {}, make("th", { scope: "col" }, "snapshot"), make("th", { scope: "col" }, "now")));
+    const table = make("table", { class: "diff" }, make("caption", { class: "dim" }, doc.title || `doc ${doc.doc}`),
+      make("tr", {}, ...state.index.sides.map((side) => make("th", { scope: "col" }, side))));
     table.append(...folded(doc.rows));
     nodes.push(table);
     if (doc.cut) nodes.push(make("p", { class: "dim" }, "… and more lines"));
