@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from pytest_promptfmt.cli.accept import accept, reject
 from pytest_promptfmt.cli.check import check
 from pytest_promptfmt.cli.comparable import comparable
 from pytest_promptfmt.cli.compare import compare
@@ -33,8 +34,6 @@ _ELSEWHERE: Final = {
     "test": "pytest --promptfmt",
     "run": "pytest --promptfmt",
     "lint": "pytest --promptfmt -m promptfmt_lint",
-    "accept": "promptfmt review --accept GLOB",
-    "reject": "promptfmt review",
 }
 """What people try, and what does it."""
 
@@ -82,6 +81,8 @@ app.command()(diff)
 app.command()(comparable)
 app.command()(compare)
 app.command()(review)
+app.command()(accept)
+app.command()(reject)
 app.command()(fix)
 app.command()(convert)
 app.command()(formats)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from pytest_promptfmt.results.edits import Edit
+    from pytest_promptfmt.results.last_run import Problem
 
 _KEYS: Final = "[a] accept  [r] reject  [s] skip  [q] quit"
 _KEYS_OF_MANY: Final = f"{_KEYS}   in capitals: this and {{same:,}} more with the same change"
@@ -55,15 +56,12 @@ def review(
     defines it. What is rejected stays as it is, is listed at the end as what to fix, and leaves the file of pending
     snapshots; what is skipped stays there for the next review. No other file is touched.
     """
-    from pytest_promptfmt.results.edits import read_pending, top_of, write_pending
+    from pytest_promptfmt.results.edits import top_of, write_pending
 
     top = top_of(Path.cwd())
     names = source or []
     pending = Path(names[0]) if len(names) == 1 and Path(names[0]).suffix == ".jsonl" else None
-    if pending is not None:
-        edits = read_edits(pending, top)
-    else:
-        edits = [_require_ours(edit, top) for edit in read_pending(_tested(names), Path("pending"), top)]
+    edits = read_edits(pending, top) if pending is not None else edits_of_run(names, folder=Path.cwd())
     if as_json:
         typer.echo(json.dumps([_as_data(edit) for edit in edits], indent=1, ensure_ascii=False))
         done = Reviewed(left=edits)
@@ -112,30 +110,39 @@ class Reviewed:
 
     def lines(self, total: int) -> Iterator[str]:
         """Yield what is to be fixed, each cause once, and the counts."""
-        same: dict[tuple[str, str], list[Edit]] = {}
-        for edit in self.rejected:
-            same.setdefault((edit.category, edit.key or edit.title), []).append(edit)
-        for first, *others in same.values():
-            yield f"rejected, to be fixed: {first.title or first.category}"
-            yield f"    {listed([f'{edit.task} [{edit.profile}]' for edit in (first, *others)], SHOWN_TASKS)}"
+        yield from rejected_lines(self.rejected)
         rejected = f", {len(self.rejected):,} rejected" if self.rejected else ""
         left = f", {len(self.left):,} left" if self.left else ""
         accepted = total - len(self.rejected) - len(self.left)
         yield f"{accepted:,} of {total:,} snapshots accepted{rejected}{left}"
 
 
-def _tested(paths: Sequence[str]) -> str:
-    """Run the tests and return what `--promptfmt-pending` wrote; raises SettingsError where they did not run."""
+def rejected_lines(rejected: Iterable[Edit | Problem]) -> Iterator[str]:
+    """Yield what is to be fixed, each cause once with its tasks."""
+    same: dict[tuple[str, str], list[Edit | Problem]] = {}
+    for each in rejected:
+        same.setdefault((each.category, each.key or each.title), []).append(each)
+    for first, *others in same.values():
+        yield f"rejected, to be fixed: {first.title or first.category}"
+        yield f"    {listed([f'{each.task} [{each.profile}]' for each in (first, *others)], SHOWN_TASKS)}"
+
+
+def edits_of_run(arguments: Sequence[str], *, folder: Path) -> list[Edit]:
+    """Return what accepting would do after a run of pytest in a folder; raises SettingsError where it did not run."""
+    from pytest_promptfmt.results.edits import read_pending, top_of
+
+    top = top_of(folder)
     with TemporaryDirectory(prefix="promptfmt-") as scratch:
         file = Path(scratch, "pending.jsonl")
         quiet = ["-q", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
         quiet += ["-o", "promptfmt_lint=false", "-o", "python_files="]  # nothing but snapshots
-        command = [sys.executable, "-m", "pytest", "--promptfmt", *quiet, f"--promptfmt-pending={file}", *paths]
+        command = [sys.executable, "-m", "pytest", "--promptfmt", *quiet, f"--promptfmt-pending={file}", *arguments]
         with _waiting("running the tests"):
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
         if done.returncode not in (0, 1, 5) or not file.exists():
             raise SettingsError(f"pytest ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-2000:]}")
-        return file.read_text("utf-8")
+        text = file.read_text("utf-8")
+    return [_require_ours(edit, top) for edit in read_pending(text, Path("pending"), top)]
 
 
 @contextmanager
@@ -175,7 +182,7 @@ def _accepted(edits: Sequence[Edit], globs: Sequence[str]) -> Reviewed:
             glob for glob in globs if fnmatchcase(edit.task, glob) or fnmatchcase(display_path(edit.path), glob)
         ]
         used.update(matching)
-        if not matching or not _accept(edit):
+        if not matching or not accept_edit(edit):
             left.append(edit)
     for glob in globs:
         if glob not in used:
@@ -206,7 +213,7 @@ def _asked(edits: Sequence[Edit]) -> Reviewed:
                 decided[same] = answer
         if answer in "rR":
             done.rejected.append(edit)
-        elif answer in "sS" or not _accept(edit):
+        elif answer in "sS" or not accept_edit(edit):
             done.left.append(edit)
     return done
 
@@ -255,7 +262,7 @@ def _difference(edit: Edit) -> Iterator[Text]:
     yield from diff_lines([*(f"-{line}" for line in old.splitlines()), *(f"+{line}" for line in new.splitlines())])
 
 
-def _accept(edit: Edit) -> bool:
+def accept_edit(edit: Edit) -> bool:
     """Write or delete the file; return False, and print why, where it has changed since the edit was made."""
     from pytest_promptfmt.core.files import write_atomically
     from pytest_promptfmt.snapshots.paths import delete_snapshot, read_snapshot, require_no_link

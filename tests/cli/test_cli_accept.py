@@ -1,0 +1,115 @@
+"""`promptfmt accept` and `reject` settle what the last run found, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from promptfmt_command import promptfmt, write_task
+
+from pytest_promptfmt.results.last_run import last_run_around
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three tasks with snapshots."""
+    monkeypatch.setenv("PROMPTFMT_CACHE_DIR", str(tmp_path / "cache"))
+    folder = tmp_path / "project"
+    for name in ("arc", "boolq", "cola"):
+        write_task(folder, name)
+    (folder / "pytest.ini").write_text("[pytest]\n", "utf-8")
+    assert run_of(folder, "--snapshot-update") == 0
+    return folder
+
+
+def run_of(folder: Path, *options: str) -> int:
+    command = [sys.executable, "-m", "pytest", "--promptfmt", "-q", "--promptfmt-profile=plain", *options]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True).returncode
+
+
+def snapshots(folder: Path) -> dict[str, str]:
+    found = sorted((folder / "tasks/__prompts__").rglob("*.txt"))
+    return {path.relative_to(folder / "tasks/__prompts__").as_posix(): path.read_text("utf-8") for path in found}
+
+
+def test_accept_writes_what_the_last_run_found_and_only_that(project: Path) -> None:
+    before = snapshots(project)
+    write_task(project, "arc", "Question: {{question}}\\nA:")
+    write_task(project, "boolq", "Is it? {{question}}\\nA:")
+    (project / "tasks/cola.yaml").unlink()
+    write_task(project, "dream", "New: {{question}}")
+    assert run_of(project) == 1
+    one = promptfmt(project / "tasks", "accept", "arc")
+    assert (one.returncode, one.stderr) == (0, "1 of 1 snapshot accepted\n")
+    after = snapshots(project)
+    assert "| Question: " in after["arc/arc/plain.txt"]
+    assert {name for name in after if after[name] != before[name]} == {"arc/arc/plain.txt"}
+    write_task(project, "boolq", "Was it? {{question}}\\nA:")  # no run has shown this
+    rest = promptfmt(project, "accept")
+    assert rest.returncode == 1
+    assert rest.stderr.splitlines() == [
+        "boolq [plain]: not as the last run found it; run the tests again",
+        "2 of 3 snapshots accepted",
+    ]
+    assert snapshots(project).keys() == {"arc/arc/plain.txt", "boolq/boolq/plain.txt", "dream/dream/plain.txt"}
+    assert snapshots(project)["boolq/boolq/plain.txt"] == before["boolq/boolq/plain.txt"]
+    assert run_of(project) == 1
+    assert promptfmt(project, "accept").returncode == 0
+    assert run_of(project) == 0
+    assert promptfmt(project, "accept").stderr == "the last run found no snapshot to accept or reject\n"
+
+
+def test_a_renamed_task_is_accepted_with_its_old_snapshot(project: Path) -> None:
+    text = (project / "tasks/arc.yaml").read_text("utf-8")
+    (project / "tasks/arc.yaml").write_text(text.replace("task: arc", "task: arc_easy"), "utf-8")
+    assert run_of(project) == 1
+    done = promptfmt(project, "accept", "arc_easy")
+    assert (done.returncode, done.stderr) == (0, "1 of 1 snapshot accepted\n")
+    assert snapshots(project).keys() == {"arc/arc_easy/plain.txt", "boolq/boolq/plain.txt", "cola/cola/plain.txt"}
+    assert run_of(project) == 0
+
+
+def test_reject_lists_what_is_to_be_fixed_and_writes_nothing(project: Path) -> None:
+    before = snapshots(project)
+    for name in ("arc", "boolq"):
+        write_task(project, name, "Question: {{question}}\\nA:")
+    write_task(project, "cola", "{{question}}\\nA:")
+    assert run_of(project) == 1
+    done = promptfmt(project, "reject", "arc", "tasks/boolq.yaml")
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[1:] == ["    arc [plain], boolq [plain]", "2 snapshots rejected"]
+    assert promptfmt(project, "accept").stderr == "1 of 1 snapshot accepted\n"
+    assert {name for name, text in snapshots(project).items() if text != before[name]} == {"cola/cola/plain.txt"}
+
+
+def test_a_wrong_name_and_an_unknown_run_are_one_message(project: Path, tmp_path: Path) -> None:
+    write_task(project, "arc", "Question: {{question}}\\nA:")
+    assert run_of(project) == 1
+    done = promptfmt(project, "accept", "ark")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "'ark' matches none of 1 snapshot of the last run\n  hint: did you mean 'arc'?\n",
+    )
+    for command in ("accept", "reject"):
+        unknown = promptfmt(tmp_path, command)
+        assert (unknown.returncode, unknown.stderr.splitlines()[0]) == (
+            2,
+            "no run is known in this folder or above it",
+        )
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"problems": [{}]}', '{"problems": 1, "options": []}', "\xff"])
+def test_a_damaged_record_is_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+    monkeypatch.setenv("PROMPTFMT_CACHE_DIR", str(tmp_path / "damaged"))
+    assert run_of(tmp_path) == 5
+    write_task(tmp_path, "arc")
+    assert run_of(tmp_path) == 1
+    (file,) = (tmp_path / "damaged/last-runs").iterdir()
+    assert json.loads(file.read_text("utf-8"))["problems"]
+    file.write_bytes(content.encode("latin-1"))
+    assert last_run_around(tmp_path) is None
