@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class PromptfmtError(Exception):
     """A problem in the user's files or settings, in one message.
 
     `position` is where, the message what, `hint` what to do now. `str()` joins the three. `key` is the key or option
-    that the message is about, for a caller who knows where it is written.
+    that the message is about, for a caller who knows where it is written. `cause` is equal for the same mistake in
+    many tasks: the message, unless that names the task.
     """
 
     def __init__(
@@ -45,6 +46,12 @@ class PromptfmtError(Exception):
         self.position = position
         self.hint = hint
         self.key = key
+        self.cause = message
+
+    def naming(self, subject: str) -> Self:
+        """Return the error, whose message names `subject`, a task or doc, which is no part of its cause."""
+        self.cause = self.message.replace(subject, "…")
+        return self
 
     def __str__(self) -> str:
         where = f"{self.position}: " if self.position else ""

@@ -101,10 +101,10 @@ class Outcome:
         return self.category != "passed" or bool(said)
 
     def failed(self, error: PromptfmtError) -> Outcome:
-        """Return the outcome of the same item when it could not be read or rendered; equal messages are shown once."""
+        """Return the outcome of the same item when it could not be read or rendered; equal causes are shown once."""
         where = f"{error.position}: " if error.position else ""
         title = f"{where}{error.message}"
-        return replace(self, category="error", key=error.message, title=title, detail=str(error))
+        return replace(self, category="error", key=error.cause, title=title, detail=str(error))
 
     def skipped(self, reason: str) -> Outcome:
         """Return the outcome of the same item when it was skipped."""

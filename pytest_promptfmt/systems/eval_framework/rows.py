@@ -156,7 +156,7 @@ def _no_docs(task: Task) -> NoClassDocsError:
         f"no docs for the task class {task.name!r}: synthetic docs cannot be made for hooks in Python",
         position=task.position("class"),
         hint=f"give rows with `docs:` in the YAML, {task.name}.docs.jsonl beside it, or {OWN_DOCS} in the class",
-    )
+    ).naming(repr(task.name))
 
 
 def _pool(

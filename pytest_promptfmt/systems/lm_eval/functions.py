@@ -44,7 +44,7 @@ _FEWSHOT_FIELDS: Final = (
     "gen_prefix",
 )
 
-_failures: dict[tuple[str, int | None], tuple[str, str | None, bool]] = {}
+_failures: dict[tuple[str, int | None], tuple[str, str | None, bool, str]] = {}
 """Module file (or dotted name) and mtime to why its import failed: the arguments of `_ImportFailedError`."""
 
 
@@ -219,16 +219,20 @@ _MISSING: Final = object()
 class _ImportFailedError(Exception):
     """An import that failed; `__cause__` is the original exception the first time."""
 
-    def __init__(self, message: str, hint: str | None, lacks_resource: bool = False) -> None:
+    def __init__(self, message: str, hint: str | None, lacks_resource: bool = False, missing: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.lacks_resource = lacks_resource
+        self.missing = missing
 
     def about(self, what: str, position: Position | None) -> FunctionError:
         """Return the error for what was to be imported."""
         message = f"{what}: {self.message}"
-        return FunctionError(message, position=position, hint=self.hint, lacks_resource=self.lacks_resource)
+        error = FunctionError(message, position=position, hint=self.hint, lacks_resource=self.lacks_resource)
+        if self.missing:  # whichever module asks for it
+            error.cause = f"no module named {self.missing!r}"
+        return error
 
 
 def _module_beside(
@@ -347,18 +351,18 @@ def _imported(
         raise _ImportFailedError(*failure) from error
 
 
-def _explained(error: BaseException, file: Path | None) -> tuple[str, str | None, bool]:
-    """Return the message, the hint, and whether the module may work on another machine."""
+def _explained(error: BaseException, file: Path | None) -> tuple[str, str | None, bool, str]:
+    """Return the message, the hint, whether the module may work on another machine, and what module is missing."""
     if isinstance(error, LimitExceededError):
-        return error.message, "look for work at the top level of the module, such as a download or a loop", False
+        return error.message, "look for work at the top level of the module, such as a download or a loop", False, ""
     if isinstance(error, SystemExit):
-        return f"its module ends the program when it is imported (exit status {error.code!r})", None, True
+        return f"its module ends the program when it is imported (exit status {error.code!r})", None, True, ""
     at = _last_line_in(error, file)
     if isinstance(error, ModuleNotFoundError) and error.name:
         hint = _install_hint(error.name, file)
-        return f"its module does not import{at}: no module named {error.name!r}", hint, True
+        return f"its module does not import{at}: no module named {error.name!r}", hint, True, error.name
     is_mistake = isinstance(error, SyntaxError | NameError)
-    return f"its module does not import{at}: {type(error).__name__}: {error}", None, not is_mistake
+    return f"its module does not import{at}: {type(error).__name__}: {error}", None, not is_mistake, ""
 
 
 def _install_hint(module: str, file: Path | None) -> str:

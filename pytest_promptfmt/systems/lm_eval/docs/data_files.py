@@ -287,7 +287,8 @@ def _read_parquet(path: Path, _: Mapping[str, Any]) -> Iterator[Doc]:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise needs_datasets(f"reading {display_path(path)}", Position(path)) from error
+        what = f"reading {display_path(path)}"
+        raise needs_datasets(what, Position(path)).naming(what) from error
     try:
         with gate.open_file(path, limit=MAX_PARQUET_BYTES) as opened, parquet.ParquetFile(opened) as file:
             for batch in file.iter_batches(batch_size=64):

@@ -408,7 +408,7 @@ def _datasets(what: str, position: Position | None) -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise needs_datasets(what, position) from error
+        raise needs_datasets(what, position).naming(what) from error
     return datasets
 
 

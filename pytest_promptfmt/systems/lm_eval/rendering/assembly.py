@@ -107,7 +107,7 @@ def generation_arguments(task: Task) -> Mapping[str, Any]:
             raise RenderError(
                 f"generation_kwargs of {task.name!r}: temperature must be a number, not {arguments['temperature']!r}",
                 position=task.position("generation_kwargs", "temperature"),
-            ) from error
+            ).naming(repr(task.name)) from error
     arguments.setdefault("until", [task.fewshot_delimiter])
     return arguments
 

@@ -111,7 +111,8 @@ class ContextBuilder:
             return layout.choices
         if self._fields.choice is None:
             message = f"doc_to_choice of {self.task.id!r} is missing, and multiple_choice needs it"
-            raise RenderError(message, position=self.task.position("output_type")) from TypeError(message)
+            error = RenderError(message, position=self.task.position("output_type"))
+            raise error.naming(repr(self.task.id)) from TypeError(message)
         return self._fields.choice(layout.doc, Place(self.task.id, number)).value
 
     def target_of(self, layout: Layout, number: int) -> Any:
@@ -125,7 +126,9 @@ class ContextBuilder:
         fields, place = self._fields, Place(self.task.id, 0)
         if not evaluated:
             message = f"the task {self.task.id!r} has no docs"
-            raise RenderError(message, position=self.task.position()) from IndexError(message)
+            raise RenderError(message, position=self.task.position()).naming(repr(self.task.id)) from IndexError(
+                message
+            )
         doc = evaluated[0] if self.is_repeatable else copy_docs(evaluated[:1])[0]
         text = fields.text(doc, place).value
         target = fields.target(doc, place).value
@@ -149,7 +152,7 @@ class ContextBuilder:
         return isinstance(text, int) and len(choices) > 0
 
     def _refusal(self, key: str, message: str, cause: BaseException) -> RenderError:
-        error = RenderError(f"{key} {message}", position=self.task.position(key))
+        error = RenderError(f"{key} {message}", position=self.task.position(key)).naming(repr(self.task.id))
         error.__cause__ = cause
         return error
 
@@ -312,7 +315,8 @@ class _Fields:
             key_path = key if isinstance(own, Unset) else f"fewshot_config.{key}"
             if not isinstance(text, str):
                 message = f"{key_path} of {self.task.name!r} must be a text, not {text!r}"
-                raise RenderError(message, position=self._position(key_path)) from TypeError(message)
+                error = RenderError(message, position=self._position(key_path))
+                raise error.naming(repr(self.task.name)) from TypeError(message)
             spans = (Span(text, self.origin(part, key_path, shot)),) if text else ()
             self._origins[key, shot] = spans
         return spans
@@ -333,4 +337,4 @@ def _text_or_none(source: Field | None, doc: Doc, place: Place) -> Value:
     if not value.value or isinstance(value.value, str):
         return value
     message = f"{source.key} {place} must give a text, not {value.value!r}"
-    raise RenderError(message, position=source.position) from TypeError(message)
+    raise RenderError(message, position=source.position).naming(str(place)) from TypeError(message)

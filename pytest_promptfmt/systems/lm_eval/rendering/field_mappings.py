@@ -100,7 +100,7 @@ class Field:
         if self.is_function:
             return self.with_span(self._called(doc, place), place.shot)
         message = f"{self.key} {place} must be a column, a template or a function, not {spec!r}"
-        raise RenderError(message, position=self.position) from TypeError(message)
+        raise RenderError(message, position=self.position).naming(str(place)) from TypeError(message)
 
     def origin(self, shot: int | None, column: str | None = None) -> Origin:
         """Return the origin of a text that this field gives; the same object each time."""
@@ -123,7 +123,7 @@ class Field:
             value = doc[column]
         except KeyError as error:
             message = f"{self.key} {place}: the doc has no column {column!r}"
-            raise RenderError(message, position=self.position) from error
+            raise RenderError(message, position=self.position).naming(str(place)) from error
         if isinstance(value, str) and value:
             return Value(value, (Span(value, self.origin(place.shot, column)),))
         return Value(value)
@@ -152,7 +152,7 @@ class Field:
             # ast's other errors name only the node, by its address in memory.
             what = f" ({error.msg})" if isinstance(error, SyntaxError) else ""
             message = f"{self.key} {place} renders to {_shortened(text)}, which is not a Python literal{what}"
-            raise RenderError(message, position=self.position) from error
+            raise RenderError(message, position=self.position).naming(str(place)) from error
         return self._text(pieces, place.shot) if value is text else Value(value)
 
     def _text(self, pieces: list[Piece], shot: int | None) -> Value:
@@ -191,7 +191,8 @@ def call_function(spec: Spec, *arguments: Any, key: str, where: str, position: P
         message = f"{key} {where}: the function {name} failed with {type(error).__name__}: {error}"
         # Not part of the message: a baseline stores messages, and lines move.
         place = place_in_user_code(error)
-        raise RenderError(message, position=position, hint=f"it failed at {place}" if place else None) from error
+        hint = f"it failed at {place}" if place else None
+        raise RenderError(message, position=position, hint=hint).naming(where) from error
 
 
 def text_field(task: Task, spec: Spec, key: str, columns: Collection[str]) -> Field:
@@ -279,7 +280,7 @@ def refuse_mistyped_columns(task: Task, docs: TaskDocs) -> None:
                 "lm-eval would use it as text, the same for every doc",
                 position=task.position(*keys),
                 hint=f"did you mean {column!r}?",
-            )
+            ).naming(repr(task.name))
 
 
 def _fields(task: Task) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -225,6 +225,12 @@ def explain(
 
     `where` names task and doc, `key` the configuration key that holds the template.
     """
+    return _explained(error, key, where, source, columns, position).naming(where)
+
+
+def _explained(
+    error: BaseException, key: str, where: str, source: str, columns: Sequence[str], position: Position | None
+) -> RenderError:
     if isinstance(error, LimitExceededError):
         return LimitExceededError(f"{key} {where}: {error.message}", position=position, hint=error.hint)
     line = error.lineno if isinstance(error, TemplateSyntaxError) else _line_of(source, error)

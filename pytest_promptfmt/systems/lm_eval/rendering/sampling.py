@@ -45,14 +45,14 @@ def make_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
                 f"the sampler of {task.name!r} is {sampler!r}; known: {', '.join(_SAMPLERS)}",
                 position=task.position("fewshot_config", "sampler"),
                 hint=did_you_mean(sampler, _SAMPLERS),
-            ) from KeyError(sampler)
+            ).naming(repr(task.name)) from KeyError(sampler)
         return _SAMPLERS[sampler](pool)
     if callable(sampler) or isinstance(sampler, FunctionRef):
         return _own_sampler(task, pool)
     raise RenderError(
         f"the sampler of {task.name!r} must be a name or a sampler class, not {sampler!r}",
         position=task.position("fewshot_config", "sampler"),
-    ) from TypeError(f"{type(sampler).__name__} is not a sampler")
+    ).naming(repr(task.name)) from TypeError(f"{type(sampler).__name__} is not a sampler")
 
 
 def draw_shots(task: Task, draw: Draw, count: int, doc: Doc, number: int, pool: Sequence[Doc]) -> Sequence[Shot]:
@@ -68,7 +68,7 @@ def draw_shots(task: Task, draw: Draw, count: int, doc: Doc, number: int, pool: 
             f"{Place(task.id, number)}: {count} shots are requested{more}; there are {len(pool)} docs to draw from",
             position=task.position("num_fewshot"),
             hint="lower num_fewshot or add docs to the few-shot split or samples",
-        ) from error
+        ).naming(str(Place(task.id, number))) from error
 
 
 def _random_sampler(pool: Sequence[Doc]) -> Draw:

@@ -242,7 +242,7 @@ def score_doc(
             raise ScoringError(
                 f"process_results of {task.id!r} must give a mapping, not {type(values).__name__}",
                 position=task.position("process_results"),
-            )
+            ).naming(repr(task.id))
         return values
     return process_results(metrics, question, results)
 
