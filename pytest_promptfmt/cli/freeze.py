@@ -69,13 +69,14 @@ def freeze(
         _freeze_one(tasks[0], asked, force=force, stdout=stdout)
         return
     failed = 0
-    for task in tasks:
+    for number, task in enumerate(tasks, 1):
         target, note = _places(task, split)
         if check and not note.exists():
             continue
         if not check and (target.exists() and not force):
             typer.echo(escape_controls(f"{display_path(target)} exists already, kept"))
             continue
+        typer.echo(escape_controls(f"{number:,} of {len(tasks):,}: {task.name}"), err=True)
         try:
             if check:
                 failed += not _check_one(task, asked, target, note)

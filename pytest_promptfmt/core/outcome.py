@@ -61,7 +61,8 @@ class Outcome:
     `view` is what the HTML report shows of the item, where one is wanted: JSON, compressed, as text. `accepted` is what
     the baseline accepts; it may call an entry fixed where the item was `rendered`, where the rules looked at the task
     (`linted` has "") or at how a profile sees it (its name), where those about scoring did (`scored`), and in the
-    profiles in which a model was `asked`. `is_synthetic` says that its docs were made from the templates.
+    profiles in which a model was `asked`. `is_synthetic` says that its docs were made from the templates,
+    `unseen` names the keys that give pictures or sound, which are not rendered.
     """
 
     task: str
@@ -88,6 +89,7 @@ class Outcome:
     asked: tuple[str, ...] = ()
     tokenizer: UsedTokenizer | None = None
     is_synthetic: bool = False
+    unseen: str = ""
 
     @property
     def errors(self) -> tuple[Reported, ...]:
@@ -97,7 +99,7 @@ class Outcome:
     @property
     def is_remarkable(self) -> bool:
         """Return whether there is more to report than that a test passed."""
-        said = self.findings or self.globs or self.figures or self.view or self.new_text is not None
+        said = self.findings or self.globs or self.figures or self.view or self.unseen or self.new_text is not None
         return self.category != "passed" or bool(said)
 
     def failed(self, error: PromptfmtError) -> Outcome:

@@ -81,6 +81,15 @@ class RunResult:
         return {reason: tuple(tasks) for reason, tasks in found.items()}
 
     @cached_property
+    def unseen(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the keys that give pictures or sound, which are not rendered, each with the tasks that have it."""
+        found: dict[str, dict[str, None]] = {}
+        for outcome in self.outcomes:
+            if outcome.unseen:
+                found.setdefault(outcome.unseen, {})[outcome.task] = None
+        return {keys: tuple(tasks) for keys, tasks in found.items()}
+
+    @cached_property
     def unrendered(self) -> Mapping[str, frozenset[str]]:
         """Return the files with their tasks that were skipped."""
         found: dict[str, set[str]] = {}

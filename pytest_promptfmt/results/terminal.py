@@ -32,7 +32,15 @@ def header_lines(settings: Settings) -> list[str]:
     profiles = ", ".join(settings.run_id(profile.name) for profile in settings.profiles)
     lines = [f"promptfmt: profiles {profiles}; {code}"]
     note = archetype_note(archetypes_of(settings))
-    return [*lines, f"promptfmt: {note}"] if note else lines
+    lines += [f"promptfmt: {note}"] if note else []
+    names = dict.fromkeys(profile.tokenizer for profile in settings.profiles if profile.tokenizer is not None)
+    if names:
+        from pytest_promptfmt.tokens.loader import is_first_use  # only where there is a tokenizer
+
+    first = [name for name in names if is_first_use(name)]
+    if first:
+        lines.append(f"promptfmt: first use of {', '.join(first)}: converted once, which may take minutes")
+    return lines
 
 
 def archetypes_of(settings: Settings) -> tuple[str, ...]:
@@ -61,6 +69,10 @@ def _summary(result: RunResult, verbosity: int) -> Iterator[str]:
         yield from _cluster_lines(cluster, verbosity)
     if len(result.clusters) > shown:
         yield f"… and {len(result.clusters) - shown:,} more distinct problems; -v lists them all"
+    for keys, tasks in result.unseen.items():
+        yield f"{keys} is not rendered, only the text beside it, {counted(len(tasks), 'task')}: " + listed(
+            tasks, None if verbosity > 0 else SHOWN_TASKS
+        )
     for reason, tasks in sorted(result.skipped.items(), key=lambda entry: -len(entry[1])):
         yield f"skipped, {counted(len(tasks), 'item')}: {reason}"
     if result.accept_command:

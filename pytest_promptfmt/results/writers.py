@@ -64,6 +64,7 @@ def json_report(result: RunResult) -> str:
         "clusters": [cluster.to_json(rootdir) for cluster in result.clusters],
         "findings": [group.to_json(rootdir) for group in result.findings],
         "skipped": [{"reason": reason, "tasks": tasks} for reason, tasks in result.skipped.items()],
+        "unseen": [{"keys": keys, "tasks": tasks} for keys, tasks in result.unseen.items()],
         "unrendered": {below(file, rootdir): sorted(tasks) for file, tasks in result.unrendered.items()},
         "not_run": list(result.not_run),
         "unmatched": list(result.unmatched),

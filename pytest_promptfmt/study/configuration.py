@@ -111,7 +111,12 @@ class Configuration:
     @property
     def is_multimodal(self) -> bool:
         """Return whether an image or sound belongs to the prompt, which is then only a part of what is asked."""
-        return any(self.config.get(key) is not None for key in ("doc_to_image", "doc_to_audio"))
+        return bool(self.media_keys)
+
+    @property
+    def media_keys(self) -> tuple[str, ...]:
+        """Return the keys that give the images or sound of a prompt, which are not rendered."""
+        return tuple(key for key in ("doc_to_image", "doc_to_audio") if self.config.get(key) is not None)
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:

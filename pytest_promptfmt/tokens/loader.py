@@ -50,6 +50,16 @@ def load_tokenizer(source: str | Path, *, download: bool = False, cache_dir: Pat
     return _loaded[key]
 
 
+def is_first_use(source: str | Path, *, cache_dir: Path | None = None) -> bool:
+    """Return whether loading the tokenizer converts, or downloads, it first, which may take minutes."""
+    try:
+        found = find_source(source)
+    except TokenizerError:
+        return True
+    folder = None if found.is_archetype else frozen.frozen_folder(found, found.digest(), cache_dir)
+    return not found.is_archetype and (folder is None or not frozen.is_usable(folder))
+
+
 def _load(source: Source, cache_dir: Path | None) -> Tokenizer:
     digest = source.digest()
     if source.is_archetype:

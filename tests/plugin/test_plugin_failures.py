@@ -1,5 +1,6 @@
 """What a failing prompt says, and that what it says to do works."""
 
+import json
 import os
 import re
 import shlex
@@ -16,6 +17,17 @@ def accept_commands(result: pytest.RunResult) -> list[list[str]]:
     """Return the arguments of each `accept: pytest …` that was printed."""
     lines = [line.partition("accept: pytest ")[2] for line in result.outlines if line.startswith("accept: ")]
     return [shlex.split(line) for line in lines]
+
+
+def test_pictures_that_are_not_rendered_are_said_with_the_tasks_that_have_them(project: Project) -> None:
+    for name in ("seen", "heard"):
+        project.task(f"{name}.yaml", doc_to_image="picture" if name == "seen" else None, doc_to_text="{{question}}")
+    lines = ["doc_to_image is not rendered, only the text beside it, 1 task: seen"]
+    for workers in ((), ("-n", "2")):
+        project.run("--promptfmt-json=r.json", *workers).stdout.fnmatch_lines(lines)
+    assert json.loads((project.root / "r.json").read_text("utf-8"))["unseen"] == [
+        {"keys": "doc_to_image", "tasks": ["seen"]}
+    ]
 
 
 def test_a_failure_says_what_changed_where_it_comes_from_and_how_to_accept_it(

@@ -40,6 +40,14 @@ def project_with_model(project: Project, archetype: str = "bytelevel-qwen") -> P
     return Path(folder)
 
 
+def test_the_first_use_of_a_tokenizer_is_announced_once(project: Project) -> None:
+    project_with_model(project)
+    line = "promptfmt: first use of *model: converted once, which may take minutes"
+    project.run("--promptfmt-profile=plain").stdout.no_fnmatch_line(line)
+    project.run("--promptfmt-profile=model").stdout.fnmatch_lines(line)
+    project.run("--promptfmt-profile=model").stdout.no_fnmatch_line(line)
+
+
 def test_profile_without_chat_template_shows_tokens_only_and_names_no_version(project: Project) -> None:
     project_with_model(project)
     project.write("conftest.py", LIST_MODULES)

@@ -47,7 +47,8 @@ class RenderedItem(TaskItem):
             tokenizer = UsedTokenizer(
                 name=seen.profile.tokenizer_name, loader=seen.tokenizer.loader, content=seen.tokenizer.digest
             )
-        self.outcome = outcome = replace(outcome, rendered=True, tokenizer=tokenizer)
+        unseen = " and ".join(self.study.media_keys)
+        self.outcome = outcome = replace(outcome, rendered=True, tokenizer=tokenizer, unseen=unseen)
         self.judge(seen, document, outcome)
 
     def judge(self, seen: ProfileView, document: Document, outcome: Outcome) -> None:
