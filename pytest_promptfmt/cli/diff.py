@@ -76,9 +76,11 @@ def diff(
     Both revisions are rendered in separate folders; the work tree is not touched, except by --bump. Without REV2, REV
     is compared with the work tree as it is.
     """
+    from pytest_promptfmt.cli.display import waiting
     from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
     from pytest_promptfmt.revisions import compare_revisions
     from pytest_promptfmt.revisions.clusters import short_name
+    from pytest_promptfmt.revisions.git import WORK_TREE
 
     prints_data = as_json or html or str(markdown) == "-"
     if as_json + html + (str(markdown) == "-") > 1:
@@ -99,7 +101,8 @@ def diff(
         if old is None:
             old, why = _default_base()
             typer.echo(f"comparing the work tree with {short_name(old)}: {why}", err=prints_data)
-        compared = compare_revisions(old, new, paths=paths or [], tasks=task or [], options=options, checks=checks)
+        with waiting(f"rendering {short_name(old)} and {short_name(new or WORK_TREE)}"):
+            compared = compare_revisions(old, new, paths=paths or [], tasks=task or [], options=options, checks=checks)
     except PromptfmtError as error:
         raise SettingsError(error.message, position=error.position, hint=error.hint) from error  # exit code 2
     if as_json:

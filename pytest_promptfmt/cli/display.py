@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import groupby, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from rich.console import Console
 from rich.text import Text
 
 from pytest_promptfmt.core.text import END, escape_controls, show_inner
@@ -37,6 +40,13 @@ STYLES: Final[Mapping[str, str]] = {
 _MARKED: Final = "underline on dark_red"
 _SPACE: Final = "·"
 _LINE_END: Final = "↵"
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show what is waited for, and that it goes on, where standard error is a terminal."""
+    with Console(stderr=True).status(what) if sys.stderr.isatty() else nullcontext():
+        yield
 
 
 def prompt_lines(prompt: Prompt, *, spaces: bool, marked: Sequence[Sequence[int]] = ()) -> Iterator[Text]:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -129,6 +128,7 @@ def rejected_lines(rejected: Iterable[Edit | Problem]) -> Iterator[str]:
 
 def edits_of_run(arguments: Sequence[str], *, folder: Path) -> list[Edit]:
     """Return what accepting would do after a run of pytest in a folder; raises SettingsError where it did not run."""
+    from pytest_promptfmt.cli.display import waiting
     from pytest_promptfmt.results.edits import read_pending, top_of
 
     top = top_of(folder)
@@ -137,21 +137,12 @@ def edits_of_run(arguments: Sequence[str], *, folder: Path) -> list[Edit]:
         quiet = ["-q", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
         quiet += ["-o", "promptfmt_lint=false", "-o", "python_files="]  # nothing but snapshots
         command = [sys.executable, "-m", "pytest", "--promptfmt", *quiet, f"--promptfmt-pending={file}", *arguments]
-        with _waiting("running the tests"):
+        with waiting("running the tests"):
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
         if done.returncode not in (0, 1, 5) or not file.exists():
             raise SettingsError(f"pytest ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-2000:]}")
         text = file.read_text("utf-8")
     return [_require_ours(edit, top) for edit in read_pending(text, Path("pending"), top)]
-
-
-@contextmanager
-def _waiting(what: str) -> Iterator[None]:
-    """Show what is waited for, in a terminal."""
-    from rich.console import Console
-
-    with Console(stderr=True).status(what) if sys.stderr.isatty() else nullcontext():
-        yield
 
 
 def _require_ours(edit: Edit, top: Path) -> Edit:
