@@ -16,9 +16,13 @@ from typing import Final
 from pytest_promptfmt.core.prompt import Instance, Origin, Part, Prompt, Span
 from pytest_promptfmt.core.task import Locate
 from pytest_promptfmt.snapshots.changes import Change, Place
+from pytest_promptfmt.snapshots.content import SCORING
 
 LOOKED_AT: Final = 40
 """Changes of one item that are searched for a key in common."""
+
+_SCORING_KEYS: Final = {"filter": "filter_list", "metric": "metric_list"}
+"""Keys by the first word of the lines about how answers are read and scored; other lines begin with their key."""
 
 _DELIMITERS: Final[tuple[Part, ...]] = ("fewshot delimiter", "target delimiter")
 
@@ -118,6 +122,10 @@ def _origins_of_requests(change: Change, locate: Locate) -> Iterator[Origin]:
     section = change.section.partition(" ")[0]
     if section == "generate":
         yield from _origin_of_key("answer", "generation_kwargs", locate)
+    elif section == SCORING:
+        lines = change.removed or change.added
+        word = lines[0].split()[0].removesuffix(":") if lines else ""
+        yield from _origin_of_key("answer", _SCORING_KEYS.get(word, word), locate)
     elif section == "target":
         yield from _origin_of_key("answer", "doc_to_target", locate)
     elif section == "continuations":

@@ -57,7 +57,7 @@ def outcome_of(
     if verdict.state == "missing":
         return replace(item, category="new", title="snapshots that do not exist yet")
     changed = _changes(verdict)
-    docs = len({change.doc for change in changed})
+    docs = len({change.doc for change in changed if change.doc})
     item = replace(item, sections=tuple(dict.fromkeys(change.section for change in changed)))
     if changed and note is not None and note.is_change and all(map(is_of_tokens, changed)):
         return replace(item, category="changed", key=note.text, title=f"tokens alone, {note.text}", docs=docs)
@@ -129,7 +129,8 @@ def explanation(
         yield f"{who}: there is no snapshot {path}, but one that no task defines shows the same"
         yield outcome.title
         return
-    yield from compared_lines(who, f"{outcome.docs} of {counted(docs, 'doc')} changed", verdict)
+    prompts = f"{outcome.docs} of {counted(docs, 'doc')} changed"
+    yield from compared_lines(who, prompts if outcome.docs else "how answers are read and scored changed", verdict)
     if verdict.state == "missing" and verdict.comparison is not None:
         new = verdict.comparison.text.splitlines()
         yield from first_of([f"+{line}" for line in new], PREVIEW_LINES)

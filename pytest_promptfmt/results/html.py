@@ -262,10 +262,10 @@ def prompts_view(
 
 
 def comparison_view(old: Document, new: Document) -> list[dict[str, Any]]:
-    """Return what changed, doc by doc: rows of an old and a new line, each in pieces, None where there is none."""
+    """Return what changed, doc by doc, then in the task: rows of an old and a new line, each in pieces or None."""
     left = MOST_ROWS
     docs = []
-    for number, rows in side_by_side(old, new):
+    for number, rows in sorted(side_by_side(old, new), key=lambda pair: pair[0] == 0):
         shown = [row_in_pieces(before, after) for before, after in rows[: max(left, 0)]]
         left -= len(shown)
         docs.append({"doc": number, "rows": shown, "cut": len(shown) < len(rows)})

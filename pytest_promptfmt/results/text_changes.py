@@ -17,7 +17,6 @@ from itertools import repeat
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import TaskDocs
-from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Span
 from pytest_promptfmt.core.task import Locate, locate_nowhere
 from pytest_promptfmt.core.text import END
@@ -95,6 +94,7 @@ def text_change(
     if not changed or old is None or new is None:
         return None
     text = [change for change in changed if not is_of_tokens(change)] or list(changed)
+    text.sort(key=lambda change: change.doc == 0)  # prompts say more than how answers are read
     cause = cause_of(text, instances, locate)
     title = _title(text[0], cause)
     if is_of_tokens(text[0]):
@@ -117,12 +117,6 @@ def text_change(
     else:
         signature = _signature(words, text)
     return TextChange(key=_digest([cause.key, signature]), title=title, cause=cause, words=words)
-
-
-def most_informative_profile(profiles: Sequence[Profile]) -> Profile | None:
-    """Return the profile whose snapshots show best what changed: one of text, with little beside it."""
-    shown = [profile for profile in profiles if profile.shows_text]
-    return next((profile for profile in shown if not profile.is_chat), next(iter(shown), None))
 
 
 def is_of_tokens(change: Change) -> bool:

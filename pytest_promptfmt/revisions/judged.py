@@ -15,13 +15,11 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.text import END, show_inner
 from pytest_promptfmt.revisions.code_changes import not_reached
-from pytest_promptfmt.revisions.reading import reading_of
 from pytest_promptfmt.revisions.sheet import AS_IT_IS, Sheet, lines_of, read_sheet
 from pytest_promptfmt.revisions.written import Difference
+from pytest_promptfmt.snapshots.content import SCORING
 from pytest_promptfmt.snapshots.hunks import shared_end, shared_start
-
-SCORING: Final = "scoring"
-"""The section of changes in how answers are read and scored."""
+from pytest_promptfmt.systems.lm_eval.scoring.reading import reading_of
 
 _CONTEXT: Final = 24
 _RAISES: Final = "! "

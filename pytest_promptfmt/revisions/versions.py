@@ -15,9 +15,9 @@ from typing import Any, Final, Literal, get_args
 
 from pytest_promptfmt.core.errors import Position, PromptfmtError
 from pytest_promptfmt.core.task import Locate
-from pytest_promptfmt.revisions.judged import SCORING
 from pytest_promptfmt.revisions.written import Difference
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
+from pytest_promptfmt.snapshots.content import SCORING
 from pytest_promptfmt.snapshots.token_sections import TITLE as TOKENS
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.task_files import read_task_file

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -19,6 +19,7 @@ from pytest_promptfmt.snapshots.document import (
     Document,
     body_of,
     read_document,
+    record_name,
     section_lines,
     write_document,
 )
@@ -39,7 +40,8 @@ VERSION: Final = "version"
 class Change:
     """Neighbouring lines of one doc that were replaced, removed or added.
 
-    `removed` and `added` are lines as shown in the file, without indentation. `place` says where it is in a prompt.
+    `removed` and `added` are lines as shown in the file, without indentation. `place` says where it is in a prompt. The
+    doc 0 is the task itself.
     """
 
     doc: int
@@ -80,7 +82,7 @@ State = Literal["equal", "header-only", "changed", "damaged", "missing"]
 class Comparison:
     """The result of comparing.
 
-    `text` is what the file should hold; `stored` what it holds, as far as it can be decoded; `old` and `new` are the
+    `text` is what an update writes; `stored` what it holds, as far as it can be decoded; `old` and `new` are the
     documents where both could be read and differ; `error` is what is damaged.
     """
 
@@ -101,19 +103,16 @@ def compare(stored: bytes | None, rendered: Document, path: Path, *, narrowed_ru
     """Return how the file's bytes (None: there is no file) relate to the rendered document.
 
     In a `narrowed_run`, which rendered fewer docs than it usually would, stored docs that were not rendered are kept
-    and not compared.
+    and not compared. What is about the task is compared where both have it. A snapshot without it, as earlier releases
+    wrote them, is equal to one with it, and `text` has it for the next update; a run whose profiles leave it out keeps
+    it. The version alone is no reason to write.
     """
     text = write_document(rendered)
     if stored is None:
         return Comparison(state="missing", text=text, new=rendered)
-    if stored == text.encode():
-        return Comparison(state="equal", text=text)
-    if VERSION in rendered.header and f"\n{VERSION}: ".encode() not in stored.partition(b"\n\n")[0]:
-        # A snapshot from before versions were in headers is the same: the next change writes the version with it.
-        header = {key: value for key, value in rendered.header.items() if key != VERSION}
-        without = compare(stored, Document(header, rendered.docs), path, narrowed_run=narrowed_run)
-        if without.state == "equal":
-            return without
+    older = _as_far_as_stored(rendered, stored)
+    if stored == (text if older is rendered else write_document(older)).encode():
+        return _equal(stored.decode(), text, rendered, older)
     try:
         known = _decode(stored, path)
         old = read_document(known, path)
@@ -121,11 +120,27 @@ def compare(stored: bytes | None, rendered: Document, path: Path, *, narrowed_ru
         return Comparison(state="damaged", text=text, stored=stored.decode(errors="replace"), new=rendered, error=error)
     if narrowed_run:
         rendered = narrowed(rendered, old)
-        text = write_document(rendered)
-        if text == known:
-            return Comparison(state="equal", text=text)
-    state: State = "header-only" if body_of(text) == body_of(known) else "changed"
-    return Comparison(state=state, text=text, stored=known, old=old, new=rendered)
+    if old.task and not rendered.task:
+        rendered = replace(rendered, task=old.task)
+    older = _as_far_as_stored(rendered, stored)
+    text, compared = write_document(rendered), write_document(older)
+    if compared == known:
+        return _equal(known, text, rendered, older)
+    state: State = "header-only" if body_of(compared) == body_of(known) else "changed"
+    return Comparison(state=state, text=text, stored=known, old=old, new=replace(rendered, task=older.task))
+
+
+def _equal(known: str, text: str, rendered: Document, older: Document) -> Comparison:
+    return Comparison(state="equal", text=text if older.task != rendered.task else known, stored=known)
+
+
+def _as_far_as_stored(rendered: Document, stored: bytes) -> Document:
+    """Return the document without what earlier releases did not write, where the file lacks it."""
+    if VERSION in rendered.header and f"\n{VERSION}: ".encode() not in stored.partition(b"\n\n")[0]:
+        rendered = replace(rendered, header={key: fact for key, fact in rendered.header.items() if key != VERSION})
+    if rendered.task and f"\n\n{record_name(0)}\n".encode() not in stored:
+        rendered = replace(rendered, task=())
+    return rendered
 
 
 def narrowed(rendered: Document, stored: Document) -> Document:
@@ -138,7 +153,7 @@ def narrowed(rendered: Document, stored: Document) -> Document:
         key: stored.header.get(key, value) if key in ("docs", "shots") else value
         for key, value in rendered.header.items()
     }
-    return Document(header, tuple(sorted([*rendered.docs, *kept], key=lambda doc: doc.number)))
+    return replace(rendered, header=header, docs=tuple(sorted([*rendered.docs, *kept], key=lambda doc: doc.number)))
 
 
 def _decode(stored: bytes, path: Path) -> str:
@@ -211,7 +226,7 @@ def _diff(old: Document, new: Document, context: int, width: int) -> Iterator[st
         shown = _shown(before), _shown(after)
         for group in _grouped(hunks, context):
             line = _first(group[0], before, after)
-            yield f"@@ doc {number}, {line.section}, line {line.number} @@"
+            yield f"@@ {record_name(number)}, {line.section}, line {line.number} @@"
             at = max(0, group[0].old_start - context)
             for hunk in group:
                 yield from (f" {line[:width]}" for line in shown[0][at : hunk.old_start])
@@ -252,8 +267,8 @@ def _code_points(line: str, at: int) -> str:
 
 
 def _differing_docs(old: Document, new: Document) -> Iterator[tuple[int, _Differing]]:
-    before: Mapping[int, DocRecord] = {doc.number: doc for doc in old.docs}
-    after: Mapping[int, DocRecord] = {doc.number: doc for doc in new.docs}
+    before: Mapping[int, DocRecord] = {doc.number: doc for doc in old.records}
+    after: Mapping[int, DocRecord] = {doc.number: doc for doc in new.records}
     for number in sorted({*before, *after}):
         one, other = before.get(number), after.get(number)
         if one != other:

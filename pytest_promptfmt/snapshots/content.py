@@ -1,22 +1,37 @@
-"""The document that a snapshot stores of rendered instances: prompts, then the requests, then the target."""
+"""The document that a snapshot stores of rendered instances: prompts, then the requests, then the target.
+
+How answers are read and scored is the same for all profiles of a task, so one snapshot of a task shows it, before its
+docs: whoever reads a pull request sees a changed pattern as one changed line, not as one for each profile. It is that
+of the profile of plain text where the run has one, otherwise the first one that shows text (`shows_scoring`). Stop
+sequences and generation arguments are part of each request, and shown there.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from hashlib import sha256
 from itertools import groupby
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Request
 from pytest_promptfmt.snapshots.changes import VERSION
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section
 from pytest_promptfmt.snapshots.token_sections import profile_facts, token_sections
+from pytest_promptfmt.systems.lm_eval.scoring.reading import task_reading
 
 if TYPE_CHECKING:
+    from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.study import ProfileView
+
+SCORING: Final = "scoring"
+"""The title of the section about how answers are read and scored."""
 
 _MAX_DEPTH = 20
 _MAX_INT_BITS = 4096  # far below the 4300 digits at which Python refuses to write a number
@@ -24,8 +39,22 @@ _LONGEST_ARGUMENT = 120
 _TOO_MUCH_TEXT = "the docs are very long: show fewer of them, or raise time_limit"
 
 
-def snapshot_document(seen: ProfileView) -> Document:
-    """Return the document of a task in one profile.
+def most_informative_profile(profiles: Sequence[Profile]) -> Profile | None:
+    """Return the profile whose snapshots show best what changed: one of text, with little beside it."""
+    shown = [profile for profile in profiles if profile.shows_text]
+    return next((profile for profile in shown if not profile.is_chat), next(iter(shown), None))
+
+
+def shows_scoring(profile: Profile, profiles: Sequence[Profile], *, is_chosen: bool) -> bool:
+    """Return whether the snapshot of a profile, one of those of a task, shows how answers are read and scored.
+
+    Where the command line has chosen them, what a chat profile shows does not depend on it.
+    """
+    return profile is most_informative_profile(profiles) and not (is_chosen and profile.is_chat)
+
+
+def snapshot_document(seen: ProfileView, *, scoring: bool = False) -> Document:
+    """Return the document of a task in one profile; with how its answers are read, if `scoring` is wanted.
 
     Raises the PromptfmtError that stopped it: code not allowed, docs not found, a template that fails, a text that the
     tokenizer cannot encode, a time limit.
@@ -51,7 +80,15 @@ def snapshot_document(seen: ProfileView) -> Document:
         fewshot_docs=docs.fewshot_origin,
         more=facts,
     )
-    return make_document(header, instances, more, shows_text=profile.shows_text)
+    document = make_document(header, instances, more, shows_text=profile.shows_text)
+    return replace(document, task=_task_sections(task)) if scoring else document
+
+
+def _task_sections(task: Task) -> tuple[Section, ...]:
+    with suppress(PromptfmtError):  # reported where answers are tried
+        lines = task_reading(task).items()
+        return (Section(SCORING, entries=tuple(Entry(f"{name}: {line}") for name, line in lines)),) if lines else ()
+    return ()
 
 
 def header_facts(

@@ -4,6 +4,10 @@
     task: arc_easy@mcqa
     profile: plain
 
+    task
+      scoring
+        filter none: take_first()
+
     doc 1
       prompt
       | Question: «question»
@@ -15,7 +19,8 @@
     end: 1 doc, digest 0123456789abcdef
 
 Every line of a text is behind a bar, `⟨end⟩` shows where it ends, and invisible characters have names (core/text.py).
-No line ends with a space and there are no tabs, so tools that tidy files have nothing to change. How prompts become a
+What is about the whole task is shown once, before the docs; snapshots that earlier releases wrote lack it. No line ends
+with a space and there are no tabs, so tools that tidy files have nothing to change. How prompts become a
 document is in content.py.
 """
 
@@ -36,6 +41,7 @@ _FIRST_LINE = MAGIC + VERSION
 _KEY = re.compile(r"[a-z][a-z ]*")
 _TITLE = re.compile(r"[a-z0-9](?:[ -~]*[!-~])?")
 _DOC = re.compile(r"doc ([1-9][0-9]{0,17})")
+_TASK = "task"
 _END = re.compile(r"end: (\d{1,18}) docs?, digest ([0-9a-f]{16})")
 _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?: .*)?$", re.MULTILINE)
 _REWRITE = "see `git log` and `git diff` for this file, then rewrite it with --snapshot-update"
@@ -76,29 +82,43 @@ class DocRecord:
 
 @dataclass(frozen=True)
 class Document:
-    """A whole snapshot: stable facts, then the docs in ascending order of their numbers."""
+    """A whole snapshot: stable facts, then the docs in ascending order of their numbers.
+
+    `task` is what is shown once, of the task itself; empty where nothing is.
+    """
 
     header: Mapping[str, str]
     docs: tuple[DocRecord, ...]
+    task: tuple[Section, ...] = ()
+
+    @property
+    def records(self) -> tuple[DocRecord, ...]:
+        """Return the docs, after what is about the task, which has the number 0."""
+        return (DocRecord(0, self.task), *self.docs) if self.task else self.docs
 
 
 def write_document(document: Document) -> str:
     """Return the text of the snapshot: LF line ends, one at the end, no trailing spaces, encodable as UTF-8."""
     head = [_FIRST_LINE, *(_header_line(key, value) for key, value in document.header.items())]
-    body = body_lines(document.docs)
+    body = body_lines(document.records)
     end = _end_line(len(document.docs), _digest(body))
     return "\n".join([*head, *body, "", end, ""])
 
 
 def body_lines(docs: Iterable[DocRecord]) -> list[str]:
-    """Return the lines of the docs as in the file, each doc after an empty line."""
+    """Return the lines of docs as in the file, each doc after an empty line."""
     lines: list[str] = []
     for doc in docs:
-        lines += ("", f"doc {doc.number}")
+        lines += ("", record_name(doc.number))
         for section in doc.sections:
             lines.append(f"  {section.title}")
             lines += section_lines(section)
     return lines
+
+
+def record_name(number: int) -> str:
+    """Return how a doc is called by its number; 0 is the task itself."""
+    return f"doc {number}" if number else _TASK
 
 
 def section_lines(section: Section) -> list[str]:
@@ -160,12 +180,16 @@ class _Reader:
         header = self._header()
         body_start = self.number - 1
         docs: list[DocRecord] = []
+        task: tuple[Section, ...] = ()
         while self._line() == "":
             self.number += 1
             line = self._line()
+            if line == _TASK and not docs and not task:
+                task = self._sections()
+                continue
             if line.startswith("end:"):
                 self._check_end(line, self.lines[body_start : self.number - 2], len(docs))
-                return Document(header, tuple(docs))
+                return Document(header, tuple(docs), task)
             docs.append(self._doc(docs[-1].number if docs else 0))
         raise self._error("expected an empty line")
 
@@ -212,11 +236,14 @@ class _Reader:
         doc_number = int(match[1])
         if doc_number <= previous:
             raise self._error(f"doc {doc_number} follows doc {previous}")
+        return DocRecord(doc_number, self._sections())
+
+    def _sections(self) -> tuple[Section, ...]:
         self.number += 1
         sections: list[Section] = []
         while self._line():
             sections.append(self._section())
-        return DocRecord(doc_number, tuple(sections))
+        return tuple(sections)
 
     def _section(self) -> Section:
         line = self._line()

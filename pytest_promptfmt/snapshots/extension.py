@@ -77,7 +77,8 @@ def check(
 ) -> Verdict:
     """Compare a rendered document with its stored snapshot, and write it when syrupy's options say so.
 
-    A difference in the header alone passes. `--snapshot-update` rewrites a damaged file, unless docs would be lost
+    A difference in the header alone passes, and what earlier releases did not write may be missing. `--snapshot-update`
+    writes both, and rewrites a damaged file, unless docs would be lost
     (`narrowed_run`) or a newer version of the format wrote it. Where the snapshot `may_be_missing`, that is neither a
     pass nor a failure, and syrupy does not hear of it.
     """
@@ -87,7 +88,8 @@ def check(
     except OSError as problem:
         return _unreadable(path, problem)
     comparison = compare(stored, document, path, narrowed_run=narrowed_run)
-    if comparison.state == "equal":
+    is_current = comparison.text == comparison.stored or not config.option.update_snapshots
+    if comparison.state == "equal" and is_current:
         _note(config, PromptLocation(item, place, expected), "matched")
         return Verdict(state="equal", path=path, passed=True)
     writes = config.option.update_snapshots or config.option.update_new_snapshots_only

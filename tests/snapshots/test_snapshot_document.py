@@ -37,7 +37,8 @@ HEADERS = st.dictionaries(st.sampled_from(["task", "profile", "output", "docs", 
 def documents(draw: st.DrawFn) -> Document:
     numbers = sorted(draw(st.sets(st.integers(1, 999), max_size=3)))
     sections = st.lists(SECTIONS, max_size=3).map(tuple)
-    return Document(draw(HEADERS), tuple(DocRecord(number, draw(sections)) for number in numbers))
+    docs = tuple(DocRecord(number, draw(sections)) for number in numbers)
+    return Document(draw(HEADERS), docs, draw(sections))
 
 
 def document(*texts: str, **header: str) -> Document:

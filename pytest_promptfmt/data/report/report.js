@@ -212,7 +212,7 @@ function requestNode(requests) {
 function comparisonNodes(docs) {
   const nodes = [make("h3", {}, "before and after")];
   for (const doc of docs) {
-    const table = make("table", { class: "diff" }, make("caption", { class: "dim" }, doc.title || `doc ${doc.doc}`),
+    const table = make("table", { class: "diff" }, make("caption", { class: "dim" }, doc.title || (doc.doc ? `doc ${doc.doc}` : "task")),
       make("tr", {}, ...state.index.sides.map((side) => make("th", { scope: "col" }, side))));
     table.append(...folded(doc.rows));
     nodes.push(table);

@@ -17,12 +17,11 @@ from pytest_promptfmt.results.failures import explanation, outcome_of
 from pytest_promptfmt.results.text_changes import (
     TextChange,
     describe_token_change,
-    most_informative_profile,
     text_change,
 )
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.changes import Comparison
-from pytest_promptfmt.snapshots.content import snapshot_document
+from pytest_promptfmt.snapshots.content import most_informative_profile, shows_scoring, snapshot_document
 from pytest_promptfmt.snapshots.document import Document
 from pytest_promptfmt.snapshots.paths import Place
 from pytest_promptfmt.study import ProfileView, seen_by
@@ -41,7 +40,7 @@ class RenderedItem(TaskItem):
         self.outcome = outcome = Outcome(task=self.tested.id, file=str(self.path), profile=profile_id)
         with self.failures_of(outcome):
             seen = seen_by(self.study, self.profile, profile_id)
-            document = snapshot_document(seen)
+            document = snapshot_document(seen, scoring=self.shows_scoring)
         tokenizer = None
         if seen.tokenizer is not None:
             tokenizer = UsedTokenizer(
@@ -50,6 +49,11 @@ class RenderedItem(TaskItem):
         unseen = " and ".join(self.study.media_keys)
         self.outcome = outcome = replace(outcome, rendered=True, tokenizer=tokenizer, unseen=unseen)
         self.judge(seen, document, outcome)
+
+    @property
+    def shows_scoring(self) -> bool:
+        """Return whether the document shows how answers are read and scored, too."""
+        return False
 
     def judge(self, seen: ProfileView, document: Document, outcome: Outcome) -> None:
         """Raise what is wrong with the prompts; rendering alone proves that they can be made."""
@@ -71,6 +75,14 @@ class SnapshotItem(RenderedItem):
     def __init__(self, *, place: Place, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.place = place
+
+    @property
+    def shows_scoring(self) -> bool:
+        """Return whether this is the profile that shows it; two revisions are compared by what is written."""
+        folders = self.run.folders
+        settings = folders.settings_of(self.tested)
+        profiles = folders.profiles_for(self.tested)
+        return not settings.beside and shows_scoring(self.profile, profiles, is_chosen=settings.has_chosen_profiles)
 
     def judge(self, seen: ProfileView, document: Document, outcome: Outcome) -> None:
         """Compare with the snapshot; raises ItemFailedError."""

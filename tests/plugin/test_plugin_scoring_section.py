@@ -1,0 +1,95 @@
+"""How answers are read and scored, as one snapshot of each task shows it: what fails, what is soft, and where it is."""
+
+import re
+from pathlib import Path
+
+import pytest
+from plugin_project import Project
+
+PLAIN = "__prompts__/sums/sums/plain.txt"
+CHAT = "__prompts__/sums/sums/chat-chatml.txt"
+FILTERS = [
+    {
+        "name": "strict",
+        "filter": [{"function": "regex", "regex_pattern": "#### (-?[0-9.,]+)"}, {"function": "take_first"}],
+    }
+]
+METRICS = [{"metric": "exact_match", "ignore_case": True}]
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> Project:
+    project = Project(pytester)
+    project.write("pytest.ini", "[pytest]\npromptfmt_profiles = plain chat-chatml\npromptfmt_lint = false\n")
+    project.task("sums.yaml", filter_list=FILTERS, metric_list=METRICS)
+    return project
+
+
+def without_section(file: Path) -> bytes:
+    """Return a snapshot as it was written before there was the section: the digest is that of what is left."""
+    from pytest_promptfmt.snapshots.document import Document, read_document, write_document
+
+    document = read_document(file.read_text("utf-8"), file)
+    return write_document(Document(document.header, document.docs)).encode()
+
+
+def test_a_changed_pattern_fails_one_snapshot_with_one_changed_line(project: Project) -> None:
+    project.accept("-m", "promptfmt_snapshot")
+    written = (project.root / PLAIN).read_text("utf-8")
+    assert (
+        "\ntask\n  scoring\n"
+        '    filter strict: regex(regex_pattern="#### (-?[0-9.,]+)") → take_first()\n'
+        '    metric exact_match: aggregation="mean", higher_is_better=true, ignore_case=true\n'
+        "    repeats: 1\n\ndoc 1\n" in written
+    )
+    assert "scoring" not in (project.root / CHAT).read_text("utf-8"), "one snapshot of each task shows it"
+    project.edit("sums.yaml", "0-9.,]+", "0-9]+")
+    (failure,) = project.failures("-m", "promptfmt_snapshot")
+    assert "how answers are read and scored changed" in failure
+    assert "@@ task, scoring, line 1 @@" in failure
+    changed = [line for line in failure.splitlines() if re.match(r"[-+]  ", line)]
+    assert changed == [
+        '-  filter strict: regex(regex_pattern="#### (-?[0-9.,]+)") → take_first()',
+        '+  filter strict: regex(regex_pattern="#### (-?[0-9]+)") → take_first()',
+    ]
+    assert re.search(r"the first change is in text from sums.yaml:\d+:\d+ filter_list", failure)
+
+
+def test_a_snapshot_without_the_section_passes_everywhere_and_the_next_update_writes_it(project: Project) -> None:
+    project.accept("-m", "promptfmt_snapshot")
+    file = project.root / PLAIN
+    file.write_bytes(old := without_section(file))
+    result = project.run("-m", "promptfmt_snapshot", "--promptfmt-json", "result.json")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["2 snapshots passed.*"])
+    result.stdout.no_fnmatch_line("*out of date*")
+    assert project.run("-m", "promptfmt_snapshot", "--snapshot-update-new-only").ret == 0
+    assert file.read_bytes() == old
+    result = project.run("-m", "promptfmt_snapshot", "--snapshot-update")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*1 snapshot passed. 1 snapshot updated.*"])
+    assert "\ntask\n  scoring\n" in file.read_text("utf-8")
+
+
+def test_a_diff_of_prompts_does_not_show_the_section_that_was_never_written(project: Project) -> None:
+    project.accept("-m", "promptfmt_snapshot")
+    file = project.root / PLAIN
+    file.write_bytes(without_section(file))
+    project.edit("sums.yaml", "Q: {{", "Question: {{")
+    failures = project.failures("-m", "promptfmt_snapshot")
+    assert failures
+    assert not any("scoring" in failure for failure in failures)
+
+
+def test_a_run_with_other_profiles_or_fewer_docs_keeps_the_section(project: Project) -> None:
+    project.write("promptfmt.yaml", "profiles:\n  first: {extends: chat-chatml}\n  second: {extends: chat-llama2}\n")
+    project.write("pytest.ini", "[pytest]\npromptfmt_lint = false\n")
+    folder = project.root / "__prompts__/sums/sums"
+    shown = ["-m", "promptfmt_snapshot"]
+    project.accept(*shown, "--promptfmt-profile", "first")
+    assert "scoring" not in (folder / "first.txt").read_text("utf-8"), "a choice on the command line decides nothing"
+    project.accept(*shown)
+    kept = project.snapshots()
+    assert [Path(name).name for name, text in kept.items() if b"  scoring\n" in text] == ["plain.txt"]
+    project.accept(*shown, "--promptfmt-docs", "1")
+    assert project.snapshots() == kept
