@@ -1,4 +1,4 @@
-"""`promptfmt freeze`: a few real docs beside the task, so that its tests need neither network nor dataset."""
+"""`promptfmt freeze`: a few real docs for a task, so that its tests need neither network nor dataset."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import DocsError, Position, PromptfmtError, SettingsError, SourceError, display_path
+from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.task import Task
+    from pytest_promptfmt.settings import Settings
     from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import Redaction, Rows
 
 ORIGIN: Final = ".docs.origin.json"
@@ -47,9 +50,12 @@ def freeze(
 ) -> None:
     """Keep docs of a task's dataset beside its file, with a note of their revision, licence and row numbers.
 
+    With the setting docs_dir they are kept in that folder, which mirrors the rootdir.
+
     A dataset of the Hugging Face hub is downloaded: check its licence before you commit its docs. Of a folder, every
     task without docs is frozen; those that cannot be are named, and the exit code is 1.
     """
+    from pytest_promptfmt.plugin.collected import settings_around
     from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import Redaction, Rows
     from pytest_promptfmt.systems.task_files import load_tasks
 
@@ -58,7 +64,9 @@ def freeze(
         raise SourceError("only one task of a file can be frozen", position=Position(file), hint="give its own file")
     if file.is_dir() and (source is not None or rows is not None or stdout):
         raise SettingsError("--from, --rows and --stdout are about one task", hint="give its file instead of a folder")
+    settings = settings_around(file)
     asked = _Asked(
+        settings=settings,
         split=split,
         source=source,
         rows=Rows(numbers=_numbers(rows), count=count, seed=seed),
@@ -70,7 +78,7 @@ def freeze(
         return
     failed = 0
     for number, task in enumerate(tasks, 1):
-        target, note = _places(task, split)
+        target, note = asked.places(task)
         if check and not note.exists():
             continue
         if not check and (target.exists() and not force):
@@ -91,28 +99,30 @@ def freeze(
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """What the command line says of the rows and where they are from."""
+    """What the command line says of the rows and where they are from, and the settings of the project."""
 
+    settings: Settings
     split: str | None
     source: Path | None
     rows: Rows
     revision: str | None
     rules: Sequence[Redaction]
 
-
-def _places(task: Task, split: str | None) -> tuple[Path, Path]:
-    """Return the file of a task's docs and that of the note about them."""
-    file = task.path or Path()
-    main = split is None or split == task.dataset.evaluation_split
-    target = file.with_name(f"{file.stem}.docs.jsonl" if main else f"{file.stem}.docs.{split}.jsonl")
-    return target, file.with_name(f"{file.stem}{'' if main else f'.{split}'}{ORIGIN}")
+    def places(self, task: Task) -> tuple[Path, Path]:
+        """Return the file of a task's docs and that of the note about them."""
+        file = task.path or Path()
+        folder = self.settings.docs_folder(file.absolute()) or file.parent
+        main = self.split is None or self.split == task.dataset.evaluation_split
+        name = file.stem if main else f"{file.stem}.{self.split}"
+        docs = f"{file.stem}.docs.jsonl" if main else f"{file.stem}.docs.{self.split}.jsonl"
+        return folder / docs, folder / f"{name}{ORIGIN}"
 
 
 def _freeze_one(task: Task, asked: _Asked, *, force: bool, stdout: bool) -> None:
     from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import as_lines, redacted
     from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import freeze as frozen_docs
 
-    target, note = _places(task, asked.split)
+    target, note = asked.places(task)
     if target.exists() and not (force or stdout):
         raise SettingsError(f"{display_path(target)} exists already", hint="--force replaces it")
     found = frozen_docs(task, split=asked.split, rows=asked.rows, file=asked.source, revision=asked.revision)
@@ -121,8 +131,9 @@ def _freeze_one(task: Task, asked: _Asked, *, force: bool, stdout: bool) -> None
         typer.echo(lines, nl=False)
         return
     origin = {**found.origin, **({"redacted": [rule.column for rule in asked.rules]} if asked.rules else {})}
-    target.write_bytes(lines.encode("utf-8", "surrogatepass"))
-    note.write_text(json.dumps(origin, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    with gate.limited_to([asked.settings.rootdir, (task.path or Path()).parent]):
+        _write(target, lines.encode("utf-8", "surrogatepass"))
+        _write(note, (json.dumps(origin, indent=1, ensure_ascii=False) + "\n").encode())
     typer.echo(
         escape_controls(
             f"{display_path(target)}: {len(found.docs):,} docs, rows {', '.join(map(str, origin['rows'][:20]))}"
@@ -132,6 +143,16 @@ def _freeze_one(task: Task, asked: _Asked, *, force: bool, stdout: bool) -> None
     typer.echo(
         escape_controls(f"{display_path(note)}: licence {licence}, revision {origin.get('revision') or 'unknown'}")
     )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all. Raises DocsError, also where a link leads out of the allowed places."""
+    try:
+        gate.allowed(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+    except OSError as error:
+        raise DocsError(f"the docs cannot be written: {error.strerror or error}", position=Position(path)) from error
 
 
 def _check_one(task: Task, asked: _Asked, target: Path, note: Path) -> bool:

@@ -205,7 +205,7 @@ class Task:
 
     `config` is the whole merged mapping, in lm-eval's key order, for rules that check what was written; the typed
     fields are what rendering uses. `locate` gives the position of any key, through includes. `assembly` is None for
-    a task that is put together as lm-eval does it.
+    a task that is put together as lm-eval does it. `docs_folder` is where its docs may be besides its own folder.
     """
 
     name: str
@@ -231,6 +231,7 @@ class Task:
     repeats: int = 1
     metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     assembly: Assembly | None = None
+    docs_folder: Path | None = field(default=None, repr=False, compare=False)
     config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
     locate: Locate = field(default=locate_nowhere, repr=False, compare=False)
 

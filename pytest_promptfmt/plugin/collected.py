@@ -19,6 +19,7 @@ from pytest_promptfmt.plugin.items.base import LoadItem
 from pytest_promptfmt.plugin.items.lint import LintItem, wanted
 from pytest_promptfmt.plugin.items.prompts import SnapshotItem
 from pytest_promptfmt.plugin.run import RUN
+from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import ProfileView, seen_by
 
 
@@ -109,6 +110,30 @@ def with_collected(
     if catcher.raised is not None:
         raise catcher.raised
     return catcher.result
+
+
+class _Reader:
+    """A plugin that takes the settings and collects nothing."""
+
+    def __init__(self) -> None:
+        self.settings: Settings | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        self.settings = session.config.stash[RUN].settings
+        return True
+
+
+def settings_around(path: Path) -> Settings:
+    """Return the settings of the project that a file or folder belongs to, as `pytest --promptfmt` with it has them.
+
+    Raises SettingsError where pytest refuses to start.
+    """
+    reader = _Reader()
+    status = start(["-p", "no:cacheprovider", "-s", str(path)], reader)
+    if reader.settings is None:
+        raise SettingsError(f"pytest ended with {status} before it had read its settings")
+    return reader.settings
 
 
 def start(arguments: Sequence[str], plugin: object) -> int:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from pytest_promptfmt.checks.running import Linter
-from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.profile import BUILTIN_PROFILES
 from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.outputs import read_outputs
@@ -52,17 +49,9 @@ class Found:
 
 
 def _tree(settings: Settings) -> Tree:
-    if settings.snapshot_dir is None or settings.beside:
-        return BESIDE
-    mirror = Path(os.path.normpath(settings.snapshot_dir))
-    if mirror == settings.rootdir:
-        return BESIDE
-    if not mirror.is_relative_to(settings.rootdir):
-        raise SettingsError(
-            f"the folder of the snapshots, {display_path(mirror)}, is outside of {display_path(settings.rootdir)}",
-            hint="snapshot_dir is a folder below the rootdir",
-        )
-    return Tree(settings.rootdir, mirror)
+    settings.mirror("docs_dir")  # a mistake is reported once, before any task is read
+    mirror = None if settings.beside else settings.mirror("snapshot_dir")
+    return BESIDE if mirror is None else Tree(settings.rootdir, mirror)
 
 
 class Run:

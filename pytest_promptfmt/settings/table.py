@@ -266,6 +266,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "packages that ship every file beside their tasks.",
         page="snapshots.md",
     ),
+    Setting("docs_dir", FILE, ini="promptfmt_docs_dir", key="docs_dir", at_rootdir=True).about(
+        "A folder of frozen docs, a tree that mirrors the rootdir: `promptfmt freeze` writes docs there, and tasks "
+        "without docs beside their files read them.",
+        page="docs-sources.md",
+    ),
     # Of `promptfmt diff`, which hands the snapshots of one revision to the other, whatever their settings are.
     Setting("beside", FLAG, "--promptfmt-snapshots-beside", is_hidden=True).about(
         "Keep snapshots beside the task files, wherever the settings put them."

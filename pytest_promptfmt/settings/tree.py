@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
-from pytest_promptfmt.core.errors import Position, SettingsError
+from pytest_promptfmt.core.errors import Position, SettingsError, display_path
 from pytest_promptfmt.core.profile import PLAIN, Profile, is_profile_name, resolve_profiles
 from pytest_promptfmt.settings.file import FILE_NAMES, SettingsFile, find_settings_file, read_settings_file
 from pytest_promptfmt.settings.profiles import defined_profiles, given_profiles, overridden
@@ -78,6 +78,7 @@ class Settings:
     template_engines: tuple[str, ...] = ()
     version_parts: tuple[str, ...] = ()
     snapshot_dir: Path | None = None
+    docs_dir: Path | None = None
     beside: bool = False
     positions: Mapping[str, Position] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -100,6 +101,30 @@ class Settings:
     def names_template(self, file: Path) -> bool:
         """Return whether a file is one that chat templates are tested in."""
         return _is_named(file, self.templates)
+
+    def docs_folder(self, file: Path | None) -> Path | None:
+        """Return the folder of `docs_dir` for the docs of a task file.
+
+        None without the setting, and for a file outside the rootdir. Raises SettingsError as `mirror`.
+        """
+        mirror = self.mirror("docs_dir")
+        if mirror is None or file is None or not file.is_relative_to(self.rootdir):
+            return None
+        return mirror / file.parent.relative_to(self.rootdir)
+
+    def mirror(self, name: str) -> Path | None:
+        """Return the folder of a setting for a tree that mirrors the rootdir; None without one, and for the rootdir.
+
+        Raises SettingsError for a folder outside of the rootdir.
+        """
+        written: Path | None = getattr(self, name)
+        folder = None if written is None else Path(os.path.normpath(written))
+        if folder is not None and not folder.is_relative_to(self.rootdir):
+            raise SettingsError(
+                f"{name}, {display_path(folder)}, is outside of {display_path(self.rootdir)}",
+                hint=f"{name} is a folder below the rootdir",
+            )
+        return None if folder == self.rootdir else folder
 
     def run_id(self, kind: str) -> str:
         """Return the name in node ids and snapshot files: `plain`, or `plain-5shot` with other shots."""

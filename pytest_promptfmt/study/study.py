@@ -89,10 +89,12 @@ class Study(Configuration):
         Raises CodeNotAllowedError, FunctionError or SourceError.
         """
         settings = self.settings
-        return self.once(
-            "bound",
-            lambda: bind_functions(self.given, trusted=settings.trusts, time_limit=settings.import_limit),
-        )
+
+        def make() -> Task:
+            given = replace(self.given, docs_folder=settings.docs_folder(self.given.path))
+            return bind_functions(given, trusted=settings.trusts, time_limit=settings.import_limit)
+
+        return self.once("bound", make)
 
     @property
     def bound_for_scoring(self) -> Task:

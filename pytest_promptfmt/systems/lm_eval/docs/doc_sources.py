@@ -1,14 +1,15 @@
 """Where the docs of a task come from, without a network: the nearest of several places, else synthetic ones.
 
-In order: docs that come with the task itself, `metadata.promptfmt.docs`, sidecar files beside the task, its local data
-files, and docs made from the templates (synthetic_docs.py). The function `custom_dataset` usually downloads, so it is
-called only where the metadata say so. How a file is read is decided in data_files.py.
+In order: docs that come with the task itself, `metadata.promptfmt.docs`, sidecar files beside the task or in its folder
+of docs, its local data files, and docs made from the templates (synthetic_docs.py). The function `custom_dataset`
+usually downloads, so it is called only where the metadata say so. How a file is read is decided in data_files.py.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -235,15 +236,21 @@ class _Search:
     # -- sidecars ----------------------------------------------------------------------------------------------
 
     def _sidecar(self, *suffixes: str) -> _Source | None:
-        """Return the first file beside the task that has the name of the task or its file, with one of the suffixes.
+        """Return the first file that has the name of the task or its file, with one of the suffixes.
 
-        Anything with that name counts: a folder or a broken link is reported, not skipped.
+        It is beside the task, else in its folder of docs. Anything with that name counts: a folder or a broken link is
+        reported, not skipped.
         """
         task_path = self.task.path
         if task_path is None:
             return None
         stems = [stem for stem in dict.fromkeys([self.task.name, task_path.stem]) if _is_file_name(stem)]
-        paths = [task_path.with_name(stem + suffix) for stem in stems for suffix in suffixes]
+        folders = [task_path.parent]
+        if self.task.docs_folder is not None:
+            with suppress(OSError), os.scandir(self.task.docs_folder):
+                pass  # so that docs which are put there later count as a change
+            folders.append(self.task.docs_folder)
+        paths = [folder / f"{stem}{suffix}" for folder in folders for stem in stems for suffix in suffixes]
         path = next((path for path in paths if os.path.lexists(path)), None)
         if path is None:
             return None
