@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,6 +17,7 @@ from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
+    from pytest_promptfmt.core.docs import Doc
     from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.settings import Settings
     from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import Redaction, Rows
@@ -33,6 +35,9 @@ def freeze(
     seed: Annotated[
         int | None, typer.Option("--seed", help="Draw the rows at random with this seed; by default the first rows.")
     ] = None,
+    cover: Annotated[
+        bool, typer.Option("--cover", help="Choose rows that take the task through most branches of its code.")
+    ] = False,
     split: Annotated[str | None, typer.Option("--split", help="By default the one that is evaluated.")] = None,
     source: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="A json, jsonl, csv or parquet file.")
@@ -64,9 +69,12 @@ def freeze(
         raise SourceError("only one task of a file can be frozen", position=Position(file), hint="give its own file")
     if file.is_dir() and (source is not None or rows is not None or stdout):
         raise SettingsError("--from, --rows and --stdout are about one task", hint="give its file instead of a folder")
+    if cover and (rows is not None or seed is not None):
+        raise SettingsError("--cover chooses the rows", hint="leave --rows and --seed out")
     settings = settings_around(file)
     asked = _Asked(
         settings=settings,
+        cover=cover,
         split=split,
         source=source,
         rows=Rows(numbers=_numbers(rows), count=count, seed=seed),
@@ -102,11 +110,26 @@ class _Asked:
     """What the command line says of the rows and where they are from, and the settings of the project."""
 
     settings: Settings
+    cover: bool
     split: str | None
     source: Path | None
     rows: Rows
     revision: str | None
     rules: Sequence[Redaction]
+
+    def rows_of(self, task: Task) -> Rows:
+        """Return which rows of a task's split are kept; those that cover its branches are chosen once they are read."""
+        return replace(self.rows, choose=partial(self._covering, task)) if self.cover else self.rows
+
+    def _covering(self, task: Task, docs: Sequence[Doc]) -> Sequence[int]:
+        from pytest_promptfmt.systems.lm_eval.docs.covering import LOOKED_AT, covering_rows
+
+        first = [docs[number] for number in range(min(len(docs), LOOKED_AT))]
+        found = covering_rows(task, first, self.rows.count, trusted=self.settings.trusts)
+        failed = f"; row {found.failed[0]} and {len(found.failed) - 1:,} others fail" if found.failed else ""
+        said = f"{len(found.rows)} of {len(first):,} rows take {found.taken:,} of {found.steps:,} steps of its code"
+        typer.echo(escape_controls(f"{task.name}: {said}{failed}"), err=True)
+        return found.rows
 
     def places(self, task: Task) -> tuple[Path, Path]:
         """Return the file of a task's docs and that of the note about them."""
@@ -125,7 +148,8 @@ def _freeze_one(task: Task, asked: _Asked, *, force: bool, stdout: bool) -> None
     target, note = asked.places(task)
     if target.exists() and not (force or stdout):
         raise SettingsError(f"{display_path(target)} exists already", hint="--force replaces it")
-    found = frozen_docs(task, split=asked.split, rows=asked.rows, file=asked.source, revision=asked.revision)
+    rows = asked.rows_of(task)
+    found = frozen_docs(task, split=asked.split, rows=rows, file=asked.source, revision=asked.revision)
     lines = as_lines(redacted(found.docs, asked.rules))
     if stdout:
         typer.echo(lines, nl=False)

@@ -102,3 +102,14 @@ def test_docs_of_a_file_of_the_command_line_are_checked_against_that_file_alone(
     done = promptfmt(folder, "freeze", "who.yaml", "--check")
     assert (done.returncode, "give it with --from" in done.stderr) == (1, True)
     assert promptfmt(folder, "freeze", "who.yaml", "--check", "--from", "people.jsonl").returncode == 0
+
+
+def test_rows_are_chosen_by_the_branches_that_they_take_the_task_through(folder: Path) -> None:
+    text = TASK.replace("question\n", "\"{% if answer > 'e' %}Late: {% endif %}{{question}}\"\n", 1)
+    (folder / "who.yaml").write_text(text, "utf-8")
+    done = promptfmt(folder, "freeze", "who.yaml", "--from", "people.jsonl", "--count", "2", "--cover")
+    assert done.returncode == 0
+    assert docs(folder) == [PEOPLE[0], PEOPLE[5]]
+    assert done.stderr.startswith("who: 2 of 8 rows take ")
+    done = promptfmt(folder, "freeze", "who.yaml", "--from", "people.jsonl", "--cover", "--seed", "1", "--force")
+    assert (done.returncode, "--cover chooses the rows" in done.stderr) == (2, True)

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def lines(*rows: dict[str, str]) -> str:
 
 
 def freeze(project: Project, *args: str) -> subprocess.CompletedProcess[str]:
-    command = ["promptfmt", "freeze", *args]
+    command = [sys.executable, "-m", "pytest_promptfmt", "freeze", *args]
     return subprocess.run(command, cwd=project.root, capture_output=True, text=True, timeout=120)
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,11 +25,19 @@ from pytest_promptfmt.systems.lm_eval.docs.local_data import local_files
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
-    """Which rows: the numbers given (from 0), else `count` of them, drawn by `seed`, the first ones without a seed."""
+    """Which rows: the numbers given (from 0), else `count` of them, drawn by `seed`, the first ones without a seed.
+
+    `choose` gives the numbers where the rows themselves decide.
+    """
 
     numbers: tuple[int, ...] = ()
     count: int = 3
     seed: int | None = None
+    choose: Callable[[Sequence[Doc]], Sequence[int]] | None = None
+
+    def among(self, docs: Sequence[Doc]) -> list[int]:
+        """Return the row numbers, ascending. Raises as `of`, and what `choose` raises."""
+        return self.of(len(docs)) if self.choose is None else sorted(self.choose(docs))
 
     def of(self, total: int) -> list[int]:
         """Return the row numbers, ascending. Raises SettingsError for one out of range."""
@@ -75,7 +83,7 @@ def freeze(
 
 def _from_docs(docs: Iterable[Doc], rows: Rows, origin: Mapping[str, Any]) -> Frozen:
     read = list(islice(docs, MAX_DOCS))
-    numbers = rows.of(len(read))
+    numbers = rows.among(read)
     return Frozen(docs=tuple(read[number] for number in numbers), origin={**origin, "rows": numbers})
 
 
@@ -100,7 +108,7 @@ def _from_hub(task: Task, split: str | None, rows: Rows, revision: str | None) -
         loaded = datasets.load_dataset(data.path, data.name, split=split, **options)
     except Exception as error:
         raise _refusal(task, error) from error
-    numbers = rows.of(len(loaded))
+    numbers = rows.among(loaded)
     origin = {
         "dataset": data.path,
         "name": data.name,
