@@ -172,7 +172,7 @@ class _Sides:
         shown = {
             member["task"]
             for cluster in result["clusters"]
-            if cluster["category"] != "obsolete"
+            if cluster["category"] not in ("obsolete", "header-only")
             for member in cluster["members"]
         }
         reasons = dict(errors)
@@ -187,11 +187,11 @@ class _Sides:
                 reason = reasons.get(task) or reasons.get(name, "")
                 is_shown = bool(shown & {task, name})
                 judge(judgement, replace(difference, file=file), task, sheets, shown=is_shown, reason=reason)
-        for name, said in self._unreadable.items():
+        for name, (task, said) in self._unreadable.items():
             file = self._below_cwd(name)
             step = f"pytest --promptfmt {file} shows what stops it"
             reason = f"the file changed, and neither side can be read: {said}"
-            judgement.unknown.append(Unknown(PurePosixPath(name).stem, file, reason, step))
+            judgement.unknown.append(Unknown(task, file, reason, step))
         result["clusters"] = [*without(result["clusters"], judgement.only_names), *clusters_of(judgement.changed)]
         return judgement
 

@@ -113,8 +113,11 @@ def differences(before: Path, after: Path, files: Mapping[str, str]) -> Iterator
                 yield Difference(old[name], new[name], new_file, changes)
 
 
-def unreadable(before: Path, after: Path, files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the files, as `differences` takes them, that neither side can read, with what the second one says."""
+def unreadable(before: Path, after: Path, files: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the files, as `differences` takes them, that neither side can read: with a name and what the second says.
+
+    A task that names its group is one of them: up to lm-eval 0.4.3 it was a task, today it is a group without members.
+    """
     for new_file, old_file in files.items():
         if _failure(before, old_file):
             said = _failure(after, new_file)
@@ -122,14 +125,17 @@ def unreadable(before: Path, after: Path, files: Mapping[str, str]) -> Iterator[
                 yield new_file, said
 
 
-def _failure(tree: Path, name: str) -> str:
+def _failure(tree: Path, name: str) -> tuple[str, str] | None:
     try:
-        _read(tree, name)
+        found, file = _read(tree, name), read_if_task(tree / name)
+        task = file.config.get("task") if file is not None and not found else None
+        if isinstance(task, str):
+            return task, "group has no list under `task`, so lm-eval 0.4.13 gives it no members"
     except PromptfmtError as error:
-        return error.message
+        return Path(name).stem, error.message
     except OSError:
         pass
-    return ""
+    return None
 
 
 def _changes(old: WrittenTask, new: WrittenTask) -> Iterator[KeyChange]:

@@ -64,6 +64,9 @@ def write_all(folder: Path, *, is_new: bool) -> None:
     write_task(folder, "spaced", "{{ question }}" if is_new else "{{question}}")
     write_task(folder, "stripped", "{{question.strip()}}" if is_new else "{{question}}")
     until = "{until: [X]}"
+    delimiters = ("''" if is_new else '" "'), ("{version: 2}" if is_new else "{version: 1}")
+    raised = dict(zip(("target_delimiter", "metadata"), delimiters, strict=True))
+    write_task(folder, "raised_too", generation_kwargs=until, **raised)
     write_task(folder, "in_shots", generation_kwargs=until, fewshot_delimiter='"\\n"' if is_new else '"\\n\\n"')
     pattern = "(\\\\d+)" if is_new else "(\\\\w+)"
     steps = f'[{{function: regex, regex_pattern: "{pattern}"}}, {{function: take_first}}]'
@@ -82,6 +85,7 @@ def write_all(folder: Path, *, is_new: bool) -> None:
     moved = write_task(folder, "renamed_column", "{{query}}" if is_new else "{{question}}")
     with_function(moved, "process_docs", "utils.clean")
     write_task(folder, "not_read", include="nowhere", description="New" if is_new else "Old")
+    write_task(folder, "of_a_group", "New" if is_new else "Old", group="some")
     write_task(folder, "elsewhere", dataset_path="there" if is_new else "here")
     branch = "{% if question == 'a' and answer == 'b' %}Rarely {% endif %}"
     write_task(folder, "hidden", f"{branch if is_new else ''}{{{{question}}}}")
@@ -106,7 +110,8 @@ def unknown(found: dict[str, Any]) -> dict[str, str]:
 
 
 def changed(found: dict[str, Any]) -> dict[str, str]:
-    return {member["task"]: cluster["title"] for cluster in found["clusters"] for member in cluster["members"]}
+    clusters = [cluster for cluster in found["clusters"] if cluster["category"] != "header-only"]
+    return {member["task"]: cluster["title"] for cluster in clusters for member in cluster["members"]}
 
 
 def test_code_that_ran_and_gave_the_same_text_is_the_same_on_so_many_docs(found: dict[str, Any]) -> None:
@@ -134,10 +139,13 @@ def test_what_neither_side_renders_is_unknown_with_its_keys(found: dict[str, Any
     assert reasons["own"].startswith("class (tasks/own.py:1 Own) changed, and it could not be rendered")
     assert "no_such_package_here" in reasons["lacking"]
     assert reasons["not_read"].startswith("the file changed, and neither side can be read: ")
+    assert reasons["of_a_group"].endswith("group has no list under `task`, so lm-eval 0.4.13 gives it no members")
 
 
 def test_what_only_shots_show_is_changed(found: dict[str, Any]) -> None:
     assert changed(found)["in_shots"].startswith("with 2 shots: ")
+    assert changed(found)["raised_too"].startswith("with 2 shots: "), "the version in the header is not all there is"
+    assert [each["kind"] for each in found["versions"] if "raised_too" in each["tasks"]] == ["raised"]
 
 
 def test_how_answers_are_read_is_compared(found: dict[str, Any]) -> None:
