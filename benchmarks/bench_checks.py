@@ -1,6 +1,6 @@
 """The checks on lm-eval's whole task tree: findings per code, and what they cost beside rendering.
 
-    python benchmarks/bench_checks.py [--only GLOB] [--every N] [--scoring] [--json findings.json]
+    python benchmarks/bench_checks.py [--only GLOB] [--every N | --sample N --seed S] [--scoring] [--json findings.json]
 
 Every task of the installed lm_eval is rendered for the default profiles, with their tokens, and then checked, in one
 process, with made-up docs; the functions of the tasks run. Seconds are processor time.
@@ -10,6 +10,7 @@ import argparse
 import importlib.util
 import json
 import os
+import random
 import sys
 import time
 from collections import Counter
@@ -34,6 +35,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="*", help="only the folders of lm_eval/tasks that match")
     parser.add_argument("--every", type=int, default=1, help="only every Nth file")
+    parser.add_argument("--sample", type=int, help="only so many files, drawn at random: half of them evenly by folder")
+    parser.add_argument("--seed", default="1", help="what the draw begins with")
     parser.add_argument("--scoring", action="store_true", help="apply the rules about scoring as well")
     parser.add_argument("--json", type=Path, help="write every finding to this file")
     arguments = parser.parse_args()
@@ -55,7 +58,8 @@ def main() -> None:
     findings: list[Reported] = []
     folders = [folder for folder in sorted(root.glob(arguments.only)) if folder.is_dir()]
     files = [path for folder in folders for path in yaml_files(folder)]
-    for path in files[:: arguments.every]:
+    files = files[:: arguments.every] if arguments.sample is None else drawn(folders, files, arguments)
+    for path in files:
         try:
             file = read_task_file(path, index)
         except PromptfmtError:
@@ -93,6 +97,15 @@ def main() -> None:
         print(f"{code} {name:32} {severity:8} {count:6} findings {tasks_of[code]:6} tasks")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps([finding.to_json() for finding in findings]), "utf-8")
+
+
+def drawn(folders: list[Path], files: list[Path], arguments: argparse.Namespace) -> list[Path]:
+    """Return files drawn by seed: half of all, half by folder, so that large folders do not hide small ones."""
+    choice = random.Random(arguments.seed)
+    chosen = set(choice.sample(files, arguments.sample // 2))
+    while len(chosen) < min(arguments.sample, len(files)):
+        chosen.add(choice.choice(list(yaml_files(choice.choice(folders))) or files))
+    return sorted(chosen)
 
 
 if __name__ == "__main__":

@@ -276,7 +276,7 @@ def unlike_question(study: Study) -> Iterator[Finding]:
     """
     for instance in () if study.has_guessed_text else study.with_shots[:1]:
         asked = question_message(instance)
-        shots = shots_of(instance)
+        shots = [shot for shot in shots_of(instance) if (shot.answer or "").strip()]  # PF806 reports the others
         if asked is None or not shots or study.task.gen_prefix:
             return
         cue = _cue(asked)

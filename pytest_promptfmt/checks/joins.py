@@ -11,6 +11,7 @@ from pytest_promptfmt.checks.fixes import Fix, rewritten, whitespace, without_tr
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.templates import find_literal_break
 from pytest_promptfmt.checks.views import question_message, shots_of
+from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, Prompt, Span, join
 from pytest_promptfmt.study import Study
@@ -190,7 +191,8 @@ def glued_text(study: Study) -> Iterator[Finding]:
 
     Why: `letter.{{passage}}` reads `…the correct letter.Once upon a time…`, and `{{question}}Answer:` reads
     `…was it builtAnswer:`. A newline was forgotten, or lost when lines were joined. The same applies to the space
-    after the label of an option: most tokenizers do not read `A.Femur` (from `A.{{choices[0]}}`) as label and text.
+    after the label of an option: most tokenizers do not read `A.Femur` (from `A.{{choices[0]}}`) as label and text. It
+    is an info where several options are written so; PF239 reports those that differ.
 
     Example:
         doc_to_text: "Answer the question with one word.{{question}}\nAnswer:"
@@ -207,16 +209,17 @@ def glued_text(study: Study) -> Iterator[Finding]:
         if message is None:
             return
         spans = [span for span in message.content if span.text]
-        for before, after in pairwise(spans):
-            if _is_glued(before, after, is_real=study.has_real_docs):
-                yield Finding(
-                    message="no space or newline between a text and a column",
-                    saw=f"{before.text[-24:]}{after.text[:24]}",
-                    keys=after.origin.keys or ("doc_to_text",),
-                    field=after.origin.field or before.origin.field,
-                    doc=instance.index,
-                )
-                return  # the options of a list are glued alike
+        glued = [pair for pair in pairwise(spans) if _is_glued(*pair, is_real=study.has_real_docs)]
+        others = [pair for pair in glued if not _LABEL_END.search(pair[0].text)]
+        for before, after in (others or glued)[:1]:  # the options of a list are glued alike
+            yield Finding(
+                message="no space or newline between a text and a column",
+                saw=f"{before.text[-24:]}{after.text[:24]}",
+                keys=after.origin.keys or ("doc_to_text",),
+                field=after.origin.field or before.origin.field,
+                doc=instance.index,
+                severity=Severity.INFO if not others and len(glued) > 1 else None,
+            )
 
 
 def _is_glued(before: Span, after: Span, *, is_real: bool) -> bool:
@@ -339,7 +342,7 @@ def text_begins_with_space(study: Study) -> Iterator[Finding]:
 
     Why: with an empty `doc_to_text` the whole text is scored, and it begins with the target delimiter, a space by
     default. Training texts do not begin like this, and published scores of whole sentences are computed without the
-    space.
+    space. Reported as info if a column alone is scored: all choices then begin alike.
 
     Example:
         doc_to_text: ""
@@ -363,5 +366,12 @@ def text_begins_with_space(study: Study) -> Iterator[Finding]:
                     saw=text[:24],
                     keys=("target_delimiter",) if "target_delimiter" in study.task.config else ("doc_to_text",),
                     doc=instance.index,
+                    severity=Severity.INFO if text[1:] in _texts(instance.doc) else None,
                 )
                 return
+
+
+def _texts(doc: Doc) -> set[str]:
+    """Return the texts of the columns of a doc, and those that lists in them hold."""
+    columns = [value if isinstance(value, list) else [value] for value in doc.values()]
+    return {text for values in columns for text in values if isinstance(text, str)}

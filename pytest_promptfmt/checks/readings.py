@@ -233,7 +233,7 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
 
     Why: the pattern has fewer letters than the prompt has options, or a letter of another word is read. Docs whose
     answer is such an option are always wrong. It is an error if the prompt asks for the sentence, and an info if the
-    prompt ends with a cue after which most models write the label alone.
+    prompt asks for another one or ends with a cue after which most models write the label alone.
 
     Example:
         output_type: generate_until
@@ -273,9 +273,13 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
 
 
 def _of_free_answers(study: Study, reader: _Reader) -> Severity:
-    """Return how bad it is that sentences are misread: an info where the prompt ends with a cue for the label alone."""
+    """Return how bad it is that sentences are misread for which the prompt does not ask.
+
+    It is an info where the prompt asks for another sentence, or ends with a cue for the label alone.
+    """
+    asks = len(reader.sentences(reader.said[0])) > _COMMON
     has_cue = reader.subject.prompt.rstrip().endswith((":", "："))
-    return Severity.INFO if has_cue and not study.asks_for_reasoning else Severity.WARNING
+    return Severity.INFO if asks or (has_cue and not study.asks_for_reasoning) else Severity.WARNING
 
 
 _COMMON: Final = 4
@@ -463,7 +467,8 @@ def letter_of_a_word(study: Study) -> Iterator[Finding]:
     r"""Report filters that take a letter of an ordinary word for the label of an option.
 
     Why: `The answer appears to be B` is read as A, the first letter of `appears`. A pattern without regard to case
-    reads the article `a`. Both give a wrong option instead of none. Reported as info if the prompt ends with a cue.
+    reads the article `a`. Both give a wrong option instead of none. Reported as info if the prompt ends with a cue, or
+    asks for a sentence that is read.
 
     Example:
         output_type: generate_until
@@ -565,7 +570,7 @@ def depends_on_case(study: Study) -> Iterator[Finding]:
     r"""Report filters that read the sentence with the answer only if it begins with a capital letter.
 
     Why: models write `So the answer is 42.` as often as `The answer is 42.` A pattern that begins with `The` misses the
-    first one. Reported as info unless the prompt asks for reasoning.
+    first one. Reported as info unless the prompt asks for reasoning, and where another filter needs real docs.
 
     Example:
         output_type: generate_until
@@ -607,5 +612,11 @@ def depends_on_case(study: Study) -> Iterator[Finding]:
             message="a filter misses the answer after a lower-case beginning",
             saw=f"{text!r} is read as {saw!r}",
             keys=_key(number),
-            severity=None if study.asks_for_reasoning else Severity.INFO,
+            severity=None if study.asks_for_reasoning and _is_sure(reader, text) else Severity.INFO,
         )
+
+
+def _is_sure(reader: _Reader, text: str) -> bool:
+    """Return whether every pipeline can read a text: one that needs columns of real docs may read what others miss."""
+    doc = reader.subject.instances[0].doc
+    return all(reader.chain.read(one, text, doc, "a probe").problem is None for one in reader.chain.pipelines)

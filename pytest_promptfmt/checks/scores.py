@@ -150,7 +150,7 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
     if scoring_failure(study) is not None:
         return
     scoring = trials.scoring
-    is_guessed = scoring.is_synthetic and scoring.has_own_code
+    is_guessed = scoring.is_synthetic and study.has_own_scorer
     tried: list[Trial] = [*trials.answers, *trials.choices]
     for trial in tried:
         reads_marks = scoring.is_synthetic and "«" in trial.error

@@ -12,11 +12,11 @@ from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import Study
 
-_OPTION: Final = re.compile(r"(?:^|(?<=\s))\(?([A-J])[.):] ?(?=\{)", re.M)
+_OPTION: Final = re.compile(r"(?:^|(?<=\s))\(?([A-J])[.):] ?(?=\{\{|\{%(?!-?\s*(?:end|el)))", re.M)
 """The label of an option, directly before what prints it."""
 
 _MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
-_TWO_SPACES: Final = re.compile(r"(?<=[^\s.!?])  (?=\S)")
+_TWO_SPACES: Final = re.compile(r"(?<=[^\s.!?])(?<!\uFFFD)  (?=\S)|(?<=\uFFFD)  (?=[^\s\uFFFD])")
 _MANY_SPACES: Final = re.compile(r" {3}|\t")
 _GLUED_LABEL: Final = re.compile(
     r"\{\{-?\s*(\w+)\s*\}\}((?:Answer|Question|Options?|Choices|Response|Context|Passage)\s?:|\(?[A-E][.)] ?\{\{)"
@@ -125,7 +125,7 @@ def space_doubled(study: Study) -> Iterator[Finding]:
     r"""Report two spaces inside a line of a template.
 
     Why: most tokenizers encode two spaces differently from one, and training text hardly ever has two. Two spaces after
-    the end of a sentence, and templates that align with several spaces, are not reported.
+    the end of a sentence or between two columns, and templates that align with several spaces, are not reported.
 
     Example:
         doc_to_text: "Question:  {{question}}\nAnswer:"

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Final
 
+from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.checks.generation import is_literal, question_labels
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Span
 from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers
 
 _UNTIL: Final = ("generation_kwargs", "until")
 _SHOWN: Final = 40
+_TURN: Final = re.compile(r"<\|(?!end_?of_?text)[^|]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 
 
 @check("PF612", "stop-in-prefix", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
@@ -56,7 +60,9 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
     r"""Report stop sequences that do not match the text after an answer in the few-shot examples.
 
     Why: a base model continues with the next question. If nothing stops it, the filters may read the answer to that
-    question. PF910 reports a stop that is a label, such as `Q:`, and PF902 a literal `\n`.
+    question. It is a warning if the filters read the same with the next question behind the answer, and an info if a
+    stop is the marker of a turn, as in tasks for chat models. PF910 reports a stop that is a label, such as `Q:`, and
+    PF902 a literal `\n`.
 
     Example:
         output_type: generate_until
@@ -103,7 +109,8 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
         span for span in spans if span.origin.shot == second and span.origin.part not in ("answer", "description")
     ]
     following = "".join(span.text for span in (*after, *question))
-    if any(stop in following for stop in texts):
+    answer = "".join(span.text for span in spans if span.origin.shot == shots[0] and span.origin.part == "answer")
+    if any(stop in answer + following for stop in texts):
         return
     plain = unicodedata.normalize("NFKC", following)
     similar = [stop for stop in texts if unicodedata.normalize("NFKC", stop) in plain]
@@ -117,7 +124,23 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
             else "",
             keys=_UNTIL,
             doc=shown[0].index,
+            severity=None if similar else _severity(study, texts, answer, following),
         )
+
+
+def _severity(study: Study, stops: Sequence[str], answer: str, following: str) -> Severity | None:
+    """Return a milder severity where generating on changes nothing: for models that end their turns, or by filters."""
+    if any(map(_TURN.search, stops)):
+        return Severity.INFO
+    chain = trials_of(study).chain
+    if chain is None or not looks_for_answers(study.task):
+        return None
+    doc = study.scoring.instances[0].doc
+    for pipeline in chain.pipelines:
+        alone, longer = (chain.read(pipeline, text, doc, "a probe") for text in (answer, f"{answer}{following}"))
+        if alone.problem is not None or longer.problem is not None or alone.extracted != longer.extracted:
+            return None
+    return Severity.WARNING
 
 
 def _begin_of(spans: Sequence[Span]) -> str:

@@ -162,6 +162,13 @@ def test_answers_in_questions(tmp_path: Path, text: str, target: str, codes: set
     assert found_in(tmp_path, task) & {"PF718"} == codes
 
 
+def test_tests_in_a_question_may_be_what_a_function_runs(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("def passes(references, predictions):\n    return 1.0\n", "utf-8")
+    task = 'output_type: generate_until\ndoc_to_text: "Pass {{answer}}"\ndoc_to_target: answer\n' + ROWS
+    assert "PF718" in found_in(tmp_path, task)
+    assert "PF718" not in found_in(tmp_path, f"{task}metric_list: [{{metric: !function helper.passes}}]\n")
+
+
 @pytest.mark.parametrize(
     ("hooks", "codes"),
     [

@@ -10,14 +10,15 @@ from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.running import check_file
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.checks.views import FileView
+from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.task_files import read_task_file
 
 SELECTION = Selection(checks={code: each for code, each in known_checks().items() if each.is_builtin})
 
 
-def found_in(folder: Path, example: str) -> dict[str, str]:
-    """Return code to what was seen, of an example as it stands in the docstring of a rule."""
+def reported_in(folder: Path, example: str) -> list[Reported]:
+    """Return the findings in an example as it stands in the docstring of a rule."""
     write_example(example, folder)
     path = folder / "example.yaml"
     file = read_task_file(path, TaskIndex([folder]))
@@ -25,8 +26,17 @@ def found_in(folder: Path, example: str) -> dict[str, str]:
     assert file.yaml is not None
     view = FileView(path=path, yaml=file.yaml, file=file, index=TaskIndex([folder]))
     found = list(linted(study_of(file.tasks[0], folder), SELECTION).findings) if file.tasks else []
-    found += check_file(view, SELECTION).findings
-    return {finding.code: f"{finding.message}: {finding.saw}" for finding in found}
+    return [*found, *check_file(view, SELECTION).findings]
+
+
+def found_in(folder: Path, example: str) -> dict[str, str]:
+    """Return code to what was seen."""
+    return {finding.code: f"{finding.message}: {finding.saw}" for finding in reported_in(folder, example)}
+
+
+def severities_in(folder: Path, example: str) -> dict[str, str]:
+    """Return code to severity."""
+    return {finding.code: str(finding.severity) for finding in reported_in(folder, example)}
 
 
 def docs(*written: str) -> str:
@@ -358,6 +368,26 @@ SHOTS = """metadata:
 def test_the_end_of_shots_is_compared_with_the_end_of_the_question(tmp_path: Path, shown: str, message: str) -> None:
     found = found_in(tmp_path, f'fewshot_config: {{doc_to_text: "{shown}"}}\n{SHOTS}')
     assert message in found["PF807"]
+
+
+def test_shots_with_the_answer_in_the_question_are_one_finding(tmp_path: Path) -> None:
+    shown = 'doc_to_text: "Q: {{question}}\\nA: {{choices[answer]}}\\n\\n", doc_to_target: ""'
+    found = found_in(tmp_path, f'doc_to_text: "Q: {{{{question}}}}\\nA:"\nfewshot_config: {{{shown}}}\n{SHOTS}')
+    assert {"PF806", "PF807"} & set(found) == {"PF806"}
+
+
+@pytest.mark.parametrize(("choices", "severity"), [("{{choices}}", "info"), ("[It is so., It is not.]", "warning")])
+def test_texts_of_the_data_alone_may_begin_with_a_space(tmp_path: Path, choices: str, severity: str) -> None:
+    task = f'doc_to_text: ""\ndoc_to_choice: {choices if choices[0] == "[" else repr(choices)}\n{SHOTS}'
+    assert severities_in(tmp_path, task)["PF208"] == severity
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [("A.{{choices[0]}}\\nB.{{choices[1]}}\\nAnswer:", "info"), ("A. {{choices[0]}}\\nB.{{choices[1]}}", "warning")],
+)
+def test_options_that_are_all_glued_are_a_style(tmp_path: Path, text: str, severity: str) -> None:
+    assert severities_in(tmp_path, f'doc_to_text: "{text}"\ndoc_to_choice: [A, B]\n')["PF204"] == severity
 
 
 def test_a_shot_that_goes_on_as_the_question_does_has_the_same_cue(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.task import Dataset, Task
+from pytest_promptfmt.systems.task_files import load_tasks
 
 SELECTION = Selection(checks={code: rule for code, rule in known_checks().items() if rule.is_builtin})
 
@@ -252,10 +254,47 @@ def test_a_stop_sequence_within_the_gold_answer_is_one_finding(answer: str, stop
         (["\\n"], ["PF902"]),
         (["Q:", "</s>"], ["PF910"]),
         (["</s>"], ["PF613"]),
+        (["<|eot_id|>"], ["PF613"]),
+        (["is 7", "is 8", "is 4"], ["PF903"]),
     ],
 )
 def test_stop_sequences_that_stop_nothing_are_reported_by_one_rule_each(until: list[Any], found: list[str]) -> None:
     assert codes(findings(SUM, generation_kwargs={"until": until}, **COT)) == found
+
+
+@pytest.mark.parametrize(
+    ("stop", "pattern", "severity"),
+    [
+        ("</s>", "", "error"),
+        ("</s>", r"answer is (\d+)", "warning"),
+        ("</s>", r"answer is \d+\s+Question: (\d+)|answer is (\d+)", "error"),
+        ("<|eot_id|>", "", "info"),
+    ],
+)
+def test_generating_on_is_as_bad_as_what_filters_read_then(stop: str, pattern: str, severity: str) -> None:
+    steps = [{"function": "regex", "regex_pattern": pattern}, {"function": "take_first"}]
+    given: dict[str, Any] = {"filter_list": [{"name": "x", "filter": steps}]} if pattern else {}
+    found = findings(SUM, generation_kwargs={"until": [stop]}, **COT, **given)
+    assert [str(one.severity) for one in found if one.code == "PF613"] == [severity]
+
+
+def test_a_stop_that_ends_the_answers_of_examples_is_enough() -> None:
+    pool = [{**sample, "answer": f"{sample['answer']}\n[/ANSWER]"} for sample in SAMPLES]
+    found = findings(SUM, generation_kwargs={"until": ["[/ANSWER]"]}, num_fewshot=2, pool=pool)
+    assert "PF613" not in codes(found)
+
+
+def test_a_metric_of_the_task_may_need_more_than_synthetic_docs_hold(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text(
+        "import json\n\ndef fits(references, predictions):\n    return float(json.loads(references[0]) == 1)\n", "utf-8"
+    )
+    (tmp_path / "t.yaml").write_text(
+        "task: t\ntest_split: test\ndataset_path: d\noutput_type: generate_until\ndoc_to_text: '{{schema}}'\n"
+        "doc_to_target: '{{schema}}'\nmetric_list: [{metric: !function helper.fits, aggregation: mean}]\n",
+        "utf-8",
+    )
+    [task] = load_tasks(tmp_path / "t.yaml")
+    assert not check_scoring(study_of(task, tmp_path), SELECTION, is_linted=True).findings
 
 
 def test_what_no_stop_sequence_ends_is_the_same_finding_for_all_data() -> None:

@@ -58,6 +58,7 @@ def test_only_a_slip_of_one_common_name_is_misspelt(name: str, intended: str | N
         ("{{q}}\nA. {{a}}\nB. {{b}}\nD. {{c}}\nAnswer:", True),
         ("{{q}}\n(A) {{a}} (B) {{b}} (C) {{c}}\nAnswer:", False),
         ("Q: {{q}}\nA: {{a}}\nQ: {{r}}\nA:", False),
+        ("{% if a %}{{q}} (A) {{a}} (B) {{b}} (C) {{c}}\nA:{% else %}{{q}}\nA:{% endif %}", False),
         ("{{q}}\nA. {{a}}\nB. {{b}}\nC. {{c}}\n{{r}}\nA. {{d}}\nB. {{e}}\nC. {{f}}\nAnswer:", False),
     ],
 )
@@ -71,6 +72,8 @@ def test_labels_are_in_order(text: str, is_reported: bool) -> None:
         ("Question:  {{question}}\nAnswer:", True),
         ("Read it.  Then answer.\n{{question}}\nAnswer:", False),
         ("Name:   {{question}}\nAge:  {{age}}\nAnswer:", False),
+        ("{{context}}  {{question}}\nAnswer:", False),
+        ("{{context}}  Question: {{question}}\nAnswer:", True),
         ("{% if question %}  {{question}}{% endif %}\nAnswer:", False),
     ],
 )
