@@ -39,6 +39,7 @@ class Subject:
     def __post_init__(self) -> None:
         self.task, self.instances = self.scoring.task, self.scoring.instances
         self.synthetic, self.questions = self.scoring.is_synthetic, self.scoring.questions
+        self.scoring.pipelines  # noqa: B018  # a filter that cannot be built is one failure, not one for every phrasing
         self.chain = Chain(self.task, self.scoring.stops, is_synthetic=self.scoring.is_synthetic)
         first = self.instances[0]
         spans = [span for span in first.prompts[0].spans if span.origin.shot is None]

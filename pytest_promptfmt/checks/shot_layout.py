@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from jinja2 import TemplateSyntaxError
+
 from pytest_promptfmt.answers.phrasings import ANSWER_WORDS
 from pytest_promptfmt.checks.answers import choices_of
 from pytest_promptfmt.checks.registry import check
@@ -51,8 +53,10 @@ def shots_fail(study: Study) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2323 (agieval fails with any number of shots).
     """
     failure = study.shots_failure
-    if not isinstance(failure, RenderError) or not study.has_real_docs:
-        return  # synthetic docs need not be what code expects
+    if not isinstance(failure, RenderError):
+        return
+    if not study.has_real_docs and not isinstance(failure.__cause__, TemplateSyntaxError):
+        return  # synthetic docs need not be what code and templates expect, but nothing can be made of such a template
     yield Finding(
         message="few-shot examples cannot be rendered",
         saw=failure.message,
@@ -61,6 +65,41 @@ def shots_fail(study: Study) -> Iterator[Finding]:
         position=failure.position,
         severity=None if "fewshot_config" in study.config else severity_of_shots(study),
     )
+
+
+@check("PF817", "fewer-docs-than-shots", severity=Severity.WARNING, family=Family.FEWSHOT)
+def fewer_docs_than_shots(study: Study) -> Iterator[Finding]:
+    """Report fewer docs to draw few-shot examples from than the task shows.
+
+    Why: the prompts of the snapshot are shorter than those of the evaluation. lm-eval itself ends with an exception if
+    its split has so few rows. Examples in `fewshot_config.samples` are all there is: too few of them are an error.
+
+    Example:
+        num_fewshot: 2
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Silent example:
+        num_fewshot: 1
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Fix: add docs to the few-shot split, or lower `num_fewshot`.
+
+    Real: five rows of a dataset kept beside a task that shows eight examples.
+    """
+    if study.failure is None and study.shots < study.requested_shots:
+        yield Finding(
+            message="there are fewer docs than few-shot examples",
+            saw=f"{study.shots} of {study.requested_shots} can be drawn",
+            keys=("num_fewshot",),
+        )
 
 
 @check("PF809", "question-unlike-written-examples", severity=Severity.WARNING, family=Family.FEWSHOT)

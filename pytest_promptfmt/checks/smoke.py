@@ -138,7 +138,7 @@ def _failures(scoring: Scoring) -> Iterator[Finding]:
     except PromptfmtError as error:
         yield _setting_up(error)
         return
-    yield from _unbuildable(scoring, has_metrics)
+    yield from _unfit_metrics(scoring, has_metrics)
     if scoring.is_synthetic or not has_metrics or not scoring.metrics:
         return
     try:
@@ -172,16 +172,8 @@ def _unknown_metrics(task: Task) -> Iterator[Finding]:
             yield replace(_finding("the metrics are looked up", error, ("metric_list", index)), do=hint)
 
 
-def _unbuildable(scoring: Scoring, has_metrics: bool) -> Iterator[Finding]:
+def _unfit_metrics(scoring: Scoring, has_metrics: bool) -> Iterator[Finding]:
     task = scoring.task
-    for index, pipeline in enumerate(scoring.pipelines):
-        for number, step in enumerate(pipeline.steps):
-            try:
-                step()
-            except LimitExceededError:
-                raise
-            except Exception as error:
-                yield _finding("a filter is built", _in_words(error), ("filter_list", index, "filter", number))
     for metric in scoring.metrics if has_metrics else ():
         # lm-eval 0.4.13 gives a metric the arguments that its entry has, and only generation calls it.
         if task.output_type == "generate_until" and task.process_results is None and not takes_arguments(metric):

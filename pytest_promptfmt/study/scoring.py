@@ -10,7 +10,7 @@ from typing import Any
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline, pipelines_of
+from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline, buildable_pipelines_of
 from pytest_promptfmt.systems.lm_eval.scoring.metrics import TaskMetric, metrics_of
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question, questions_of
 
@@ -40,8 +40,8 @@ class Scoring:
 
     @cached_property
     def pipelines(self) -> tuple[FilterPipeline, ...]:
-        """Return the filter pipelines; raises ScoringError for a filter that does not exist."""
-        return tuple(pipelines_of(self.task))
+        """Return the filter pipelines; raises ScoringError for a filter that does not exist or cannot be built."""
+        return buildable_pipelines_of(self.task)
 
     @cached_property
     def metrics(self) -> tuple[TaskMetric, ...]:

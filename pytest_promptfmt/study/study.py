@@ -28,7 +28,7 @@ from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs, with_pool
 from pytest_promptfmt.systems.lm_eval.functions import bind_functions, bind_scoring
 from pytest_promptfmt.systems.lm_eval.rendering.field_mappings import refuse_mistyped_columns
-from pytest_promptfmt.systems.lm_eval.rendering.sampling import leaves_evaluated_doc_out
+from pytest_promptfmt.systems.lm_eval.rendering.sampling import drawable, leaves_evaluated_doc_out
 from pytest_promptfmt.systems.renderer import TaskRenderer
 
 _TRIED_SHOTS: Final = 2
@@ -161,8 +161,12 @@ class Study(Configuration):
         with self._limit():
             docs = load_docs(task, count=count, num_fewshot=shots)
             refuse_mistyped_columns(task, docs)
-            renderer = TaskRenderer(task, docs, num_fewshot=shots)
-        return Material(task=task, docs=docs, shots=task.shots(shots), renderer=renderer)
+            drawn = drawable(task, docs, task.shots(shots))
+            if drawn < task.shots(shots):  # PF817 reports it
+                renderer = TaskRenderer(replace(task, num_fewshot=drawn), docs, num_fewshot=drawn)
+            else:
+                renderer = TaskRenderer(task, docs, num_fewshot=shots)
+        return Material(task=task, docs=docs, shots=drawn, renderer=renderer)
 
     def _rendered(self, count: int | None, profile: Profile) -> tuple[Instance, ...]:
         def make() -> tuple[Instance, ...]:
@@ -210,6 +214,11 @@ class Study(Configuration):
     def shots(self) -> int:
         """Return the number of few-shot examples in `instances`."""
         return self.material.shots if self.failure is None else self.task.shots()
+
+    @property
+    def requested_shots(self) -> int:
+        """Return the number of few-shot examples that the task or the settings ask for."""
+        return self.task.shots(self.settings.num_fewshot)
 
     @property
     def has_real_docs(self) -> bool:

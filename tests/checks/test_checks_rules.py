@@ -9,7 +9,7 @@ from pytest_promptfmt.checks.documentation import write_example
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.running import check_file
 from pytest_promptfmt.checks.selection import Selection
-from pytest_promptfmt.checks.views import FileView
+from pytest_promptfmt.checks.views import FileView, shots_of
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.task_files import read_task_file
@@ -411,3 +411,18 @@ def test_shots_of_synthetic_docs_are_looked_at_for_their_layout_alone(tmp_path: 
 )
 def test_ordinary_punctuation_is_left_alone(tmp_path: Path, text: str) -> None:
     assert not {"PF237", "PF238"} & set(found_in(tmp_path, f'doc_to_text: "{text}"'))
+
+
+@pytest.mark.parametrize(("template", "is_found"), [("{{question | nosuch}}", True), ("{{question.a.b}}", False)])
+def test_shots_that_no_docs_could_render_are_found_without_docs(tmp_path: Path, template: str, is_found: bool) -> None:
+    task = f'training_split: train\nfewshot_config: {{doc_to_text: "{template}"}}\nmetadata: {{version: 1}}\n'
+    assert ("PF808" in found_in(tmp_path, task)) == is_found
+
+
+def test_prompts_have_as_many_shots_as_there_are_docs(tmp_path: Path) -> None:
+    write_example(f"num_fewshot: 5\n{SHOTS}", tmp_path)
+    file = read_task_file(tmp_path / "example.yaml", TaskIndex([tmp_path]))
+    assert file is not None
+    study = study_of(file.tasks[0], tmp_path)
+    assert (study.shots, study.requested_shots) == (1, 5)
+    assert len(shots_of(study.instances[0])) == 1

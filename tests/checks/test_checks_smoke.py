@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from linting import linted, study_of
 
+from pytest_promptfmt.answers.battery import try_answers
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.selection import Selection
+from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.task_files import read_task_file
@@ -111,3 +113,13 @@ def test_what_is_not_installed_here_is_an_info_and_code_that_may_not_run_is_not_
     assert found.severity is Severity.INFO
     assert "a_package_that_nobody_has" in found.saw
     assert not scoring_findings(tmp_path, text.format("crashes"), trusted=False)
+
+
+def test_a_misspelt_argument_of_a_filter_is_one_failure_with_the_name_that_is_meant(tmp_path: Path) -> None:
+    text = "output_type: generate_until\nfilter_list:\n- {name: a, filter: [{function: regex, regexp_pattern: a}]}\n"
+    [found] = scoring_findings(tmp_path, text)
+    assert "did you mean 'regex_pattern'?" in found.do
+    file = read_task_file(tmp_path / "metals.yaml", TaskIndex([tmp_path]))
+    assert file is not None
+    with pytest.raises(ScoringError, match="cannot be built"):  # instead of a row for every phrasing
+        try_answers(study_of(file.tasks[0], tmp_path))

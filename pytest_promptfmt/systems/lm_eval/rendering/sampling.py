@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
-from pytest_promptfmt.core.docs import Doc
+from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import RenderError, did_you_mean
 from pytest_promptfmt.core.prompt import Place
 from pytest_promptfmt.core.task import FunctionRef, Task, Unset
@@ -69,6 +69,20 @@ def draw_shots(task: Task, draw: Draw, count: int, doc: Doc, number: int, pool: 
             position=task.position("num_fewshot"),
             hint="lower num_fewshot or add docs to the few-shot split or samples",
         ).naming(str(Place(task.id, number))) from error
+
+
+def drawable(task: Task, docs: TaskDocs, count: int) -> int:
+    """Return how many shots can be drawn, at most `count`: docs in files may be a few rows of a larger split.
+
+    Samples that the task itself holds, and samplers of its own, are all there is: `count` is returned for them.
+    """
+    is_few = docs.fewshot_kind == "given" and isinstance(task.fewshot.sampler, str)
+    if count <= 0 or not is_few or task.fewshot.samples is not None or task.assembly is not None:
+        return count
+    if not leaves_evaluated_doc_out(task):
+        return min(count, len(docs.fewshot))
+    others = min((sum(doc != asked for doc in docs.fewshot) for asked in docs.evaluated), default=0)
+    return max(0, min(count, others, len(docs.fewshot) - 1))
 
 
 def _random_sampler(pool: Sequence[Doc]) -> Draw:

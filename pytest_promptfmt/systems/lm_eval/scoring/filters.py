@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.errors import Position, ScoringError, did_you_mean
+from pytest_promptfmt.core.errors import Position, PromptfmtError, ScoringError, did_you_mean
 from pytest_promptfmt.core.task import FunctionRef, Task
 
 NUMBER_AFTER_HASHES: Final = r"#### (\-?[0-9\.\,]+)"
@@ -392,3 +393,35 @@ def _step(step: Mapping[str, Any], position: Position | None) -> FilterStep:
             or "an installed lm-eval may register others, and a package name them as pytest_promptfmt.filters",
         )
     return FilterStep(known_filter(function), arguments)
+
+
+def buildable_pipelines_of(task: Task) -> tuple[FilterPipeline, ...]:
+    """Return the task's pipelines, each of whose filters takes its arguments.
+
+    Raises ScoringError as `pipelines_of`, and for a filter that cannot be built: lm-eval finds that out when the model
+    has answered everything.
+    """
+    pipelines = pipelines_of(task)
+    for index, pipeline in enumerate(pipelines):
+        for number, step in enumerate(pipeline.steps):
+            try:
+                step()
+            except PromptfmtError:
+                raise
+            except Exception as error:
+                names = _parameters(step.filter.make)
+                unknown = [name for name in step.arguments if name not in names]
+                raise ScoringError(
+                    f"a filter cannot be built: {type(error).__name__}: {error}",
+                    position=task.position("filter_list", index, "filter", number),
+                    hint=did_you_mean(unknown[0], names) if unknown and names else "",
+                ) from error
+    return pipelines
+
+
+def _parameters(make: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of what a callable takes; none for one that does not say."""
+    try:
+        return tuple(signature(make).parameters)
+    except (TypeError, ValueError):
+        return ()
