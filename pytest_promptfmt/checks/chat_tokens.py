@@ -52,7 +52,8 @@ def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
     facts, tokenizer = loaded.facts, loaded.tokenizer
     if facts is None or tokenizer is None:
         return
-    marks = [mark for mark in facts.markers if _CONTROL.fullmatch(mark)]
+    # The BOS that a template writes is that of the tokenizer, and says nothing of whose template it is.
+    marks = [mark for mark in facts.markers if _CONTROL.fullmatch(mark) and mark != facts.bos]
     plain = [mark for mark in marks if tokenizer.id_of(mark) not in tokenizer.ids(mark, add_special_tokens=False)]
     if plain:
         count = len(tokenizer.ids(plain[0], add_special_tokens=False))

@@ -233,7 +233,7 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
 
     Why: the pattern has fewer letters than the prompt has options, or a letter of another word is read. Docs whose
     answer is such an option are always wrong. It is an error if the prompt asks for the sentence, and an info if the
-    prompt asks for another one or ends with a cue after which most models write the label alone.
+    prompt ends with a cue after which most models write the label alone.
 
     Example:
         output_type: generate_until
@@ -273,13 +273,9 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
 
 
 def _of_free_answers(study: Study, reader: _Reader) -> Severity:
-    """Return how bad it is that sentences are misread for which the prompt does not ask.
-
-    It is an info where the prompt asks for another sentence, or ends with a cue for the label alone.
-    """
-    asks = len(reader.sentences(reader.said[0])) > _COMMON
+    """Return how bad it is that sentences are misread: an info where the prompt ends with a cue for the label alone."""
     has_cue = reader.subject.prompt.rstrip().endswith((":", "："))
-    return Severity.INFO if asks or (has_cue and not study.asks_for_reasoning) else Severity.WARNING
+    return Severity.INFO if has_cue and not study.asks_for_reasoning else Severity.WARNING
 
 
 _COMMON: Final = 4
@@ -467,8 +463,7 @@ def letter_of_a_word(study: Study) -> Iterator[Finding]:
     r"""Report filters that take a letter of an ordinary word for the label of an option.
 
     Why: `The answer appears to be B` is read as A, the first letter of `appears`. A pattern without regard to case
-    reads the article `a`. Both give a wrong option instead of none. Reported as info if the prompt ends with a cue, or
-    asks for a sentence that is read.
+    reads the article `a`. Both give a wrong option instead of none. Reported as info if the prompt ends with a cue.
 
     Example:
         output_type: generate_until

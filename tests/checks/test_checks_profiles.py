@@ -14,6 +14,8 @@ from linting import linted, study_of
 from test_checks_engine import run, write_task
 from test_checks_properties import whole_configs
 
+from pytest_promptfmt.chat.profile_loading import load_profile
+from pytest_promptfmt.checks.chat_tokens import marker_is_plain_text
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.running import Checked
 from pytest_promptfmt.checks.selection import Selection
@@ -145,3 +147,11 @@ def test_advice_is_about_the_template_where_the_template_lays_out_the_answers() 
         assert "fewshot_as_turns: false" in advice[code]
         assert "target_delimiter" not in advice[code]
         assert "enable_thinking" not in advice[code]
+
+
+@pytest.mark.parametrize(("tokenizer", "is_found"), [("sentencepiece-llama2", True), ("bytelevel-llama3", False)])
+def test_the_bos_of_the_tokenizer_does_not_make_a_foreign_template_its_own(tokenizer: str, is_found: bool) -> None:
+    turn = "<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content }}<|eot_id|>"
+    template = f"{{{{ bos_token }}}}{{% for m in messages %}}{turn}{{% endfor %}}"
+    loaded = load_profile(Profile(name="mixed", chat_template=template, tokenizer=f"archetype:{tokenizer}"))
+    assert [finding.severity for finding in marker_is_plain_text(loaded)] == [None] * is_found
