@@ -18,6 +18,7 @@ from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.systems.lm_eval.scoring.filters import pipelines_of
 
 _DOUBLED: Final = re.compile(r"\\\\(?:[dwsDWS](?=[+*?{\]])|[.,](?=[)?*+\]\\]|\Z))")
+_STRAY: Final = re.compile(r"\A[\"']|[\"']\Z")
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 
 
@@ -51,6 +52,36 @@ def one_choice_padded(study: Study) -> Iterator[Finding]:
                 keys=("doc_to_choice", padded[0]),
             )
             return
+
+
+@check("PF742", "stray-quote-in-choice", severity=Severity.WARNING, family=Family.ANSWERS)
+def stray_quote(study: Study) -> Iterator[Finding]:
+    r"""Report a quote at one end of a choice that has no partner, where other choices have none.
+
+    Why: a quote that was left over or forgotten is scored with the choice, and makes it less likely than the others.
+    Texts of your own docs are not looked at: an apostrophe may end a word.
+
+    Example:
+        doc_to_choice: "{{[choices[0], choices[1] ~ '\"']}}"
+        metadata: {note: no docs}
+
+    Silent example:
+        doc_to_choice: "{{['\"' ~ choices[0] ~ '\"', '\"' ~ choices[1] ~ '\"']}}"
+        metadata: {note: no docs}
+
+    Fix: write all choices alike.
+
+    Real: bigscience-workshop/promptsource #391.
+    """
+    if study.task.output_type != "multiple_choice" or study.has_real_docs or study.given.assembly is not None:
+        return
+    for instance in study.instances[:1]:
+        choices = [text.strip() for text in continuations(instance)]
+        stray = [text for text in choices if _STRAY.search(text) and any(text.count(mark) % 2 for mark in "\"'")]
+        if 0 < len(stray) < len(choices):
+            yield Finding(
+                message="a choice has a quote without a partner", saw=stray[0][-40:], keys=("doc_to_choice",), doc=0
+            )
 
 
 @check("PF741", "target-with-other-words", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)

@@ -121,3 +121,11 @@ def test_the_end_of_a_sentence_is_no_label_of_the_line_below() -> None:
     own = {"docs": [{"question": "Who?", "lines": ["[1] Nora keeps hens.", "[2] Pip is old."], "label": 0}]}
     text = "{{lines | join('\\n')}}\nQuestion: {{question}}\nAnswer:"
     assert "PF251" not in codes(doc_to_text=text, metadata={"promptfmt": own})
+
+
+@pytest.mark.parametrize(
+    ("choices", "is_reported"),
+    [(["yes", "no'"], True), (["'yes", "no"], True), (["'yes'", "no"], False), (["isn't", "is"], False)],
+)
+def test_a_quote_at_one_end_of_a_choice_needs_a_partner(choices: list[str], is_reported: bool) -> None:
+    assert ("PF742" in codes(doc_to_choice=choices)) is is_reported
