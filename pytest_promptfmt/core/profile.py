@@ -22,6 +22,12 @@ Mode = Literal["loglikelihood", "generate"]
 Split = Literal["lm-eval", "pairwise"]
 SPLITS: Final[tuple[Split, ...]] = ("lm-eval", "pairwise")
 
+ENGINES: Final = ("minijinja", "@huggingface/jinja")
+"""Engines that render chat templates here, besides Jinja."""
+
+RECORDED: Final = ".jsonl"
+"""The ending of a file that keeps what an engine behind a server rendered."""
+
 OWN: Final = "own"
 """The name of a tokenizer's default chat template."""
 
@@ -37,8 +43,9 @@ class Profile:
     `fewshot_as_turns` renders shots as user and assistant turns (lm-eval's multi-turn), otherwise as text inside one
     user turn. `mode` is what the model is asked for, `split` how context and continuation become tokens: encoded
     together and cut (lm-eval), or separately. `formatter` is a formatter of eval-framework that joins the messages
-    instead of a chat template. `clock` is what `strftime_now` sees, pinned so that snapshots do not change overnight.
-    `origin` is where the profile was defined.
+    instead of a chat template. `engine` renders the chat template besides, to be compared: one of `ENGINES`, or the
+    path of a recording of a server. `clock` is what `strftime_now` sees, pinned so that snapshots do not change
+    overnight. `origin` is where the profile was defined.
     """
 
     name: str
@@ -54,6 +61,7 @@ class Profile:
     mode: Mode = "loglikelihood"
     split: Split = "lm-eval"
     formatter: str | None = None
+    engine: str | None = None
     clock: datetime = datetime(2024, 7, 26, 12, 0, 0)
     origin: Position | None = field(default=None, repr=False, compare=False)
 

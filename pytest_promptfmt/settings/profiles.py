@@ -17,8 +17,10 @@ from pytest_promptfmt.core.profile import (
     ARCHETYPE_PREFIX,
     BUILTIN_PROFILES,
     CHAT_TEMPLATES,
+    ENGINES,
     OWN,
     PLAIN,
+    RECORDED,
     TEMPLATE,
     TOKENIZER,
     Profile,
@@ -99,7 +101,35 @@ def _extended(base: Profile, name: str, written: Mapping[str, Any], file: Settin
     if "chat_template" in written:
         where = file.position("profiles", name, "chat_template")
         profile = with_template(profile, written["chat_template"], file.path.parent, where)
+    if "engine" in written:
+        where = file.position("profiles", name, "engine")
+        profile = replace(profile, engine=known_engine(written["engine"], file.path.parent, where))
     return profile
+
+
+def known_engine(written: str, folder: Path, where: Position | None) -> str:
+    """Return an engine as it is to be asked for; of a recording the path. Raises SettingsError for an unknown one.
+
+    A server is not asked here: what a repository says must not open connections.
+    """
+    if written in ENGINES:
+        return written
+    if not written.endswith(RECORDED):
+        server = written.partition(":")[0]
+        hint = f"write FILE.jsonl, made with promptfmt record --engine {server}:URL --to FILE.jsonl"
+        raise SettingsError(
+            f"unknown template engine {written!r}; known are {', '.join(ENGINES)} and recordings",
+            position=where,
+            hint=did_you_mean(written, ENGINES) or hint,
+        )
+    path = _named(folder, written, where)
+    if not gate.is_there(path):
+        raise SettingsError(
+            f"the recording {display_path(path)} does not exist",
+            position=where,
+            hint=did_you_mean(path.name, gate.names_in(path.parent)) or "make it with promptfmt record",
+        )
+    return str(path)
 
 
 def with_tokenizer(profile: Profile, written: str | None, folder: Path, rootdir: Path) -> Profile:

@@ -258,7 +258,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting("template_engines", NAMES, ini="promptfmt_template_engines", key="template_engines").about(
         "Engines that also render the chat templates under test, to be compared: `minijinja` and `@huggingface/jinja` "
-        "(with node), where they are installed.",
+        "(with node), where they are installed, and recordings of servers (`promptfmt record`), as `FILE.jsonl`.",
         page="chat-templates.md",
     ),
     Setting("snapshot_dir", FILE, ini="promptfmt_snapshot_dir", key="snapshot_dir", at_rootdir=True).about(
@@ -372,6 +372,10 @@ _PROFILE: Final = (
     ),
     Setting("formatter", one_of("concat", "no-strip-concat", "llama3", "identity"), key="formatter").about(
         "A formatter of eval-framework that joins the messages; without chat_template.",
+    ),
+    Setting("engine", NAME, key="engine").about(
+        "Another renderer of the chat template, compared with Jinja byte by byte: `minijinja`, `@huggingface/jinja`, "
+        "or a recording of a server (`promptfmt record`), as `FILE.jsonl` relative to this file.",
     ),
     Setting("system_instruction", TEXT, key="system_instruction").about(
         "Text before the task's description, as lm-eval's option."

@@ -13,7 +13,7 @@ from typing import Final, Literal
 from pytest_promptfmt.core.errors import Position, SettingsError, display_path
 from pytest_promptfmt.core.profile import PLAIN, Profile, is_profile_name, resolve_profiles
 from pytest_promptfmt.settings.file import FILE_NAMES, SettingsFile, find_settings_file, read_settings_file
-from pytest_promptfmt.settings.profiles import defined_profiles, given_profiles, overridden
+from pytest_promptfmt.settings.profiles import defined_profiles, given_profiles, known_engine, overridden
 from pytest_promptfmt.settings.table import BY_NAME
 from pytest_promptfmt.settings.written import Config, Written
 
@@ -187,6 +187,10 @@ class SettingsTree:
         values["profiles"] = self._profiles(written, defined)
         values["defined"] = MappingProxyType(dict(defined))
         positions = {name: written.position(name) for name in ("select", "ignore", "per_file_ignores")}
+        engines = written.owner("template_engines")
+        base = engines.path.parent if engines is not None else self._rootdir
+        where = written.position("template_engines")
+        values["template_engines"] = tuple(known_engine(each, base, where) for each in values["template_engines"] or ())
         per_file = written.owner("per_file_ignores")
         return Settings(
             rootdir=self._rootdir,

@@ -146,6 +146,10 @@ class System(ABC):
         """Return lines that say how two of its files differ in prompts; raises SettingsError where it cannot tell."""
         raise SettingsError(f"files of {self.name} are compared by revision", hint="use promptfmt diff")
 
+    def record(self, views: Sequence[Any], engine: str, file: Path) -> str:
+        """Write what a server renders for some views of tasks, and return what was done; raises SettingsError."""
+        raise SettingsError(f"prompts of {self.name} are rendered here", hint="record those of chat templates")
+
     def class_task(self, file: YamlFile, path: Path) -> Task | None:
         """Return the task of a YAML file with lm-eval's key `class` where this system makes its prompts."""
         return None

@@ -87,5 +87,14 @@ class Templates(System):
 
         return list(compared(first, second))
 
+    def record(self, views: Sequence[Any], engine: str, file: Path) -> str:
+        """Ask a server to render what the views show, write the recording, and return what was done.
+
+        Raises SettingsError for an engine that is no server, one that cannot be asked, and a file that is no recording.
+        """
+        from pytest_promptfmt.systems.templates.asking_engines import recorded
+
+        return recorded(views, engine, file)
+
 
 SYSTEM: Final = Templates()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pytest_promptfmt.chat.profile_loading import LoadedProfile
@@ -14,6 +15,7 @@ from pytest_promptfmt.core.finding import Finding, Reported, Severity, identity,
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.systems.templates import SYSTEM
 from pytest_promptfmt.systems.templates.conversations import Conversation, conversations_beside
+from pytest_promptfmt.systems.templates.engines import compiled_by
 from pytest_promptfmt.systems.templates.template_files import WrittenChatTemplate, templates_of
 from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS, Trial
 
@@ -33,6 +35,9 @@ def checked_template(
 
         loaded = load_tokenizer(str(tokenizer))
         special_tokens = loaded.special_tokens
+    for engine in engines:
+        with suppress(RuntimeError):
+            compiled_by(engine, "{{ messages }}")  # a mistake of the caller, not a finding
     is_file = written.path.name != ""
     profile = Profile(
         name=written.name,

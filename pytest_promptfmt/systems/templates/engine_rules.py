@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
 from typing import Final
 
+from pytest_promptfmt.chat.dialect import compiled_template
 from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems.templates.engines import MEASURED, RUNS_CODE, compiled_by, unknown_constructs
+from pytest_promptfmt.study import ProfileView, Study
+from pytest_promptfmt.systems.templates.conversations import Conversation, State
+from pytest_promptfmt.systems.templates.emitted_lines import constructs_at, line_at
+from pytest_promptfmt.systems.templates.engines import MEASURED, RUNS_CODE, Engine, compiled_by, unknown_constructs
 from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference, trial_of
+from pytest_promptfmt.systems.templates.prompt_trials import trial_of_view
+from pytest_promptfmt.systems.templates.recorded_engine import NOT_RECORDED
 from pytest_promptfmt.systems.templates.trial import Rendering, Trial
+
+_OTHER_TIME: Final = timedelta(days=400)
 
 _CAUSES: Final[Mapping[str, Callable[[str, str, int], bool]]] = {
     "tojson escapes characters of HTML": lambda _ours, theirs, at: theirs[at : at + 4] == "\\u00",
     "Jinja escapes characters of HTML, it does not": lambda ours, _theirs, at: ours[at : at + 2] == "&#",
     "line ends of the file stay CRLF": lambda ours, theirs, _at: ours == theirs.replace("\r\n", "\n"),
     "backslashes of literals are kept": lambda ours, theirs, _at: ours == theirs.replace("\\'", "'"),
+    "other whitespace": lambda ours, theirs, _at: "".join(ours.split()) == "".join(theirs.split()),
     "None, true and false are printed in another way": lambda ours, theirs, _at: _plain(ours) == _plain(theirs),
     "mappings, lists and null are printed in another way": lambda ours, theirs, _at: _loose(ours) == _loose(theirs),
-    "keys in another order, or other whitespace": lambda ours, theirs, _at: _sorted(ours) == _sorted(theirs),
+    "the text after a last answer is missing": lambda ours, theirs, _at: ours.startswith(theirs),
+    "keys in another order": lambda ours, theirs, _at: _sorted(ours) == _sorted(theirs),
 }
 """Why an engine writes another text: by Jinja's text, its own, and the place of the first difference."""
 
@@ -44,7 +56,7 @@ def engines_differ(study: Study | Trial) -> Iterator[Finding]:
     Why: Servers render the template with minijinja (Dynamo, TGI, mistral.rs), or with engines of their own. What they
     do not know fails there. Constructs are an info; with the setting `promptfmt_template_engines = minijinja` all
     conversations are rendered by that engine as well (or by `@huggingface/jinja`, that of transformers.js, where node
-    finds it), and a prompt that differs is a warning.
+    finds it, or by a server that `promptfmt record` asked), and a prompt that differs is a warning.
 
     Example:
         # file: chat_template.jinja
@@ -76,6 +88,45 @@ def engines_differ(study: Study | Trial) -> Iterator[Finding]:
         yield from _differences(trial, engine)
 
 
+@check("PF463", "profile-engine-differs", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
+def profile_engine_differs(view: ProfileView | Trial) -> Iterator[Finding]:
+    r"""Report prompts of a task that the engine of a profile renders differently from Jinja.
+
+    Why: The server that is evaluated renders the chat template with an engine of its own. A prompt that differs there
+    is another task than the one that was reviewed.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {chat_template: mine.jinja, engine: served.jsonl}}
+        # file: mine.jinja
+        {% for m in messages %}{{ m.role }}: {{ m.content }}
+        {% endfor %}
+        # file: served.jsonl
+        {"engine": "llama.cpp", "from": "another task", "key": "0", "text": "user: Hello"}
+        # file: example.yaml
+        output_type: generate_until
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {chat_template: mine.jinja}}
+        # file: mine.jinja
+        {% for m in messages %}{{ m.role }}: {{ m.content }}
+        {% endfor %}
+        # file: example.yaml
+        output_type: generate_until
+
+    Fix: use constructs that the engine knows; where the template is right, record the server again.
+
+    Real: llama.cpp #11866, #18218 and others, in which its engine and Jinja differ.
+    """
+    engine = None if isinstance(view, Trial) else view.profile.engine
+    if isinstance(view, Trial) or engine is None:
+        return
+    trial = trial_of_view(view)
+    if trial is not None and trial.syntax_error is None:
+        yield from _differences(trial, engine)
+
+
 def _differences(trial: Trial, engine: str) -> Iterator[Finding]:
     if engine in RUNS_CODE and not trial.may_run_code:
         yield Finding(
@@ -86,22 +137,67 @@ def _differences(trial: Trial, engine: str) -> Iterator[Finding]:
         )
         return
     try:
-        renderer = compiled_by(engine, trial.source)
+        yield from _compared(trial, compiled_by(engine, trial.source))
+    except SettingsError as error:
+        yield Finding(message=f"{engine} is not tried", saw=str(error), position=error.position or trial.place())
     except RuntimeError as error:
         yield Finding(message=f"{engine} does not compile the template", saw=str(error), position=trial.place())
-        return
+
+
+def _compared(trial: Trial, renderer: Engine) -> Iterator[Finding]:
+    unrecorded = []
     for conversation in trial.conversations.values():
         for state in conversation.states:
             ours = trial.render(conversation, state)
             theirs = trial.rendered_by(renderer, conversation, state)
-            if ours.text != theirs.text:
-                cause, saw = _cause(ours, theirs)
-                yield Finding(
-                    message=f"{engine} renders another prompt: {cause}",
-                    saw=f"{conversation.name}: {saw}",
-                    position=trial.place(ours.line),
-                )
-                break
+            if renderer.is_server:
+                theirs = _with_begin_token(trial, ours, theirs)
+            if ours.text == theirs.text or (renderer.is_server and _reads_clock(trial, conversation, state)):
+                continue
+            if (theirs.error or "").endswith(NOT_RECORDED):
+                unrecorded.append(conversation.name)
+            else:
+                yield _difference(trial, renderer.name, conversation, state, theirs)
+            break
+    if unrecorded:
+        yield Finding(
+            message=f"prompts of {renderer.name} are not recorded",
+            saw=f"{len(unrecorded)} of {len(trial.conversations)} conversations, such as {unrecorded[0]}",
+            position=trial.place(),
+            do="record them again with promptfmt record, where the server runs",
+        )
+
+
+def _with_begin_token(trial: Trial, ours: Rendering, theirs: Rendering) -> Rendering:
+    """Return what a server renders with the begin token that it leaves to its tokenizer, as llama.cpp does."""
+    bos = trial.profile.special_tokens.get("bos_token") or ""
+    if ours.text is None or theirs.text is None or theirs.text.startswith(bos) or not ours.text.startswith(bos):
+        return theirs
+    return replace(theirs, text=bos + theirs.text)
+
+
+def _reads_clock(trial: Trial, conversation: Conversation, state: State) -> bool:
+    """Return whether another time gives another prompt: a server has its own."""
+    if not trial.mentions("strftime_now"):
+        return False
+    later = replace(conversation, clock=(conversation.clock or trial.profile.clock) + _OTHER_TIME)
+    made = trial.rendered_by(compiled_template(trial.source), later, state)
+    return made.text != trial.render(conversation, state).text
+
+
+def _difference(trial: Trial, engine: str, conversation: Conversation, state: State, theirs: Rendering) -> Finding:
+    """Return what there is to say about a state that an engine renders differently."""
+    ours = trial.render(conversation, state)
+    cause, saw = _cause(ours, theirs)
+    line, constructs = ours.line, ""
+    if ours.text is not None and theirs.text is not None:
+        line = line_at(trial, conversation, state, ours.text, theirs.text)
+        constructs = constructs_at(trial.tree, line)
+    return Finding(
+        message=f"{engine} renders another prompt: {cause}",
+        saw=f"{conversation.name}{constructs and f', {constructs}'}: {saw}",
+        position=trial.place(line),
+    )
 
 
 def _cause(ours: Rendering, theirs: Rendering) -> tuple[str, str]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NoReturn
+from pathlib import Path
+from typing import Any, Final, NoReturn, Protocol
 
 from jinja2 import nodes
 from jinja2.exceptions import TemplateError
 
-from pytest_promptfmt.chat.conversation import Renderer
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean
+from pytest_promptfmt.core.profile import RECORDED
 from pytest_promptfmt.systems.templates.node_engine import PACKAGE, NodeJinja
+from pytest_promptfmt.systems.templates.recorded_engine import RecordedEngine
+from pytest_promptfmt.systems.templates.server_engines import LlamaServer, ServerEngine, VllmServer
 
 MEASURED: Final = "minijinja 3.0.5"
 """The engine and version in which the constructs below were tried."""
@@ -72,6 +75,9 @@ def unknown_constructs(template: nodes.Template) -> Iterator[tuple[str, int]]:
 class _MiniJinja:
     """A template compiled by minijinja, with the settings of Jinja that transformers uses."""
 
+    name = "minijinja"
+    is_server = False
+
     def __init__(self, source: str) -> None:
         import minijinja
 
@@ -101,16 +107,43 @@ class _MiniJinja:
 RUNS_CODE: Final = frozenset({PACKAGE})
 """Engines that are found from the working directory, so that the repository under test can put its own there."""
 
-_ENGINES: Final[Mapping[str, Callable[[str], Renderer]]] = {"minijinja": _MiniJinja, PACKAGE: NodeJinja}
+
+class Engine(Protocol):
+    """A template as another engine renders it; a server renders the one that it serves."""
+
+    @property
+    def name(self) -> str:
+        """Return what messages call the engine."""
+
+    @property
+    def is_server(self) -> bool:
+        """Return whether a server renders, or did when it was recorded: with its own clock and special tokens."""
+
+    def render(self, variables: Mapping[str, Any], /) -> str:
+        """Return the text; raises TemplateError for a refusal, RuntimeError where it fails or the two look alike."""
 
 
-def compiled_by(engine: str, source: str) -> Renderer:
-    """Return a template compiled by an engine.
+_ENGINES: Final[Mapping[str, Callable[[str], Engine]]] = {"minijinja": _MiniJinja, PACKAGE: NodeJinja}
+_SERVERS: Final[Mapping[str, type[ServerEngine]]] = {each.name: each for each in (LlamaServer, VllmServer)}
+
+
+def server_at(written: str) -> ServerEngine | None:
+    """Return the server of `llama.cpp:URL` or `vllm:URL`; None for what is not written like that."""
+    name, _, url = written.partition(":")
+    return _SERVERS[name](url) if name in _SERVERS and url.startswith(("http://", "https://")) else None
+
+
+def compiled_by(engine: str, source: str) -> Engine:
+    """Return a template compiled by an engine, a server (`llama.cpp:URL`, `vllm:URL`) or a recording (`FILE.jsonl`).
 
     Raises SettingsError for one that is unknown or not installed, RuntimeError for a template that it does not take.
     """
+    if (server := server_at(engine)) is not None:
+        return server
+    if engine.endswith(RECORDED):
+        return RecordedEngine(Path(engine))
     if engine not in _ENGINES:
-        raise SettingsError(f"unknown template engine {engine!r}", hint=did_you_mean(engine, _ENGINES))
+        raise SettingsError(f"unknown template engine {engine!r}", hint=did_you_mean(engine, (*_ENGINES, *_SERVERS)))
     try:
         return _ENGINES[engine](source)
     except ImportError as error:

@@ -34,6 +34,9 @@ lines.on('line', (line) => {
 class NodeJinja:
     """A template compiled by the package that node finds from the working directory."""
 
+    name = PACKAGE
+    is_server = False
+
     def __init__(self, source: str) -> None:
         """Compile a template; raises SettingsError without node or package, RuntimeError for one it does not take."""
         node = shutil.which("node")

@@ -15,7 +15,7 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError
 from pytest_promptfmt.chat.conversation import Renderer, render_masked
 from pytest_promptfmt.chat.dialect import compiled_template, parsed_template
 from pytest_promptfmt.chat.template_probes import MARKER
-from pytest_promptfmt.core.errors import LimitExceededError, Position
+from pytest_promptfmt.core.errors import LimitExceededError, Position, SettingsError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.systems.templates.conversations import Conversation, State, builtin_conversations
 
@@ -179,6 +179,8 @@ class Trial:
         except LimitExceededError as error:
             self._limit = Rendering(error=error.message)
             return self._limit
+        except SettingsError:
+            raise  # a server that does not answer has not rendered anything
         except Exception as error:
             line = _line_of(error)
             if type(error) is TemplateError:
