@@ -248,7 +248,8 @@ def read_lock(folder: Path, data: bytes) -> object:
     from pytest_promptfmt.snapshots.lock import lock_text
     from pytest_promptfmt.snapshots.lock import read_lock as read
 
-    return lock_text(read(_written(folder, "promptfmt.lock", data)))
+    locked = read(_written(folder, "promptfmt.lock", data))
+    return lock_text(locked.tokenizers, locked.origins)
 
 
 def read_recording(folder: Path, data: bytes) -> object:

@@ -24,6 +24,7 @@ from pytest_promptfmt.cli.formats import formats
 from pytest_promptfmt.cli.freeze import freeze
 from pytest_promptfmt.cli.init import init
 from pytest_promptfmt.cli.listings import checks, profiles
+from pytest_promptfmt.cli.outdated import outdated
 from pytest_promptfmt.cli.record import record
 from pytest_promptfmt.cli.review import review
 from pytest_promptfmt.cli.schema import schema
@@ -81,6 +82,7 @@ app.command()(show)
 app.command()(diff)
 app.command()(comparable)
 app.command()(compare)
+app.command()(outdated)
 app.command()(record)
 app.command()(review)
 app.command()(accept)

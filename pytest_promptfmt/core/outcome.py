@@ -42,11 +42,15 @@ class Accepted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UsedTokenizer:
-    """The tokenizer that an item used: how it was loaded, with versions, and a digest of its files."""
+    """The tokenizer that an item used: how it was loaded, with versions, and a digest of its files.
+
+    `origin` is the repository on the hub that it was fetched from, with the commit: `owner/name@0123…`; else empty.
+    """
 
     name: str
     loader: str
     content: str
+    origin: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from pytest_promptfmt.core import gate
@@ -24,6 +25,19 @@ _HEAD: Final = (
     "# What the tokens in the snapshots were made with; written by `pytest --promptfmt --snapshot-update`. Commit it."
 )
 _TOP: Final = "tokenizers"
+_ORIGINS: Final = "origins"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """Where a folder or file of the repository was copied from: a repository of the hub, and its commit.
+
+    `revision` is empty where it is not known; `content` is a digest of what was copied.
+    """
+
+    repository: str
+    revision: str
+    content: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +48,16 @@ class Note:
     is_change: bool = False
 
 
-def read_lock(path: Path) -> dict[str, UsedTokenizer]:
-    """Return the entries by the name of the tokenizer; empty when there is no file.
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """What a lock file holds: tokenizers by name, and origins by path below the rootdir."""
+
+    tokenizers: Mapping[str, UsedTokenizer] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+
+
+def read_lock(path: Path) -> Locked:
+    """Return what the file holds; nothing when there is no file.
 
     Raises SnapshotError with the line for a file that is none of ours: edited, cut off, with conflict markers.
     """
@@ -44,42 +66,65 @@ def read_lock(path: Path) -> dict[str, UsedTokenizer]:
     except FileNotFoundError:
         if gate.is_there(path):
             raise SnapshotError("the file is a link to nothing", position=Position(path), hint=_RENEW) from None
-        return {}
+        return Locked()
     except OSError as error:
         raise SnapshotError(f"the file cannot be read: {error.strerror or error}", position=Position(path)) from error
     except PromptfmtError as error:
         raise SnapshotError(error.message, position=error.position or Position(path), hint=_RENEW) from error
-    written = parsed.values.get(_TOP)
-    if not isinstance(written, Mapping) or set(parsed.values) != {_TOP}:
+    sections = {name: parsed.values.get(name, {}) for name in (_TOP, _ORIGINS)}
+    is_ours = all(isinstance(section, Mapping) for section in sections.values())
+    if not is_ours or not {_TOP} <= set(parsed.values) <= set(sections):
         raise SnapshotError("not a lock file of pytest-promptfmt", position=Position(path, 1), hint=_RENEW)
-    entries = {}
-    for name, entry in written.items():
-        if not isinstance(name, str) or not _is_entry(entry):
-            position = parsed.locate((_TOP, name)) or Position(path, 1)
-            raise SnapshotError(f"invalid entry {name!r}", position=position, hint=_RENEW)
-        entries[name] = UsedTokenizer(name=name, **entry)
-    return entries
+    for section, keys in _KEYS.items():
+        for name, entry in sections[section].items():
+            if not isinstance(name, str) or not _is_entry(entry, *keys):
+                position = parsed.locate((section, name)) or Position(path, 1)
+                raise SnapshotError(f"invalid entry {name!r}", position=position, hint=_RENEW)
+    return Locked(
+        {name: UsedTokenizer(name=name, **entry) for name, entry in sections[_TOP].items()},
+        {name: Origin(**entry) for name, entry in sections[_ORIGINS].items()},
+    )
 
 
-def _is_entry(entry: object) -> bool:
+def _is_entry(entry: object, needed: frozenset[str], known: frozenset[str]) -> bool:
     return (
         isinstance(entry, Mapping)
-        and set(entry) == {"loader", "content"}
+        and needed <= set(entry) <= known
         and all(isinstance(value, str) for value in entry.values())
     )
 
 
+_NEEDED: Final = frozenset({"loader", "content"})
+_WHOLE: Final = frozenset({"repository", "revision", "content"})
+_KEYS: Final = {_TOP: (_NEEDED, _NEEDED | {"origin"}), _ORIGINS: (_WHOLE, _WHOLE)}
 _RENEW: Final = "see `git log` and `git diff` for this file, then write it again with --snapshot-update"
 
 
-def lock_text(entries: Mapping[str, UsedTokenizer]) -> str:
+def lock_text(entries: Mapping[str, UsedTokenizer], origins: Mapping[str, Origin] = MappingProxyType({})) -> str:
     """Return the text of the file: the entries, sorted by name."""
-    lines = [_HEAD, f"{_TOP}:"]
+    lines = [_HEAD, f"{_TOP}:" if entries else f"{_TOP}: {{}}"]
     for name in sorted(entries):
+        entry = entries[name]
         lines += [f"  {json.dumps(name)}:"]
-        lines += [f"    loader: {json.dumps(entries[name].loader)}"]
-        lines += [f"    content: {json.dumps(entries[name].content)}"]
+        lines += [f"    loader: {json.dumps(entry.loader)}"]
+        lines += [f"    content: {json.dumps(entry.content)}"]
+        lines += [f"    origin: {json.dumps(entry.origin)}"] if entry.origin else []
+    lines += [f"{_ORIGINS}:"] if origins else []
+    for name in sorted(origins):
+        lines += [f"  {json.dumps(name)}:"]
+        lines += [f"    {key}: {json.dumps(value)}" for key, value in asdict(origins[name]).items()]
     return "\n".join([*lines, ""])
+
+
+def write_lock(path: Path, locked: Locked) -> None:
+    """Write the file whole or not at all, never through a link; raises SnapshotError."""
+    try:
+        if path.is_symlink():
+            raise gate.RefusedError("it is a link, which is not followed", path)
+        write_atomically(path, lock_text(locked.tokenizers, locked.origins).encode())
+    except OSError as error:
+        what = f"the file cannot be written: {error.strerror or error}"
+        raise SnapshotError(what, position=Position(path)) from error
 
 
 def what_changed(before: UsedTokenizer | None, now: UsedTokenizer) -> str:
@@ -88,6 +133,7 @@ def what_changed(before: UsedTokenizer | None, now: UsedTokenizer) -> str:
         return ""
     parts = [f"{before.loader} -> {now.loader}"] if before.loader != now.loader else []
     parts += [f"its files changed ({before.content} -> {now.content})"] if before.content != now.content else []
+    parts += [f"{before.origin} -> {now.origin}"] if before.origin and before.origin != now.origin else []
     return ", ".join(parts)
 
 
@@ -99,13 +145,18 @@ class Lock:
         self._error: SnapshotError | None = None
 
     @cached_property
-    def known(self) -> Mapping[str, UsedTokenizer]:
-        """Return the entries of the file; none when it is not a valid lock file."""
+    def locked(self) -> Locked:
+        """Return what the file holds; nothing when it is not a valid lock file."""
         try:
             return read_lock(self._path)
         except SnapshotError as error:
             self._error = error
-            return {}
+            return Locked()
+
+    @property
+    def known(self) -> Mapping[str, UsedTokenizer]:
+        """Return the tokenizers of the file."""
+        return self.locked.tokenizers
 
     def note(self, now: UsedTokenizer) -> Note:
         """Return why a tokenizer's tokens may differ from those in a snapshot."""
@@ -135,7 +186,7 @@ class Lock:
         merged = {**self.known, **seen}
         if merged == self.known and not (self._error is not None and seen):
             return None
-        return self._path, lock_text(merged)
+        return self._path, lock_text(merged, self.locked.origins)
 
     def renew(self, seen: Mapping[str, UsedTokenizer], *, only_new: bool = False) -> Iterator[str]:
         """Write the tokenizers that a run has seen into the file, and yield a line for each change.
@@ -148,11 +199,9 @@ class Lock:
         elif merged == self.known:
             return
         try:
-            if self._path.is_symlink():
-                raise gate.RefusedError("it is a link, which is not followed", self._path)
-            write_atomically(self._path, lock_text(merged).encode())
-        except OSError as error:
-            yield f"{FILE_NAME} cannot be written: {error.strerror or error}"
+            write_lock(self._path, Locked(merged, self.locked.origins))
+        except SnapshotError as error:
+            yield error.message.replace("the file", FILE_NAME)
             return
         for change, names in self._changes(merged).items():
             yield f"{FILE_NAME} was updated, {', '.join(names)}: {change}"

@@ -126,12 +126,18 @@ def _of_folder(source: Source, folder: Path, facts: Facts, in_python: bool) -> T
         return _tokenizer(source, folder / "tokenizer.json", facts)
     from pytest_promptfmt.tokens.freezing import load_in_python
 
-    return Tokenizer(load_in_python(source), facts, source=source.written, name=source.name)
+    backend = load_in_python(source)
+    return Tokenizer(backend, facts, source=source.written, name=source.name, origin=source.origin)
 
 
 def _tokenizer(source: Source, file: Path, facts: Facts) -> Tokenizer:
     return Tokenizer(
-        _read_backend(file), facts, source=source.written, name=source.name, is_archetype=source.is_archetype
+        _read_backend(file),
+        facts,
+        source=source.written,
+        name=source.name,
+        is_archetype=source.is_archetype,
+        origin=source.origin,
     )
 
 

@@ -17,8 +17,8 @@ from typing import Final, Literal
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, TokenizerError, did_you_mean, display_path
 from pytest_promptfmt.core.files import hub_cache
-from pytest_promptfmt.core.network import online
 from pytest_promptfmt.tokens.archetypes import ARCHETYPES, PREFIX, archetype_folder
+from pytest_promptfmt.tokens.hub import cached_commit, cached_hub_ids, cached_repository, download_files
 
 MISTRAL_PREFIX: Final = "mistral:"
 
@@ -65,6 +65,11 @@ class Source:
     def has(self) -> frozenset[str]:
         """The names of the files, without those of the named templates."""
         return frozenset(file.name for file in self.files if file.parent == self.folder)
+
+    @property
+    def origin(self) -> str:
+        """The repository with the commit, for one of the hub; else empty."""
+        return f"{self.hub_id}@{self.revision}" if self.hub_id is not None else ""
 
     @property
     def place(self) -> Path:
@@ -164,60 +169,28 @@ def _is_of_mistral(name: str) -> bool:
 
 def _of_hub(written: str, hub_id: str, revision: str | None, download: bool) -> Source:
     if download:
-        _download(hub_id, revision)
-    home = _hub_cache()
-    repository = home / f"models--{hub_id.replace('/', '--')}"
-    commit = _commit(repository, revision or "main")
+        download_tokenizer(hub_id, revision)
+    repository = cached_repository(hub_id)
+    commit = cached_commit(repository, revision or "main")
     folder = repository / "snapshots" / commit if commit else None
     if folder is None or not folder.is_dir():
+        home = repository.parent
         raise TokenizerError(
             f"{written!r} is neither a path nor a tokenizer in the Hugging Face cache ({display_path(home)})",
-            hint=did_you_mean(written, cached_hub_ids(home))
+            hint=did_you_mean(written, cached_hub_ids())
             or _did_you_mean_archetype(written)
             or "--promptfmt-download fetches it; a local folder with its files works without a network",
         )
     return _of_folder(written, hub_id, folder, hub_id=hub_id, revision=commit)
 
 
-def cached_hub_ids(home: Path | None = None) -> list[str]:
-    """Return the Hugging Face ids of the models in the local cache."""
-    home = home or _hub_cache()
-    if not home.is_dir():
-        return []
-    names = (entry.name for entry in home.iterdir())
-    return sorted(name[len("models--") :].replace("--", "/") for name in names if name.startswith("models--"))
+def download_tokenizer(hub_id: str, revision: str | None) -> Path:
+    """Return the folder in the cache with a repository's files that decide about tokens and templates, downloaded now.
 
-
-def _hub_cache() -> Path:
-    from huggingface_hub.constants import HF_HUB_CACHE  # reads HF_HUB_CACHE, HF_HOME and XDG_CACHE_HOME
-
-    return Path(HF_HUB_CACHE)
-
-
-def _commit(repository: Path, revision: str) -> str | None:
-    reference = repository / "refs" / revision
-    if reference.is_file():
-        return gate.read_bytes(reference, limit=4096, also=(repository,)).decode("ascii", "replace").strip()
-    return revision if (repository / "snapshots" / revision).is_dir() else None
-
-
-def _download(hub_id: str, revision: str | None) -> None:
-    from huggingface_hub import snapshot_download
-
+    Raises TokenizerError.
+    """
     patterns = [*sorted(_FILE_NAMES), "*.model", "*.model.v*", "*.tiktoken", f"{_NAMED_TEMPLATES}/*.jinja"]
-    try:
-        with online():
-            snapshot_download(hub_id, revision=revision, allow_patterns=patterns)
-    except Exception as error:
-        raise TokenizerError(
-            f"the tokenizer {hub_id!r} could not be downloaded: {type(error).__name__}: {_first_line(error)}",
-            hint=did_you_mean(hub_id, cached_hub_ids())
-            or "a gated or private model needs `hf auth login`; check the name and the network",
-        ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+    return download_files(hub_id, revision, patterns)
 
 
 def _deciding_files(folder: Path) -> Iterator[Path]:

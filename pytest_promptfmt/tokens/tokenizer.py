@@ -93,16 +93,20 @@ class Tokenizer:
 
     `source` is what the user wrote, `name` its short form, `loader` how it was loaded (part of what a snapshot's
     ids depend on), `class_name` the class of transformers, `digest` the first 16 hexadecimal digits of the SHA-256 of
-    the source's content, `raw_ids` what engines see that read its `tokenizer.json` alone (see `Facts`).
+    the source's content, `raw_ids` what engines see that read its `tokenizer.json` alone (see `Facts`). `origin` is the
+    repository on the hub that it was fetched from, with the commit: `owner/name@0123…`; else empty.
     """
 
-    def __init__(self, backend: Backend, facts: Facts, *, source: str, name: str, is_archetype: bool = False) -> None:
+    def __init__(
+        self, backend: Backend, facts: Facts, *, source: str, name: str, is_archetype: bool = False, origin: str = ""
+    ) -> None:
         self._backend = backend
         self._facts = facts
         self._pieces: dict[int, str] = {}
         self.source = source
         self.name = name
         self.is_archetype = is_archetype
+        self.origin = origin
         self.loader = facts.loader
         self.class_name = facts.class_name
         self.digest = facts.digest

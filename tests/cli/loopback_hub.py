@@ -1,6 +1,7 @@
 """A Hugging Face hub on the loopback interface: as much of its interface as datasets 5 and huggingface_hub 2 ask for.
 
-Repositories are folders `owner/name`; those of the owner `closed` are gated. Everything has one commit.
+Repositories are folders `owner/name`; those of the owner `closed` are gated. Everything has one commit, the `head`; the
+folders `earlier/COMMIT/owner/name` are those of earlier ones.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class LoopbackHub(ThreadingHTTPServer):
     def __init__(self, root: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.root = root
+        self.head = COMMIT
 
     @property
     def url(self) -> str:
@@ -31,6 +33,7 @@ class LoopbackHub(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: LoopbackHub
     protocol_version = "HTTP/1.1"
+    commit = COMMIT
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         pass
@@ -53,13 +56,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def repository(self, name: str, revision: str) -> Path | None:
         folder = self.server.root / name
+        earlier = self.server.root / "earlier" / revision / name
         if name.startswith("closed/"):
             self.refuse(401, "GatedRepo", "access is restricted")
         elif not folder.is_dir():
             self.refuse(404, "RepoNotFound", "repository not found")
-        elif revision not in ("main", COMMIT):
+        elif earlier.is_dir():
+            self.commit = revision
+            return earlier
+        elif revision not in ("main", self.server.head):
             self.refuse(404, "RevisionNotFound", "invalid revision")
         else:
+            self.commit = self.server.head
             return folder
         return None
 
@@ -71,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         if what == "revision":
             card = {"license": "cc-by-4.0"}
             names = [{"rfilename": path.relative_to(folder).as_posix()} for path in files]
-            self.answer({"id": name, "sha": COMMIT, "tags": [], "cardData": card, "siblings": names})
+            self.answer({"id": name, "sha": self.commit, "tags": [], "cardData": card, "siblings": names})
         elif not (folder / below).is_dir():
             self.refuse(404, "EntryNotFound", "no such folder")
         else:
@@ -104,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in {**headers, "X-Repo-Commit": COMMIT, "Content-Length": str(len(content))}.items():
+        for name, value in {**headers, "X-Repo-Commit": self.commit, "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

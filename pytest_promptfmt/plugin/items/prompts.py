@@ -44,7 +44,10 @@ class RenderedItem(TaskItem):
         tokenizer = None
         if seen.tokenizer is not None:
             tokenizer = UsedTokenizer(
-                name=seen.profile.tokenizer_name, loader=seen.tokenizer.loader, content=seen.tokenizer.digest
+                name=seen.profile.tokenizer_name,
+                loader=seen.tokenizer.loader,
+                content=seen.tokenizer.digest,
+                origin=seen.tokenizer.origin,
             )
         unseen = " and ".join(self.study.media_keys)
         self.outcome = outcome = replace(outcome, rendered=True, tokenizer=tokenizer, unseen=unseen)
