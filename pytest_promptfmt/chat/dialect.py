@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -205,10 +205,19 @@ def _environment() -> LimitedSandbox:
     return _new_environment(Undefined)
 
 
+class _ChatTemplate(JinjaTemplate):
+    """A template that reads its table of lines once: Jinja does for each frame of each error."""
+
+    @cached_property
+    def debug_info(self) -> list[tuple[int, int]]:
+        return super().debug_info
+
+
 def _new_environment(undefined: type[Undefined]) -> LimitedSandbox:
     environment = LimitedSandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], undefined=undefined
     )
+    environment.template_class = _ChatTemplate
     environment.filters["tojson"] = environment.limited_filter(_tojson, sizes.check_json)
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["dict"] = _TemplateDict()

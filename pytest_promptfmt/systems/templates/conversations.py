@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import cache, cached_property
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
@@ -93,6 +94,16 @@ class Conversation:
         ]
         asks = roles[-1] != "assistant" if self.generation_prompt is None else self.generation_prompt
         return (*turns, State(count=len(roles), generation_prompt=asks, continues=self.continue_final_message))
+
+    @cached_property
+    def requests(self) -> tuple[str, ...]:
+        """Return for each number of messages (from 0) what a template is given, equal where all of it is."""
+        given = (self.tools, self.documents, dict(self.template_args), self.clock, self.keep_null)
+        told = [sha256(repr(given).encode("utf-8", "surrogatepass"))]
+        for message in self.messages:
+            told.append(told[-1].copy())
+            told[-1].update(repr(message).encode("utf-8", "surrogatepass"))
+        return tuple(each.hexdigest() for each in told)
 
     @cached_property
     def has_parts(self) -> bool:

@@ -117,7 +117,7 @@ def profile_engine_differs(view: ProfileView | Trial) -> Iterator[Finding]:
 
     Fix: use constructs that the engine knows; where the template is right, record the server again.
 
-    Real: llama.cpp #11866, #18218 and others, in which its engine and Jinja differ.
+    Real: Qwen3 templates that were made portable because servers render them with other engines.
     """
     engine = None if isinstance(view, Trial) else view.profile.engine
     if isinstance(view, Trial) or engine is None:

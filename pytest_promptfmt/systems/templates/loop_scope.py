@@ -34,8 +34,10 @@ def lost_assignments(trial: Trial) -> Iterator[tuple[str, int]]:
 
 def _set_in_vain(template: nodes.Template) -> Iterator[tuple[str, int]]:
     def walk(body: list[nodes.Node], known: set[str], later: set[str]) -> Iterator[tuple[str, int]]:
-        for number, node in enumerate(body):
-            after = later | {name.name for each in body[number + 1 :] for name in _loads(each)}
+        read_after = [later]
+        for node in reversed(body[1:]):
+            read_after.append(read_after[-1] | {name.name for name in _loads(node)})
+        for node, after in zip(body, reversed(read_after), strict=False):
             if isinstance(node, nodes.Assign) and isinstance(node.target, nodes.Name):
                 known.add(node.target.name)
             elif isinstance(node, nodes.For):

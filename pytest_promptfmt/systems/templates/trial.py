@@ -119,7 +119,7 @@ class Trial:
 
     def render(self, conversation: Conversation, state: State) -> Rendering:
         """Return what became of a state of a conversation."""
-        key = conversation.name, state
+        key = conversation.requests[state.count], state
         if key not in self._made:
             self._made[key] = self._limit or self.syntax_error or self._rendered(conversation, state)
         return self._made[key]
