@@ -37,7 +37,7 @@ def profiles_in(folder: Path) -> dict[str, Profile]:
 def findings_in(folder: Path, example: str, *, renders: bool = False) -> list[Reported]:
     written = write_example(example, folder)
     files = [path for path in written if path.name.endswith(TASKS) and path.parent == folder]
-    files = [path for path in files if path.stem != "promptfmt"]
+    files = [path for path in files if path.stem not in ("promptfmt", "tokenizer")]
     own = profiles_in(folder)
     linter = Linter()
     selection = Selection(checks=CHECKS, rootdir=folder)

@@ -21,6 +21,8 @@ from pytest_promptfmt.systems.templates.prompt_trials import trial_of_view
 from pytest_promptfmt.systems.templates.recorded_engine import NOT_RECORDED
 from pytest_promptfmt.systems.templates.trial import Rendering, Trial
 
+_PLACE: Final = re.compile(r" \(in \w+:(\d+)\)")
+"""Where minijinja says that it failed."""
 _OTHER_TIME: Final = timedelta(days=400)
 
 _CAUSES: Final[Mapping[str, Callable[[str, str, int], bool]]] = {
@@ -189,7 +191,8 @@ def _difference(trial: Trial, engine: str, conversation: Conversation, state: St
     """Return what there is to say about a state that an engine renders differently."""
     ours = trial.render(conversation, state)
     cause, saw = _cause(ours, theirs)
-    line, constructs = ours.line, ""
+    at = _PLACE.search(theirs.error or "")
+    line, constructs = int(at[1]) if at else ours.line, ""
     if ours.text is not None and theirs.text is not None:
         line = line_at(trial, conversation, state, ours.text, theirs.text)
         constructs = constructs_at(trial.tree, line)

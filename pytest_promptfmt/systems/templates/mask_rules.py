@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.core.errors import TokenizerError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation
@@ -181,6 +182,63 @@ def stop_token_outside_mask(study: Study | Trial) -> Iterator[Finding]:
         )
         if not is_last and number:
             return
+
+
+@check("PF465", "mask-cuts-token", severity=Severity.WARNING, family=Family.CHAT)
+def mask_cuts_token(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report masks of `{% generation %}` that begin or end inside a token of the tokenizer, or at no token.
+
+    Why: Tokens are learnt whole. One that holds the end of a header and the beginning of an answer is learnt with the
+    header, and is another token than the model is given when it answers. Where a mask begins with a character that the
+    tokenizer drops, transformers leaves out the rest of the conversation.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- message.role + ':' }}
+            {%- if message.role == 'assistant' %}{% generation %}{{- message.content + '\n' }}{% endgeneration %}
+            {%- else %}{{- message.content + '\n' }}{%- endif %}
+        {%- endfor %}
+        # file: tokenizer.json
+        {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"},
+         "model": {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}}
+
+    Silent example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- message.role + ':\n' }}
+            {%- if message.role == 'assistant' %}{% generation %}{{- message.content }}{% endgeneration %}{{- '\n' }}
+            {%- else %}{{- message.content + '\n' }}{%- endif %}
+        {%- endfor %}
+        # file: tokenizer.json
+        {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"},
+         "model": {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}}
+
+    Fix: begin and end the tag at control tokens, after the line break of the header.
+
+    Real: transformers' `return_assistant_tokens_mask`, which stops at a character without a token (5.23).
+    """
+    masked = _masked(study, "turns")
+    if masked is None or masked[0].tokenizer is None:
+        return
+    trial, rendering, text = masked
+    try:
+        encoded = masked[0].tokenizer.encode(text, add_special_tokens=False)
+    except TokenizerError:
+        return  # the snapshots of the conversations report it
+    added, spans = masked[0].tokenizer.added_tokens, encoded.offsets
+    # An added token may take the whitespace beside it, and is the same token with and without.
+    texts = [span for token, span in zip(encoded.ids, spans, strict=True) if token not in added]
+    place = trial.place_of("generation")
+    dropped = [first for first, last in rendering.mask if not any(at <= first < end for at, end in spans)]
+    if dropped:
+        saw = f"turns: {excerpt(text, dropped[0])}"
+        yield Finding(message="a mask begins with a character that is no token", saw=saw, position=place)
+    for number, what in ((0, "begins"), (1, "ends")):
+        cut = [span for mask in _joined(rendering.mask) for span in texts if span[0] < mask[number] < span[1]]
+        if cut:
+            saw = f"turns: the token {text[cut[0][0] : cut[0][1]]!r}"
+            yield Finding(message=f"a mask {what} inside a token", saw=saw, position=place)
 
 
 @check("PF454", "training-template-differs", severity=Severity.WARNING, family=Family.CHAT)

@@ -1,0 +1,26 @@
+"""Masks of training in tokens: their ends are ends of tokens, with tokenizers of three families."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_promptfmt import check_template
+
+TEMPLATE = """\
+{% for m in messages %}<|im_start|>{{ m.role }}SEPARATOR{% if m.role == 'assistant' -%}
+{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}
+{%- else %}{{ m.content }}<|im_end|>{% endif %}{{ '\\n' }}{% endfor %}
+"""
+
+
+@pytest.mark.parametrize("tokenizer", ["bytelevel-qwen", "sentencepiece-llama2", "sentencepiece-gemma"])
+@pytest.mark.parametrize(("separator", "expected"), [("{{ '\\n' }}", []), (": ", ["a mask begins inside a token"])])
+def test_a_mask_that_begins_after_the_space_of_a_header_cuts_the_first_token(
+    tokenizer: str, separator: str, expected: list[str]
+) -> None:
+    found = check_template(TEMPLATE.replace("SEPARATOR", separator), f"archetype:{tokenizer}")
+    assert [each.message for each in found if each.code == "PF465"] == expected
+
+
+def test_without_a_tokenizer_nothing_is_said_of_tokens() -> None:
+    assert not [each for each in check_template(TEMPLATE.replace("SEPARATOR", ": ")) if each.code == "PF465"]
