@@ -281,6 +281,7 @@ def _reported(run: _Run, kept: Iterable[_Found]) -> Iterator[Reported]:
             field=finding.field,
             doc=finding.doc,
             span=finding.span,
+            conversation=finding.conversation,
             message=finding.message,
             saw=shown(finding.saw),
             do=_in_own_keys(run, finding.do or remedy_of(check)),

@@ -32,6 +32,12 @@ STYLES: Final[Mapping[str, str]] = {
     "target delimiter": "red",
     "fewshot delimiter": "red",
     "chat template": "blue",
+    "system message": "magenta",
+    "user message": "default",
+    "assistant message": "green",
+    "reasoning": "bold cyan",
+    "tool call": "red",
+    "tool result": "yellow",
     "column": "bold",
     "shot": "dim",
 }

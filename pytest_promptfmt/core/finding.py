@@ -63,7 +63,8 @@ class Finding:
     `message` is the same for the same mistake, and must not name docs or tasks: equal messages are one entry of a
     report. `saw` is the text that was seen, `do` what to do now: by default the `Fix` of the rule's docstring. The
     place is a key path of the configuration (`keys`) or a `position`; besides it the number of the doc (from 0), the
-    doc's `field`, and the characters of the prompt (`span`, from 0). `severity` may be milder than the rule's own.
+    doc's `field`, and the characters of the prompt (`span`, from 0); of a chat template under test the `conversation`
+    that shows it. `severity` may be milder than the rule's own.
     """
 
     message: str
@@ -74,6 +75,7 @@ class Finding:
     doc: int | None = None
     field: str | None = None
     span: tuple[int, int] | None = None
+    conversation: str = ""
     severity: Severity | None = None
 
     def _repr_html_(self) -> str:
@@ -159,7 +161,7 @@ class Reported(Finding):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reported:
         """Return the finding that `to_json` wrote."""
-        values = {each.name: data[each.name] for each in fields(cls) if each.name in data or each.name != "effect"}
+        values = {each.name: data[each.name] for each in fields(cls) if each.name in data or each.name not in _LATER}
         values["effect"] = Effect(data.get("effect", Effect.SOME_DOCS))
         if data["position"] is not None:
             path, line, column = data["position"]
@@ -167,6 +169,10 @@ class Reported(Finding):
         lists = ("keys", "span", "stable_keys", "profiles")
         tuples = {name: tuple(data[name]) for name in lists if data[name] is not None}
         return cls(**{**values, **tuples, "severity": Severity(data["severity"])})
+
+
+_LATER: Final = ("effect", "conversation")
+"""Fields that results of earlier versions lack."""
 
 
 def merged(findings: Iterable[Reported]) -> list[Reported]:

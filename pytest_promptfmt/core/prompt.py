@@ -26,8 +26,14 @@ Part = Literal[
     "target delimiter",
     "fewshot delimiter",
     "chat template",
+    "system message",
+    "user message",
+    "assistant message",
+    "reasoning",
+    "tool call",
+    "tool result",
 ]
-"""Which piece of a prompt a span belongs to."""
+"""Which piece of a prompt a span belongs to; from `system message` on, of a conversation that tests a template."""
 
 
 class Place(NamedTuple):

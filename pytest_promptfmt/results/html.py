@@ -183,7 +183,9 @@ def _rows(outcomes: Iterable[Outcome]) -> Iterable[_Row]:
         for finding in outcome.findings:
             category: Literal["passed", "finding"] = "finding" if finding.severity is Severity.ERROR else "passed"
             part = replace(outcome, category=category, findings=(finding,))
-            for row in [row for row in others if row.profile in finding.profiles] or others[:1]:
+            for row in [row for row in others if row.profile in (*finding.profiles, finding.conversation)] or others[
+                :1
+            ]:
                 row.add(part)
     return rows.values()
 

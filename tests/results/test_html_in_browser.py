@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pytest_promptfmt.tokens.archetypes import archetype_folder
+
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright from the package index")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium: apt-get install chromium")
@@ -264,4 +266,33 @@ def test_on_a_phone_there_is_one_column_and_nothing_is_wider_than_the_screen(bro
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     before, after = (page.locator(f".diff .{kind}").first.bounding_box() for kind in ("removed", "added"))
     assert before["y"] + before["height"] <= after["y"], "before stands above after"
+    page.close()
+
+
+TEMPLATE = """\
+{% for m in messages %}<|im_start|>{{ m.role }}
+{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}
+{%- else %}{{ m.content if m.role != 'system' }}<|im_end|>{% endif %}{{ '\\n' }}{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def test_a_template_has_a_grid_whose_cells_open_its_conversations(browser: Any, tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", "utf-8")
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
+    shutil.copyfile(archetype_folder("bytelevel-qwen") / "tokenizer.json", tmp_path / "tokenizer.json")
+    run(tmp_path, "--snapshot-update", "--promptfmt-html=report.html")
+    page = browser.new_page()
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector("table.grid")
+    page.click("table.grid button[aria-label='system: PF433']")
+    page.wait_for_function("() => document.querySelector('#detail h2').textContent.endsWith('[system]')")
+    assert "PF433 the system text is lost" in page.inner_text("#detail .finding")
+    page.locator("table.grid button[aria-label^='turns: ']").first.click()
+    page.wait_for_function("() => document.querySelector('#detail h2').textContent.endsWith('[turns]')")
+    assert page.locator(".prompt .question").first.inner_text().replace("·", " ").startswith("Which")
+    assert page.locator(".prompt .answer.learnt").count() >= 1
+    assert page.locator(".prompt .template.learnt", has_text="<|im_end|>").count() >= 1
+    page.check("#tokens")
+    page.wait_for_selector(".prompt .token")
     page.close()

@@ -63,3 +63,14 @@ def test_items_of_one_task_and_profile_share_a_row_with_all_their_views() -> Non
     outcomes = passed("plain", packed_view({"docs": [1]})), passed("plain", packed_view({"verdicts": [2]}))
     page = html_report(RunResult(rootdir=Path("/repository"), outcomes=outcomes))
     assert unpacked(page, "chunk-0") == [{"title": "", "findings": [], "docs": [1], "verdicts": [2]}]
+
+
+def test_a_finding_about_a_template_is_in_the_row_of_its_conversation() -> None:
+    passed = [Outcome(task="arc", file=FILE, profile=name) for name in ("question", "call", "parts")]
+    of_call = replace(FINDING, conversation="call")
+    item = Outcome(task="arc", file=FILE, category="finding", findings=(of_call, FINDING))
+    found = {profile: codes for _, profile, _, codes in rows(*passed, item)}
+    assert found == {"question": ["PF201"], "call": ["PF201"], "parts": []}
+    assert Reported.from_json(of_call.to_json()) == of_call
+    older = {name: value for name, value in FINDING.to_json().items() if name != "conversation"}
+    assert Reported.from_json(older) == FINDING

@@ -8,8 +8,10 @@ const FOLDED = 4;  // fewer unchanged lines than these are shown
 const PARTS = {
   "system instruction": "system", "description": "description", "question": "question", "answer": "answer",
   "gen prefix": "prefix", "target delimiter": "delimiter", "fewshot delimiter": "delimiter", "chat template": "template",
+  "system message": "system", "user message": "question", "assistant message": "answer", "reasoning": "prefix",
+  "tool call": "call", "tool result": "description",
 };
-const state = { index: null, shown: [], at: -1, chunks: new Map(), ticket: 0 };
+const state = { index: null, shown: [], at: -1, chunks: new Map(), ticket: 0, grid: true };
 
 function make(tag, attributes, ...children) {
   const node = document.createElement(tag);
@@ -119,6 +121,7 @@ async function show(number) {
   const parts = [make("h2", {}, `${item[0]} [${item[2]}]`), make("p", { class: "dim" }, item[3])];
   parts.push(make("p", { class: "headline" }, make("span", { class: `badge ${FINE.includes(item[4]) ? "good" : "bad"}` }, item[4]), data.title ? " " : "", ...blanked(data.title || "")));
   if (item[5] !== null) parts.push(...sameCauseNodes(item[5]));
+  if (data.conversation) parts.push(...gridNodes(number, item));
   for (const finding of data.findings) parts.push(findingNode(finding));
   if (data.remarks) parts.push(make("pre", {}, data.remarks));
   if (data.comparison) parts.push(...comparisonNodes(data.comparison));
@@ -144,6 +147,40 @@ function sameCauseNodes(number) {
   return [make("p", {}, `${rows.toLocaleString("en")} prompts of ${cluster.tasks.toLocaleString("en")} `
     + `${cluster.tasks === 1 ? "task" : "tasks"} have the same cause `, button),
   make("p", { class: "dim" }, cluster.names.join(", ") + (more > 0 ? ` and ${more.toLocaleString("en")} more` : ""))];
+}
+
+// Of a chat template under test: its conversations and the rules that found something, each cell opening its conversation.
+function gridNodes(number, item) {
+  const same = state.index.items.map((other, at) => [other, at]).filter(([other]) => other[0] === item[0] && other[3] === item[3]);
+  const codes = [...new Set(same.flatMap(([other]) => other[6]))].sort();
+  const head = make("tr", {}, make("th", { scope: "col" }, "conversation"), make("th", { scope: "col" }, "snapshot"));
+  for (const code of codes) head.append(make("th", { scope: "col" }, code));
+  const table = make("table", { class: "grid" }, head);
+  for (const [other, at] of same.sort((one, two) => one[1] - two[1])) {
+    const open = (text, kind) => {
+      const button = make("button", { type: "button", class: kind, "aria-label": `${other[2]}: ${text}` }, text);
+      button.addEventListener("click", () => openItem(at));
+      return make("td", {}, button);
+    };
+    const row = make("tr", { class: at === number ? "gold" : "" }, make("th", { scope: "row" }, other[2]));
+    row.append(open(other[4], FINE.includes(other[4]) ? "good" : "bad"));
+    for (const code of codes) row.append(other[6].includes(code) ? open(code, "bad") : open("·", "good"));
+    table.append(row);
+  }
+  const more = make("details", { class: "scroll" }, make("summary", {}, `${same.length} conversations × ${codes.length} rules with findings`), table);
+  more.open = state.grid;
+  more.addEventListener("toggle", () => { state.grid = more.open; });
+  return [more];
+}
+
+function openItem(number) {
+  const place = state.shown.indexOf(number);
+  if (place >= 0) choose(place);
+  else {
+    state.at = -1;
+    paint();
+    show(number);
+  }
 }
 
 function findingNode([severity, code, name, where, message, saw, todo]) {
@@ -178,7 +215,9 @@ function promptNodes(data) {
           used.set(part, PARTS[part]);
           if (field !== null) marks.set("a column of the doc", "column");
           if (shot !== null) marks.set("shot", "shot");
-          const kind = [PARTS[part], field !== null ? "column" : "", shot !== null ? "shot" : ""].join(" ");
+          const learnt = key === "generation";
+          if (learnt) marks.set("learnt: inside {% generation %}", "learnt");
+          const kind = [PARTS[part], learnt ? "learnt" : "", field !== null ? "column" : "", shot !== null ? "shot" : ""].join(" ");
           const title = [part, position, key, field !== null ? `column ${field}` : null, shot !== null ? `shot ${shot}` : null];
           box.append(make("span", { class: kind, title: title.filter(Boolean).join(" · ") }, ...blanked(text)));
         }

@@ -89,6 +89,7 @@ def set_inside_loop(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message="a variable set inside a loop is read after it, where it has its old value",
             saw=f"{name}: {trial.source.splitlines()[line - 1].strip()}",
+            conversation=name,
             position=trial.place(line),
         )
 

@@ -184,6 +184,7 @@ def reasoning_tags(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"tags of reasoning are not balanced: {conversation.about}",
             saw=f"{conversation.name}: {excerpt(text, text.rfind(f'</{name}>'))}",
+            conversation=conversation.name,
             position=trial.place_of(f"</{name}>"),
         )
     if trial.mentions("reasoning_content", "reasoning", "thinking"):
@@ -209,6 +210,7 @@ def _lost_reasoning(trial: Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"the reasoning of the last answer is lost: {trial.conversations[name].about}",
             saw=name,
+            conversation=name,
             position=trial.place_of("reasoning_content", "</think>"),
             severity=Severity.INFO,
         )

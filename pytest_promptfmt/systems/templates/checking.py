@@ -72,6 +72,7 @@ def findings_of(trial: Trial, name: str) -> Iterable[Reported]:
                 task=name,
                 file=str(file or ""),
                 position=finding.position,
+                conversation=finding.conversation,
                 message=finding.message,
                 saw=shown(finding.saw),
                 do=remedy_of(check),

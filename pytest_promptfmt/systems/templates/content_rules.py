@@ -66,6 +66,7 @@ def text_lost(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"{_NAMES.get(kind, f'the {kind} text')} is lost: {conversation.about}",
             saw=f"{conversation.name}: {lost!r} is not written",
+            conversation=conversation.name,
             position=trial.place_of(f"'{kind}'", f'"{kind}"', "tool_calls"),
             severity=mildest(conversation, _severity_of_loss(trial, conversation, kind, lost)),
         )
@@ -106,6 +107,7 @@ def text_doubled(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"{_NAMES.get(kind, f'the {kind} text')} is written twice: {conversation.about}",
             saw=f"{conversation.name}: {excerpt(text, text.rfind(unit.text), text.rfind(unit.text) + len(unit.text))}",
+            conversation=conversation.name,
             position=trial.place_of(f"'{kind}'", f'"{kind}"'),
             severity=mildest(conversation, Severity.WARNING if kind == "system" else Severity.ERROR),
         )
@@ -143,6 +145,7 @@ def text_out_of_order(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"{_NAMES.get(kind, f'the {kind} text')} comes before an earlier message: {conversation.about}",
             saw=f"{conversation.name}: {excerpt(whole(trial, conversation) or '')}",
+            conversation=conversation.name,
             position=trial.place_of(f"'{kind}'", f'"{kind}"'),
         )
 
@@ -178,6 +181,7 @@ def python_in_prompt(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"{name} is in the prompt: {conversation.about}",
             saw=f"{conversation.name}: {excerpt(text, found.start(), found.end())}",
+            conversation=conversation.name,
             position=trial.place_of("arguments", "content"),
             severity=mildest(conversation, Severity.ERROR if conversation.has_tools else Severity.WARNING),
         )

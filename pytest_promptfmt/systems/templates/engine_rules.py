@@ -199,6 +199,7 @@ def _difference(trial: Trial, engine: str, conversation: Conversation, state: St
     return Finding(
         message=f"{engine} renders another prompt: {cause}",
         saw=f"{conversation.name}{constructs and f', {constructs}'}: {saw}",
+        conversation=conversation.name,
         position=trial.place(line),
     )
 

@@ -77,6 +77,7 @@ def json_broken(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"the JSON of {what} is broken: {conversation.about}",
             saw=f"{conversation.name}: {problem} at {excerpt(text, at)!r}",
+            conversation=conversation.name,
             position=trial.place_of("tool_calls" if what == "a tool call" else "tools"),
             severity=mildest(conversation),
         )
@@ -151,6 +152,7 @@ def marker_repeated(study: Study | Trial) -> Iterator[Finding]:
             yield Finding(
                 message=f"a marker is written twice in a row: {conversation.about}",
                 saw=f"{conversation.name}: {excerpt(text, found.start(), found.end())!r}",
+                conversation=conversation.name,
                 position=trial.place_of(marker),
                 severity=mildest(conversation, Severity.WARNING),
             )
@@ -202,6 +204,7 @@ def tags_unbalanced(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"tags are not balanced: {conversation.about}",
             saw=f"{conversation.name}: {name} in {excerpt(text, text.rfind(name))!r}",
+            conversation=conversation.name,
             position=trial.place_of(f"/{name}", name),
             severity=mildest(conversation, Severity.WARNING),
         )
@@ -259,6 +262,7 @@ def line_break_as_text(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"a line break is written as backslash and n: {conversation.about}",
             saw=f"{conversation.name}: {excerpt(text, found.start(), found.end())}",
+            conversation=conversation.name,
             position=trial.place_of("\\\\n", "\\n"),
         )
 
@@ -301,6 +305,7 @@ def whitespace_by_branch(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"whitespace between {one} and {other} varies: {conversation.about}",
             saw=f"{conversation.name}: {saw!r}, elsewhere {first!r}",
+            conversation=conversation.name,
             position=trial.place_of(one, other),
             severity=Severity.INFO if conversation.tools or conversation.has_reasoning else None,
         )

@@ -89,6 +89,7 @@ def mask_misses_answer(study: Study | Trial) -> Iterator[Finding]:
                     yield Finding(
                         message=f"the mask does not cover {what}",
                         saw=f"{name}: {excerpt(text, at, at + len(unit.text))}",
+                        conversation=name,
                         position=trial.place_of("generation"),
                     )
                     break
@@ -126,6 +127,7 @@ def mask_holds_prompt(study: Study | Trial) -> Iterator[Finding]:
                 yield Finding(
                     message=f"the mask covers a {unit.kind} text",
                     saw=f"{name}: {excerpt(text, at, at + len(unit.text))}",
+                    conversation=name,
                     position=trial.place_of("generation"),
                 )
                 break
@@ -137,6 +139,7 @@ def mask_holds_prompt(study: Study | Trial) -> Iterator[Finding]:
                 yield Finding(
                     message="the mask covers the generation prompt",
                     saw=f"{name}: {excerpt(text, inside[0], len(opened))}",
+                    conversation=name,
                     position=trial.place_of("generation"),
                     severity=None if _TAGS.sub("", covered).strip() else Severity.INFO,
                 )
@@ -178,6 +181,7 @@ def stop_token_outside_mask(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"the mask of {'the last' if is_last else 'an'} answer ends without a stop token",
             saw=f"turns: {excerpt(text, last)}",
+            conversation="turns",
             position=trial.place_of("endgeneration"),
         )
         if not is_last and number:
@@ -284,6 +288,7 @@ def training_template_differs(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"the training template writes another prompt: {conversation.about}",
             saw=f"{conversation.name}: {excerpt(theirs, at)!r}, for answers {excerpt(ours, at)!r}",
+            conversation=conversation.name,
             position=other.place(),
             severity=Severity.INFO if conversation.has_reasoning else None,
         )

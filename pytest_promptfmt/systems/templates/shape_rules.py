@@ -90,6 +90,7 @@ def template_fails(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"the template fails on {conversation.about}",
             saw=f"{conversation.name}: {stopped.error}",
+            conversation=conversation.name,
             position=trial.place(stopped.line),
             severity=Severity.WARNING if _works_with_tools(trial, conversation) else mildest(conversation),
         )
@@ -97,6 +98,7 @@ def template_fails(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message="contents given as text are lost or make the template fail; it takes lists of parts only",
             saw="question",
+            conversation="question",
             position=trial.place_of("['text']", ".text", "content"),
             severity=Severity.WARNING,
         )
@@ -142,6 +144,7 @@ def template_refuses(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"the template refuses {conversation.about}",
             saw=f"{conversation.name}: {stopped.refusal}",
+            conversation=conversation.name,
             position=trial.place(stopped.line),
             severity=mildest(conversation) if conversation.same_as else Severity.INFO,
         )
@@ -194,6 +197,7 @@ def shape_changes_prompt(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"the prompt differs with {conversation.about}",
             saw=f"{conversation.name}: {excerpt(text, at)!r}, {conversation.same_as}: {excerpt(twin, at)!r}",
+            conversation=conversation.name,
             position=trial.place(),
         )
 
@@ -238,6 +242,7 @@ def arguments_encoded_twice(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message="arguments given as JSON text are encoded a second time",
             saw=f"{conversation.name}: {excerpt(text, text.find(chr(92) + chr(34)))}",
+            conversation=conversation.name,
             position=trial.place_of("arguments"),
         )
     for conversation, what in attributed(trial, lambda each: frozenset(_quoted(trial, each))):
@@ -246,6 +251,7 @@ def arguments_encoded_twice(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"{what} in JSON that is text again: {conversation.about}",
             saw=f"{conversation.name}: {excerpt(text, at)}",
+            conversation=conversation.name,
             position=trial.place_of("tojson", "arguments"),
             severity=Severity.INFO if '": "' in text[max(at - _NEAR, 0) : at] else None,
         )
@@ -317,6 +323,7 @@ def tools_not_written(study: Study | Trial) -> Iterator[Finding]:
             yield Finding(
                 message="parts of a tool's schema are not in the prompt",
                 saw=f"tools-deep: {', '.join(lacking)}",
+                conversation="tools-deep",
                 position=trial.place_of("tools"),
                 severity=Severity.INFO,
             )

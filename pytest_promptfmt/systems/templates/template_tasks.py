@@ -12,16 +12,16 @@ from typing import Final
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
+from pytest_promptfmt.core.prompt import Instance, Prompt, Request
 from pytest_promptfmt.core.task import Dataset, Task
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import TaskFile
 from pytest_promptfmt.systems.templates import SYSTEM
 from pytest_promptfmt.systems.templates.conversations import Conversation, State, conversations_beside
+from pytest_promptfmt.systems.templates.role_spans import role_spans
 from pytest_promptfmt.systems.templates.template_files import WrittenChatTemplate, templates_of
 from pytest_promptfmt.systems.templates.trial import Rendering, Trial
 
-_TEMPLATE: Final = Origin("chat template")
 _DOC: Final[Doc] = MappingProxyType({})
 
 
@@ -100,7 +100,8 @@ class ConversationAssembler:
         tried = {name: self._conversations[name] for name in ("question", "user-parts") if name in self._conversations}
         trial = Trial(base, {**tried, conversation.name: conversation})
         made = [trial.render(conversation, state) for state in conversation.states]
-        prompts = tuple(Prompt((Span(each.text, _TEMPLATE),) if each.text else ()) for each in made)
+        rendered = zip(conversation.states, made, strict=True)
+        prompts = tuple(Prompt(role_spans(conversation, state, each) if each.text else ()) for state, each in rendered)
         requests = tuple(
             Request(kind="generate_until", index=at, context=each.text, prompt=at, generation_kwargs={})
             for at, each in enumerate(made)

@@ -95,6 +95,7 @@ def turn_not_closed(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"a turn is not closed: {conversation.about}",
             saw=f"{conversation.name}: {saw}",
+            conversation=conversation.name,
             position=trial.place_of(closing or pairs[0][1]),
             severity=mildest(conversation),
         )
@@ -163,6 +164,7 @@ def history_changes(study: Study | Trial) -> Iterator[Finding]:
         yield Finding(
             message=f"{kind} changes what was sent before: {conversation.about}",
             saw=f"{conversation.name}: {excerpt(before, at)!r} becomes {excerpt(after, at)!r}",
+            conversation=conversation.name,
             position=trial.place(),
             severity=Severity.INFO if conversation.has_reasoning and kind == "a user message" else None,
         )
