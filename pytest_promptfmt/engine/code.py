@@ -16,9 +16,8 @@ from typing import Final
 
 _ASKING_MODULES: Final = frozenset(
     {
-        *("asyncio", "ctypes", "getpass", "glob", "importlib", "inspect", "locale", "multiprocessing", "pkgutil"),
-        *("platform", "pwd", "resource", "runpy", "secrets", "select", "shutil", "signal", "tempfile", "threading"),
-        *("time", "uuid"),
+        *("asyncio", "ctypes", "getpass", "glob", "importlib", "inspect", "locale", "pkgutil", "platform", "pwd"),
+        *("resource", "runpy", "secrets", "select", "shutil", "signal", "threading", "time", "uuid"),
         *("boto3", "fsspec", "huggingface_hub", "openai"),
     }
 )
@@ -27,7 +26,7 @@ _ASKING_MODULES: Final = frozenset(
 _ASKING_NAMES: Final = frozenset({"exec", "eval", "compile", "__import__", "input"})
 _ASKING_ATTRIBUTES: Final = frozenset(
     {
-        *("now", "today", "utcnow", "environ", "getenv", "load_dataset", "from_pretrained"),
+        *("now", "today", "utcnow", "environ", "getenv", "cpu_count", "gettempdir", "load_dataset", "from_pretrained"),
         *("read_csv", "read_json", "read_parquet", "read_table", "load_from_disk", "hf_hub_download", "from_file"),
     }
 )

@@ -106,6 +106,8 @@ def judge(
         if not is_given and old["same"]:
             found.only_names.add(task)
         _judge_unseen(found, difference, task, (old, new), is_given=bool(is_given))
+        if shown:
+            found.same.pop(task, None)
 
 
 def _judge_reading(found: Judgement, difference: Difference, task: str) -> None:
@@ -130,6 +132,9 @@ def _judge_unseen(
 ) -> None:
     """Add why the same texts do not mean that nothing changed, or on how many docs they are the same."""
     reasons = [*_reasons(difference, sheets, is_given=is_given)]
+    failed = [texts[0] for texts in sheets[0]["same"].values() if _fails(texts)]
+    if difference.changes and failed and len(failed) == len(sheets[0]["same"]):
+        reasons.append(f"it could not be rendered: {failed[0].removeprefix(_RAISES).strip()}")
     if reasons:
         found.unknown.append(Unknown(task, difference.file, reasons[0], _step(difference)))
         return

@@ -23,7 +23,7 @@ from pytest_promptfmt.engine.contents import digest_of
 from pytest_promptfmt.revisions.edges import edges_of
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.lm_eval.docs.doc_sources import with_pool
-from pytest_promptfmt.systems.renderer import TaskRenderer
+from pytest_promptfmt.systems.renderer import renderer_with_shots
 
 SHOTS: Final = 2
 """Few-shot examples that are tried where the task itself has none."""
@@ -134,7 +134,8 @@ def _fill(sheet: Sheet, study: Study, plan: Plan) -> None:
 def _rendered(task: Task, docs: TaskDocs, shots: int | None) -> list[str]:
     """Return the requests and the target of each doc as text; in place of all the name of an exception."""
     try:
-        return [_text(instance) for instance in TaskRenderer(task, docs, num_fewshot=shots).instances()]
+        renderer, _ = renderer_with_shots(task, docs, shots)
+        return [_text(instance) for instance in renderer.instances()]
     except PromptfmtError as error:
         return [f"! {type(error.__cause__ or error).__name__}"]
 

@@ -28,8 +28,8 @@ from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs, with_pool
 from pytest_promptfmt.systems.lm_eval.functions import bind_functions, bind_scoring
 from pytest_promptfmt.systems.lm_eval.rendering.field_mappings import refuse_mistyped_columns
-from pytest_promptfmt.systems.lm_eval.rendering.sampling import drawable, leaves_evaluated_doc_out
-from pytest_promptfmt.systems.renderer import TaskRenderer
+from pytest_promptfmt.systems.lm_eval.rendering.sampling import leaves_evaluated_doc_out
+from pytest_promptfmt.systems.renderer import TaskRenderer, renderer_with_shots
 
 _TRIED_SHOTS: Final = 2
 """Few-shot examples that rules look at where the run shows none."""
@@ -161,11 +161,7 @@ class Study(Configuration):
         with self._limit():
             docs = load_docs(task, count=count, num_fewshot=shots)
             refuse_mistyped_columns(task, docs)
-            drawn = drawable(task, docs, task.shots(shots))
-            if drawn < task.shots(shots):  # PF817 reports it
-                renderer = TaskRenderer(replace(task, num_fewshot=drawn), docs, num_fewshot=drawn)
-            else:
-                renderer = TaskRenderer(task, docs, num_fewshot=shots)
+            renderer, drawn = renderer_with_shots(task, docs, shots)  # PF817 reports fewer
         return Material(task=task, docs=docs, shots=drawn, renderer=renderer)
 
     def _rendered(self, count: int | None, profile: Profile) -> tuple[Instance, ...]:

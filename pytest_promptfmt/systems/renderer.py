@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from pytest_promptfmt.core.docs import TaskDocs
@@ -12,6 +13,7 @@ from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import Assembler, Task
 from pytest_promptfmt.systems.lm_eval.rendering.assembly import LmEvalAssembler
+from pytest_promptfmt.systems.lm_eval.rendering.sampling import drawable
 
 __all__ = ["TaskRenderer", "render_task"]
 
@@ -97,3 +99,15 @@ class TaskRenderer:
         if self._keep:
             self._layouts.append(layout)
         return layout
+
+
+def renderer_with_shots(task: Task, docs: TaskDocs, num_fewshot: int | None) -> tuple[TaskRenderer, int]:
+    """Return a renderer and how many shots it draws: fewer than asked for where docs in files are too few for that.
+
+    Raises as `TaskRenderer`.
+    """
+    asked = task.shots(num_fewshot)
+    drawn = drawable(task, docs, asked)
+    if drawn < asked:
+        return TaskRenderer(replace(task, num_fewshot=drawn), docs, num_fewshot=drawn), drawn
+    return TaskRenderer(task, docs, num_fewshot=num_fewshot), drawn

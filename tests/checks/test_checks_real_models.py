@@ -130,6 +130,16 @@ HITS_AND_SILENCES["PF462"] = (
     Case(template="NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", task=OPENED),
     Case(template="Qwen-Qwen3-0.6B", task=OPENED),
 )
+LOOKS_FOR_ANSWER = (
+    'output_type: generate_until\ndoc_to_text: "{{question}}\\nA. {{choices[0]}}'
+    '\\nB. {{choices[1]}}\\nC. {{choices[2]}}"\n'
+    "doc_to_target: \"{{'ABC'[answer]}}\"\nfilter_list: [{name: one, filter: ["
+    "{function: regex, regex_pattern: 'answer is ([ABC])'}, {function: take_first}]}]"
+)
+HITS_AND_SILENCES["PF464"] = (
+    Case(template="mistralcommon-v15_think", task=LOOKS_FOR_ANSWER),
+    Case(template="Qwen-Qwen3-0.6B", task=LOOKS_FOR_ANSWER),
+)
 ABOUT_TEXT = {"PF312", "PF313", "PF314"}
 """Rules about characters in tasks, which look at no model."""
 

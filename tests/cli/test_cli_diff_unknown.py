@@ -75,6 +75,7 @@ def write_all(folder: Path, *, is_new: bool) -> None:
     write_task(folder, "too_few", "Q {{question}}" if is_new else "Q: {{question}}", num_fewshot="3")
     (tasks / "too_few.docs.jsonl").write_text('{"question": "Who?", "answer": "Ada"}\n', "utf-8")
     (tasks / "too_few.docs.fewshot.jsonl").write_text('{"question": "What?", "answer": "It"}\n', "utf-8")
+    write_task(folder, "broken", "Q {{question | nosuch}}" if is_new else "Q: {{question | nosuch}}")
     (tasks / "own.py").write_text(f"class Own:\n    PROMPT = {'B' if is_new else 'A'!r}\n", "utf-8")
     (tasks / "own.yaml").write_text("task: own\nclass: !function own.Own\n", "utf-8")
     (tasks / "lacking.py").write_text(
@@ -119,6 +120,11 @@ def test_code_that_ran_and_gave_the_same_text_is_the_same_on_so_many_docs(found:
     assert found["same"]["refactored"].startswith("doc_to_text (tasks/utils.py:9 text): the same text on ")
 
 
+def test_fewer_docs_than_shots_are_compared_with_the_shots_there_are(found: dict[str, Any]) -> None:
+    assert "too_few" in changed(found)
+    assert "too_few" not in found["same"].keys() | unknown(found).keys()
+
+
 def test_layout_docstrings_and_defaults_are_no_change(found: dict[str, Any]) -> None:
     assert not {"spaced", "documented", "written_out"} & (unknown(found).keys() | changed(found).keys())
 
@@ -135,7 +141,7 @@ def test_what_synthetic_docs_do_not_pass_through_is_unknown(found: dict[str, Any
 
 def test_what_neither_side_renders_is_unknown_with_its_keys(found: dict[str, Any]) -> None:
     reasons = unknown(found)
-    assert reasons["too_few"].startswith("doc_to_text changed, and it could not be rendered: ")
+    assert reasons["broken"].startswith("doc_to_text changed, and it could not be rendered: ")
     assert reasons["own"].startswith("class (tasks/own.py:1 Own) changed, and it could not be rendered")
     assert "no_such_package_here" in reasons["lacking"]
     assert reasons["not_read"].startswith("the file changed, and neither side can be read: ")

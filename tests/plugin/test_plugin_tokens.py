@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
 from plugin_project import Project
 
 from pytest_promptfmt.core.profile import builtin_template
@@ -40,7 +41,8 @@ def project_with_model(project: Project, archetype: str = "bytelevel-qwen") -> P
     return Path(folder)
 
 
-def test_the_first_use_of_a_tokenizer_is_announced_once(project: Project) -> None:
+def test_the_first_use_of_a_tokenizer_is_announced_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMPTFMT_CACHE_DIR", str(project.root.parent / "empty cache"))
     project_with_model(project)
     line = "promptfmt: first use of *model: converted once, which may take minutes"
     project.run("--promptfmt-profile=plain").stdout.no_fnmatch_line(line)

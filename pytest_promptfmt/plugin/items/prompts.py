@@ -76,6 +76,8 @@ class VariantItem(RenderedItem):
 class SnapshotItem(RenderedItem):
     """The prompts of one task@format for one profile, compared with their snapshot."""
 
+    repeats = "change"
+
     def __init__(self, *, place: Place, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.place = place
