@@ -9,14 +9,10 @@ here, so whatever is not understood is run again.
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass
-from datetime import datetime
-from functools import cached_property, lru_cache, partial
-from importlib.metadata import version
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,12 +20,12 @@ import pytest
 
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.task import FunctionRef, Task
-from pytest_promptfmt.engine.code import reached_from
 from pytest_promptfmt.engine.contents import OTHER, Contents, Input, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
-from pytest_promptfmt.engine.traces import Seen, Trace
+from pytest_promptfmt.engine.traces import Seen
 from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.outputs import Outputs
+from pytest_promptfmt.plugin.surroundings import Surroundings
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.systems import TaskFile
@@ -45,9 +41,6 @@ _INPUTS: Final = "inputs"
 _KEY_LENGTH: Final = 20
 """Hexadecimal characters of the digest by which an input is found again."""
 
-_PACKAGE: Final = str(Path(__file__).absolute().parents[1])
-_LIBRARIES: Final = ("site-packages", "dist-packages")
-_ENVIRONMENT: Final = ("PROMPTFMT_", "HF_", "TRANSFORMERS_", "PYTHON", "TZ", "LC_", "LANG")
 _MOST_TEXT: Final = 300
 _PROMPT_KEYS: Final = frozenset(
     {
@@ -142,18 +135,13 @@ class Memory:
     def __init__(
         self, config: pytest.Config, folders: Folders, outputs: Outputs, folder: Path | None, *, shows: bool
     ) -> None:
-        self._config = config
         self._folders = folders
-        self._outputs = outputs
         self._shows = shows
         self._contents = Contents()
         self._store = Store(folder) if folder is not None else None
         self._watched: dict[str, _Watched] = {}
         self._seen: dict[str, Seen] = defaultdict(Seen)
-        self._contexts: dict[int, tuple[Settings, str]] = {}
-        self._base: str | None = None
-        self._is_library = lru_cache(maxsize=None)(partial(_is_library, rootdir=config.rootpath))
-        self._is_linked = lru_cache(maxsize=None)(partial(_is_linked, rootdir=str(config.rootpath)))
+        self._surroundings = Surroundings(config, folders, outputs, self._contents)
         self._held: dict[str, Remembered | None] = {}
         self._same: dict[str, bool] = {}
         self._stored: set[str] = set()
@@ -182,13 +170,12 @@ class Memory:
         store = self._store
         assert store is not None
         try:
-            context = self._context_of(self._folders.settings_for(path))
+            context = self._surroundings.digest(self._folders.settings_for(path))
             if context == OTHER or row["context"] != context:
                 return None
             if not all(map(self._is_same, row["inputs"])):
                 return None
-            index = self._folders.index
-            if any(index.answer(question, about) != answer for question, about, answer in row["asked"]):
+            if any(self._answered(question, about) != answer for question, about, answer in row["asked"]):
                 return None
             found = Remembered(
                 tasks=tuple((str(a), str(b), c, d, e) for a, b, c, d, e in row["tasks"]),
@@ -211,6 +198,10 @@ class Memory:
         if same is None:
             same = self._same[key] = self._contents.is_same(self._inputs.get(key) or ())
         return same
+
+    def _answered(self, question: str, about: str) -> str:
+        """Return the digest of what the index says to a question; some answers are long, and given to many files."""
+        return digest_of(repr(self._folders.index.answer(question, about)).encode("utf-8", "backslashreplace"))
 
     @cached_property
     def _inputs(self) -> dict[str, Any]:
@@ -261,10 +252,8 @@ class Memory:
         watched.asked |= self._folders.index.asked
         texts, modules = _texts_and_modules(file.yaml.config)
         modules |= {str(ref.file) for task in made for ref in functions_of(task)}
-        reached = reached_from(modules, (str(settings.rootdir), *_search_path()), self._is_library)
+        reached = self._surroundings.reached_from(modules, settings)
         watched.refused = reached.asks
-        if any(map(self._is_linked, reached.files)):
-            watched.refused = watched.refused or "a module behind a link, which it may look for its files by"
         watched.paths |= reached.files
         for text in texts:
             if "*" in text:
@@ -327,7 +316,7 @@ class Memory:
         index = self._folders.index
         self._share_what_modules_saw()
         for name, watched in self._watched.items():
-            context = self._context_of(watched.settings)
+            context = self._surroundings.digest(watched.settings)
             is_whole = watched.items and len(watched.items) == self._planned[name]
             if watched.refused or context == OTHER or not is_whole:
                 if name in self._stored and self._held.get(name) is None:
@@ -342,7 +331,7 @@ class Memory:
             row = {
                 "context": context,
                 "inputs": [self._kept(each) for each in inputs],
-                "asked": [[*question, index.answer(*question)] for question in asked],
+                "asked": [[*question, self._answered(*question)] for question in asked],
                 "tasks": watched.tasks,
                 "claims": watched.claims,
                 **_summary(watched.items),
@@ -384,64 +373,6 @@ class Memory:
                     watched.paths |= seen.paths
                     watched.refused = watched.refused or seen.refused
 
-    # -- what holds for all tasks of a folder --------------------------------------------------------------------------
-
-    def _context_of(self, settings: Settings) -> str:
-        """Return the digest of what holds for all tasks of a folder; `OTHER` where nobody can say what that is."""
-        known = self._contexts.get(id(settings))
-        if known is None:
-            if self._base is None:
-                self._base = digest_of(repr(list(self._of_this_run())).encode("utf-8", "backslashreplace"))
-            own = [self._base, _plain(settings), *self._files_named_by(settings)]
-            digest = digest_of(repr(own).encode("utf-8", "backslashreplace"))
-            known = self._contexts[id(settings)] = settings, OTHER if OTHER in own else digest
-        return known[1]
-
-    def _of_this_run(self) -> Iterator[object]:
-        """Yield what holds for every task: versions, the code of this package and of conftests, options."""
-        config = self._config
-        yield sys.version, sys.platform, version("pytest-promptfmt"), os.getcwd(), str(config.rootpath)
-        for folder, _, names in sorted(os.walk(_PACKAGE)):
-            stamps = ((name, os.stat(f"{folder}/{name}")) for name in sorted(names) if name.endswith(".py"))
-            yield from ((folder, name, stamp.st_size, stamp.st_mtime_ns) for name, stamp in stamps)
-        for folder in _search_path():
-            with suppress(OSError):
-                yield folder, sorted(name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-link")))
-            if _is_below(folder, str(config.rootpath)):
-                yield folder, sorted(_importable_in(folder))
-        plugins = {str(getattr(plugin, "__file__", "") or "") for plugin in config.pluginmanager.get_plugins()}
-        root = str(config.rootpath)
-        own = [name for name in plugins if name.startswith(root) and not self._is_library(name)]
-        yield sorted(self._contents.input(name)[:2] for name in reached_from(own, (root,), self._is_library).files)
-        yield config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
-        yield config.get_verbosity() > 0, config.getoption("promptfmt"), sorted(self._folders.settings.repeat)
-        yield sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT))
-        baseline = self._outputs.baseline
-        yield None if baseline is None else self._contents.input(str(baseline))[:2], self._outputs.baseline_update
-
-    def _files_named_by(self, settings: Settings) -> Iterator[object]:
-        """Yield the contents of files that settings name; `OTHER` where nobody can say what they are."""
-        for file in settings.checks:
-            reached = reached_from([str(file)], (str(settings.rootdir),), self._is_library)
-            yield sorted(self._contents.input(name)[:2] for name in reached.files)
-            yield OTHER if reached.asks else None
-        for profile in settings.profiles:
-            tokenizer = profile.tokenizer
-            if tokenizer is None or profile.is_archetype:
-                continue
-            place = Path(tokenizer)
-            if place.is_dir():
-                yield sorted(self._contents.input(f"{place}/{name}")[:2] for name in os.listdir(place))
-            else:
-                yield self._contents.input(str(place))[:2] if place.exists() else OTHER
-
-
-class FileTrace(Trace):
-    """What items of a worker open, apart from Python's own files, those of libraries and of this package."""
-
-    def __init__(self, rootdir: Path) -> None:
-        super().__init__(lambda path: _is_library(path, rootdir) or path.startswith(_PACKAGE))
-
 
 def _name_of(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[2]
@@ -450,39 +381,6 @@ def _name_of(item: pytest.Item) -> str:
 def _line_of(task: Task) -> tuple[int | None, int | None]:
     position = task.position("task")
     return (position.line, position.column) if position is not None else (None, None)
-
-
-def _search_path() -> list[str]:
-    return [folder for folder in sys.path if folder and os.path.isdir(folder)]
-
-
-def _is_library(path: str, rootdir: Path) -> bool:
-    """Return whether a file belongs to an installed distribution or to Python, whose version speaks for it."""
-    if path.startswith(f"{rootdir}{os.sep}"):
-        inside = path[len(str(rootdir)) :]
-        return any(f"{os.sep}{name}{os.sep}" in inside for name in _LIBRARIES)
-    return any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES) or path.startswith(
-        (sys.prefix, sys.base_prefix)
-    )
-
-
-def _is_below(path: str, rootdir: str) -> bool:
-    return path == rootdir or path.startswith(f"{rootdir}{os.sep}")
-
-
-def _importable_in(folder: str) -> Iterator[str]:
-    """Yield the names that an import finds in a folder before it looks further: modules and packages."""
-    with suppress(OSError):
-        for name in os.listdir(folder):
-            if name.endswith(".py") or os.path.isfile(f"{folder}/{name}/__init__.py"):
-                yield name
-
-
-def _is_linked(path: str, rootdir: str) -> bool:
-    """Return whether a file, or a folder on the way to it from the rootdir, is a link."""
-    if not _is_below(path, rootdir):
-        return False
-    return os.path.realpath(path) != os.path.realpath(rootdir) + path[len(rootdir) :]
 
 
 def _texts_and_modules(config: Mapping[Any, Any]) -> tuple[set[str], set[str]]:
@@ -508,16 +406,3 @@ def _leaves(config: object) -> Iterator[object]:
         elif id(value) not in seen:
             seen.add(id(value))
             waiting += value.values() if isinstance(value, Mapping) else value
-
-
-def _plain(value: object) -> object:
-    """Return a value of settings so that equal ones, and no others, look alike."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return type(value).__name__, [(each.name, _plain(getattr(value, each.name))) for each in fields(value)]
-    if isinstance(value, Mapping):
-        return sorted((str(key), repr(_plain(item))) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, set | frozenset):
-        return sorted(repr(_plain(each)) for each in value)
-    return str(value) if isinstance(value, Path | datetime) else value

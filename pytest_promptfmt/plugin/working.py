@@ -23,8 +23,8 @@ from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.engine.store import FILE_NAME as STORE_NAME
 from pytest_promptfmt.engine.workers import Job, Lost, Pool
 from pytest_promptfmt.plugin.items.base import PromptItem
-from pytest_promptfmt.plugin.remembered import FileTrace
 from pytest_promptfmt.plugin.run import Run
+from pytest_promptfmt.plugin.surroundings import FileTrace
 from pytest_promptfmt.plugin.unchanged import StoredItem, UnchangedItem, about
 from pytest_promptfmt.plugin.workers import error_of, limits_of
 from pytest_promptfmt.settings.written import Written
