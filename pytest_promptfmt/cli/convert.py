@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
     FormatError,
@@ -94,7 +95,7 @@ def _only_task(path: Path, *, allow_code: bool) -> Task:
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8")
+        return gate.read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise SourceError("only UTF-8 files are converted", position=Position(path)) from error
     except OSError as error:

@@ -188,7 +188,7 @@ def _check_one(task: Task, asked: _Asked, target: Path, note: Path) -> bool:
     from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import Rows
     from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import freeze as frozen_docs
 
-    known = json.loads(note.read_text("utf-8"))
+    known = json.loads(gate.read_text(note))
     if asked.source is None and "file" in known:
         raise DocsError(f"its docs are from {known['file']}", hint="give it with --from")
     now = frozen_docs(task, split=asked.split, rows=Rows(count=1), file=asked.source, revision=asked.revision)

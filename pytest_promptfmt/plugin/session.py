@@ -127,8 +127,10 @@ class PromptfmtPlugin:
                     return None
                 if system is not None and system.is_asked_for and not self._asks_for(file_path, parent):
                     return None
-            except OSError:
+            except OSError as error:
                 if file_path.suffix not in LM_EVAL.suffixes:
+                    if isinstance(error, gate.RefusedError):
+                        warn_of_file(file_path, f"not read: {error.strerror}")
                     return None  # other files may be anything; YAML that cannot be read is a failing item
         if str(file_path) in (outputs.left_out or ()):
             return None

@@ -12,6 +12,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from pytest_promptfmt.core import gate
+
 _DYNAMIC: Final = frozenset({"globals", "locals", "vars", "getattr", "eval", "exec", "__import__", "import_module"})
 """Names of what finds other code by its name: then everything in the module counts."""
 
@@ -93,7 +95,7 @@ class _Module:
         self._text, tree = "", ast.Module(body=[], type_ignores=[])
         self._is_read = True
         try:
-            self._text = file.read_bytes().decode("utf-8", "replace")
+            self._text = gate.read_bytes(file).decode("utf-8", "replace")
             tree = ast.parse(self._text)
         except (OSError, SyntaxError, ValueError, RecursionError):
             self._is_read = False

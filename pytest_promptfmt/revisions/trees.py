@@ -15,6 +15,7 @@ from pytest_promptfmt.revisions.unaffected import (
     TASK_SUFFIXES,
     ModuleText,
     TaskSource,
+    bytes_of,
     is_setting,
     members_of,
     module_facts,
@@ -126,8 +127,7 @@ class Trees:
         return self._bytes(name).decode("utf-8", "replace")
 
     def _bytes(self, name: str) -> bytes:
-        path = self.after / name
-        return path.read_bytes() if path.is_file() else b""
+        return bytes_of(self.after / name)
 
     def _may_include(self, name: str) -> bool:
         return b"include" in self._bytes(name)

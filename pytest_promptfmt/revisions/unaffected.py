@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.revisions.git import files_below
@@ -143,7 +144,7 @@ def is_setting(name: str) -> bool:
 def _named_by_settings(tree: Path, changed: Iterable[str], sources: Mapping[str, TaskSource]) -> bool:
     """Return whether a settings file mentions a changed file, or a folder above it that holds no tasks."""
     texts = [
-        (PurePosixPath(name).parent, (tree / name).read_bytes().decode("utf-8", "replace"))
+        (PurePosixPath(name).parent, bytes_of(tree / name).decode("utf-8", "replace"))
         for name in files_below(tree)
         if is_setting(name) and (tree / name).is_file()
     ]
@@ -215,9 +216,17 @@ class ModuleFacts:
     reads_files: bool
 
 
+def bytes_of(path: Path) -> bytes:
+    """Return what is in a file of a tree, nothing where there is none that may be opened."""
+    try:
+        return gate.read_bytes(path) if path.is_file() else b""
+    except OSError:
+        return b""
+
+
 def module_text(path: Path, name: str) -> ModuleText:
     """Return what the text of a Python file shows; of one that cannot be compiled, that it imports nothing."""
-    text = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
+    text = bytes_of(path).decode("utf-8", "replace")
     try:
         ends = [*_imported_ends(ast.parse(text), name)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):

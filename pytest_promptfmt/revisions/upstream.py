@@ -94,9 +94,11 @@ def content_of(path: Path) -> str:
 def is_same(here: Path, there: Path) -> bool:
     """Return whether what is here is that of a commit, file by file; files that are not here are not missed."""
     if here.is_file():
-        return there.is_file() and here.read_bytes() == there.read_bytes()
+        return there.is_file() and gate.read_bytes(here) == there.read_bytes()
     names = [file.relative_to(here.resolve()) for file in find_source(here).files]
-    return all((there / name).is_file() and (there / name).read_bytes() == (here / name).read_bytes() for name in names)
+    return all(
+        (there / name).is_file() and (there / name).read_bytes() == gate.read_bytes(here / name) for name in names
+    )
 
 
 def changed_tasks(views: Iterable[ProfileView], one: Followed, there: Path) -> tuple[list[str], int]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, PromptfmtError
 from pytest_promptfmt.core.task import Locate
 from pytest_promptfmt.revisions.written import Difference
@@ -263,7 +264,7 @@ def _members(config: Mapping[Any, Any]) -> Iterator[str]:
 def _of_module(path: Path) -> dict[str, _Read]:
     """Return the classes at the top of a Python file that have a version, also from a class above them in the file."""
     try:
-        module = ast.parse(path.read_bytes())
+        module = ast.parse(gate.read_bytes(path))
     except (OSError, SyntaxError, ValueError, RecursionError):
         return {}
     classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_promptfmt.systems import HEAD_BYTES, ReadContext, System, TaskFile
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.systems import HEAD_BYTES, ReadContext, System, TaskFile, head_of
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.finding import Reported
@@ -64,10 +66,9 @@ class Templates(System):
         """Yield the templates of the folder itself: what lies below belongs to whatever is there."""
         for path in sorted(folder.iterdir()):
             if path.suffix in self.suffixes and path.is_file():
-                with path.open("rb") as file:
-                    head = file.read(HEAD_BYTES)
-                if self.recognizes(path, head):
-                    yield path
+                with suppress(gate.RefusedError):
+                    if self.recognizes(path, head_of(path)):
+                        yield path
 
     def check(
         self,

@@ -15,6 +15,7 @@ from typing import Any, Final
 import yaml
 
 from pytest_promptfmt.chat.template_probes import MARKER
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.core.finding import Severity
 
@@ -145,7 +146,7 @@ class Conversation:
 def read_conversations(path: Path) -> dict[str, Conversation]:
     """Return the conversations of a file by name; raises SourceError, naming file and conversation."""
     try:
-        text = path.read_text("utf-8")
+        text = gate.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"the conversations cannot be read: {error}", position=Position(path)) from error
     return _parsed(text, path, _builtin_tools())

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import TokenizerError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import Study
@@ -275,7 +276,10 @@ def training_template_differs(study: Study | Trial) -> Iterator[Finding]:
     variant = file.with_name(f"{file.stem}{_TRAINING}") if file is not None else None
     if trial is None or variant is None or trial.syntax_error is not None or not variant.is_file():
         return
-    source = variant.read_text("utf-8")
+    try:
+        source = gate.read_text(variant)
+    except (OSError, UnicodeDecodeError):
+        return  # it is a file under test itself, which says so
     other = Trial(replace(trial.profile, chat_template=source, template_file=variant), trial.conversations)
 
     def faults(conversation: Conversation) -> frozenset[str]:

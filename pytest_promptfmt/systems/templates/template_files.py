@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError
 from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS
 
@@ -88,7 +89,7 @@ def _config_beside(path: Path) -> Mapping[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8")
+        return gate.read_bytes(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"the chat template cannot be read: {error}", position=Position(path)) from error
 
