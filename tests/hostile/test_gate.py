@@ -1,5 +1,6 @@
 """The one way to files: what is below the allowed folders and ordinary is opened, everything else is one error."""
 
+import ast
 import os
 import socket
 from collections.abc import Iterator
@@ -144,3 +145,51 @@ def test_temporary_files_of_ended_processes_alone_are_left_over() -> None:
     assert not gate.is_left_over(f".promptfmt-{os.getpid()}-3.tmp")
     assert not gate.is_left_over(f".promptfmt-{os.getppid()}-0.tmp")
     assert not gate.is_left_over("promptfmt-4194999-3.tmp")
+
+
+OPENS_BY_ITSELF = {
+    "chat/dialect.py": "its own modules, and what it compiled of templates in the user's cache",
+    "checks/documentation.py": "examples in our own docstrings",
+    "checks/fixing.py": "a file that it is about to write",
+    "cli/docs.py": "our own pages",
+    "cli/init.py": "our own data, and the settings of whoever adopts",
+    "cli/origin.py": "metadata of this distribution",
+    "cli/review.py": "a snapshot that the command itself has just found",
+    "core/files.py": "a new file",
+    "core/profile.py": "our own data",
+    "engine/code.py": "modules that Python would import, of which nothing is shown",
+    "engine/processes.py": "what the system says of our processes",
+    "plugin/items/sheets.py": "a file of the command that started the run",
+    "plugin/outputs.py": "a file of the command that started the run",
+    "plugin/workers.py": "the null device",
+    "plugin/working.py": "the streams of a worker",
+    "results/html.py": "our own data",
+    "results/last_run.py": "the user's private cache",
+    "revisions/git.py": "what git takes for the content of a file",
+    "revisions/runs.py": "what its own run has written",
+    "revisions/sheet.py": "what its own workers have written",
+    "revisions/upstream.py": "what was downloaded",
+    "systems/lm_eval/functions.py": "a module that is trusted and about to run",
+    "systems/lm_eval/scoring/registered.py": "the installed lm-eval",
+    "systems/templates/conversations.py": "our own data",
+    "tokens/archetypes.py": "our own data",
+    "tokens/freezing.py": "what a conversion has made, in the user's cache",
+    "tokens/frozen.py": "what a conversion has made, in the user's cache",
+}
+"""The modules that open files without the gate, and what these are: nothing that a repository names."""
+
+
+def opens_by_itself(called: ast.expr) -> bool:
+    if isinstance(called, ast.Attribute) and called.attr in ("read_text", "read_bytes"):
+        return not (isinstance(called.value, ast.Name) and called.value.id == "gate")
+    return isinstance(called, ast.Name) and called.id == "open"
+
+
+def test_only_these_modules_open_files_without_the_gate() -> None:
+    root = Path(gate.__file__).parents[1]
+    found = set()
+    for path in root.rglob("*.py"):
+        calls = (node.func for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call))
+        if any(map(opens_by_itself, calls)):
+            found.add(path.relative_to(root).as_posix())
+    assert found == OPENS_BY_ITSELF.keys()
