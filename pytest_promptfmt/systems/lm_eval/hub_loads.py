@@ -10,7 +10,6 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
-from unittest import mock
 
 from pytest_promptfmt.systems.lm_eval.reach import reached_from
 
@@ -76,9 +75,9 @@ def put_off(source: bytes) -> Iterator[None]:
             if module.encode() in source and name.encode() in source:
                 with suppress(ImportError):
                     owner = importlib.import_module(module)
-                    stack.enter_context(
-                        mock.patch.object(owner, name, _later(f"{module}.{name}", getattr(owner, name)))
-                    )
+                    load = getattr(owner, name)
+                    stack.callback(setattr, owner, name, load)
+                    setattr(owner, name, _later(f"{module}.{name}", load))
         _importing += 1
         try:
             yield
