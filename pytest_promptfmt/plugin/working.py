@@ -174,7 +174,7 @@ class Working:
             self._show_rest(item, shown, item.place)
             is_passed = not shown["warnings"] and all("passed" in data for data in shown["reports"])
             if is_passed and not self._shows_phases and reporter is not None:
-                for data in shown["reports"]:
+                for data in (each for each in shown["reports"] if each["when"] == "call"):
                     self._run.tally.add(Outcome.from_json(data["promptfmt"]), item.nodeid)
                     reporter.stats.setdefault("passed", []).append(_passed(item, data["when"], data["passed"]))
                 continue

@@ -243,6 +243,15 @@ def test_a_file_that_failed_is_shown_again_and_not_run(tree: Project) -> None:
     assert "unchanged" not in ran
 
 
+def test_it_is_shown_again_beside_plugins_with_a_part_in_each_phase(tree: Project) -> None:
+    tree.write("conftest.py", "def pytest_runtest_setup(item):\n    pass\n")
+    tree.edit("tasks/shared/boolq.yaml", "A:", "B:")
+    warm(tree)
+    fresh, again = tree.run("tasks", "--promptfmt-no-cache"), tree.run("tasks")
+    assert again.parseoutcomes()["unchanged"] > 0
+    assert again.parseoutcomes()["failed"] == fresh.parseoutcomes()["failed"]
+
+
 def summary_of(run: pytest.RunResult) -> list[str]:
     """Return what is said after the failures, without what holds for the one run."""
     lines = run.outlines
