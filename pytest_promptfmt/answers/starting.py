@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, Final
 
-from pytest_promptfmt.systems.lm_eval.reach import reached_from
+from pytest_promptfmt.systems.lm_eval.reach import functions_reached
 
 _MODULES: Final = ("multiprocessing", "subprocess", "concurrent.futures")
 _PREFIXES: Final = tuple(f"{module}." for module in _MODULES)
@@ -18,7 +18,7 @@ def starts_processes(function: object) -> bool:
         reached.names.intersection(_MODULES)
         or ("os" in reached.names and reached.names & _OF_OS)
         or any(map(_belongs_to, reached.values))
-        for reached in reached_from(function)
+        for reached in functions_reached(function)
     )
 
 

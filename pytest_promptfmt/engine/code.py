@@ -32,8 +32,20 @@ _ASKING_ATTRIBUTES: Final = frozenset(
 )
 _ASKING_OF_PATHS: Final = frozenset(
     {
-        *("cwd", "exists", "expanduser", "group", "home", "is_dir", "is_file", "is_mount", "is_symlink", "lstat"),
-        *("owner", "readlink", "samefile", "stat"),
+        *(
+            "cwd",
+            "exists",
+            "expanduser",
+            "glob",
+            "group",
+            "home",
+            "is_dir",
+            "is_file",
+            "is_mount",
+            "is_symlink",
+            "lstat",
+        ),
+        *("owner", "readlink", "rglob", "samefile", "stat"),
     }
 )
 """What a path is asked for that is seen by nobody, in a module that uses pathlib; what it opens and lists is seen."""

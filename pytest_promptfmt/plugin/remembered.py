@@ -8,6 +8,7 @@ here, so whatever is not understood is run again.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -65,15 +66,15 @@ class Remembered:
 
     `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile. `counts` are its
     outcomes by category, `said` those that say more than that a test passed, by the rest of the node id. It `is_quiet`
-    where every item passed without a warning: then nobody needs to see them one by one. It `is_told` where at least all
-    that there is to say stands in the outcomes. `size` counts its items, `failed` those that failed.
+    where every item passed without a warning: then nobody needs to see them one by one. It `says_all` where all that
+    there is to say stands in the outcomes. `size` counts its items, `failed` those that failed.
     """
 
     tasks: tuple[TaskRow, ...]
     claims: tuple[tuple[str, str], ...]
     size: int
     is_quiet: bool
-    is_told: bool
+    says_all: bool
     failed: int
     counts: Mapping[str, int]
     said: tuple[tuple[str, Outcome], ...]
@@ -83,23 +84,43 @@ class Remembered:
     def items(self) -> Mapping[str, Shown]:
         """Return what each item showed, by the rest of its node id; of one that cannot be read nothing."""
         items = {str(key): mapping(shown) for key, shown in mapping(self.read()).items()}
-        return {key: shown for key, shown in items.items() if shown.keys() >= _SHOWN}
+        return {key: shown for key, shown in items.items() if shown.keys() >= _SHOWN and _can_be_shown(shown)}
+
+
+def _can_be_shown(shown: Shown) -> bool:
+    """Return whether the reports of an item are some that pytest reads: they are somebody else's data."""
+    try:
+        for report in shown["reports"]:
+            if report["when"] not in ("setup", "call", "teardown"):
+                return False
+            if "promptfmt" in report:
+                Outcome.from_json(report["promptfmt"])
+            if "passed" not in report:
+                pytest.TestReport._from_json(copy.deepcopy(report))
+            elif not isinstance(report["passed"], int | float) or (
+                report["when"] == "call" and "promptfmt" not in report
+            ):
+                return False
+        written = all({"text", "module", "category", "filename", "lineno"} <= each.keys() for each in shown["warnings"])
+        return written and all(isinstance(each, str) for each in shown["counted"])
+    except Exception:  # whatever is wrong with it, it says nothing
+        return False
 
 
 def _summary(items: Mapping[str, Shown]) -> dict[str, Any]:
     """Return what a run has to know of items that it does not show one by one."""
     counts: Counter[str] = Counter()
     said: list[tuple[str, Any]] = []
-    is_quiet = is_told = True
+    is_quiet = says_all = True
     failed = 0
     tokenizers: set[str] = set()
     for name, shown in items.items():
         is_quiet = is_quiet and not shown["warnings"] and all("passed" in report for report in shown["reports"])
-        is_told = is_told and not shown["warnings"]
+        says_all = says_all and not shown["warnings"]
         for report in shown["reports"]:
             has_failed = report.get("outcome") == "failed"
             failed += has_failed
-            is_told = is_told and not (has_failed and not mapping(report.get("promptfmt")).get("detail"))
+            says_all = says_all and not (has_failed and not mapping(report.get("promptfmt")).get("detail"))
             if "promptfmt" not in report:
                 continue
             outcome = Outcome.from_json(report["promptfmt"])
@@ -109,7 +130,7 @@ def _summary(items: Mapping[str, Shown]) -> dict[str, Any]:
             else:
                 counts[outcome.category] += 1
             tokenizers.add(used)
-    kept = {"size": len(items), "is_quiet": is_quiet, "is_told": is_told, "failed": failed}
+    kept = {"size": len(items), "is_quiet": is_quiet, "says_all": says_all, "failed": failed}
     return {**kept, "counts": counts, "said": said}
 
 
@@ -182,7 +203,7 @@ class Memory:
                 claims=tuple((str(a), str(b)) for a, b in row["claims"]),
                 size=int(row["size"]),
                 is_quiet=row["is_quiet"] is True,
-                is_told=row["is_told"] is True,
+                says_all=row["says_all"] is True,
                 failed=int(row["failed"]),
                 counts={str(category): int(count) for category, count in row["counts"].items()},
                 said=tuple((str(name), Outcome.from_json(outcome)) for name, outcome in row["said"]),
@@ -271,20 +292,20 @@ class Memory:
     def plan(self, items: Iterable[pytest.Item]) -> None:
         """Take note of the items that a run has, after selection: a file is kept when all of its items were run.
 
-        A failure that repeats an earlier one was kept without its text: where none before it tells it, it is run again.
+        A failure that repeats an earlier one was kept without its text: where none before it says it, it is run again.
         """
         planned = list(items)
         self._planned = Counter(str(item.path) for item in planned)
         self._unexplained.clear()
-        told: set[tuple[str, str]] = set()
+        said: set[tuple[str, str]] = set()
         for item in planned:
             for report in (self.shown(item) or {}).get("reports", ()):
                 outcome = mapping(report.get("promptfmt"))
                 problem = str(outcome.get("category")), str(outcome.get("key"))
-                if report.get("outcome") != "failed" or problem in told:
+                if report.get("outcome") != "failed" or problem in said:
                     continue
                 if outcome.get("detail"):
-                    told.add(problem)
+                    said.add(problem)
                 else:
                     self._unexplained.add(item)
 

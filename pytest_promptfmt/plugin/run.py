@@ -74,7 +74,7 @@ class Run:
         self.memory: Memory
         self.found = Found()
         self.in_worker = False
-        self.tells_only_outcomes = config.stash.get(OUTCOMES_ONLY, False)
+        self.shows_only_outcomes = config.stash.get(OUTCOMES_ONLY, False)
         if outputs.shard is not None:
             self.expected.limit_to(partial(outputs.shard.holds, rootdir=tree.root.rootdir))
 

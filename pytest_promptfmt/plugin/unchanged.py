@@ -38,7 +38,7 @@ class UnchangedItem(pytest.Item):
     @property
     def is_counted(self) -> bool:
         """Return whether the file is counted, and its items are not shown one by one."""
-        return self.remembered.is_quiet or self.config.stash[RUN].tells_only_outcomes
+        return self.remembered.is_quiet or self.config.stash[RUN].shows_only_outcomes
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Return the file."""
@@ -97,7 +97,7 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
         return None  # pytest comes by here on its way to a folder that was named, and looks at no file
     root = run.folders.root_of(path, session)
     known = run.memory.of(path)
-    if known is None or (run.tells_only_outcomes and not (known.is_quiet or known.is_told)):
+    if known is None or (run.shows_only_outcomes and not (known.is_quiet or known.says_all)):
         return None
     places = ((task, Position(path, line, column)) for task, _, _, line, column in known.tasks)
     if not all(run.folders.is_first(task, path, root, position=place) for task, place in places):
@@ -116,10 +116,10 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield the items, those of a file one by one where its items have to be run again.
 
     What there is to say about a profile itself is said with the first file that has it, so nothing is remembered of
-    that. A failure that repeats an earlier one was kept without its text: where no file before tells it, it is run.
+    that. A failure that repeats an earlier one was kept without its text: where no file before says it, it is run.
     """
     known: set[int] = set()
-    told: set[tuple[str, str]] = set()
+    said: set[tuple[str, str]] = set()
     for item in items:
         if not isinstance(item, UnchangedItem):
             node = item.parent
@@ -127,7 +127,7 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
             yield item
             continue
         profiles = item.config.stash[RUN].folders.settings_for(item.path).profiles
-        if known.issuperset(map(id, profiles)) and (item.is_counted or _is_tellable(item.remembered, told)):
+        if known.issuperset(map(id, profiles)) and (item.is_counted or _says_everything(item.remembered, said)):
             yield item
             continue
         assert item.parent is not None
@@ -135,17 +135,17 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         yield from item.session.genitems(task_file_node(item.parent, item.path))
 
 
-def _is_tellable(remembered: Remembered, told: set[tuple[str, str]]) -> bool:
-    """Return whether the reports of a file say everything, with those of the files before, whose problems are `told`.
+def _says_everything(remembered: Remembered, said: set[tuple[str, str]]) -> bool:
+    """Return whether the reports of a file say everything, with those of the files before, whose problems are `said`.
 
-    Afterwards the problems of this file are told, too.
+    Afterwards the problems of this file are said, too.
     """
-    is_whole = len(remembered.items) == remembered.size and all(map(_is_told_of, remembered.items.values()))
+    is_whole = len(remembered.items) == remembered.size and all(map(_is_complete, remembered.items.values()))
     for _, outcome in remembered.said:
         if outcome.category not in ("passed", "accepted", "skipped"):
             problem = outcome.category, outcome.key
-            is_whole = is_whole and (bool(outcome.detail) or problem in told)
-            told.add(problem)
+            is_whole = is_whole and (bool(outcome.detail) or problem in said)
+            said.add(problem)
     return is_whole
 
 
@@ -155,7 +155,7 @@ def about(item: PromptItem) -> list[object]:
     return [item.nodeid, item.location, item.marker, item.repeats, place.name if place is not None else None]
 
 
-def _is_told_of(shown: Mapping[str, Any]) -> bool:
+def _is_complete(shown: Mapping[str, Any]) -> bool:
     """Return whether the store says all that is needed to show an item: it is somebody else's data."""
     match shown.get("about"):
         case [str(), [str(), int() | None, str()], str(), str(), str() | None]:

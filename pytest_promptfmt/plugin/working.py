@@ -159,7 +159,7 @@ class Working:
         run = self._run
         for item in items:
             if not item.is_counted:
-                self._tell(item)
+                self._show_again(item)
                 continue
             item.session.testsfailed += item.remembered.failed
             run.tally.counts.update(item.remembered.counts)
@@ -167,7 +167,7 @@ class Working:
                 run.tally.add(outcome, f"{item.path.name}::{name}")
             snapshots.count_matched(self._config, item, item.places, run.expected)
 
-    def _tell(self, file: UnchangedItem) -> None:
+    def _show_again(self, file: UnchangedItem) -> None:
         """Show what the items of a file showed; those that passed are counted where nobody else asks for reports."""
         reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
         for item, shown in file.stored():

@@ -31,15 +31,6 @@ class Problem:
     key: str
     title: str
 
-    @property
-    def identity(self) -> tuple[str, str, str, str]:
-        """Return what is equal where another run finds the same."""
-        return (self.file, "", self.category, "") if not self.profile else (*self._names, self.category, self.key)
-
-    @property
-    def _names(self) -> tuple[str, str]:
-        return self.task, self.profile
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LastRun:

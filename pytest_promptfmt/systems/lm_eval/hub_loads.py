@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 
-from pytest_promptfmt.systems.lm_eval.reach import reached_from
+from pytest_promptfmt.systems.lm_eval.reach import functions_reached
 
 _LOADS: Final = (("evaluate", "load"), ("datasets", "load_dataset"))
 
@@ -94,7 +94,7 @@ def _later(what: str, load: Callable[..., Any]) -> Callable[..., PutOff]:
 
 def load_for(function: object) -> str | None:
     """Load what a function may use and was put off; return why something cannot be loaded here, else None."""
-    for reached in reached_from(function):
+    for reached in functions_reached(function):
         for name in reached.names & reached.scope.keys():
             value = reached.scope[name]
             if type(value) is PutOff:

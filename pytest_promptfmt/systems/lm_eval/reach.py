@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, Final
 
+_Cached: Final = type(functools.lru_cache(lambda: None))
+_FOLLOWED: Final = (FunctionType, type, functools.partial, _Cached)
 _LIBRARIES: Final = ("site-packages", "dist-packages")
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ReachedFunction:
     """One function on the way: the names that its code mentions, and the global names of its module."""
 
     names: frozenset[str]
@@ -25,7 +27,7 @@ class Reached:
         return tuple(self.scope[name] for name in self.names if name in self.scope)
 
 
-def reached_from(function: object) -> Iterator[Reached]:
+def functions_reached(function: object) -> Iterator[ReachedFunction]:
     """Yield the functions that a function, class or partial may come to through global names, itself the first."""
     waiting: list[object] = [function]
     seen: set[int] = set()
@@ -33,7 +35,7 @@ def reached_from(function: object) -> Iterator[Reached]:
         value = waiting.pop()
         if isinstance(value, functools.partial):
             value = value.func
-        if isinstance(value, FunctionType):
+        if isinstance(value, FunctionType | _Cached):
             value = getattr(value, "__wrapped__", value)
         if id(value) in seen:
             continue
@@ -41,9 +43,9 @@ def reached_from(function: object) -> Iterator[Reached]:
         if isinstance(value, type):
             waiting += [member for member in vars(value).values() if isinstance(member, FunctionType)]
         elif isinstance(value, FunctionType) and not _is_library(value.__code__.co_filename):
-            reached = Reached(frozenset(_names_in(value.__code__)), value.__globals__)
+            reached = ReachedFunction(frozenset(_names_in(value.__code__)), value.__globals__)
             yield reached
-            waiting += [each for each in reached.values if type(each) in (FunctionType, type, functools.partial)]
+            waiting += [each for each in reached.values if type(each) in _FOLLOWED]
 
 
 def _names_in(code: CodeType) -> Iterator[str]:

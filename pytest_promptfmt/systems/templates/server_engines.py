@@ -11,13 +11,23 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any, ClassVar, Final
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from pytest_promptfmt.core.errors import SettingsError
 
 SECONDS: Final = 60.0
 _MOST_BYTES: Final = 64_000_000
 _IN_BODY: Final = ("messages", "tools", "add_generation_prompt")
+
+
+class _Stay(HTTPRedirectHandler):
+    """Follows no redirection: the key is for the server that was named, and for no other."""
+
+    def redirect_request(self, *_given: Any) -> None:
+        """Return nothing, so that the answer is an error."""
+
+
+_OPENER: Final = build_opener(_Stay)
 
 
 def request_of(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,7 +69,7 @@ class ServerEngine:
             headers["Authorization"] = f"Bearer {key}"
         asked = Request(self.url + path, json.dumps(body).encode(), headers)
         try:
-            with urlopen(asked, timeout=SECONDS) as response:
+            with _OPENER.open(asked, timeout=SECONDS) as response:
                 answer: Mapping[str, Any] = json.loads(response.read(_MOST_BYTES))
                 return answer
         except HTTPError as error:
