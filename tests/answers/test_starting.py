@@ -41,12 +41,18 @@ def uses_a_class() -> object:
     return Sandbox().run()
 
 
+@functools.lru_cache
+def kept(code: str) -> int:
+    return runs(code)
+
+
 def counts(text: str) -> float:
     return math.sqrt(len(os.path.basename(text)))
 
 
 @pytest.mark.parametrize(
-    "function", [runs, forks, through_another, imports_inside, uses_a_class, functools.partial(through_another, "x")]
+    "function",
+    [runs, forks, through_another, imports_inside, uses_a_class, kept, functools.partial(through_another, "x")],
 )
 def test_functions_that_come_to_a_process_are_known(function: object) -> None:
     assert starts_processes(function)

@@ -222,7 +222,17 @@ def test_failures_and_skips_are_remembered_with_their_texts(tree: Project) -> No
         assert "accept: pytest --promptfmt" in text
 
 
-def test_a_file_that_failed_is_shown_again_and_not_run(tree: Project) -> None:
+@pytest.fixture(params=["with plugins that take reports", "without"])
+def neighbours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tree: Project) -> Project:
+    """Return the tree, where pytest runs with all installed plugins or with ours and syrupy alone."""
+    if request.param == "without":
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        monkeypatch.setenv("PYTEST_ADDOPTS", "-p syrupy -p pytest_promptfmt.plugin")
+    return tree
+
+
+def test_a_file_that_failed_is_shown_again_and_not_run(neighbours: Project) -> None:
+    tree = neighbours
     tree.edit("tasks/shared/boolq.yaml", "A:", "B:")
     tree.edit("tasks/code/utils.py", "A:", "B:")
     tree.task("tasks/twins/one.yaml", doc_to_choice=["a"], output_type="multiple_choice", doc_to_target=7)
@@ -243,13 +253,15 @@ def test_a_file_that_failed_is_shown_again_and_not_run(tree: Project) -> None:
     assert "unchanged" not in ran
 
 
-def test_it_is_shown_again_beside_plugins_with_a_part_in_each_phase(tree: Project) -> None:
+def test_it_is_shown_again_beside_hooks_with_a_part_in_each_phase(neighbours: Project) -> None:
+    tree = neighbours
     tree.write("conftest.py", "def pytest_runtest_setup(item):\n    pass\n")
     tree.edit("tasks/shared/boolq.yaml", "A:", "B:")
     warm(tree)
     fresh, again = tree.run("tasks", "--promptfmt-no-cache"), tree.run("tasks")
     assert again.parseoutcomes()["unchanged"] > 0
-    assert again.parseoutcomes()["failed"] == fresh.parseoutcomes()["failed"]
+    assert again.parseoutcomes()["failed"] == fresh.parseoutcomes()["failed"] > 1
+    assert summary_of(fresh) == summary_of(again)
 
 
 def summary_of(run: pytest.RunResult) -> list[str]:
