@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the private folder for what is expensive to compute."""
+"""Files written whole or not at all, the private folder for what is expensive, and which files are installed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from typing import Final
 
 VARIABLE: Final = "PROMPTFMT_CACHE_DIR"
 """The environment variable that names another folder; empty turns caching off."""
+
+LIBRARY_FOLDERS: Final = ("site-packages", "dist-packages")
+"""The folders that distributions are installed in."""
 
 
 _temporary = itertools.count()
@@ -91,3 +94,9 @@ def _is_private(folder: Path) -> bool:
     if not hasattr(os, "getuid"):
         return True  # Windows: what lies below the user's profile is the user's
     return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def is_installed(path: str) -> bool:
+    """Return whether a file belongs to Python or to an installed distribution, by where it is."""
+    parts = path.replace("\\", "/")
+    return any(f"/{name}/" in parts for name in LIBRARY_FOLDERS) or path.startswith((sys.prefix, sys.base_prefix))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,7 @@ from pytest_promptfmt.core.network import go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.plugin.closing import Closing
-from pytest_promptfmt.plugin.collection import (
-    irregular_files,
-    task_file_node,
-    warn_of_file,
-)
+from pytest_promptfmt.plugin.collection import irregular_files, task_file_node, warn_of_file
 from pytest_promptfmt.plugin.items.base import PromptItem
 from pytest_promptfmt.plugin.items.kind import LOADED, load_kinds
 from pytest_promptfmt.plugin.kinds import KINDS
@@ -29,20 +24,17 @@ from pytest_promptfmt.plugin.outcome_reports import OutcomeReports
 from pytest_promptfmt.plugin.remembered import Memory
 from pytest_promptfmt.plugin.run import RUN, Found, Run
 from pytest_promptfmt.plugin.selection import Selectable, chooses, unmatched
+from pytest_promptfmt.plugin.trust import limit_paths
 from pytest_promptfmt.plugin.unchanged import expanded, unchanged
 from pytest_promptfmt.plugin.workers import workers_of
 from pytest_promptfmt.plugin.working import Working, collapses, kept_in
 from pytest_promptfmt.results.terminal import header_lines
 from pytest_promptfmt.settings import SettingsTree
 from pytest_promptfmt.settings.file import FILE_NAMES
-from pytest_promptfmt.settings.written import Written, given_places
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import DIRECTORY
 from pytest_promptfmt.systems import known_systems, recognized, systems_for
 from pytest_promptfmt.systems.lm_eval import SYSTEM as LM_EVAL
-
-_RUN_PYTHON = ("python", "unittest", "doctest")
-"""The plugins of pytest that run what is in test modules, packages and doctests of a folder."""
 
 
 def activate(config: pytest.Config) -> None:
@@ -57,7 +49,7 @@ def activate(config: pytest.Config) -> None:
     is_asked = config.args_source is pytest.Config.ArgsSource.ARGS
     places = [Path(path.partition("::")[0]) for path in config.args] if is_asked else [config.rootpath]
     names = [name for entry in KINDS for name in entry.snapshot_names]
-    _limit_paths(config, places)
+    limit_paths(config, places)
     run = config.stash[RUN] = Run(config, SettingsTree(config, DEFAULT_PROFILES, places), names)
     snapshots.cover(config, run.expected.tree, places)
     kinds = config.stash[LOADED] = load_kinds(run)
@@ -69,25 +61,10 @@ def activate(config: pytest.Config) -> None:
     plugins = [PromptfmtPlugin(run), working, OutcomeReports(run.tally, is_worker=is_worker), LargeRuns(config), *kinds]
     for plugin in plugins if is_worker else (*plugins, Closing(run)):
         config.pluginmanager.register(plugin, f"promptfmt-{type(plugin).__name__}")
-    paths = [str(path) for path in run.settings.paths]
     if not is_asked:
-        if config.getoption("promptfmt"):
-            config.args = paths or [str(config.rootpath)]
-        else:
-            config.args = [*config.args, *paths]
-
-
-def _limit_paths(config: pytest.Config, places: Sequence[Path]) -> None:
-    """Let this run open files below the rootdir and what the command line names alone, and restore that at its end."""
-    before = gate.limits()
-    config.add_cleanup(partial(gate.restore, before))
-    written = Written(config)
-    is_without_code = bool(written.option("no_code"))
-    gate.forbid_code(is_without_code)
-    for name in _RUN_PYTHON if is_without_code else ():
-        if config.pluginmanager.hasplugin(name):
-            config.pluginmanager.unregister(name=name)
-    gate.limit_to([config.rootpath, *given_places(written, places)])
+        paths = [str(path) for path in run.settings.paths]
+        root = [str(config.rootpath)]
+        config.args = (paths or root) if config.getoption("promptfmt") else [*config.args, *paths]
 
 
 class PromptfmtPlugin:

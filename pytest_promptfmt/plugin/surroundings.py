@@ -19,6 +19,7 @@ from typing import Final
 
 import pytest
 
+from pytest_promptfmt.core.files import LIBRARY_FOLDERS, is_installed
 from pytest_promptfmt.engine.code import Reached, reached_from
 from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
 from pytest_promptfmt.engine.traces import Trace
@@ -27,7 +28,6 @@ from pytest_promptfmt.plugin.outputs import Outputs
 from pytest_promptfmt.settings import Settings
 
 _PACKAGE: Final = str(Path(__file__).absolute().parents[1])
-_LIBRARIES: Final = ("site-packages", "dist-packages")
 _ENVIRONMENT: Final = ("PROMPTFMT_", "HF_", "TRANSFORMERS_", "PYTHON", "TZ", "LC_", "LANG")
 
 
@@ -116,10 +116,8 @@ def _is_library(path: str, rootdir: Path) -> bool:
     """Return whether a file belongs to an installed distribution or to Python, whose version speaks for it."""
     if path.startswith(f"{rootdir}{os.sep}"):
         inside = path[len(str(rootdir)) :]
-        return any(f"{os.sep}{name}{os.sep}" in inside for name in _LIBRARIES)
-    return any(f"{os.sep}{name}{os.sep}" in path for name in _LIBRARIES) or path.startswith(
-        (sys.prefix, sys.base_prefix)
-    )
+        return any(f"{os.sep}{name}{os.sep}" in inside for name in LIBRARY_FOLDERS)
+    return is_installed(path)
 
 
 def _is_below(path: str, rootdir: str) -> bool:

@@ -1,7 +1,8 @@
 """A server on the loopback interface that renders one chat template as llama.cpp and vLLM are asked to: with Jinja.
 
 `/apply-template`, and `/tokenize` with `/detokenize`, in which each character is a token. Below `/planted` it renders
-`tojson` without spaces, as engines of other languages do. Every path that was asked is in `asked`.
+`tojson` without spaces, as engines of other languages do. `/moved` leads elsewhere. Every path
+that was asked is in `asked`.
 """
 
 from __future__ import annotations
@@ -49,9 +50,18 @@ class _Handler(BaseHTTPRequestHandler):
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         pass
 
+    def do_GET(self) -> None:  # what a client makes of a POST that is redirected
+        self.server.asked.append(self.path)
+        self.answer({"prompt": "elsewhere"})
+
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append(self.path)
+        if self.path.startswith("/moved/"):
+            self.send_response(302)
+            self.send_header("Location", f"{self.server.url}/{self.path.removeprefix('/moved/')}")
+            self.end_headers()
+            return
         is_planted = self.path.startswith("/planted/")
         path = self.path.removeprefix("/planted")
         try:

@@ -116,6 +116,14 @@ def test_the_engine_of_a_profile_is_compared_on_the_prompts_of_tasks(
     assert len(server.asked) == asked
 
 
+def test_a_server_is_asked_and_none_that_it_leads_to(server: LoopbackRenderer, tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
+    moved = record(tmp_path, "chat_template.jinja", "--engine", f"llama.cpp:{server.url}/moved")
+    assert (moved.returncode, moved.stderr.count("\n")) == (2, 1)
+    assert "refuses /apply-template: 302" in moved.stderr
+    assert server.asked == ["/moved/apply-template"]
+
+
 def test_what_cannot_be_asked_or_read_is_one_message(server: LoopbackRenderer, tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
     wrong = record(tmp_path, "chat_template.jinja", "--engine", f"llama.cpp:{server.url}/nowhere")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, Final
 
+from pytest_promptfmt.core.files import is_installed
+
 _Cached: Final = type(functools.lru_cache(lambda: None))
 _FOLLOWED: Final = (FunctionType, type, functools.partial, _Cached)
-_LIBRARIES: Final = ("site-packages", "dist-packages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def functions_reached(function: object) -> Iterator[ReachedFunction]:
         seen.add(id(value))
         if isinstance(value, type):
             waiting += [member for member in vars(value).values() if isinstance(member, FunctionType)]
-        elif isinstance(value, FunctionType) and not _is_library(value.__code__.co_filename):
+        elif isinstance(value, FunctionType) and not is_installed(value.__code__.co_filename):
             reached = ReachedFunction(frozenset(_names_in(value.__code__)), value.__globals__)
             yield reached
             waiting += [each for each in reached.values if type(each) in _FOLLOWED]
@@ -53,7 +53,3 @@ def _names_in(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names_in(constant)
-
-
-def _is_library(path: str) -> bool:
-    return any(f"/{name}/" in path.replace("\\", "/") for name in _LIBRARIES) or path.startswith(sys.base_prefix)
