@@ -78,6 +78,13 @@ def hub_cache() -> tuple[Path, ...]:
     return (Path(constants.HF_HUB_CACHE),) if constants is not None else ()
 
 
+def hub_caches() -> tuple[str, ...]:
+    """Return the folders in which Hugging Face's libraries keep what they loaded, whether they are loaded or not."""
+    home = os.environ.get("HF_HOME") or os.path.join(os.path.expanduser("~"), ".cache", "huggingface")
+    named = (os.environ.get("HF_HUB_CACHE"), os.environ.get("HF_DATASETS_CACHE"))
+    return home, *(folder for folder in named if folder)
+
+
 def _user_caches() -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")

@@ -18,6 +18,7 @@ from typing import Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.files import cache_directory, hub_cache
+from pytest_promptfmt.engine.facts import is_fact, value_of
 
 ABSENT: Final = "-"
 """The digest of what does not exist."""
@@ -81,8 +82,8 @@ class Contents:
         return None if any(self._is_young(each) for each in inputs) else inputs
 
     def _is_young(self, found: Input) -> bool:
-        if found[1] == OTHER:
-            return True
+        if found[1] == OTHER or is_fact(found[0]):
+            return found[1] == OTHER
         if found[0] in self._taken:
             return self._look(found[0], None)[1] != found[1]
         try:
@@ -93,6 +94,8 @@ class Contents:
         return not same or max(status.st_mtime_ns, status.st_ctime_ns) >= self.began
 
     def _look(self, path: str, before: tuple[str, object] | None) -> Input:
+        if is_fact(path):
+            return path, digest_of(value_of(path).encode("utf-8", "backslashreplace")), None
         try:
             status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):

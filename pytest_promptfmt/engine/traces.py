@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final
 
+from pytest_promptfmt.engine.code import asks_for
+
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _ASKS: Final = (
     "socket.",
@@ -19,6 +21,14 @@ _ASKS: Final = (
     "os.spawn",
     "os.posix_spawn",
     "os.fork",
+    "os.chdir",
+    "os.kill",
+    "os.putenv",
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "tempfile.",
+    "shutil.",
     "urllib.",
     "http.",
     "sqlite3.",
@@ -66,6 +76,10 @@ class Trace:
         elif event in ("os.listdir", "os.scandir"):
             if not _is_import(sys._getframe(1)):  # which files an import may find is known by reading
                 self._opened(arguments[0], 0, listed=True)
+        elif event == "exec":
+            asked = "" if _is_import(sys._getframe(1)) else asks_for(arguments[0])
+            if asked:
+                self._refuse(f"code that is evaluated: {asked}")
         elif event.startswith(_ASKS):
             self._refuse(event)
 

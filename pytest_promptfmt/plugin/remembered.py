@@ -136,7 +136,10 @@ def _summary(items: Mapping[str, Shown]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Watched:
-    """A file that is tested in this run: what its outcomes are made of so far, and what its items showed."""
+    """A file that is tested in this run: what its outcomes are made of so far, and what its items showed.
+
+    What its code `loads` from a hub is not known by the files that are seen to be opened.
+    """
 
     settings: Settings
     paths: set[str]
@@ -145,6 +148,7 @@ class _Watched:
     claims: list[tuple[str, str]] = field(default_factory=list)
     items: dict[str, Shown] = field(default_factory=dict)
     refused: str = ""
+    loads: bool = False
 
 
 class Memory:
@@ -274,8 +278,10 @@ class Memory:
         texts, modules = _texts_and_modules(file.yaml.config)
         modules |= {str(ref.file) for task in made for ref in functions_of(task)}
         reached = self._surroundings.reached_from(modules, settings)
-        watched.refused = reached.asks
-        watched.paths |= reached.files
+        watched.refused, watched.loads = reached.asks, reached.loads
+        watched.paths |= reached.files | reached.facts
+        if reached.loads:
+            watched.paths.add(f"{Path.cwd()}/")  # what is called like a repository of a hub comes before it
         for text in texts:
             if "*" in text:
                 watched.refused = "a pattern of paths"
@@ -327,6 +333,8 @@ class Memory:
         for file, paths, refused in seen["files"]:
             watched.paths.update(paths)
             watched.refused = watched.refused or refused
+            if watched.loads and file and not all(path.endswith(".py") for path in paths):
+                watched.refused = watched.refused or "what a library may have loaded"
             self._seen[file].paths.update(paths)
             self._seen[file].refused = self._seen[file].refused or refused
 
