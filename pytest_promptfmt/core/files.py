@@ -80,7 +80,7 @@ def hub_cache() -> tuple[Path, ...]:
 
 def hub_caches() -> tuple[str, ...]:
     """Return the folders in which Hugging Face's libraries keep what they loaded, whether they are loaded or not."""
-    home = os.environ.get("HF_HOME") or os.path.join(os.path.expanduser("~"), ".cache", "huggingface")
+    home = os.environ.get("HF_HOME") or str(Path("~/.cache/huggingface").expanduser())
     named = (os.environ.get("HF_HUB_CACHE"), os.environ.get("HF_DATASETS_CACHE"))
     return home, *(folder for folder in named if folder)
 

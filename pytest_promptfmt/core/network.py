@@ -26,6 +26,11 @@ def go_offline() -> None:
             _set_here.add(name)
 
 
+def is_offline() -> bool:
+    """Return whether neither the user nor this run lets Hugging Face's libraries ask the hub."""
+    return os.environ.get(_HUB, "").upper() in ("1", "ON", "YES", "TRUE")
+
+
 @contextmanager
 def online() -> Iterator[None]:
     """Undo `go_offline` inside the block; the user's own variables still apply."""

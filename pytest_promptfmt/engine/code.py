@@ -179,8 +179,8 @@ def _facts_in(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
         case ast.Subscript(value=ast.Attribute() as asked, slice=ast.Constant(value=str(name))):
             if _dotted(asked) == "os.environ":
                 yield asked, variable(name)
-        case ast.Subscript(value=ast.Attribute() as changed, ctx=ast.Store()) if _dotted(changed) == "sys.modules":
-            yield changed, ""  # nothing is asked
+            elif _dotted(asked) == "sys.modules" and isinstance(node.ctx, ast.Store):
+                yield asked, ""  # nothing is asked
         case ast.Attribute(value=ast.Name(id="platform")):
             yield node, PLATFORM
 

@@ -81,6 +81,33 @@ class Contents:
         inputs = [self.input(path) for path in sorted(set(paths))]
         return None if any(self._is_young(each) for each in inputs) else inputs
 
+    def stamps(self, paths: Iterable[str]) -> str | None:
+        """Return what `stamps_of` these paths returns as long as they hold what this run saw, None where nobody knows.
+
+        The stamp of a file that has just changed tells nothing.
+        """
+        parts: list[str] = []
+        for path in paths:
+            is_new = path not in self._found
+            found = self.input(path)
+            if is_new and not self.is_older(path):
+                return None
+            if path in self._taken:  # what is compiled or written beside the files of a folder is no name in it
+                now = self._look(path, None)
+                found = now if now[1] == found[1] else (path, OTHER, None)
+            if found[1] == OTHER or (found[2] is None and found[1] != ABSENT and not is_fact(path)):
+                return None
+            parts.append(found[1] if found[2] is None else _written(found[2]))
+        return _digest_of_stamps(parts)
+
+    def is_older(self, path: str) -> bool:
+        """Return whether a path has not changed since this run began."""
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError):
+            return True
+        return max(status.st_mtime_ns, status.st_ctime_ns) < self.began
+
     def _is_young(self, found: Input) -> bool:
         if found[1] == OTHER or is_fact(found[0]):
             return found[1] == OTHER
@@ -112,6 +139,30 @@ class Contents:
         except OSError:
             return path, OTHER, None
         return path, digest, stamp if is_settled else None
+
+
+def stamps_of(paths: Iterable[str]) -> str:
+    """Return the digest of the stamps of files and folders as they are now, and of what facts are now."""
+    return _digest_of_stamps(map(_stamp_of, paths))
+
+
+def _stamp_of(path: str) -> str:
+    if is_fact(path):
+        return digest_of(value_of(path).encode("utf-8", "backslashreplace"))
+    try:
+        return _written(_stamp(os.stat(path)))
+    except (FileNotFoundError, NotADirectoryError):
+        return ABSENT
+    except (OSError, ValueError) as error:
+        return ABSENT if getattr(error, "errno", None) == errno.ENAMETOOLONG else OTHER
+
+
+def _written(stamp: Stamp) -> str:
+    return " ".join(map(str, stamp))
+
+
+def _digest_of_stamps(stamps: Iterable[str]) -> str:
+    return digest_of("\n".join(stamps).encode())
 
 
 def _stamp(status: os.stat_result) -> Stamp:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-VERSION: Final = 3
+VERSION: Final = 4
 FILE_NAME: Final = "outcomes.sqlite"
 _MOST_BYTES: Final = 2**28
 _MOST_BYTES_OF_ROW: Final = 2**26
@@ -47,14 +47,18 @@ class Store:
                 return _parsed(content)
         return None
 
-    def rows(self, kind: str) -> dict[str, Any]:
-        """Return all rows of a kind by their paths, as they were written by earlier runs."""
+    def rows(self, kind: str, below: str = "") -> dict[str, Any]:
+        """Return all rows of a kind by their paths, as they were written by earlier runs.
+
+        With `below` only those whose path begins with it.
+        """
         found: dict[str, Any] = {}
         if self._reading is None:
             self._reading = self._opened()
         if self._reading is not None:
             with contextlib.suppress(*_DAMAGE):
-                rows = self._reading.execute("SELECT path, content FROM rows WHERE kind = ?", (kind,))
+                within = "SELECT path, content FROM rows WHERE kind = ? AND path >= ? AND path < ?"
+                rows = self._reading.execute(within, (kind, below, below + "\U0010ffff"))
                 found.update((path, _parsed(content)) for path, content in rows)
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections import defaultdict
@@ -23,7 +24,6 @@ _ASKS: Final = (
     "os.fork",
     "os.chdir",
     "os.kill",
-    "os.putenv",
     "os.remove",
     "os.rename",
     "os.rmdir",
@@ -33,7 +33,9 @@ _ASKS: Final = (
     "http.",
     "sqlite3.",
 )
+_LOOKS_UP: Final = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyname_ex")
 _CHANGING: Final = ("/proc/", "/sys/", "/dev/", "/run/")
+_THIS_MACHINE: Final = ("localhost", "::1", "0.0.0.0", "", None)
 _OWN: Final = ".promptfmt-"
 _COMPILED: Final = f"{os.sep}__pycache__{os.sep}"
 
@@ -51,11 +53,13 @@ class Trace:
 
     They are kept by the Python files that took part, "" for all: what one task's use of a module opened is known to
     the module afterwards, and no other task that uses it opens it again. A hook of Python's cannot be taken away, so
-    that a process has at most one trace: a worker.
+    that a process has at most one trace: a worker. Where it `is_offline`, code of tasks finds no network either:
+    what becomes of it is the same on every machine.
     """
 
-    def __init__(self, is_left_out: Callable[[str], bool]) -> None:
+    def __init__(self, is_left_out: Callable[[str], bool], *, is_offline: bool = False) -> None:
         self._is_left_out = is_left_out
+        self._is_offline = is_offline
         self._known: dict[str, bool] = {}
         self._seen: dict[str, Seen] = defaultdict(Seen)
 
@@ -74,14 +78,33 @@ class Trace:
             path, _, flags = arguments
             self._opened(path, flags if isinstance(flags, int) else 0)
         elif event in ("os.listdir", "os.scandir"):
-            if not _is_import(sys._getframe(1)):  # which files an import may find is known by reading
+            if not _is_import(sys._getframe().f_back):  # which files an import may find is known by reading
                 self._opened(arguments[0], 0, listed=True)
+        elif not (event == "exec" or event.startswith(_ASKS)) or _is_import(sys._getframe().f_back):
+            return  # an import runs code, and keeps what it compiled
         elif event == "exec":
-            asked = "" if _is_import(sys._getframe(1)) else asks_for(arguments[0])
+            asked = asks_for(arguments[0])
             if asked:
                 self._refuse(f"code that is evaluated: {asked}")
-        elif event.startswith(_ASKS):
+        elif not (self._is_offline and self._is_kept_from(event, arguments)):
             self._refuse(event)
+
+    def _is_kept_from(self, event: str, arguments: tuple[Any, ...]) -> bool:
+        """Return whether another machine is asked for that is not reached; raises OSError where a task's code asks."""
+        if event.startswith(("urllib.", "http.")):
+            return True  # it goes on to look up the name, or comes to this machine
+        if event in _LOOKS_UP:
+            host = arguments[0]
+        elif event == "socket.connect" and isinstance(arguments[1], tuple):
+            host = arguments[1][0]
+        else:
+            return False
+        name = host.decode("ascii", "replace") if isinstance(host, bytes) else host
+        if name in _THIS_MACHINE or (isinstance(name, str) and name.startswith("127.")):
+            return False
+        if self._files_at_work() > {""}:
+            raise OSError(errno.ENETUNREACH, "a run uses no network unless it is asked to")
+        return False
 
     def _refuse(self, what: str) -> None:
         for file in self._files_at_work():

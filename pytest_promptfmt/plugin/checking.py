@@ -12,7 +12,7 @@ import pytest
 from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.plugin.collected import start
 from pytest_promptfmt.plugin.run import OUTCOMES_ONLY
-from pytest_promptfmt.plugin.unchanged import UnchangedItem
+from pytest_promptfmt.plugin.unchanged import UnchangedFiles, UnchangedItem
 from pytest_promptfmt.results.run_result import RunResult
 
 
@@ -59,8 +59,9 @@ class _Taker:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
-        self.files = len({item.path for item in items})
-        self.unchanged = sum(isinstance(item, UnchangedItem) for item in items)
+        same = [item for item in items if isinstance(item, UnchangedItem | UnchangedFiles)]
+        self.unchanged = sum(len(item.known) for item in same)
+        self.files = self.unchanged + len({item.path for item in items} - {item.path for item in same})
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:

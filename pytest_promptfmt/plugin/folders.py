@@ -113,7 +113,7 @@ class Folders:
         first = self._first_named.setdefault((root, task.id), task)
         return first if first.path != task.path else None
 
-    def is_first(self, task_id: str, path: Path, root: Path, *, position: Position) -> bool:
+    def is_first(self, task_id: str, path: Path, position: Position, root: Path) -> bool:
         """Return whether no other file defines the task, which is not read, for nothing of it has changed."""
         known = self._first_named.setdefault((root, task_id), Unread(path, position))
         return known.path == path

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,9 +25,11 @@ from pytest_promptfmt.engine.contents import OTHER, Contents, Input, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.engine.traces import Seen
 from pytest_promptfmt.plugin.folders import Folders
+from pytest_promptfmt.plugin.known_folders import FOLDERS, KnownFolders, folder_of
 from pytest_promptfmt.plugin.outputs import Outputs
 from pytest_promptfmt.plugin.surroundings import Surroundings
 from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.systems import TaskFile
 from pytest_promptfmt.systems.lm_eval.functions import functions_of
@@ -85,6 +87,21 @@ class Remembered:
         """Return what each item showed, by the rest of its node id; of one that cannot be read nothing."""
         items = {str(key): mapping(shown) for key, shown in mapping(self.read()).items()}
         return {key: shown for key, shown in items.items() if shown.keys() >= _SHOWN and _can_be_shown(shown)}
+
+
+def _remembered(row: Mapping[str, Any], read: Callable[[], Any]) -> Remembered:
+    """Return what a row says of a file; raises whatever reading data of somebody else raises."""
+    return Remembered(
+        tasks=tuple((str(a), str(b), c, d, e) for a, b, c, d, e in row["tasks"]),
+        claims=tuple((str(a), str(b)) for a, b in row["claims"]),
+        size=int(row["size"]),
+        is_quiet=row["is_quiet"] is True,
+        says_all=row["says_all"] is True,
+        failed=int(row["failed"]),
+        counts={str(category): int(count) for category, count in row["counts"].items()},
+        said=tuple((str(name), Outcome.from_json(outcome)) for name, outcome in row["said"]),
+        read=read,
+    )
 
 
 def _can_be_shown(shown: Shown) -> bool:
@@ -168,6 +185,12 @@ class Memory:
         self._seen: dict[str, Seen] = defaultdict(Seen)
         self._surroundings = Surroundings(config, folders, outputs, self._contents)
         self._held: dict[str, Remembered | None] = {}
+        self._made_of: dict[str, Sequence[str]] = {}
+        self.folders = (
+            KnownFolders(config, self._store, self._contents, self._surroundings, folders)
+            if self._store is not None and shows
+            else None
+        )
         self._same: dict[str, bool] = {}
         self._stored: set[str] = set()
         self._planned: Counter[str] = Counter()
@@ -202,20 +225,25 @@ class Memory:
                 return None
             if any(self._answered(question, about) != answer for question, about, answer in row["asked"]):
                 return None
-            found = Remembered(
-                tasks=tuple((str(a), str(b), c, d, e) for a, b, c, d, e in row["tasks"]),
-                claims=tuple((str(a), str(b)) for a, b in row["claims"]),
-                size=int(row["size"]),
-                is_quiet=row["is_quiet"] is True,
-                says_all=row["says_all"] is True,
-                failed=int(row["failed"]),
-                counts={str(category): int(count) for category, count in row["counts"].items()},
-                said=tuple((str(name), Outcome.from_json(outcome)) for name, outcome in row["said"]),
-                read=partial(store.row, _ITEMS, str(path)),
-            )
+            found = _remembered(row, partial(store.row, _ITEMS, str(path)))
         except Exception:  # somebody else's data: whatever is wrong with it, it says nothing
             return None
+        self._made_of[str(path)] = row["inputs"]
         return found
+
+    def below(self, folder: Path, root: Path) -> Mapping[str, Remembered] | None:
+        """Return what is known of the task files below a folder, by their paths in the order of collection.
+
+        None where something that one of them is made of may not be the same. Names are looked up below `root`.
+        """
+        files = self.folders.files_below(folder, root) if self.folders is not None else None
+        if not files or self._store is None:
+            return None
+        rows = self._store.rows(_OUTCOMES, below=f"{folder}{os.sep}")
+        try:
+            return {name: _remembered(rows[name], partial(self._store.row, _ITEMS, name)) for name in files}
+        except Exception:  # as above
+            return None
 
     def _is_same(self, key: str) -> bool:
         """Return whether what an outcome was made of is the same; `key` is that of one of the kept inputs."""
@@ -315,6 +343,11 @@ class Memory:
                 else:
                     self._unexplained.add(item)
 
+    def warns_of(self, path: Path) -> None:
+        """Take note of a file that every run has to warn of."""
+        if self.folders is not None:
+            self.folders.enter(path.parent, None)
+
     def refuse(self, path: Path, reason: str) -> None:
         """Do not keep what becomes of a file."""
         watched = self._watched.get(str(path))
@@ -338,8 +371,8 @@ class Memory:
             self._seen[file].paths.update(paths)
             self._seen[file].refused = self._seen[file].refused or refused
 
-    def write(self) -> None:
-        """Keep what this run found out about the files whose items were all run."""
+    def write(self, expected: ExpectedSnapshots) -> None:
+        """Keep what this run found out about the files whose items were all run; `expected` are their snapshots."""
         if self._store is None:
             return
         index = self._folders.index
@@ -347,6 +380,7 @@ class Memory:
         for name, watched in self._watched.items():
             context = self._surroundings.digest(watched.settings)
             is_whole = watched.items and len(watched.items) == self._planned[name]
+            self._made_of.pop(name, None)
             if watched.refused or context == OTHER or not is_whole:
                 if name in self._stored and self._held.get(name) is None:
                     self._store.put(_OUTCOMES, name, None)
@@ -365,20 +399,30 @@ class Memory:
                 "claims": watched.claims,
                 **_summary(watched.items),
             }
+            self._made_of[name] = row["inputs"]
             self._store.put(_OUTCOMES, name, row)
             self._store.put(_ITEMS, name, watched.items)
+        if self.folders is not None:
+            self.folders.write(self._parts_of, expected)
         if self._store.is_changed:
             self._forget()
         self._store.write()
 
+    def _parts_of(self, name: str) -> list[str] | None:
+        """Return the paths that what is known of a file was made of, None where nothing is kept of it."""
+        keys = self._made_of.get(name)
+        return None if keys is None else [self._inputs[key][0] for key in keys]
+
     def _kept(self, found: Input) -> str:
         """Return the key of an input, which is kept."""
-        key = digest_of(repr(found).encode("utf-8", "backslashreplace"))[:_KEY_LENGTH]
+        path, digest, stamp = found
+        key = digest_of(repr((path, digest)).encode("utf-8", "backslashreplace"))[:_KEY_LENGTH]
         assert self._store is not None
-        if key not in self._inputs:
-            self._inputs[key] = found
-            self._same[key] = True
-            self._store.put(_INPUTS, key, found)
+        written = [path, digest, None if stamp is None else list(stamp)]
+        if self._inputs.get(key) != written:
+            self._inputs[key] = written
+            self._store.put(_INPUTS, key, written)
+        self._same[key] = True
         return key
 
     def _forget(self) -> None:
@@ -388,6 +432,9 @@ class Memory:
             for path in self._store.paths(kind):
                 if not os.path.lexists(path):
                     self._store.put(kind, path, None)
+        for key in self._store.paths(FOLDERS):
+            if not os.path.lexists(folder_of(key)):
+                self._store.put(FOLDERS, key, None)
         for key, is_same in self._same.items():
             if not is_same and key in self._inputs:
                 self._store.put(_INPUTS, key, None)

@@ -25,7 +25,7 @@ from pytest_promptfmt.plugin.remembered import Memory
 from pytest_promptfmt.plugin.run import RUN, Found, Run
 from pytest_promptfmt.plugin.selection import Selectable, chooses, unmatched
 from pytest_promptfmt.plugin.trust import limit_paths
-from pytest_promptfmt.plugin.unchanged import expanded, unchanged
+from pytest_promptfmt.plugin.unchanged import UnchangedFolder, children_of, expanded, unchanged, unchanged_folder
 from pytest_promptfmt.plugin.workers import workers_of
 from pytest_promptfmt.plugin.working import Working, collapses, kept_in
 from pytest_promptfmt.results.terminal import header_lines
@@ -85,6 +85,11 @@ class PromptfmtPlugin:
             return True
         return None
 
+    def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        """Return a node that goes not into a folder in which nothing has changed."""
+        is_ours = self._collapses and self._run.outputs.shard is None and not self._run.outputs.left_out
+        return unchanged_folder(path, parent) if is_ours else None
+
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         """Return a node for every file with the shape of a task or group; other YAML and JSON is ignored quietly."""
         settings, outputs = self._run.settings, self._run.outputs
@@ -108,6 +113,7 @@ class PromptfmtPlugin:
                 if file_path.suffix not in LM_EVAL.suffixes:
                     if isinstance(error, gate.RefusedError):
                         warn_of_file(file_path, f"not read: {error.strerror}")
+                        self._run.memory.warns_of(file_path)
                     return None  # other files may be anything; YAML that cannot be read is a failing item
         if str(file_path) in (outputs.left_out or ()):
             return None
@@ -148,10 +154,15 @@ class PromptfmtPlugin:
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         """Add what pytest passes over in a folder: links to nothing, pipes, devices named like a task file."""
         report = yield
-        if isinstance(collector, pytest.Directory) and report.passed:
+        is_folder = isinstance(collector, pytest.Directory) and not isinstance(collector, UnchangedFolder)
+        if is_folder and report.passed:
             is_named = any(map(collector.session.isinitpath, (collector.path, *collector.path.parents)))
             self._run.expected.enter(collector.path, is_whole=is_named)
-            for path in irregular_files(collector.path, LM_EVAL.suffixes):
+            irregular = irregular_files(collector.path, LM_EVAL.suffixes)
+            if self._collapses and self._run.memory.folders is not None:
+                children = None if irregular else children_of(report.result)
+                self._run.memory.folders.enter(collector.path, children)
+            for path in irregular:
                 if self._is_ours(path):
                     report.result.append(task_file_node(collector, path))
                 elif not path.is_dir():

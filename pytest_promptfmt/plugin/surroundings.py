@@ -104,8 +104,8 @@ class Surroundings:
 class FileTrace(Trace):
     """What items of a worker open, apart from Python's own files, those of libraries and of this package."""
 
-    def __init__(self, rootdir: Path) -> None:
-        super().__init__(lambda path: _is_library(path, rootdir) or path.startswith(_PACKAGE))
+    def __init__(self, rootdir: Path, *, is_offline: bool) -> None:
+        super().__init__(lambda path: _is_library(path, rootdir) or path.startswith(_PACKAGE), is_offline=is_offline)
 
 
 def _search_path() -> list[str]:

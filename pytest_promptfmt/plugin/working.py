@@ -19,13 +19,14 @@ from typing import Any, Final
 import pytest
 
 from pytest_promptfmt.core import limits
+from pytest_promptfmt.core.network import is_offline
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.engine.store import FILE_NAME as STORE_NAME
 from pytest_promptfmt.engine.workers import Job, Lost, Pool
 from pytest_promptfmt.plugin.items.base import PromptItem
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.surroundings import FileTrace
-from pytest_promptfmt.plugin.unchanged import StoredItem, UnchangedItem, about
+from pytest_promptfmt.plugin.unchanged import StoredItem, UnchangedFiles, UnchangedItem, about
 from pytest_promptfmt.plugin.workers import error_of, limits_of
 from pytest_promptfmt.settings.written import Written
 from pytest_promptfmt.snapshots import extension as snapshots
@@ -70,6 +71,7 @@ def collapses(run: Run) -> bool:
         or any(getattr(option, name, None) for name in names)
         or settings.task_globs
         or settings.formats
+        or option.include_snapshot_details
     )
     return run.memory.is_on and not asked and run.outputs.baseline is None
 
@@ -89,8 +91,8 @@ class Working:
         self._limits = limits_of(config)
         self._pool: Pool | None = None
         self._items: Sequence[pytest.Item] = ()
-        self._before: dict[pytest.Item, list[UnchangedItem]] = {}
-        self._after: list[UnchangedItem] = []
+        self._before: dict[pytest.Item, list[UnchangedItem | UnchangedFiles]] = {}
+        self._after: list[UnchangedItem | UnchangedFiles] = []
         self._numbers: dict[pytest.Item, int] = {}
         self._reports: list[pytest.TestReport] = []
         self._warnings: list[dict[str, Any]] = []
@@ -134,19 +136,20 @@ class Working:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Count the files of which nothing has changed, and leave them out of what is run."""
-        same = [item for item in session.items if isinstance(item, UnchangedItem)]
+        same = [item for item in session.items if isinstance(item, UnchangedItem | UnchangedFiles)]
         if same and not session.config.option.collectonly:
-            waiting: list[UnchangedItem] = []
+            waiting: list[UnchangedItem | UnchangedFiles] = []
             for item in session.items:
-                if isinstance(item, UnchangedItem):
+                if isinstance(item, UnchangedItem | UnchangedFiles):
                     waiting.append(item)
                 elif waiting:
                     self._before[item], waiting = waiting, []
-            session.items[:] = [item for item in session.items if not isinstance(item, UnchangedItem)]
+            session.items[:] = [item for item in session.items if not isinstance(item, UnchangedItem | UnchangedFiles)]
             self._after = waiting
             reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
             if reporter is not None:
-                reporter.stats.setdefault(UNCHANGED, []).extend(item for item in same if item.is_counted)
+                counted = [item for item in same if item.is_counted for _ in item.known]
+                reporter.stats.setdefault(UNCHANGED, []).extend(counted)
         self._memory.plan(session.items)
         wants_times = session.config.option.durations is not None
         self._shows_phases = wants_times or _has_others(self._config, ["pytest_runtest_logreport"])
@@ -154,18 +157,21 @@ class Working:
         self._count(self._after)
         return result
 
-    def _count(self, items: Iterable[UnchangedItem]) -> None:
+    def _count(self, items: Iterable[UnchangedItem | UnchangedFiles]) -> None:
         """Count files of which nothing has changed, in the order of collection."""
         run = self._run
         for item in items:
-            if not item.is_counted:
+            if isinstance(item, UnchangedItem) and not item.is_counted:
                 self._show_again(item)
                 continue
-            item.session.testsfailed += item.remembered.failed
-            run.tally.counts.update(item.remembered.counts)
-            for name, outcome in item.remembered.said:
-                run.tally.add(outcome, f"{item.path.name}::{name}")
-            snapshots.count_matched(self._config, item, item.places, run.expected)
+            for path, remembered in item.known.items():
+                item.session.testsfailed += remembered.failed
+                run.tally.counts.update(remembered.counts)
+                for name, outcome in remembered.said:
+                    run.tally.add(outcome, f"{path.name}::{name}")
+            number = sum(len(remembered.claims) for remembered in item.known.values())
+            if item.place is not None:
+                snapshots.count_matched(self._config, item, item.place, number, expected=run.expected)
 
     def _show_again(self, file: UnchangedItem) -> None:
         """Show what the items of a file showed; those that passed are counted where nobody else asks for reports."""
@@ -183,10 +189,14 @@ class Working:
                 self._show(item, self._report(item, data))
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
-    def pytest_sessionfinish(self) -> None:
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self) -> Generator[None, object, object]:
         """End the workers, and keep what was found out."""
+        result = yield
+        snapshots.add_matched(self._config)
         self.pytest_unconfigure()
-        self._memory.write()
+        self._memory.write(self._run.expected)
+        return result
 
     def pytest_unconfigure(self) -> None:
         """End the workers of a run that was broken off."""
@@ -295,7 +305,7 @@ class Working:
         gc.freeze()  # what pytest's process holds stays, and need not be looked through
         gc.set_threshold(*_GC_THRESHOLDS)
         session = self._items[0].session
-        self._trace = FileTrace(self._run.settings.rootdir)
+        self._trace = FileTrace(self._run.settings.rootdir, is_offline=is_offline() and not self._run.settings.download)
         self._trace.begin()
         session._setupstate = type(session._setupstate)()  # what is set up belongs to pytest's process
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -23,6 +24,9 @@ pytestmark = pytest.mark.skipif(not CAN_FORK, reason="outcomes are remembered of
 FUNCTION = (
     "from tasks.code.helpers import mark\n\n\ndef text(doc):\n    return f\"Q: {doc['question']}{mark()}\\nA:\"\n"
 )
+SETTLED = "import pytest_promptfmt.engine.contents as contents\ncontents._SETTLED_NS = 0\n"
+"""Two seconds are for file systems that count in such steps; a test would have to wait for them."""
+
 HELPER = "def mark():\n    return '?'\n"
 
 
@@ -35,7 +39,7 @@ def _with_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
 def tree(project: Project) -> Project:
     """Return a project with a task of each kind: plain, with an include, by a function, with docs, in a group."""
     project.write("pytest.ini", "[pytest]\n")
-    project.write("conftest.py", "")  # puts the folder on the path of imports
+    project.write("conftest.py", SETTLED)  # puts the folder on the path of imports
     project.task("tasks/plain/arc.yaml")
     project.write("tasks/shared/_base.yaml", "target_delimiter: ' '\nfewshot_delimiter: \"\\n\\n\"\n")
     project.task("tasks/shared/boolq.yaml", include="_base.yaml")
@@ -108,7 +112,19 @@ EDITS: dict[str, Callable[[Project], object]] = {
     "rules": lambda p: p.write("promptfmt.yaml", "ignore: [PF]\n"),
     "a second file of the same name": lambda p: p.task("tasks/plain/arc2.yaml", task="arc"),
     "a member of a group": lambda p: rename_task(p),
+    "a name in another folder": lambda p: p.task("tasks/new/cola.yaml", task="arc"),
+    "a snapshot that no task defines": lambda p: p.write("tasks/docs/__prompts__/gone/gone/plain.txt", old(p)),
+    "a snapshot of no profile": lambda p: p.write("tasks/docs/__prompts__/wic/wic/gone.txt", old(p)),
+    "a folder that vanishes": lambda p: shutil.rmtree(p.root / "tasks/shared"),
+    "a file that becomes a task": lambda p: p.edit("tasks/shared/_base.yaml", "target", "task: b\ntarget"),
+    "a test module": lambda p: p.write("tasks/docs/test_docs.py", "def test_docs():\n    assert 0\n"),
+    "a conftest": lambda p: p.write("tasks/docs/conftest.py", "collect_ignore = ['wic.yaml']\n"),
+    "a link to nothing": lambda p: (p.root / "tasks/docs/link.yaml").symlink_to("nowhere.yaml"),
 }
+
+
+def old(project: Project) -> str:
+    return next(project.root.rglob("arc/plain.txt")).read_text("utf-8")
 
 
 def edit_snapshot(project: Project) -> None:
@@ -128,6 +144,80 @@ def test_after_an_edit_a_run_finds_what_a_fresh_one_finds(tree: Project, name: s
     EDITS[name](tree)
     assert result(tree) == result(tree, "--promptfmt-no-cache")
     assert result(tree) == result(tree, "--promptfmt-no-cache")
+
+
+def test_a_folder_in_which_nothing_has_changed_is_not_gone_into(tree: Project) -> None:
+    for name in ("rte", "sst", "xnli"):
+        tree.task(f"tasks/plain/below/{name}.yaml")
+    tree.accept("tasks")
+    warm(tree)
+    tree.run("tasks")
+    first = tree.run("tasks")
+    assert first.parseoutcomes() == {"passed": 4, "unchanged": 7}
+    first.stdout.fnmatch_lines(["collected 9 items", "21 snapshots passed."])
+    os.utime(tree.root / "tasks/plain/below/rte.yaml")
+    again = tree.run("tasks")
+    assert again.parseoutcomes() == {"passed": 4, "unchanged": 7}
+    again.stdout.fnmatch_lines(["collected 11 items", "21 snapshots passed."])
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+
+
+ASKING = """
+import os
+
+def text(doc):
+    return f"{doc['question']} {os.getenv('WORDING', 'A')}"
+
+if __name__ == "__main__":
+    import time
+    print(time.time())
+"""
+
+
+def test_a_variable_that_code_asks_for_by_its_name_is_an_input(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.task("tasks/a.yaml")
+    project.write("tasks/utils.py", ASKING)
+    file = project.task("tasks/arc.yaml", doc_to_text=None)
+    file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
+    project.accept("tasks")
+    warm(project)
+    monkeypatch.setenv("OTHER", "1")
+    assert unchanged(project) == 1
+    monkeypatch.setenv("WORDING", "B")
+    assert result(project)["counts"] == {"changed": 2, "passed": 4}
+
+
+@pytest.mark.parametrize("body", ["eval('__import__(\"time\").time()')", "uuid.uuid4()", "os.environ.copy()['HOME']"])
+def test_code_that_may_ask_for_something_else_is_run_each_time(project: Project, body: str) -> None:
+    project.task("tasks/a.yaml")
+    project.write("tasks/utils.py", f"import os, uuid\n\ndef text(doc):\n    return str({body})[:1] and 'Q'\n")
+    file = project.task("tasks/arc.yaml", doc_to_text=None)
+    file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
+    project.accept("tasks")
+    warm(project)
+    assert unchanged(project) == 0
+
+
+def test_code_of_tasks_finds_no_network_and_is_remembered(project: Project) -> None:
+    code = """
+from urllib.request import urlopen
+
+def text(doc):
+    try:
+        return urlopen("http://203.0.113.1/", timeout=30).read().decode()
+    except OSError as error:
+        return f"Q: {error}"
+"""
+    project.task("tasks/a.yaml")
+    project.write("tasks/utils.py", code)
+    file = project.task("tasks/arc.yaml", doc_to_text=None)
+    file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
+    project.accept("tasks")
+    assert "uses no network unless it is asked to" in next(project.root.rglob("arc/plain.txt")).read_text("utf-8")
+    warm(project)
+    assert unchanged(project) == 1
 
 
 def test_many_edits_one_after_the_other_are_never_stale() -> None:

@@ -7,9 +7,10 @@ reports it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -17,7 +18,8 @@ from pytest_promptfmt.core.errors import Position, SourceError
 from pytest_promptfmt.systems.lm_eval.kinds import kind_of, read_if_task
 from pytest_promptfmt.systems.lm_eval.yaml import YamlFile, resolved
 
-_SKIPPED: Final = frozenset({"__pycache__", ".ipynb_checkpoints"})
+_SKIPPED: Final = frozenset({"__pycache__", ".ipynb_checkpoints", "__prompts__"})
+"""Folders in which there are no tasks: the last holds our snapshots."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,32 @@ class TaskIndex:
     def covers(self, path: Path) -> bool:
         """Return whether the resolved path lies below a folder of the index."""
         return any(path.is_relative_to(folder) for folder in self._folders)
+
+    @property
+    def roots(self) -> Sequence[Path]:
+        """Return the folders of the index."""
+        return self._folders
+
+    def digest(self) -> str:
+        """Return the digest of all that the index may answer."""
+        self._update()
+        names = sorted((name, _in_json(entry), entry.tags) for name, entry in self._names.items())
+        duplicates = [(each.name, _in_json(each.first), _in_json(each.dropped)) for each in self._duplicates]
+        errors = sorted(map(str, self._errors))
+        return blake2b(
+            repr((names, duplicates, errors)).encode("utf-8", "backslashreplace"), digest_size=16
+        ).hexdigest()
+
+    def places(self) -> Iterator[str]:
+        """Yield the files that the index reads, and the folders that it looks into, these with a slash at the end."""
+        self._update()
+        for entry in (*self._names.values(), *(each.dropped for each in self._duplicates)):
+            yield from entry.parts
+        for folder in self._folders:
+            for root, folders, files in _walk(folder):
+                yield from (f"{root}/{name}" for name in files)
+                yield f"{root}/"
+                yield from (f"{root}/{name}/" for name in folders)  # a link to one is not gone into
 
     def find(self, name: str) -> Entry | None:
         """Return the entry of a task, group or tag, None when no file defines it."""
@@ -222,10 +250,13 @@ def tags_of(config: Mapping[Any, Any]) -> list[str]:
     return [tag for tag in (written if isinstance(written, list) else [written]) if isinstance(tag, str) and tag]
 
 
-def yaml_files(folder: Path) -> Iterator[Path]:
-    """Yield every `*.yaml` below a folder, sorted by path, as lm-eval 0.4.13 visits them."""
-    found = []
+def _walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
     for root, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in _SKIPPED]
-        found += [f"{root}/{name}" for name in files if name.endswith(".yaml")]
+        yield root, folders, [name for name in files if name.endswith(".yaml")]
+
+
+def yaml_files(folder: Path) -> Iterator[Path]:
+    """Yield every `*.yaml` below a folder, sorted by path, as lm-eval 0.4.13 visits them."""
+    found = [f"{root}/{name}" for root, _, files in _walk(folder) for name in files]
     yield from (Path(path) for path in sorted(path.replace(os.sep, "/") for path in found))
