@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -107,10 +108,13 @@ def _conversion(task: Task, to: str | None, format_name: str | None) -> tuple[Co
     from pytest_promptfmt.core.limits import time_limit
     from pytest_promptfmt.formats.conversion import convert_layout, convert_template_key
     from pytest_promptfmt.formats.template import has_template
+    from pytest_promptfmt.plugin.collected import settings_around
     from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
 
     if to is not None and has_template(task):
         return convert_template_key(task, to), ("one template becomes another, so the prompts change",)
+    if task.path is not None:
+        task = replace(task, docs_folder=settings_around(task.path).docs_folder(task.path))
     with time_limit(PROOF_SECONDS, f"proving the conversion of {task.name}", task.position("doc_to_text")):
         docs = load_docs(task, count=PROOF_DOCS, num_fewshot=PROOF_SHOTS)
         if format_name is not None:

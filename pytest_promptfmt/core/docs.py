@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
 
 Doc = Mapping[str, Any]
 """One row of data: column name to value."""
@@ -21,6 +22,15 @@ class GivenDocs(Protocol):
 
         None where there are none: then docs are found as for other tasks. Raises DocsError.
         """
+        ...
+
+
+@runtime_checkable
+class PlacedDocs(GivenDocs, Protocol):
+    """Given docs that may also be in the folder that a project has for the docs of a task's file."""
+
+    def placed(self, folder: Path) -> GivenDocs:
+        """Return the same docs, looked for in this folder as well."""
         ...
 
 

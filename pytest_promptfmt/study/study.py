@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Final, TypeVar, cast
 
 from pytest_promptfmt.chat.profile_loading import LoadedProfile, load_profile
-from pytest_promptfmt.core.docs import Doc, DocsKind, TaskDocs
+from pytest_promptfmt.core.docs import Doc, DocsKind, PlacedDocs, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, ScoringError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import PLAIN, Profile
@@ -91,7 +91,10 @@ class Study(Configuration):
         settings = self.settings
 
         def make() -> Task:
-            given = replace(self.given, docs_folder=settings.docs_folder(self.given.path))
+            folder, dataset = settings.docs_folder(self.given.path), self.given.dataset
+            if folder is not None and isinstance(dataset.given, PlacedDocs):
+                dataset = replace(dataset, given=dataset.given.placed(folder))
+            given = replace(self.given, docs_folder=folder, dataset=dataset)
             return bind_functions(given, trusted=settings.trusts, time_limit=settings.import_limit)
 
         return self.once("bound", make)

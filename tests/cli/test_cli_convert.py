@@ -55,6 +55,15 @@ def changed_lines(before: str, after: str) -> tuple[list[str], list[str]]:
     return [line for line in old if line not in new], [line for line in new if line not in old]
 
 
+def test_docs_in_the_tree_of_docs_prove_a_conversion(task: Path) -> None:
+    task.with_name("pytest.ini").write_text("[pytest]\npromptfmt_docs_dir = docs\n", "utf-8")
+    (task.parent / "docs").mkdir()
+    task.with_name("capitals.docs.jsonl").rename(task.parent / "docs" / "capitals.docs.jsonl")
+    result = promptfmt("convert", "capitals.yaml", "--to", "mcq")
+    assert result.exit_code == 0
+    assert "tried on docs (4 from capitals.docs.jsonl)" in result.stderr
+
+
 def test_migration_guide_turns_a_handwritten_layout_into_a_template(task: Path) -> None:
     result = promptfmt("convert", "capitals.yaml", "--to", "mcq", "--write")
     assert result.exit_code == 0

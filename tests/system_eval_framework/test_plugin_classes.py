@@ -301,3 +301,16 @@ def test_a_loader_that_shuffles_draws_before_the_shots_and_a_constructor_may_fix
     prompt = re.findall(r"Is it \d\?", shown["Shuffles"])
     assert prompt == [*shots, rows[0]]
     assert len(re.findall(r"Is it \d\?", shown["Fixes"])) == 2
+
+
+def test_rows_in_the_tree_of_docs_are_those_of_a_class_without_others(project: Project) -> None:
+    project.write("pkg/quiz.py", QUIZ)
+    project.write("pkg/quiz.yaml", "class: quiz:Quiz\ntask: named\n")
+    project.write("tests/docs/pkg/quiz.docs.jsonl", '{"q": "Is ice cold?"}\n')
+    options = ("-o", "promptfmt_docs_dir=tests/docs", "-o", "promptfmt_task_modules=pkg/quiz.py")
+    project.write("tests/docs/pkg/Quiz.docs.jsonl", '{"q": "Is fire cold?"}\n')
+    project.accept("--promptfmt-profile", "plain", "-m", "promptfmt_snapshot", *options)
+    shown = {Path(path).parent.name: text.decode() for path, text in project.snapshots().items()}
+    assert shown.keys() == {"Quiz", "named"}
+    assert "Is fire cold?" in shown["Quiz"]
+    assert "Is ice cold?" in shown["named"]

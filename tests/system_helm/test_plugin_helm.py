@@ -246,3 +246,14 @@ def test_the_snapshots_of_the_examples_are_those_of_the_present_code(project: Pr
     result = project.run("helm")
     result.assert_outcomes(passed=6)
     assert result.ret == 0
+
+
+def test_docs_in_the_tree_of_docs_are_those_of_an_adapter_without_states(project: Project) -> None:
+    adapter(project, "runs/quiz.json")
+    project.write(
+        "tests/docs/runs/quiz.docs.jsonl", '{"input": "Is ice cold?", "references": ["yes"], "answer": "yes"}\n'
+    )
+    project.accept(PLAIN, "-o", "promptfmt_docs_dir=tests/docs", "-m", "promptfmt_snapshot")
+    (text,) = project.snapshots().values()
+    assert b"Is ice cold?" in text
+    assert b"docs: 1 from quiz.docs.jsonl" in text

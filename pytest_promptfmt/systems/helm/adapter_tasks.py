@@ -17,7 +17,7 @@ from pytest_promptfmt.systems.helm import SYSTEM
 from pytest_promptfmt.systems.helm.adapter_files import RUN_SPEC, SCENARIO_STATE, AdapterFile, read_adapter_file
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
 from pytest_promptfmt.systems.helm.completion_metrics import HelmOutput, helm_results
-from pytest_promptfmt.systems.helm.instance_docs import instance_docs
+from pytest_promptfmt.systems.helm.instance_docs import InstanceDocs
 from pytest_promptfmt.systems.helm.references import REFERENCE_METRIC, helm_reference_results
 from pytest_promptfmt.systems.lm_eval.task_config import check_name
 
@@ -134,7 +134,7 @@ def _task(path: Path, file: AdapterFile) -> Task:
         target_delimiter=spec.output_prefix[len(spec.output_prefix.rstrip()) :],
         fewshot_delimiter=spec.output_suffix + spec.instance_prefix,
         num_fewshot=0 if spec.method in ("chat", "language_modeling") else spec.max_train_instances,
-        dataset=replace(plain.dataset, given=partial(instance_docs, file, plain)),
+        dataset=replace(plain.dataset, given=InstanceDocs(file, plain)),
         assembly=HelmAssembly(file, _trials(file)),
         config=MappingProxyType({"adapter_spec": file.top["adapter_spec"]}),
     )

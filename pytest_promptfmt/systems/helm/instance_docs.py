@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import TaskDocs
@@ -19,14 +20,25 @@ from pytest_promptfmt.systems.lm_eval.docs.data_files import MAX_DOCS
 DEFAULT_COUNT: Final = 3
 
 
-def instance_docs(file: AdapterFile, plain: Task, count: int | None, shots: int) -> TaskDocs:
-    """Return the instances of a file as docs, and those that shots are drawn from.
+@dataclass(frozen=True, eq=False)
+class InstanceDocs:
+    """The docs of a file: its instances, and without states those of `plain`, which has columns and nothing of HELM."""
 
-    Without states they are looked for as those of `plain`, which has columns and nothing of HELM. Raises DocsError
-    where no state can be used.
-    """
-    if not file.has_states:
-        return _from_elsewhere(file, plain, count, shots)
+    file: AdapterFile
+    plain: Task
+
+    def __call__(self, count: int | None, shots: int) -> TaskDocs:
+        """Return the docs, and those that shots are drawn from. Raises DocsError where no state can be used."""
+        if self.file.has_states:
+            return _of_states(self.file, count, shots)
+        return _from_elsewhere(self.file, self.plain, count, shots)
+
+    def placed(self, folder: Path) -> InstanceDocs:
+        """Return the same docs, looked for in this folder as well."""
+        return replace(self, plain=replace(self.plain, docs_folder=folder))
+
+
+def _of_states(file: AdapterFile, count: int | None, shots: int) -> TaskDocs:
     wanted = count or DEFAULT_COUNT
     if file.draws_from_all:
         return _drawn(file, wanted, shots)
