@@ -227,7 +227,7 @@ def said(result: Mapping[str, Any]) -> dict[str, str]:
     """Return what `promptfmt diff` says of each task, the strongest first."""
     told: dict[str, str] = {}
     for cluster in result["clusters"]:
-        if not READING.match(cluster["title"]):
+        if cluster["category"] != "header-only" and not READING.match(cluster["title"]):
             for member in cluster["members"]:
                 told.setdefault(member["task"].partition("@")[0], "changed")
     for each in result["unknown"]:

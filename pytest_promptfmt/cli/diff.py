@@ -135,7 +135,8 @@ def diff(
     elif versions:
         is_wrong = any(finding.is_error for finding in compared.versions)
     else:
-        is_wrong = bool(compared.result["clusters"] or _errors(compared))
+        changes = [each for each in compared.result["clusters"] if each["category"] != "header-only"]
+        is_wrong = bool(changes or _errors(compared))
     is_unknown = bool(compared.unknown)
     if bump or versions:
         is_unknown = any(finding.kind == "unsure" for finding in compared.versions)

@@ -17,17 +17,24 @@ from pytest_promptfmt.core import gate
 _DYNAMIC: Final = frozenset({"globals", "locals", "vars", "getattr", "eval", "exec", "__import__", "import_module"})
 """Names of what finds other code by its name: then everything in the module counts."""
 
+CLASS_VERSIONS: Final = ("VERSION", "version")
+"""The attributes of a task class that hold its version, which is compared by itself."""
+
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _Def = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Piece(NamedTuple):
-    """A statement without those inside it: as comparable text, and the lines of which one runs where it does."""
+    """A statement without those inside it: as comparable text, and the lines of which one runs where it does.
+
+    `attribute` is what it binds in the body of a class, which runs when the module is imported.
+    """
 
     form: str
     start: int = 0
     end: int = 0
     node: ast.AST | None = None
+    attribute: str = ""
 
 
 @dataclass(frozen=True)
@@ -232,13 +239,20 @@ def _pieces(node: ast.stmt) -> Iterator[Piece]:
     yield Piece(_form(shell), node.lineno, last if isinstance(node, _Def | ast.Try) else max(node.lineno, end), shell)
     for value in blocks.values():
         for each in value:
-            if isinstance(each, ast.stmt):
+            if isinstance(node, ast.ClassDef) and isinstance(each, ast.Assign | ast.AnnAssign):
+                yield from (piece for piece in map(_of_class, _pieces(each)) if piece.attribute not in CLASS_VERSIONS)
+            elif isinstance(each, ast.stmt):
                 yield from _pieces(each)
             else:  # a handler, or a case of a match
                 head = type(each)(**{name: [] if name == "body" else part for name, part in ast.iter_fields(each)})
                 yield Piece(_form(head), each.body[0].lineno, each.body[0].lineno, head)
                 for inner in each.body:
                     yield from _pieces(inner)
+
+
+def _of_class(piece: Piece) -> Piece:
+    names = _bound(piece.node) if isinstance(piece.node, ast.stmt) else ()
+    return piece._replace(attribute=next(iter(names), ""))
 
 
 def _is_block(value: object) -> bool:

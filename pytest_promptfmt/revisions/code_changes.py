@@ -67,6 +67,8 @@ def not_reached(change: CodeChange, closures: tuple[Closure, Closure], lines: tu
             continue
         own = ran.get(side.file, frozenset())
         for piece in pieces:
+            if piece.attribute and _is_read(piece.attribute, closure, ran):
+                continue
             if own.isdisjoint(range(piece.start, piece.end + 1)):
                 return f"{side.file}:{piece.start} in {side.name}"
     return ""
@@ -85,6 +87,16 @@ def _is_used(definition: Definition, closure: Closure, ran: Lines, seen: set[str
             elif uses and other.key not in seen and _is_used(other, closure, ran, seen):
                 return True
     return False
+
+
+def _is_read(attribute: str, closure: Closure, ran: Lines) -> bool:
+    """Return whether a statement that reads this attribute of some object was run."""
+    return any(
+        not ran.get(other.file, frozenset()).isdisjoint(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        for other in closure.values()
+        for top_level in other.nodes
+        for node in _uses(top_level, lambda node: isinstance(node, ast.Attribute) and node.attr == attribute)
+    )
 
 
 def _uses(node: ast.AST, is_meant: Callable[[ast.AST], bool]) -> list[ast.expr]:

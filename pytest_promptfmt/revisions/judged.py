@@ -16,13 +16,14 @@ from typing import Any, Final
 from pytest_promptfmt.core.text import END, show_inner
 from pytest_promptfmt.revisions.code_changes import not_reached
 from pytest_promptfmt.revisions.sheet import AS_IT_IS, Sheet, lines_of, read_sheet
-from pytest_promptfmt.revisions.written import Difference
+from pytest_promptfmt.revisions.written import Difference, meaning_of
 from pytest_promptfmt.snapshots.content import SCORING
 from pytest_promptfmt.snapshots.hunks import shared_end, shared_start
 from pytest_promptfmt.systems.lm_eval.scoring.reading import reading_of
 
 _CONTEXT: Final = 24
 _RAISES: Final = "! "
+_NO_ROWS: Final = "no docs for a task class"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +83,7 @@ def judge(
             if changes:
                 keys = ", ".join(map(str, changes))
                 said = f"{keys} changed, and it could not be rendered" + (f": {why}" if why else "")
-                is_class = any(each.key == "class" for each in changes)
-                step = "render both with lm-eval" if is_class else f"pytest --promptfmt {file} shows what stops it"
-                found.unknown.append(Unknown(task, file, said, _step(difference) if "synthetic docs" in why else step))
+                found.unknown.append(Unknown(task, file, said, _step_to_render(difference, why)))
         return
     differing = [way for way, texts in old["same"].items() if new["same"].get(way, texts) != texts]
     own = [way for way, texts in old["own"].items() if new["own"].get(way, texts) != texts]
@@ -108,6 +107,20 @@ def judge(
         _judge_unseen(found, difference, task, (old, new), is_given=bool(is_given))
         if shown:
             found.same.pop(task, None)
+
+
+def judge_other(found: Judgement, task: str, file: str, sides: tuple[Path, Path], why: str) -> None:
+    """Add a task of a file that is neither YAML nor in YAML, that differs and of which no prompt shows it.
+
+    `why` says why it was not rendered, "" where it was: then nothing is added of a file whose two sides mean the same,
+    nor of a Python file, whose classes are compared themselves.
+    """
+    if why:
+        said, step = f"the file changed, and it could not be rendered: {why}", f"pytest --promptfmt {file} shows why"
+        found.unknown.append(Unknown(task, file, said, step))
+    elif not file.endswith(".py") and meaning_of(sides[0]) != meaning_of(sides[1]):
+        step = "render more docs or conversations of it, such that one shows the change"
+        found.unknown.append(Unknown(task, file, "the file changed, and no prompt shows it", step))
 
 
 def _judge_reading(found: Judgement, difference: Difference, task: str) -> None:
@@ -169,8 +182,21 @@ def _reasons(difference: Difference, sheets: tuple[Sheet, Sheet], *, is_given: b
         yield "the docs cannot be compared"
 
 
+def _step_to_render(difference: Difference, why: str) -> str:
+    if _is_class(difference) and why != _NO_ROWS:
+        return "render both with lm-eval"
+    can_be_had = "synthetic docs" in why or why == _NO_ROWS
+    return _step(difference) if can_be_had else f"pytest --promptfmt {difference.file} shows what stops it"
+
+
 def _step(difference: Difference) -> str:
+    if _is_class(difference):
+        return f"give it rows that show it, in {difference.new.name}.docs.jsonl, then compare again"
     return f"promptfmt freeze {difference.file}, then compare again"
+
+
+def _is_class(difference: Difference) -> bool:
+    return any(change.key == "class" for change in difference.changes)
 
 
 def _fails(texts: list[str]) -> bool:

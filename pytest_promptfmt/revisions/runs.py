@@ -24,7 +24,7 @@ from pytest_promptfmt.results.baseline import ERROR, read_entries, write_baselin
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.clusters import as_comparison, clusters_of, without
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
-from pytest_promptfmt.revisions.judged import Judgement, Unknown, judge
+from pytest_promptfmt.revisions.judged import Judgement, Unknown, judge, judge_other
 from pytest_promptfmt.revisions.sheet import Plan
 from pytest_promptfmt.revisions.trees import Trees, moves, single_tasks
 from pytest_promptfmt.revisions.unaffected import TASK_SUFFIXES
@@ -122,13 +122,14 @@ class _Sides:
         self.unaffected = trees.unaffected
         moved = {new_file: old_file for old_file, new_file in self._moves.values()}
         affected = trees.sources.keys() - trees.unaffected
-        touched = (name for name in sorted(affected) if self._is_wanted(PurePosixPath(name)))
+        # A task of a YAML file comes after a class of the same name, of which only a run knows whether it is a task.
+        touched = (name for name in (*sorted(trees.modules), *sorted(affected)) if self._is_wanted(PurePosixPath(name)))
         found = differences(self._before, self._after, {name: moved.get(name, name) for name in touched})
-        changed = {
-            name for name in trees.changed if name.endswith(TASK_SUFFIXES) and self._is_wanted(PurePosixPath(name))
-        }
-        both = changed & trees.blobs[0].keys() & trees.blobs[1].keys()
-        self._unreadable = dict(unreadable(self._before, self._after, {name: name for name in sorted(both)}))
+        changed = {name for name in trees.changed if self._is_wanted(PurePosixPath(name))}
+        both = sorted(changed & trees.blobs[0].keys() & trees.blobs[1].keys())
+        written = {name: name for name in both if name.endswith(TASK_SUFFIXES)}
+        self._unreadable = dict(unreadable(self._before, self._after, written))
+        self._others = [name for name in both if name not in written]
         globs = [glob.partition("@")[0] for glob in tasks] if self._all_match else []
         self.differences = [each for each in found if not globs or any(fnmatchcase(each.new.name, g) for g in globs)]
 
@@ -163,23 +164,26 @@ class _Sides:
         second["removed"] = [prompt for prompt in rendered if self._is_removed(prompt, second["defined"])]
         errors = [entry for entry in entries if entry.code == ERROR]
         unrendered = {task for tasks in first["unrendered"].values() for task in tasks}
-        judgement = self._judged(second, {entry.task: entry.message for entry in errors})
+        judgement = self._judged(second, errors)
         return second, unrendered | {entry.task or entry.file for entry in errors}, judgement
 
-    def _judged(self, result: dict[str, Any], errors: Mapping[str, str]) -> Judgement:
+    def _judged(self, result: dict[str, Any], errors: Sequence[BaselineEntry]) -> Judgement:
         """Return what became of the tasks that are written differently; changes no snapshot shows join the result."""
         judgement = Judgement()
-        shown = {
-            member["task"]
+        members = [
+            member
             for cluster in result["clusters"]
             if cluster["category"] not in ("obsolete", "header-only")
             for member in cluster["members"]
-        }
-        reasons = dict(errors)
+        ]
+        shown = {member["task"] for member in members}
+        reasons = {entry.task: entry.message for entry in errors}
         for skipped in result["skipped"]:
             reasons.update(dict.fromkeys(skipped["tasks"], skipped["reason"]))
         for difference in self.differences:
             file = self._below_cwd(difference.file)
+            if file.endswith(".py") and difference.new.name not in result["defined"].get(file, ()):
+                continue  # no task
             name = difference.new.name
             tasks = [task for task in result["defined"].get(file, ()) if task.partition("@")[0] == name]
             for task in dict.fromkeys(tasks or [name]):
@@ -192,6 +196,16 @@ class _Sides:
             step = f"pytest --promptfmt {file} shows what stops it"
             reason = f"the file changed, and neither side can be read: {said}"
             judgement.unknown.append(Unknown(task, file, reason, step))
+        told = {each.file for each in judgement.unknown} | {each.file for each in judgement.changed}
+        told |= {member["file"] for member in members}
+        failed = {entry.file: entry for entry in errors}
+        for name in self._others:
+            file = self._below_cwd(name)
+            tasks = [*result["defined"].get(file, ()), *([failed[file].task or file] if file in failed else [])]
+            if tasks and file not in told:
+                whys = [reasons[task] for task in tasks if task in reasons]
+                why = whys[0] if whys else failed[file].message if file in failed else ""
+                judge_other(judgement, tasks[0], file, (self._before / name, self._after / name), why)
         result["clusters"] = [*without(result["clusters"], judgement.only_names), *clusters_of(judgement.changed)]
         return judgement
 

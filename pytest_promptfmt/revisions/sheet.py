@@ -96,6 +96,16 @@ def _fill(sheet: Sheet, study: Study, plan: Plan) -> None:
     task, docs, shots = material.task, material.docs, study.settings.num_fewshot
     instances = study.render()
     sheet["columns"] = _columns(instances)
+    if task.assembly is not None:
+        # Another system puts these together; what it makes of other docs is not known here.
+        sheet["kinds"] = [docs.kind, docs.fewshot_kind if docs.fewshot else docs.kind]
+        sheet["own"] = {AS_IT_IS: [*map(_text, instances)]}
+        if not material.shots:
+            with suppress(PromptfmtError):
+                more = Study(study.given, replace(study.settings, num_fewshot=SHOTS))
+                sheet["own"][WITH_SHOTS] = [*map(_text, more.render())]
+        sheet["same"] = sheet["own"]
+        return
     tried = task
     if not material.shots and task.output_type != "loglikelihood_rolling":
         tried = task if task.shots(SHOTS) else replace(task, num_fewshot=SHOTS)

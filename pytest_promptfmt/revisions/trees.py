@@ -5,7 +5,7 @@ What is the same is known from git's objects and from the index of earlier compa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from pytest_promptfmt.revisions.git import Repository
@@ -13,6 +13,7 @@ from pytest_promptfmt.revisions.source_index import SourceIndex
 from pytest_promptfmt.revisions.unaffected import (
     IDLE_SUFFIXES,
     TASK_SUFFIXES,
+    ModuleFacts,
     ModuleText,
     TaskSource,
     bytes_of,
@@ -31,7 +32,7 @@ class Trees:
     """The folders `before` and `after`, and what is known of the files of both sides.
 
     `sources` are the task files of the second side, `earlier` those of the first that differ; `unaffected` those that
-    need no rendering.
+    need no rendering. `modules` are the Python files that differ or may import one that does.
     """
 
     def __init__(self, repository: Repository, commits: tuple[str, str | None], scratch: Path) -> None:
@@ -59,6 +60,7 @@ class Trees:
         texts |= added
         facts = module_facts(texts)
         self.unaffected = unaffected_files(self.after, self.changed, self.sources, self.earlier, facts, self._text)
+        self.modules = _reaching(self.changed, facts)
         self._lay_out(self._absent & self._needed(texts))
 
     def _needed(self, texts: Mapping[str, ModuleText]) -> frozenset[str]:
@@ -66,9 +68,7 @@ class Trees:
         affected = self.sources.keys() - self.unaffected
         files = members_of(affected, self.sources) | members_of(self.earlier, self.earlier)
         names = {*self.blobs[0], *self.blobs[1]}
-        if len(affected) == len(self.sources) or any(
-            is_setting(name) and b"promptfmt" in self._bytes(name) for name in names
-        ):
+        if len(affected) == len(self.sources) or any(is_setting(name) and self._names_files(name) for name in names):
             return frozenset(names)
         sources = [side[name] for side in (self.sources, self.earlier) for name in files if name in side]
         modules = {module for source in sources for module in source.modules}
@@ -129,12 +129,24 @@ class Trees:
     def _bytes(self, name: str) -> bytes:
         return bytes_of(self.after / name)
 
+    def _names_files(self, name: str) -> bool:
+        """Return whether a settings file may name Python files of tasks and the like."""
+        text = self._bytes(name)
+        return b"promptfmt" in text or b"task_modules" in text
+
     def _may_include(self, name: str) -> bool:
         return b"include" in self._bytes(name)
 
     def _is_certain(self, name: str, source: TaskSource | None) -> bool:
         """Return whether the next comparison may rely on it: not on a file whose include may be missing now."""
         return source is not None or not self._may_include(name)
+
+
+def _reaching(changed: Collection[str], facts: Mapping[str, ModuleFacts]) -> frozenset[str]:
+    found = {name for name in facts if name in changed}
+    while more := {name for name in facts.keys() - found if not found.isdisjoint(facts[name].imports)}:
+        found |= more
+    return frozenset(found)
 
 
 def _without_snapshots(blobs: Mapping[str, str]) -> dict[str, str]:

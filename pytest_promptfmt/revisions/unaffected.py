@@ -17,6 +17,7 @@ from typing import Any, Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.revisions.classes import class_refs
 from pytest_promptfmt.revisions.git import files_below
 from pytest_promptfmt.settings.file import FILE_NAMES
 from pytest_promptfmt.systems.lm_eval.index import tags_of
@@ -278,7 +279,7 @@ def _source(path: Path, top: Path) -> TaskSource | None:
     name = file.config.get("task")
     group = file.config.get("group")
     labels = [name, *(group if isinstance(group, list) else [group]), *tags_of(file.config)]
-    values = [*_values(file.config, set())]
+    values = [*_values(file.config, set()), *class_refs(file.config, path, top)]
     return TaskSource(
         name=name if isinstance(name, str) and kind_of(file.config) == "task" else "",
         parts=frozenset(_below(part.path, top) for part in file.parts),

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, PromptfmtError
-from pytest_promptfmt.core.task import Locate
+from pytest_promptfmt.core.task import FunctionRef, Locate
+from pytest_promptfmt.revisions.classes import class_refs, classes_of
+from pytest_promptfmt.revisions.code import CLASS_VERSIONS, closure_of
 from pytest_promptfmt.revisions.written import Difference
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
 from pytest_promptfmt.snapshots.content import SCORING
@@ -27,9 +28,6 @@ Part = Literal["text", "request", "target", "stops", "metric"]
 Kind = Literal["kept", "unsure", "elsewhere", "members", "missing", "raised", "alone"]
 
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
-
-CLASS_ATTRIBUTES: Final = ("VERSION", "version")
-"""The attributes of a task class that hold its version."""
 
 _SECTIONS: Final[Mapping[str, Part]] = {
     "prompt": "text",
@@ -178,7 +176,7 @@ def version_gate(
         if one.version != other.version:
             if parts or (name not in unrendered and name not in unseen):
                 add("raised" if parts else "alone", name, parts)
-        elif parts:
+        elif parts and (is_seen or other.version is not None):
             kind: Kind = "missing" if other.version is None else "unsure" if not is_seen else "elsewhere"
             add("kept" if kind == "elsewhere" and is_own else kind, name, parts)
     for name in sorted(_groups_of(touched, new) & old.keys() - touched):
@@ -220,13 +218,13 @@ def _read_all(tree: Path, files: Collection[str]) -> dict[str, _Read]:
     for name in files:
         path = tree / name
         if path.suffix == ".py":
-            found |= _of_module(path)
+            found |= {ref.name: _class(ref, tree) for ref in classes_of(path)}
         elif path.suffix in _SUFFIXES and path.is_file():
-            found |= _of_file(path, index)
+            found |= _of_file(path, index, tree)
     return found
 
 
-def _of_file(path: Path, index: TaskIndex) -> dict[str, _Read]:
+def _of_file(path: Path, index: TaskIndex, tree: Path) -> dict[str, _Read]:
     try:
         file = read_task_file(path, index)
     except (PromptfmtError, OSError):
@@ -234,6 +232,10 @@ def _of_file(path: Path, index: TaskIndex) -> dict[str, _Read]:
     if file is None:
         return {}
     found = {task.name: _read(task.metadata, task.config, task.locate) for task in file.tasks}
+    for task in file.tasks:
+        refs = [ref for ref in class_refs(task.config, path, tree) if ref.file.is_file()]
+        if refs and found[task.name].version is None:
+            found[task.name] = _class(refs[0], tree)
     if file.kind == "group" and file.yaml is not None:
         found[file.names[0]] = _read(file.yaml.config.get("metadata"), file.yaml.config, file.yaml.locate)
     return found
@@ -261,29 +263,28 @@ def _members(config: Mapping[Any, Any]) -> Iterator[str]:
             yield name.partition("@")[0]
 
 
-def _of_module(path: Path) -> dict[str, _Read]:
-    """Return the classes at the top of a Python file that have a version, also from a class above them in the file."""
-    try:
-        module = ast.parse(gate.read_bytes(path))
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return {}
-    classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
-    code = ast.dump(module)
-    return {name: _class(name, classes, path, code) for name in classes}
-
-
-def _class(name: str, classes: Mapping[str, ast.ClassDef], path: Path, code: str) -> _Read:
-    waiting, seen = [name], set[str]()
+def _class(ref: FunctionRef, tree: Path) -> _Read:
+    """Return what is read of a class: its version is its own, or that of the next class above it in the tree."""
+    closure = closure_of(ref.file, ref.name, tree)
+    classes = {
+        node.name: (tree / each.file, node)
+        for each in closure.values()
+        for node in each.nodes
+        if isinstance(node, ast.ClassDef)
+    }
+    code = repr(sorted((key, *(piece.form for piece in each.pieces)) for key, each in closure.items()))
+    waiting, seen = [ref.name], set[str]()
     while waiting:
         current = waiting.pop(0)
         if current in seen or current not in classes:
             continue
         seen.add(current)
-        for target, value in _assigned(classes[current]):
-            if target in CLASS_ATTRIBUTES and isinstance(value, ast.Constant):
+        path, node = classes[current]
+        for target, value in _assigned(node):
+            if target in CLASS_VERSIONS and isinstance(value, ast.Constant):
                 place = Position(path, value.lineno, value.col_offset + 1)
                 return _Read(version=value.value, place=place, code=code)
-        waiting += [base.id for base in classes[current].bases if isinstance(base, ast.Name)]
+        waiting += [base.id for base in node.bases if isinstance(base, ast.Name)]
     return _Read(version=None, place=None, code=code)
 
 

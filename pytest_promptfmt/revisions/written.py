@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import Any, Final, Literal
 
 from jinja2 import Environment, TemplateError, nodes
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.revisions.classes import class_refs, classes_of
 from pytest_promptfmt.revisions.code import Closure, closure_of
 from pytest_promptfmt.revisions.code_changes import CodeChange, code_changes
 from pytest_promptfmt.revisions.edges import words_of
@@ -138,6 +142,17 @@ def _failure(tree: Path, name: str) -> tuple[str, str] | None:
     return None
 
 
+def meaning_of(path: Path) -> object:
+    """Return what is equal for two files that mean the same: of JSON the value, of templates what they do."""
+    data = gate.read_bytes(path)
+    text = data.decode("utf-8", "replace")
+    if path.suffix == ".json":
+        with suppress(ValueError, RecursionError):
+            return json.loads(text)
+    tree = _tree(text) if path.suffix == ".jinja" else None
+    return data if tree is None else repr(tree)
+
+
 def _changes(old: WrittenTask, new: WrittenTask) -> Iterator[KeyChange]:
     for key in sorted({*old.values, *new.values}):
         closures = old.closure(key), new.closure(key)
@@ -165,14 +180,21 @@ def _written(tree: Path, name: str) -> dict[str, WrittenTask]:
 
 
 def _read(tree: Path, name: str) -> dict[str, WrittenTask]:
-    file = read_if_task(tree / name)
+    path = tree / name
+    if path.suffix == ".py":
+        return {ref.name: WrittenTask(ref.name, {"class": ref}, tree) for ref in classes_of(path)}
+    file = read_if_task(path)
     if file is None:
         return {}
     if kind_of(file.config) == "group":
-        configs = {task.name: task.config for task in load_tasks(tree / name)}
-    else:
-        configs = {str(file.config.get("task")): file.config}
-    return {task: WrittenTask(task, dict(_values(config)), tree) for task, config in configs.items()}
+        configs = {task.name: task.config for task in load_tasks(path)}
+        return {task: WrittenTask(task, dict(_values(config)), tree) for task, config in configs.items()}
+    values = dict(_values(file.config))
+    refs = [*class_refs(file.config, path, tree)]
+    known = [ref for ref in refs if ref.file.is_file()]
+    values |= {"class": known[0]} if known else {}
+    task = str(file.config.get("task", refs[0].name if refs else None))
+    return {task: WrittenTask(task, values, tree)}
 
 
 def _values(config: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
