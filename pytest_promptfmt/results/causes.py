@@ -16,7 +16,7 @@ from typing import Final
 from pytest_promptfmt.core.prompt import Instance, Origin, Part, Prompt, Span
 from pytest_promptfmt.core.task import Locate
 from pytest_promptfmt.snapshots.changes import Change, Place
-from pytest_promptfmt.snapshots.content import SCORING
+from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
 
 LOOKED_AT: Final = 40
 """Changes of one item that are searched for a key in common."""
@@ -122,7 +122,7 @@ def _origins_of_requests(change: Change, locate: Locate) -> Iterator[Origin]:
     section = change.section.partition(" ")[0]
     if section == "generate":
         yield from _origin_of_key("answer", "generation_kwargs", locate)
-    elif section == SCORING:
+    elif section in (SCORING, COLUMNS):
         lines = change.removed or change.added
         word = lines[0].split()[0].removesuffix(":") if lines else ""
         yield from _origin_of_key("answer", _SCORING_KEYS.get(word, word), locate)
@@ -166,7 +166,7 @@ def _continuation(lines: Sequence[str]) -> str | None:
 
 
 def _origin_of_key(part: Part, key: str, locate: Locate) -> Iterator[Origin]:
-    position = locate((key,))
+    position = locate(tuple(key.split(".")))
     if position is not None:
         yield Origin(part, key, position)
 

@@ -15,6 +15,7 @@ from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.results.text_changes import TextChange, is_of_tokens
 from pytest_promptfmt.results.wording import counted, first_of
 from pytest_promptfmt.snapshots.changes import Change, unified_diff
+from pytest_promptfmt.snapshots.content import SCORING
 from pytest_promptfmt.snapshots.extension import Verdict
 from pytest_promptfmt.snapshots.hunks import Pieces, changed_words
 from pytest_promptfmt.snapshots.lock import Note
@@ -116,6 +117,12 @@ def accept_command(path: str, names: str, options: Sequence[str], task: str) -> 
     return shlex.join(["pytest", "--promptfmt", *options, *chosen, "--snapshot-update"])
 
 
+def _about_the_task(verdict: Verdict) -> str:
+    if any(change.section == SCORING for change in _changes(verdict)):
+        return "how answers are read and scored changed"
+    return "it names other columns of its docs"
+
+
 def explanation(
     verdict: Verdict, outcome: Outcome, *, docs: int, change: TextChange | None = None, note: Note | None = None
 ) -> Iterator[str]:
@@ -130,7 +137,7 @@ def explanation(
         yield outcome.title
         return
     prompts = f"{outcome.docs} of {counted(docs, 'doc')} changed"
-    yield from compared_lines(who, prompts if outcome.docs else "how answers are read and scored changed", verdict)
+    yield from compared_lines(who, prompts if outcome.docs else _about_the_task(verdict), verdict)
     if verdict.state == "missing" and verdict.comparison is not None:
         new = verdict.comparison.text.splitlines()
         yield from first_of([f"+{line}" for line in new], PREVIEW_LINES)

@@ -103,9 +103,9 @@ def compare(stored: bytes | None, rendered: Document, path: Path, *, narrowed_ru
     """Return how the file's bytes (None: there is no file) relate to the rendered document.
 
     In a `narrowed_run`, which rendered fewer docs than it usually would, stored docs that were not rendered are kept
-    and not compared. What is about the task is compared where both have it. A snapshot without it, as earlier releases
-    wrote them, is equal to one with it, and `text` has it for the next update; a run whose profiles leave it out keeps
-    it. The version alone is no reason to write.
+    and not compared. What is about the task is compared as far as both have it. A snapshot without a section of it, as
+    earlier releases wrote them, is equal to one with it, and `text` has it for the next update; a run whose profiles
+    leave it out keeps it. The version alone is no reason to write.
     """
     text = write_document(rendered)
     if stored is None:
@@ -138,9 +138,9 @@ def _as_far_as_stored(rendered: Document, stored: bytes) -> Document:
     """Return the document without what earlier releases did not write, where the file lacks it."""
     if VERSION in rendered.header and f"\n{VERSION}: ".encode() not in stored.partition(b"\n\n")[0]:
         rendered = replace(rendered, header={key: fact for key, fact in rendered.header.items() if key != VERSION})
-    if rendered.task and f"\n\n{record_name(0)}\n".encode() not in stored:
-        rendered = replace(rendered, task=())
-    return rendered
+    known = stored.partition(f"\n\n{record_name(0)}".encode())[2].partition(b"\n\n")[0] if rendered.task else b""
+    task = tuple(section for section in rendered.task if f"\n  {section.title}\n".encode() in known)
+    return rendered if task == rendered.task else replace(rendered, task=task)
 
 
 def narrowed(rendered: Document, stored: Document) -> Document:

@@ -1,9 +1,10 @@
 """The document that a snapshot stores of rendered instances: prompts, then the requests, then the target.
 
-How answers are read and scored is the same for all profiles of a task, so one snapshot of a task shows it, before its
-docs: whoever reads a pull request sees a changed pattern as one changed line, not as one for each profile. It is that
-of the profile of plain text where the run has one, otherwise the first one that shows text (`shows_scoring`). Stop
-sequences and generation arguments are part of each request, and shown there.
+How answers are read and scored, and which columns of synthetic docs the task names, is the same for all profiles of a
+task, so one snapshot of a task shows it, before its docs: whoever reads a pull request sees a changed pattern as one
+changed line, not as one for each profile. It is that of the profile of plain text where the run has one, otherwise the
+first one that shows text (`shows_scoring`). Stop sequences and generation arguments are part of each request, and shown
+there.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ from pytest_promptfmt.snapshots.changes import VERSION
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section
 from pytest_promptfmt.snapshots.token_sections import profile_facts, token_sections
 from pytest_promptfmt.systems.lm_eval.scoring.reading import task_reading
+from pytest_promptfmt.systems.lm_eval.synthetic.named_columns import named_columns
 
 if TYPE_CHECKING:
+    from pytest_promptfmt.core.docs import TaskDocs
     from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.study import ProfileView
 
 SCORING: Final = "scoring"
 """The title of the section about how answers are read and scored."""
+COLUMNS: Final = "columns"
+"""The title of the section about the columns that a task names, shown where synthetic docs have whatever it names."""
 
 _MAX_DEPTH = 20
 _MAX_INT_BITS = 4096  # far below the 4300 digits at which Python refuses to write a number
@@ -54,7 +59,7 @@ def shows_scoring(profile: Profile, profiles: Sequence[Profile], *, is_chosen: b
 
 
 def snapshot_document(seen: ProfileView, *, scoring: bool = False) -> Document:
-    """Return the document of a task in one profile; with how its answers are read, if `scoring` is wanted.
+    """Return the document of a task in one profile; with what is about the whole task, if `scoring` is wanted.
 
     Raises the PromptfmtError that stopped it: code not allowed, docs not found, a template that fails, a text that the
     tokenizer cannot encode, a time limit.
@@ -81,14 +86,20 @@ def snapshot_document(seen: ProfileView, *, scoring: bool = False) -> Document:
         more=facts,
     )
     document = make_document(header, instances, more, shows_text=profile.shows_text)
-    return replace(document, task=_task_sections(task)) if scoring else document
+    return replace(document, task=(*_column_section(task, docs), *_scoring_section(task))) if scoring else document
 
 
-def _task_sections(task: Task) -> tuple[Section, ...]:
+def _column_section(task: Task, docs: TaskDocs) -> Iterator[Section]:
+    lines = named_columns(task, docs.columns).items() if docs.kind == "synthetic" else ()
+    if lines:
+        yield Section(COLUMNS, entries=tuple(Entry(f"{key}: {names}") for key, names in lines))
+
+
+def _scoring_section(task: Task) -> Iterator[Section]:
     with suppress(PromptfmtError):  # reported where answers are tried
         lines = task_reading(task).items()
-        return (Section(SCORING, entries=tuple(Entry(f"{name}: {line}") for name, line in lines)),) if lines else ()
-    return ()
+        if lines:
+            yield Section(SCORING, entries=tuple(Entry(f"{name}: {line}") for name, line in lines))
 
 
 def header_facts(

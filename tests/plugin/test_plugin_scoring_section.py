@@ -25,19 +25,20 @@ def project(pytester: pytest.Pytester) -> Project:
     return project
 
 
-def without_section(file: Path) -> bytes:
-    """Return a snapshot as it was written before there was the section: the digest is that of what is left."""
+def without_section(file: Path, *titles: str) -> bytes:
+    """Return a snapshot as it was written before there was a section, or any: the digest is that of what is left."""
     from pytest_promptfmt.snapshots.document import Document, read_document, write_document
 
     document = read_document(file.read_text("utf-8"), file)
-    return write_document(Document(document.header, document.docs)).encode()
+    kept = [section for section in document.task if titles and section.title not in titles]
+    return write_document(Document(document.header, document.docs, tuple(kept))).encode()
 
 
 def test_a_changed_pattern_fails_one_snapshot_with_one_changed_line(project: Project) -> None:
     project.accept("-m", "promptfmt_snapshot")
     written = (project.root / PLAIN).read_text("utf-8")
     assert (
-        "\ntask\n  scoring\n"
+        "\ntask\n  columns\n    doc_to_text: question\n    doc_to_target: answer\n  scoring\n"
         '    filter strict: regex(regex_pattern="#### (-?[0-9.,]+)") → take_first()\n'
         '    metric exact_match: aggregation="mean", higher_is_better=true, ignore_case=true\n'
         "    repeats: 1\n\ndoc 1\n" in written
@@ -68,7 +69,25 @@ def test_a_snapshot_without_the_section_passes_everywhere_and_the_next_update_wr
     result = project.run("-m", "promptfmt_snapshot", "--snapshot-update")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["*1 snapshot passed. 1 snapshot updated.*"])
-    assert "\ntask\n  scoring\n" in file.read_text("utf-8")
+    assert "\ntask\n  columns\n" in file.read_text("utf-8")
+
+
+def test_a_misspelt_column_fails_though_synthetic_docs_have_it_and_a_section_may_be_missing(project: Project) -> None:
+    choices = {"output_type": "multiple_choice", "doc_to_choice": ["one", "two"]}
+    project.task("sums.yaml", **choices, doc_to_target="label")
+    project.accept("-m", "promptfmt_snapshot")
+    file = project.root / PLAIN
+    assert "\ntask\n  columns\n    doc_to_text: question\n    doc_to_target: label\n" in file.read_text("utf-8")
+    project.edit("sums.yaml", '"label"', '"labell"')
+    (failure,) = project.failures("-m", "promptfmt_snapshot")
+    assert "sums [plain]: it names other columns of its docs" in failure
+    changed = [line for line in failure.splitlines() if re.match(r"[-+]  ", line)]
+    assert changed == ["-  doc_to_target: label", "+  doc_to_target: labell"]
+    assert re.search(r"the first change is in text from sums.yaml:\d+:\d+ doc_to_target", failure)
+    file.write_bytes(without_section(file, "columns"))
+    assert project.run("-m", "promptfmt_snapshot").ret == 0, "as before there was this section"
+    project.accept("-m", "promptfmt_snapshot")
+    assert "    doc_to_target: labell\n" in file.read_text("utf-8")
 
 
 def test_a_diff_of_prompts_does_not_show_the_section_that_was_never_written(project: Project) -> None:

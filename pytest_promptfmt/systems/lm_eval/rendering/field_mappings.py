@@ -269,7 +269,7 @@ def refuse_mistyped_columns(task: Task, docs: TaskDocs) -> None:
     lm-eval 0.4.13 renders any string that is not exactly a column as a template, so that `qestion` becomes the prompt
     of every doc. Rendering imitates that; a test must not pass it.
     """
-    for keys, spec in _fields(task):
+    for keys, spec in fields_of(task):
         if not isinstance(spec, str) or isinstance(spec, TextTemplate) or "{" in spec or spec in docs.columns:
             continue
         close = difflib.get_close_matches(spec.casefold(), [name.casefold() for name in docs.columns], 1, _SIMILAR)
@@ -283,7 +283,8 @@ def refuse_mistyped_columns(task: Task, docs: TaskDocs) -> None:
             ).naming(repr(task.name))
 
 
-def _fields(task: Task) -> Iterator[tuple[tuple[str, ...], Any]]:
+def fields_of(task: Task) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield what the question, choices and target of docs and shots are made of, each with the path of its key."""
     for name in ("doc_to_text", "doc_to_choice", "doc_to_target"):
         yield (name,), getattr(task, name)
         shots = getattr(task.fewshot, name)
