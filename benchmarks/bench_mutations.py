@@ -88,7 +88,7 @@ class Bench:
             view = FileView(path=path, yaml=file.yaml, file=file, index=self.index)
             if file.kind == "group":
                 return self._result(check_file(view, self.selection).findings, frozenset(), "")
-            return self._of_task(file, view)
+            return self._of_task(file, view) if file.tasks else Seen(failure="no task")
         except PromptfmtError as error:
             return Seen(failure=f"{error.position or ''} {error.message}")
 

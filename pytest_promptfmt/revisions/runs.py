@@ -5,13 +5,13 @@ The first writes snapshots and a baseline of its errors, the second is compared 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -25,6 +25,7 @@ from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.clusters import as_comparison, clusters_of, without
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
 from pytest_promptfmt.revisions.judged import Judgement, Unknown, judge, judge_other
+from pytest_promptfmt.revisions.pytest_process import run_pytest
 from pytest_promptfmt.revisions.sheet import Plan
 from pytest_promptfmt.revisions.trees import Trees, moves, single_tasks
 from pytest_promptfmt.revisions.unaffected import TASK_SUFFIXES
@@ -77,7 +78,7 @@ def compare_revisions(
     inside = here.relative_to(repository.top)
     wanted = [_path_below(path, here, repository.top) for path in paths]
     commits = repository.commit(old), None if new is None else repository.commit(new)
-    with TemporaryDirectory(prefix="promptfmt-") as folder:
+    with TemporaryDirectory(prefix="promptfmt-") as folder, _without_collector():
         trees = Trees(repository, commits, Path(folder).resolve())
         for tree in (trees.before, trees.after):
             (tree / inside).mkdir(parents=True, exist_ok=True)
@@ -106,6 +107,18 @@ def compare_revisions(
             unaffected=len(single_tasks({name: trees.sources[name] for name in trees.unaffected})),
             versions=versions,
         )
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keep the garbage collector from walking what is known of thousands of files over and over: it all stays."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class _Sides:
@@ -328,8 +341,7 @@ def _run_pytest(folder: Path, options: Sequence[str], paths: Sequence[str]) -> N
     # No ordinary tests, and none of the options that a project always passes: those are about running tests.
     quiet = ["-o", "python_files=", "-o", "addopts=", "-p", "no:cacheprovider", "-W", "ignore"]
     quiet += ["-q", "-q", "--no-header", "--tb=no", "--color=no"]
-    command = [sys.executable, "-m", "pytest", "--promptfmt", *quiet, *options, *paths]
-    done = subprocess.run(command, cwd=folder, capture_output=True, env=_environment())
+    done = run_pytest(folder, ["--promptfmt", *quiet, *options, *paths], _environment())
     if done.returncode == _USAGE_ERROR:
         output = done.stderr.decode("utf-8", "replace").strip()
         raise SettingsError(output.removeprefix("ERROR: ").removeprefix("promptfmt: ")[-2000:])

@@ -28,6 +28,7 @@ class SourceIndex:
         cache = cache_directory()
         name = digest_of(str(top).encode("utf-8", "surrogateescape"))
         self._store = Store(cache / "diff" / name) if cache is not None else None
+        self._known: dict[str, dict[str, Any]] = {}
 
     def sources(self, blobs: Blobs) -> dict[str, TaskSource | None]:
         """Return what is known of the task files of a side; None for a file that defines no task."""
@@ -77,11 +78,11 @@ class SourceIndex:
             self._store.write()
 
     def _rows(self, kind: str, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        store = self._store
-        for name in names if store is not None else ():
-            row = store.row(kind, name) if store is not None and _can_be_kept(name) else None
-            if row is not None:
-                yield name, row
+        if kind not in self._known:
+            self._known[kind] = self._store.rows(kind) if self._store is not None else {}
+        for name in names:
+            if self._known[kind].get(name) is not None:
+                yield name, self._known[kind][name]
 
 
 def _can_be_kept(name: str) -> bool:

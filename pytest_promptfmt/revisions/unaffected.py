@@ -151,7 +151,8 @@ def _named_by_settings(tree: Path, changed: Iterable[str], sources: Mapping[str,
     ]
     if not texts:
         return False
-    with_tasks = {folder for name in sources for folder in PurePosixPath(name).parents}
+    folders = {name.rpartition("/")[0] for name in sources}  # thousands of files are in some hundred of them
+    with_tasks = {above for folder in folders for above in (PurePosixPath(folder), *PurePosixPath(folder).parents)}
     others = [PurePosixPath(name) for name in changed if name not in sources]
     named = {place for other in others for place in (other, other.with_suffix(""), *other.parents)} - with_tasks
     for folder, text in texts:
