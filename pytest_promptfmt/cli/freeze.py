@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,9 @@ def freeze(
         bool, typer.Option("--cover", help="Choose rows that take the task through most branches of its code.")
     ] = False,
     split: Annotated[str | None, typer.Option("--split", help="By default the one that is evaluated.")] = None,
+    shots: Annotated[
+        bool, typer.Option("--shots", help="Also as many rows of the split that few-shot examples are drawn from.")
+    ] = False,
     source: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="A json, jsonl, csv or parquet file.")
     ] = None,
@@ -69,6 +72,8 @@ def freeze(
         raise SourceError("only one task of a file can be frozen", position=Position(file), hint="give its own file")
     if file.is_dir() and (source is not None or rows is not None or stdout):
         raise SettingsError("--from, --rows and --stdout are about one task", hint="give its file instead of a folder")
+    if shots and (split is not None or source is not None or rows is not None or stdout):
+        raise SettingsError("--shots adds a split", hint="leave --split, --from, --rows and --stdout out")
     if cover and (rows is not None or seed is not None):
         raise SettingsError("--cover chooses the rows", hint="leave --rows and --seed out")
     settings = settings_around(file)
@@ -76,28 +81,30 @@ def freeze(
         settings=settings,
         cover=cover,
         split=split,
+        shots=shots or (check and split is None),
         source=source,
         rows=Rows(numbers=_numbers(rows), count=count, seed=seed),
         revision=revision,
         rules=[Redaction.parse(rule) for rule in redact or ()],
     )
     if not file.is_dir() and not check:
-        _freeze_one(tasks[0], asked, force=force, stdout=stdout)
+        for each in asked.splits(tasks[0]):
+            _freeze_one(tasks[0], each, force=force, stdout=stdout)
         return
-    failed = 0
-    for number, task in enumerate(tasks, 1):
-        target, note = asked.places(task)
+    failed, jobs = 0, [(task, each) for task in tasks for each in asked.splits(task)]
+    for number, (task, each) in enumerate(jobs, 1):
+        target, note = each.places(task)
         if check and not note.exists():
             continue
         if not check and (target.exists() and not force):
             typer.echo(escape_controls(f"{display_path(target)} exists already, kept"))
             continue
-        typer.echo(escape_controls(f"{number:,} of {len(tasks):,}: {task.name}"), err=True)
+        typer.echo(escape_controls(f"{number:,} of {len(jobs):,}: {task.name}"), err=True)
         try:
             if check:
-                failed += not _check_one(task, asked, target, note)
+                failed += not _check_one(task, each, target, note)
             else:
-                _freeze_one(task, asked, force=force, stdout=False)
+                _freeze_one(task, each, force=force, stdout=False)
         except PromptfmtError as error:
             failed += 1
             typer.echo(escape_controls(f"{task.name}: {error}"), err=True)
@@ -112,10 +119,20 @@ class _Asked:
     settings: Settings
     cover: bool
     split: str | None
+    shots: bool
     source: Path | None
     rows: Rows
     revision: str | None
     rules: Sequence[Redaction]
+
+    def splits(self, task: Task) -> Iterator[_Asked]:
+        """Yield what is asked of each split of a task: of that of its shots one row more, for one may be left out."""
+        from pytest_promptfmt.systems.lm_eval.docs.doc_sources import shot_split
+
+        yield self
+        split = shot_split(task) if self.shots and task.assembly is None else None
+        if split is not None and split != task.dataset.evaluation_split:
+            yield replace(self, split=split, rows=replace(self.rows, count=max(self.rows.count, task.shots() + 1)))
 
     def rows_of(self, task: Task) -> Rows:
         """Return which rows of a task's split are kept; those that cover its branches are chosen once they are read."""

@@ -84,6 +84,22 @@ def test_every_task_of_a_folder_is_frozen_and_the_rest_is_named(folder: Path) ->
     assert promptfmt(folder, "freeze", ".", "--from", "people.jsonl").returncode == 2
 
 
+def test_the_split_of_shots_is_frozen_and_checked_as_well(folder: Path) -> None:
+    data = "dataset_path: json\ndataset_kwargs: {data_files: {test: people.jsonl, dev: shown.jsonl}}\n"
+    (folder / "who.yaml").write_text(f"{TASK}{data}fewshot_split: dev\nnum_fewshot: 4\n", "utf-8")
+    (folder / "shown.jsonl").write_bytes((folder / "people.jsonl").read_bytes())
+    assert promptfmt(folder, "freeze", ".", "--count", "2", "--shots").returncode == 0
+    assert docs(folder) == PEOPLE[:2]
+    assert len((folder / "who.docs.dev.jsonl").read_text("utf-8").splitlines()) == 5, "for four shots"
+    assert json.loads((folder / "who.dev.docs.origin.json").read_text("utf-8"))["split"] == "dev"
+    (folder / "shown.jsonl").write_text('{"query": "Who?", "tags": [], "answer": "a"}\n', "utf-8")
+    done = promptfmt(folder, "freeze", ".", "--check")
+    assert done.returncode == 1
+    assert done.stdout == "who.docs.dev.jsonl: columns of the dataset gone: question; new: query\n"
+    done = promptfmt(folder, "freeze", "who.yaml", "--shots", "--split", "dev")
+    assert (done.returncode, "--shots adds a split" in done.stderr) == (2, True)
+
+
 def test_docs_whose_columns_the_dataset_has_no_more_are_named(folder: Path) -> None:
     data = "dataset_path: json\ndataset_kwargs: {data_files: {test: people.jsonl}}\n"
     (folder / "who.yaml").write_text(TASK + data, "utf-8")

@@ -134,6 +134,12 @@ def _pool_rule(task: Task) -> tuple[str | None, Spec, tuple[str, ...]]:
     return split, task.dataset.process_docs, ("process_docs",)
 
 
+def shot_split(task: Task) -> str | None:
+    """Return the split that few-shot examples are drawn from; None where the task writes them, or has no split."""
+    split, _, _ = _pool_rule(task)
+    return _fallback_split(task) if split is None and task.fewshot.samples is None else split
+
+
 def _fallback_split(task: Task) -> str | None:
     data = task.dataset
     return next((s for s in (data.training_split, data.validation_split, data.test_split) if s is not None), None)
