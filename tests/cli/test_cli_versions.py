@@ -68,6 +68,8 @@ def test_a_version_that_changed_alone_is_said_and_is_no_error(repository: Path) 
     status, found = _found(repository, "--versions")
     assert (status, set(found)) == (0, {"alone"})
     assert found["alone"]["tasks"] == ["a", "b"]
+    done = promptfmt(repository, "diff", "HEAD", "--profile", "plain")
+    assert (done.returncode, "2 header-only" in done.stdout) == (0, True), "nor a changed prompt"
 
 
 @pytest.mark.parametrize(
