@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.text import END, show_inner
+from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.code_changes import not_reached
 from pytest_promptfmt.revisions.sheet import AS_IT_IS, Sheet, lines_of, read_sheet
 from pytest_promptfmt.revisions.written import Difference, meaning_of
@@ -154,8 +155,10 @@ def _judge_unseen(
     changed = difference.of("prompt") + difference.of("docs")
     if changed:
         old = sheets[0]
-        count = sum(len(texts) for texts in old["same"].values()) + sum(map(len, old["edges"].values()))
-        found.same[task] = f"{', '.join(map(str, changed))}: the same text on {count} docs"
+        # The variants of docs are made of what `process_docs` returns.
+        edges = sum(map(len, old["edges"].values())) if difference.of("prompt") else 0
+        count = sum(len(texts) for texts in old["same"].values()) + edges
+        found.same[task] = f"{', '.join(map(str, changed))}: the same text on {counted(count, 'doc')}"
 
 
 def _reasons(difference: Difference, sheets: tuple[Sheet, Sheet], *, is_given: bool) -> Iterator[str]:

@@ -5,8 +5,11 @@ What is the same is known from git's objects and from the index of earlier compa
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 from pytest_promptfmt.revisions.git import Repository
 from pytest_promptfmt.revisions.source_index import SourceIndex
@@ -26,6 +29,9 @@ from pytest_promptfmt.revisions.unaffected import (
     unaffected_files,
 )
 from pytest_promptfmt.snapshots.paths import DIRECTORY
+
+_SIDECAR: Final = re.compile(r"\.docs(?:\.[^/]+)?\.jsonl$")
+"""The end of the path of docs beside a task, or in the tree of docs."""
 
 
 class Trees:
@@ -62,6 +68,18 @@ class Trees:
         self.unaffected = unaffected_files(self.after, self.changed, self.sources, self.earlier, facts, self._text)
         self.modules = _reaching(self.changed, facts)
         self._lay_out(self._absent & self._needed(texts))
+        self._share_docs()
+
+    def _share_docs(self) -> None:
+        """Give docs that only one side has to the other: what frozen docs show of a change is seen on both alike."""
+        folders = (self.before, self.after)
+        for (source, target), (own, others) in zip(
+            (folders, folders[::-1]), (self.blobs, self.blobs[::-1]), strict=True
+        ):
+            for name in sorted(own.keys() - others.keys()):
+                if _SIDECAR.search(name) and (source / name).is_file() and not (source / name).is_symlink():
+                    (target / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(source / name, target / name)
 
     def _needed(self, texts: Mapping[str, ModuleText]) -> frozenset[str]:
         """Return what the files that are rendered need beside what is laid out; all where that is not known."""

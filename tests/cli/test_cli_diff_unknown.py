@@ -171,3 +171,23 @@ def test_a_part_of_a_template_that_is_never_printed_is_unknown(found: dict[str, 
 
 def test_every_unknown_task_has_a_step(found: dict[str, Any]) -> None:
     assert all(each["step"] and each["file"].startswith("tasks/") for each in found["unknown"])
+
+
+def test_docs_that_come_with_a_change_show_what_it_does_on_both_sides(tmp_path: Path) -> None:
+    file = write_task(tmp_path, "cleaned")
+    with_function(file, "process_docs", "utils.clean")
+    (tmp_path / "tasks" / "utils.py").write_text(UTILS, "utf-8")
+    for command in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-qm", "one")):
+        git(tmp_path, *command)
+    (tmp_path / "tasks" / "utils.py").write_text(UTILS.replace(".strip()", ".strip(' ')"), "utf-8")
+    compare = ("diff", "HEAD", "--profile", "plain", "--json")
+    assert "did not run" in unknown(json.loads(promptfmt(tmp_path, *compare).stdout))["cleaned"]
+    docs = tmp_path / "tasks" / "cleaned.docs.jsonl"
+    docs.write_text('{"question": " Who? ", "answer": "Ada"}\n', "utf-8")
+    done = promptfmt(tmp_path, *compare)
+    assert (done.returncode, json.loads(done.stdout)["clusters"]) == (0, []), "the docs alone are no change"
+    same = {"cleaned": "process_docs (tasks/utils.py:22 clean): the same text on 2 docs"}
+    assert json.loads(done.stdout)["same"] == same
+    docs.write_text('{"question": "Who?\\n", "answer": "Ada"}\n', "utf-8")
+    done = promptfmt(tmp_path, *compare)
+    assert (done.returncode, [*changed(json.loads(done.stdout))]) == (1, ["cleaned"])
