@@ -215,12 +215,25 @@ def _other_columns(old: Sheet, new: Sheet) -> str:
 def _seen(task: str, file: str, way: str, old: list[str], new: list[str]) -> Seen:
     """Return the first texts that differ, as a change."""
     pairs = [pair for pair in zip(old, new, strict=False) if pair[0] != pair[1]]
-    one, other = next(iter(_differing_texts(*map(_read, pairs[0]))), pairs[0]) if pairs else ("", "")
+    asked = tuple(map(_read, pairs[0])) if pairs else ("", "")
+    one, other = next(iter(_differing_texts(*asked)), pairs[0] if pairs else ("", ""))
     lines = [[f"| {show_inner(line)}" for line in text.split("\n")] for text in (one, other)]
     before, after = ([*side[:-1], side[-1] + END] for side in lines)
     detail = [*unified_diff(before, after, lineterm="", n=1)]
     where = "" if way == AS_IT_IS else f"{way}: "
-    return Seen(task, file, where + _excerpt(one, other), "\n".join(detail[2:]))
+    return Seen(task, file, where + _excerpt(one, other), "\n".join(detail[2:]), _section(*asked))
+
+
+def _section(old: Any, new: Any) -> str:
+    """Return the section of a snapshot that would show how two docs differ, each its requests and its target."""
+    if not (isinstance(old, list) and isinstance(new, list)):
+        return "prompt"
+    (asked, _), (asks, _) = old, new
+    if asked == asks:
+        return "target"
+    if [each[:2] for each in asked] != [each[:2] for each in asks]:
+        return "prompt"
+    return "generate" if asked[0][0] == "generate_until" else "continuations"
 
 
 def _read(text: str) -> Any:

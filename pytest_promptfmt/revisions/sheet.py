@@ -151,7 +151,12 @@ def _rendered(task: Task, docs: TaskDocs, shots: int | None) -> list[str]:
 
 
 def _text(instance: Instance) -> str:
-    asked = [[[each.kind, *each.arguments] for each in instance.requests], instance.target]
+    # A target that only says which continuation is right may say so as a number, a letter or a text.
+    has_gold = any(each.gold for each in instance.requests)
+    asked = [
+        [[each.kind, *each.arguments, each.gold] for each in instance.requests],
+        None if has_gold else instance.target,
+    ]
     try:
         return json.dumps(asked, default=repr)
     except (TypeError, ValueError):
