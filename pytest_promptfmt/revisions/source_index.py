@@ -14,7 +14,7 @@ from pytest_promptfmt.engine.contents import digest_of
 from pytest_promptfmt.engine.store import Store
 from pytest_promptfmt.revisions.unaffected import TASK_SUFFIXES, ModuleText, TaskSource
 
-_SOURCES: Final = "sources 2"
+_SOURCES: Final = "sources 3"
 _MODULES: Final = "modules 1"
 
 Blobs = Mapping[str, str]

@@ -17,8 +17,8 @@ from typing import Any, Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef
-from pytest_promptfmt.revisions.classes import class_refs
 from pytest_promptfmt.revisions.git import files_below
+from pytest_promptfmt.revisions.named_code import class_refs, places_of
 from pytest_promptfmt.settings.file import FILE_NAMES
 from pytest_promptfmt.systems.lm_eval.index import tags_of
 from pytest_promptfmt.systems.lm_eval.kinds import kind_of, read_if_task
@@ -280,11 +280,12 @@ def _source(path: Path, top: Path) -> TaskSource | None:
     name = file.config.get("task")
     group = file.config.get("group")
     labels = [name, *(group if isinstance(group, list) else [group]), *tags_of(file.config)]
-    values = [*_values(file.config, set()), *class_refs(file.config, path, top)]
+    values = [*_values(file.config, set())]
+    refs = [place for value in values if isinstance(value, FunctionRef) for place in places_of(value, top)]
     return TaskSource(
         name=name if isinstance(name, str) and kind_of(file.config) == "task" else "",
         parts=frozenset(_below(part.path, top) for part in file.parts),
-        modules=frozenset(_below(value.file, top) for value in values if isinstance(value, FunctionRef)),
+        modules=frozenset(_below(ref.file, top) for ref in (*refs, *class_refs(file.config, path, top))),
         texts=frozenset(value for value in values if isinstance(value, str) and _PATH.fullmatch(value)),
         labels=frozenset(label for label in labels if isinstance(label, str)),
     )

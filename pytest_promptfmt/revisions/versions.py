@@ -15,8 +15,8 @@ from typing import Any, Final, Literal, get_args
 
 from pytest_promptfmt.core.errors import Position, PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef, Locate
-from pytest_promptfmt.revisions.classes import class_refs, classes_of
 from pytest_promptfmt.revisions.code import CLASS_VERSIONS, closure_of
+from pytest_promptfmt.revisions.named_code import class_refs, classes_of
 from pytest_promptfmt.revisions.written import Difference
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
 from pytest_promptfmt.snapshots.content import SCORING

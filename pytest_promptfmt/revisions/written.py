@@ -15,10 +15,10 @@ from jinja2 import Environment, TemplateError, nodes
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef
-from pytest_promptfmt.revisions.classes import class_refs, classes_of
 from pytest_promptfmt.revisions.code import Closure, closure_of
 from pytest_promptfmt.revisions.code_changes import CodeChange, code_changes
 from pytest_promptfmt.revisions.edges import words_of
+from pytest_promptfmt.revisions.named_code import class_refs, classes_of, file_of
 from pytest_promptfmt.systems.lm_eval.kinds import kind_of, read_if_task
 from pytest_promptfmt.systems.task_files import load_tasks
 
@@ -58,7 +58,7 @@ class WrittenTask:
         """Return the code behind the functions of a key."""
         found: dict[str, Any] = {}
         for ref in _functions(self.values.get(key)):
-            found |= closure_of(ref.file, ref.name, self.top)
+            found |= closure_of(file_of(ref, self.top), ref.name, self.top)
         return found
 
 

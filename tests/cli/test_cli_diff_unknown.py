@@ -82,6 +82,8 @@ def write_all(folder: Path, *, is_new: bool) -> None:
         f"import no_such_package_here\n\n\ndef text(doc):\n    return {'B' if is_new else 'A'!r}\n", "utf-8"
     )
     with_function(write_task(folder, "lacking"), "doc_to_text", "lacking.text")
+    (tasks / "full.py").write_text(f"def text(doc):\n    return {'B' if is_new else 'A'!r}\n", "utf-8")
+    with_function(write_task(folder, "by_full_name"), "doc_to_text", "tasks.full.text")
     write_task(folder, "other_column", "{{query}}" if is_new else "{{question}}")
     moved = write_task(folder, "renamed_column", "{{query}}" if is_new else "{{question}}")
     with_function(moved, "process_docs", "utils.clean")
@@ -150,6 +152,10 @@ def test_what_neither_side_renders_is_unknown_with_its_keys(found: dict[str, Any
     assert "no_such_package_here" in reasons["lacking"]
     assert reasons["not_read"].startswith("the file changed, and neither side can be read: ")
     assert reasons["of_a_group"].endswith("group has no list under `task`, so lm-eval 0.4.13 gives it no members")
+
+
+def test_code_that_is_named_by_the_full_name_of_its_module_is_followed(found: dict[str, Any]) -> None:
+    assert "by_full_name" in changed(found).keys() | unknown(found).keys()
 
 
 def test_what_only_shots_show_is_changed(found: dict[str, Any]) -> None:
