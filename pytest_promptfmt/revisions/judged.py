@@ -111,7 +111,7 @@ def judge(
 
 
 def judge_other(found: Judgement, task: str, file: str, sides: tuple[Path, Path], why: str) -> None:
-    """Add a task of a file that is neither YAML nor in YAML, that differs and of which no prompt shows it.
+    """Add a task of a file that is not YAML, where the file differs and no prompt of it does.
 
     `why` says why it was not rendered, "" where it was: then nothing is added of a file whose two sides mean the same,
     nor of a Python file, whose classes are compared themselves.
@@ -227,7 +227,7 @@ def _seen(task: str, file: str, way: str, old: list[str], new: list[str]) -> See
 def _section(old: Any, new: Any) -> str:
     """Return the section of a snapshot that would show how two docs differ, each its requests and its target."""
     if not (isinstance(old, list) and isinstance(new, list)):
-        return "prompt"
+        return "prompt"  # an exception, or what JSON does not know
     (asked, _), (asks, _) = old, new
     if asked == asks:
         return "target"

@@ -12,13 +12,13 @@ from typing import Any, Final, Literal
 
 from jinja2 import Environment, TemplateError, nodes
 
-from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.revisions.code import Closure, closure_of
 from pytest_promptfmt.revisions.code_changes import CodeChange, code_changes
 from pytest_promptfmt.revisions.edges import words_of
 from pytest_promptfmt.revisions.named_code import class_refs, classes_of, file_of
+from pytest_promptfmt.revisions.unaffected import bytes_of
 from pytest_promptfmt.systems.lm_eval.kinds import kind_of, read_if_task
 from pytest_promptfmt.systems.task_files import load_tasks
 
@@ -144,7 +144,7 @@ def _failure(tree: Path, name: str) -> tuple[str, str] | None:
 
 def meaning_of(path: Path) -> object:
     """Return what is equal for two files that mean the same: of JSON the value, of templates what they do."""
-    data = gate.read_bytes(path)
+    data = bytes_of(path)
     text = data.decode("utf-8", "replace")
     if path.suffix == ".json":
         with suppress(ValueError, RecursionError):
