@@ -136,7 +136,10 @@ def _plain(value: Any) -> Any:
     if value is None or kind in (str, int, float, bool):
         return value
     if kind is dict:
-        return {_plain(key): _plain(item) for key, item in value.items()}
+        return {
+            key if type(key) is str else _plain(key): item if type(item) is str else _plain(item)
+            for key, item in value.items()
+        }
     if kind is list:
         return [_plain(item) for item in value]
     for base, convert in _BASES:

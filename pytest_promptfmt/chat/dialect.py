@@ -7,6 +7,7 @@ used only when it is whole and was made by this Python, this Jinja and this comp
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -15,7 +16,7 @@ from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import jinja2
 from jinja2 import Template as JinjaTemplate
@@ -26,7 +27,7 @@ from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Macro
-from jinja2.utils import Namespace
+from jinja2.utils import Namespace, internal_code
 
 from pytest_promptfmt.core import sandbox, sizes
 from pytest_promptfmt.core.files import private_directory, write_atomically
@@ -205,6 +206,32 @@ def _environment() -> LimitedSandbox:
     return _new_environment(Undefined)
 
 
+class _ChatSandbox(LimitedSandbox):
+    """The sandbox of chat templates, which leaves the traceback of a failing template as Python made it.
+
+    Jinja writes the lines of the template into it, which takes longer than most renderings: see `line_of`.
+    """
+
+    def handle_exception(self, source: str | None = None) -> NoReturn:
+        """Raise the current exception."""
+        error = sys.exc_info()[1]
+        if source is not None or error is None:
+            super().handle_exception(source)
+        raise error
+
+
+def line_of(error: BaseException) -> int | None:
+    """Return the line of the chat template that raised, None where it is not known."""
+    line, traceback = None, error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        template = frame.f_globals.get("__jinja_template__")
+        if template is not None and frame.f_code not in internal_code:
+            line = template.get_corresponding_lineno(traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return line
+
+
 class _ChatTemplate(JinjaTemplate):
     """A template that reads its table of lines once: Jinja does for each frame of each error."""
 
@@ -214,7 +241,7 @@ class _ChatTemplate(JinjaTemplate):
 
 
 def _new_environment(undefined: type[Undefined]) -> LimitedSandbox:
-    environment = LimitedSandbox(
+    environment = _ChatSandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], undefined=undefined
     )
     environment.template_class = _ChatTemplate

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
-from jinja2.runtime import Context, Macro
+from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
 from jinja2.utils import generate_lorem_ipsum
 from markupsafe import Markup
@@ -23,6 +23,9 @@ from markupsafe import Markup
 from pytest_promptfmt.core import sizes
 
 _TEXT_METHODS: Final = frozenset(name for name in dir(str) if name[0] != "_") - {"format", "format_map"}
+_MAPPING_NAMES: Final = frozenset(dir(dict))
+_READING_METHODS: Final = frozenset(("get", "items", "keys", "values"))
+_LOOP_NUMBERS: Final = frozenset(("first", "index", "index0", "last", "length", "revindex", "revindex0"))
 _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -152,8 +155,14 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
         return result
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return an attribute or item of a value; the methods of texts, which are harmless, without further checks."""
-        if obj.__class__ is str and attribute in _TEXT_METHODS:
+        """Return an attribute or item of a value; what cannot do harm of texts, mappings and loops without checks."""
+        kind = type(obj)
+        if kind is dict:
+            if attribute not in _MAPPING_NAMES:
+                return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+            if attribute in _READING_METHODS:
+                return getattr(obj, attribute)
+        elif (kind is str and attribute in _TEXT_METHODS) or (kind is LoopContext and attribute in _LOOP_NUMBERS):
             return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 

@@ -22,6 +22,7 @@ _PIECES_AT_ONCE: Final = 1000
 CONTAINERS: Final = (list, tuple, dict, set, frozenset)
 """Types that can contain the same value many times over: `[x, x]` with such an `x`, and so on."""
 _TEXTS: Final = (str, bytes)
+_SCALARS: Final = frozenset((int, bool, float, type(None)))
 
 
 def require(size: int) -> None:
@@ -80,7 +81,10 @@ def _size(value: Any, known: dict[int, int]) -> int:
     if size is None:
         size = 2
         for part in (*value, *value.values()) if isinstance(value, dict) else value:
-            size += len(part) if type(part) is str else _size(part, known)
+            if type(part) is str:
+                size += len(part)
+            else:
+                size += 1 if type(part) in _SCALARS else _size(part, known)
         known[id(value)] = size
     return size
 

@@ -55,6 +55,22 @@ def test_refusals_are_told_apart_from_failures() -> None:
     assert not [text for text in found(refusing, "PF431") if "system" in text]
 
 
+@pytest.mark.parametrize("wrong", ["message.content | backwards", "message.content.missing.key", "message.pop('role')"])
+def test_a_failure_has_the_line_of_the_template_that_was_at_work(wrong: str) -> None:
+    macro = f"{{% macro shown(message) %}}\n{{{{ {wrong} }}}}\n{{% endmacro %}}\n\n"
+    source = macro + PLAIN.replace(TURN, "{{ shown(message) }}")
+    trial = Trial(lone_profile(source))
+    stopped = trial.last("question")
+    assert (stopped.text, stopped.line) == (None, 2)
+
+
+def test_keys_of_mappings_are_read_as_jinja_reads_them() -> None:
+    reading = "{% set m = messages[0] %}{{ m.role }}{{ m.missing }}{{ m.items is callable }}"
+    assert Trial(lone_profile(reading)).text("question") == "userTrue"
+    stopped = Trial(lone_profile("{{ messages[0].__class__.__name__ }}")).last("question")
+    assert "SecurityError" in (stopped.error or "")
+
+
 def test_a_turn_left_open_after_a_tool_result_is_found() -> None:
     call = "{% for call in message.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}"
     turn = "{{ '<|begin|>' + message.role + '\\n' + (message.content or '') }}" + call

@@ -13,7 +13,7 @@ from jinja2 import nodes
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from pytest_promptfmt.chat.conversation import Renderer, render_masked
-from pytest_promptfmt.chat.dialect import compiled_template, parsed_template
+from pytest_promptfmt.chat.dialect import compiled_template, line_of, parsed_template
 from pytest_promptfmt.chat.template_probes import MARKER
 from pytest_promptfmt.core.errors import LimitExceededError, Position, SettingsError
 from pytest_promptfmt.core.profile import Profile
@@ -68,6 +68,7 @@ class Trial:
         self.tokenizer = tokenizer
         self.engines = tuple(engines)
         self.may_run_code = may_run_code
+        self._asks_for_generation_prompt = "add_generation_prompt" in profile.chat_template
         self._made: dict[tuple[str, State], Rendering] = {}
         self._limit: Rendering | None = None
 
@@ -119,6 +120,8 @@ class Trial:
 
     def render(self, conversation: Conversation, state: State) -> Rendering:
         """Return what became of a state of a conversation."""
+        if state.generation_prompt and not self._asks_for_generation_prompt:
+            state = replace(state, generation_prompt=False)
         key = conversation.requests[state.count], state
         if key not in self._made:
             self._made[key] = self._limit or self.syntax_error or self._rendered(conversation, state)
@@ -182,7 +185,7 @@ class Trial:
         except SettingsError:
             raise  # a server that does not answer has not rendered anything
         except Exception as error:
-            line = _line_of(error)
+            line = line_of(error)
             if type(error) is TemplateError:
                 return Rendering(refusal=str(error), line=line)
             return Rendering(error=f"{type(error).__name__}: {error}"[:300], line=line)
@@ -197,14 +200,3 @@ def _in_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
 def lone_profile(source: str, path: Path | None = None, name: str = "template") -> Profile:
     """Return the profile of a template that comes without a tokenizer."""
     return Profile(name=name, chat_template=source, template_file=path, special_tokens=PLACEHOLDERS)
-
-
-def _line_of(error: BaseException) -> int | None:
-    """Return the line of the template that raised, which Jinja writes into the traceback."""
-    line = None
-    traceback = error.__traceback__
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename in ("<template>", "<unknown>"):
-            line = traceback.tb_lineno
-        traceback = traceback.tb_next
-    return line
