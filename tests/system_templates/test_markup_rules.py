@@ -83,6 +83,19 @@ def test_one_mistake_is_found_by_one_rule_and_only_there(mistake: str) -> None:
     assert not any(message in each for each in messages(TEMPLATE, code))
 
 
+def test_a_marker_that_quotes_values_is_there_twice_around_an_empty_one() -> None:
+    quoting = "{{- '<result>' + (message.content | string) + '</result>' }}"
+    source = TEMPLATE.replace(quoting, "{{- '<quote>' + (message.content | string) + '<quote>' }}")
+    assert source != TEMPLATE
+    assert not messages(source, "PF456")
+
+
+def test_an_end_token_is_no_tag_of_the_same_name() -> None:
+    tagged = TEMPLATE.replace("message.role + '\\n'", "'<role>' + message.role + '</role>'")
+    assert tagged != TEMPLATE
+    assert not messages(tagged.replace("<|end|>", "<|role_end|>"), "PF457")
+
+
 def test_an_empty_block_of_reasoning_in_earlier_answers_is_an_info() -> None:
     thinking = TEMPLATE.replace(
         "message.content or ''",

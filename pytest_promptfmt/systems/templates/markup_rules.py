@@ -137,7 +137,7 @@ def marker_repeated(study: Study | Trial) -> Iterator[Finding]:
             each[1]
             for text in _texts(trial, conversation)
             for each in _REPEATED.finditer(text)
-            if _WORD.search(each[1])
+            if _WORD.search(each[1]) and not _is_around_value(trial.source, each[1])
         )
 
     bos = trial.profile.special_tokens.get("bos_token")
@@ -156,6 +156,13 @@ def marker_repeated(study: Study | Trial) -> Iterator[Finding]:
                 position=trial.place_of(marker),
                 severity=mildest(conversation, Severity.WARNING),
             )
+
+
+@lru_cache(maxsize=64)
+def _is_around_value(source: str, marker: str) -> bool:
+    """Return whether a marker is written at both ends of a value, like a quote."""
+    value = r"(?:['\"]\s*[+~][^%]*?[+~]\s*['\"]|\{\{[^%{]*?\}\})"
+    return re.search(re.escape(marker) + value + re.escape(marker), source) is not None
 
 
 def _texts(trial: Trial, conversation: Conversation) -> list[str]:
@@ -200,12 +207,12 @@ def tags_unbalanced(study: Study | Trial) -> Iterator[Finding]:
     for conversation, name in attributed(trial, faults):
         simplest.setdefault(name, conversation)
     for name, conversation in simplest.items():
-        text = finished(trial, conversation) or ""
+        text, shown = finished(trial, conversation) or "", name.removeprefix("|")
         yield Finding(
             message=f"tags are not balanced: {conversation.about}",
-            saw=f"{conversation.name}: {name} in {excerpt(text, text.rfind(name))!r}",
+            saw=f"{conversation.name}: {shown} in {excerpt(text, text.rfind(shown))!r}",
             conversation=conversation.name,
-            position=trial.place_of(f"/{name}", name),
+            position=trial.place_of(f"/{shown}", shown),
             severity=mildest(conversation, Severity.WARNING),
         )
 
@@ -215,7 +222,7 @@ def _balance(text: str, trial: Trial) -> Mapping[str, int]:
     special, known = set(trial.profile.special_tokens.values()), _paired_tags(trial.source)
     found: Counter[str] = Counter()
     for each in _TAG.finditer(text) if known else ():
-        name = each["tag"] or each["bracket"] or each["pipe"]
+        name = each["tag"] or each["bracket"] or f"|{each['pipe']}"
         if name in known and each[0] not in special:
             found[name] += -1 if each["a"] or each["b"] or each["c"] == "end" else 1
     return found
@@ -224,9 +231,9 @@ def _balance(text: str, trial: Trial) -> Mapping[str, int]:
 @lru_cache(maxsize=8)
 def _paired_tags(source: str) -> frozenset[str]:
     """Return the tags that a template writes in both forms, without those of reasoning, which have a rule."""
-    opened = set(re.findall(r"[<\[]([a-zA-Z_][\w:.-]*)", source)) | set(re.findall(r"([\w▁]+)[_▁]begin", source))
-    closed = set(re.findall(r"[<\[]/([a-zA-Z_][\w:.-]*)", source)) | set(re.findall(r"([\w▁]+)[_▁]end", source))
-    return frozenset(name for name in opened & closed if not _REASONING.search(name))
+    opened = set(re.findall(r"[<\[]([a-zA-Z_][\w:.-]*)", source)) | set(re.findall(r"([|｜][\w▁]+)[_▁]begin", source))
+    closed = set(re.findall(r"[<\[]/([a-zA-Z_][\w:.-]*)", source)) | set(re.findall(r"([|｜][\w▁]+)[_▁]end", source))
+    return frozenset(name.replace("｜", "|") for name in opened & closed if not _REASONING.search(name))
 
 
 @check("PF458", "line-break-as-text", severity=Severity.WARNING, family=Family.CHAT)
