@@ -122,14 +122,23 @@ def known_engine(written: str, folder: Path, where: Position | None) -> str:
             position=where,
             hint=did_you_mean(written, ENGINES) or hint,
         )
+    return str(_there(folder, written, where, "recording", "make it with promptfmt record"))
+
+
+def trained_template(written: str, folder: Path, where: Position | None) -> Path:
+    """Return the path of a template that others train for; raises SettingsError where there is none."""
+    return _there(folder, written, where, "template", "paths are relative to this file")
+
+
+def _there(folder: Path, written: str, where: Position | None, what: str, hint: str) -> Path:
     path = _named(folder, written, where)
     if not gate.is_there(path):
         raise SettingsError(
-            f"the recording {display_path(path)} does not exist",
+            f"the {what} {display_path(path)} does not exist",
             position=where,
-            hint=did_you_mean(path.name, gate.names_in(path.parent)) or "make it with promptfmt record",
+            hint=did_you_mean(path.name, gate.names_in(path.parent)) or hint,
         )
-    return str(path)
+    return path
 
 
 def with_tokenizer(profile: Profile, written: str | None, folder: Path, rootdir: Path) -> Profile:

@@ -22,6 +22,7 @@ from pytest_promptfmt.settings.values import (
     PER_FILE,
     SECONDS,
     TEXT,
+    TRAINED,
     ValueType,
     one_of,
     several_of,
@@ -259,6 +260,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("template_engines", NAMES, ini="promptfmt_template_engines", key="template_engines").about(
         "Engines that also render the chat templates under test, to be compared: `minijinja` and `@huggingface/jinja` "
         "(with node), where they are installed, and recordings of servers (`promptfmt record`), as `FILE.jsonl`.",
+        page="chat-templates.md",
+    ),
+    Setting("training_of", TRAINED, key="training_of").about(
+        "The template that the other templates of this folder train for, or a mapping of training templates (globs) to "
+        "such templates: they must write the same prompts, but for `{% generation %}`.",
         page="chat-templates.md",
     ),
     Setting("snapshot_dir", FILE, ini="promptfmt_snapshot_dir", key="snapshot_dir", at_rootdir=True).about(

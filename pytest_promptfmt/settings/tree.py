@@ -13,7 +13,13 @@ from typing import Final, Literal
 from pytest_promptfmt.core.errors import Position, SettingsError, display_path
 from pytest_promptfmt.core.profile import PLAIN, Profile, is_profile_name, resolve_profiles
 from pytest_promptfmt.settings.file import FILE_NAMES, SettingsFile, find_settings_file, read_settings_file
-from pytest_promptfmt.settings.profiles import defined_profiles, given_profiles, known_engine, overridden
+from pytest_promptfmt.settings.profiles import (
+    defined_profiles,
+    given_profiles,
+    known_engine,
+    overridden,
+    trained_template,
+)
 from pytest_promptfmt.settings.table import BY_NAME
 from pytest_promptfmt.settings.written import Config, Written
 
@@ -44,6 +50,7 @@ class Settings:
     `lint` says whether the rules run, `select` and `ignore` are codes and prefixes of rules, `per_file_ignores` lines
     `glob: codes`, with globs of paths below `per_file_base`, `checks` Python files that define rules.
     `task_modules` are paths and globs of Python files with task classes, `templates` those of chat templates.
+    `training_of` are globs of training templates, each with the template that they train for.
     `positions` says where the codes of `select`, `ignore` and `per_file_ignores` were written, if in a file.
     """
 
@@ -76,6 +83,7 @@ class Settings:
     task_modules: tuple[Path, ...] = ()
     templates: tuple[Path, ...] = ()
     template_engines: tuple[str, ...] = ()
+    training_of: tuple[tuple[str, Path], ...] = ()
     version_parts: tuple[str, ...] = ()
     snapshot_dir: Path | None = None
     docs_dir: Path | None = None
@@ -101,6 +109,11 @@ class Settings:
     def names_template(self, file: Path) -> bool:
         """Return whether a file is one that chat templates are tested in."""
         return _is_named(file, self.templates)
+
+    def trained_by(self, file: Path) -> Path | None:
+        """Return the template that a chat template trains for, as `training_of` says; None where it says nothing."""
+        asked = (template for glob, template in self.training_of if file.match(glob))
+        return next((template for template in asked if template != file), None)
 
     def docs_folder(self, file: Path | None) -> Path | None:
         """Return the folder of `docs_dir` for the docs of a task file.
@@ -187,20 +200,27 @@ class SettingsTree:
         values["profiles"] = self._profiles(written, defined)
         values["defined"] = MappingProxyType(dict(defined))
         positions = {name: written.position(name) for name in ("select", "ignore", "per_file_ignores")}
-        engines = written.owner("template_engines")
-        base = engines.path.parent if engines is not None else self._rootdir
-        where = written.position("template_engines")
+        base, where = self._base(written, "training_of"), written.position("training_of")
+        values["training_of"] = tuple(
+            (str(base / training), trained_template(template, base, where))
+            for training, template in values["training_of"] or ()
+        )
+        base, where = self._base(written, "template_engines"), written.position("template_engines")
         values["template_engines"] = tuple(known_engine(each, base, where) for each in values["template_engines"] or ())
-        per_file = written.owner("per_file_ignores")
         return Settings(
             rootdir=self._rootdir,
             has_chosen_profiles=any(written.option(name) for name in _OF_PROFILES),
             is_narrowed=written.option("docs") is not None,
             repeat=tuple(written.repeated_options()),
-            per_file_base=per_file.path.parent if per_file is not None else self._rootdir,
+            per_file_base=self._base(written, "per_file_ignores"),
             positions=MappingProxyType({name: place for name, place in positions.items() if place is not None}),
             **{name: value for name, value in values.items() if value is not None},
         )
+
+    def _base(self, written: Written, name: str) -> Path:
+        """Return the folder that the paths of a setting are relative to."""
+        owner = written.owner(name)
+        return owner.path.parent if owner is not None else self._rootdir
 
     def _require_chosen(self, places: Iterable[Path]) -> None:
         chosen = Written(self._config).option("profiles") or ()

@@ -61,6 +61,12 @@ def _per_file(value: Any) -> tuple[str, ...]:
     return tuple(f"{glob}: {' '.join(split_codes(_texts(codes)))}" for glob, codes in value.items())
 
 
+def _trained(value: Any) -> tuple[tuple[str, str], ...]:
+    pairs = {"*.jinja": value} if isinstance(value, str) else value
+    _require(isinstance(pairs, Mapping), value)
+    return tuple((_name(training), _name(template)) for training, template in pairs.items())
+
+
 def _seconds(value: Any) -> float:
     fits = isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and math.isfinite(value)
     return float(_require(fits, value))
@@ -152,6 +158,11 @@ PER_FILE: Final = ValueType(
     _per_file,
     tuple,
     "linelist",
+)
+TRAINED: Final = ValueType(
+    "a template, or a mapping of training templates (globs) to the templates that they train for",
+    {"anyOf": [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}]},
+    _trained,
 )
 MAPPING: Final = ValueType("a mapping of names to profiles", {"type": "object"}, _instance_of(Mapping))
 ARGUMENTS: Final = ValueType("a mapping of names to values", {"type": "object"}, _arguments)

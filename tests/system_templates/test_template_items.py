@@ -142,3 +142,19 @@ def test_formats_and_profiles_of_a_run_are_for_tasks_alone(project: Project) -> 
     assert project.collected("--promptfmt", "chat_template.jinja", "--promptfmt-profile", "chat-gemma") == usual
     assert project.collected("--promptfmt", "chat_template.jinja", "--promptfmt-variants", "enumerator") == usual
     assert not project.collected("--promptfmt", "chat_template.jinja", "--promptfmt-format", "mcqa")
+
+
+def test_a_training_template_must_write_what_the_template_that_it_trains_for_writes(project: Project) -> None:
+    project.write("vendor/chat_template.jinja", CHATML)
+    project.write("sft.jinja", CHATML.replace("<|im_end|>", "<|im_end|>\\n"))
+    project.write("promptfmt.yaml", "training_of: vendor/chat_template.jinja\n")
+    lint = ("-m", "promptfmt_lint", *LINT, "-q")
+    project.run(*lint).stdout.fnmatch_lines(["*sft.jinja*the training template writes another prompt*"])
+    project.write("sft.jinja", CHATML)
+    project.run(*lint).stdout.no_fnmatch_line("*PF454*")
+    project.write("promptfmt.yaml", "training_of: {sft.jinja: vendor/chat_templat.jinja}\n")
+    wrong = project.run(*lint)
+    assert wrong.ret != 0
+    said = wrong.stdout.str() + wrong.stderr.str()
+    assert "promptfmt.yaml:1:1" in said
+    assert "did you mean 'chat_template.jinja'" in said

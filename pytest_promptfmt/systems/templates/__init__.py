@@ -18,7 +18,7 @@ JSON_NAMES: Final = ("chat_template.json", "tokenizer_config.json")
 
 _GGUF: Final = b"GGUF"
 _GENERAL_RULES: Final = tuple(f"PF4{number:02}" for number in (2, 6, 7, 8, 9, 10, 13, 14, 15, 16, 17, 18))
-_RULES: Final = ("content", "shape", "turn", "answer", "accident", "markup", "token", "mask", "engine")
+_RULES: Final = ("content", "shape", "turn", "answer", "accident", "markup", "token", "mask", "training", "engine")
 
 
 class Templates(System):

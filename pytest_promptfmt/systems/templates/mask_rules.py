@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import TokenizerError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import (
-    attributed,
     excerpt,
-    finished,
-    first_difference,
     markers,
     trial_of,
 )
@@ -25,7 +19,6 @@ from pytest_promptfmt.systems.templates.trial import Rendering, Trial
 
 _TAGS: Final = re.compile(r"<[^<>\s]*(?:think|reason)[^<>\s]*>", re.I)
 """Tags of reasoning, which a generation prompt may hold or not, by its arguments."""
-_TRAINING: Final = "_training.jinja"
 
 
 def _masked(study: Study | Trial, name: str) -> tuple[Trial, Rendering, str] | None:
@@ -244,55 +237,3 @@ def mask_cuts_token(study: Study | Trial) -> Iterator[Finding]:
         if cut:
             saw = f"turns: the token {text[cut[0][0] : cut[0][1]]!r}"
             yield Finding(message=f"a mask {what} inside a token", saw=saw, position=place)
-
-
-@check("PF454", "training-template-differs", severity=Severity.WARNING, family=Family.CHAT)
-def training_template_differs(study: Study | Trial) -> Iterator[Finding]:
-    r"""Report prompts that a training variant beside the template (`NAME_training.jinja`) writes differently.
-
-    Why: A variant for training adds `{% generation %}`; every other difference is a prompt that the model is trained on
-    and never asked with. Where reasoning is kept for training, it may be meant (an info).
-
-    Example:
-        # file: chat_template.jinja
-        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n' }}{% endfor %}
-        # file: chat_template_training.jinja
-        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n\n' }}{% endfor %}
-
-    Silent example:
-        # file: chat_template.jinja
-        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n' }}{% endfor %}
-        # file: chat_template_training.jinja
-        {%- for message in messages %}
-            {{- message.role + ': ' }}{% generation %}{{- message.content }}{% endgeneration %}{{- '\n' }}
-        {%- endfor %}
-
-    Fix: copy the template and add `{% generation %}`, nothing else.
-
-    Real: TRL's templates (GLM-4 MoE, Qwen3) beside the models' own.
-    """
-    trial = trial_of(study)
-    file = trial.profile.template_file if trial is not None else None
-    variant = file.with_name(f"{file.stem}{_TRAINING}") if file is not None else None
-    if trial is None or variant is None or trial.syntax_error is not None or not variant.is_file():
-        return
-    try:
-        source = gate.read_text(variant)
-    except (OSError, UnicodeDecodeError):
-        return  # it is a file under test itself, which says so
-    other = Trial(replace(trial.profile, chat_template=source, template_file=variant), trial.conversations)
-
-    def faults(conversation: Conversation) -> frozenset[str]:
-        ours, theirs = (finished(each, conversation) for each in (trial, other))
-        return frozenset({"text"}) if ours is not None and ours != theirs else frozenset()
-
-    for conversation, _ in attributed(trial, faults):
-        ours, theirs = finished(trial, conversation) or "", finished(other, conversation) or ""
-        at = first_difference(ours, theirs)
-        yield Finding(
-            message=f"the training template writes another prompt: {conversation.about}",
-            saw=f"{conversation.name}: {excerpt(theirs, at)!r}, for answers {excerpt(ours, at)!r}",
-            conversation=conversation.name,
-            position=other.place(),
-            severity=Severity.INFO if conversation.has_reasoning else None,
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -63,16 +63,18 @@ class TemplateAssembly:
         """Return the template tried with the conversations, with its tokenizer where that loads."""
         from pytest_promptfmt.core.errors import PromptfmtError
 
-        engines = study.settings.template_engines
-        may_run_code = not study.settings.no_code
+        make = partial(
+            Trial,
+            conversations=self.conversations,
+            engines=study.settings.template_engines,
+            trains_for=study.settings.trained_by(self.template.path),
+            may_run_code=not study.settings.no_code,
+        )
         try:
             loaded = study.load(self.base_profile)
         except PromptfmtError:  # the snapshots of the conversations report it
-            return Trial(self.base_profile, self.conversations, engines=engines, may_run_code=may_run_code)
-        tokenizer = loaded.tokenizer
-        return Trial(
-            loaded.profile, self.conversations, tokenizer=tokenizer, engines=engines, may_run_code=may_run_code
-        )
+            return make(self.base_profile)
+        return make(loaded.profile, tokenizer=loaded.tokenizer)
 
     def assembler(self, _task: Task, _docs: TaskDocs, _num_fewshot: int | None) -> ConversationAssembler:
         """Return what renders the conversations."""

@@ -54,11 +54,13 @@ class Trial:
         *,
         tokenizer: Tokenizer | None = None,
         engines: Sequence[str] = (),
+        trains_for: Path | None = None,
         may_run_code: bool = True,
     ) -> None:
         """Try the chat template of `profile`, and compare `engines` with it; raises ValueError where it has none.
 
-        Without `may_run_code` no engine is tried that the repository under test can bring.
+        `trains_for` is the template that the model is asked with, if this one is for its training. Without
+        `may_run_code` no engine is tried that the repository under test can bring.
         """
         if profile.chat_template is None:
             raise ValueError(f"the profile {profile.name!r} has no chat template")
@@ -67,6 +69,7 @@ class Trial:
         self.conversations = builtin_conversations() if conversations is None else conversations
         self.tokenizer = tokenizer
         self.engines = tuple(engines)
+        self.trains_for = trains_for
         self.may_run_code = may_run_code
         self._asks_for_generation_prompt = "add_generation_prompt" in profile.chat_template
         self._made: dict[tuple[str, State], Rendering] = {}

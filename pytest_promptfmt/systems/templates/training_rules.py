@@ -1,0 +1,91 @@
+"""The rule about templates for training: they write what the model is asked with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.core.errors import SourceError
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems.templates.conversations import Conversation
+from pytest_promptfmt.systems.templates.evidence import attributed, excerpt, finished, first_difference, trial_of
+from pytest_promptfmt.systems.templates.template_files import templates_of
+from pytest_promptfmt.systems.templates.trial import Trial
+
+TRAINING: Final = "_training.jinja"
+"""How the name of a training variant ends that is beside its template."""
+
+
+@check("PF454", "training-template-differs", severity=Severity.WARNING, family=Family.CHAT)
+def training_template_differs(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report prompts that a training variant of the template writes differently.
+
+    It is `NAME_training.jinja` beside `NAME.jinja`, or what the setting `training_of` names.
+
+    Why: A variant for training adds `{% generation %}`; every other difference is a prompt that the model is trained on
+    and never asked with. Where reasoning is kept for training, it may be meant (an info).
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n' }}{% endfor %}
+        # file: chat_template_training.jinja
+        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n\n' }}{% endfor %}
+
+    Silent example:
+        # file: chat_template.jinja
+        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n' }}{% endfor %}
+        # file: chat_template_training.jinja
+        {%- for message in messages %}
+            {{- message.role + ': ' }}{% generation %}{{- message.content }}{% endgeneration %}{{- '\n' }}
+        {%- endfor %}
+
+    Fix: copy the template and add `{% generation %}`, nothing else.
+
+    Real: TRL's templates (GLM-4 MoE, Qwen3) beside the models' own.
+    """
+    trial = trial_of(study)
+    file = trial.profile.template_file if trial is not None else None
+    if trial is None or file is None or trial.syntax_error is not None:
+        return
+    variant = file.with_name(f"{file.stem}{TRAINING}")
+    if variant.is_file() and (training := _beside(trial, variant)) is not None:
+        yield from _trained_otherwise(trial, training)
+    asked = trial.trains_for
+    if asked is not None and file != asked.with_name(f"{asked.stem}{TRAINING}"):
+        inference = _beside(trial, asked)
+        if inference is None or inference.syntax_error is not None:
+            yield Finding(message="the template of training_of cannot be read", saw=asked.name, position=trial.place())
+        else:
+            yield from _trained_otherwise(inference, trial)
+
+
+def _beside(trial: Trial, file: Path) -> Trial | None:
+    """Return another template tried as this one is; None where none can be read, which it says as a file under test."""
+    try:
+        found = templates_of(file)
+    except SourceError:
+        return None
+    if not found:
+        return None
+    return Trial(replace(trial.profile, chat_template=found[0].source, template_file=file), trial.conversations)
+
+
+def _trained_otherwise(inference: Trial, training: Trial) -> Iterator[Finding]:
+    def faults(conversation: Conversation) -> frozenset[str]:
+        ours, theirs = (finished(each, conversation) for each in (inference, training))
+        return frozenset({"text"}) if ours is not None and ours != theirs else frozenset()
+
+    for conversation, _ in attributed(inference, faults):
+        ours, theirs = finished(inference, conversation) or "", finished(training, conversation) or ""
+        at = first_difference(ours, theirs)
+        yield Finding(
+            message=f"the training template writes another prompt: {conversation.about}",
+            saw=f"{conversation.name}: {excerpt(theirs, at)!r}, for answers {excerpt(ours, at)!r}",
+            conversation=conversation.name,
+            position=training.place(),
+            severity=Severity.INFO if conversation.has_reasoning else None,
+        )
