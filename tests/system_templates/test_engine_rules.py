@@ -107,3 +107,23 @@ def test_without_node_or_its_package_the_setting_is_a_mistake(monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError, match=r"needs node|is not installed"):
         check_template("{{ messages }}", engines=[PACKAGE])
+
+
+@needs_minijinja
+def test_a_construct_at_which_an_engine_stops_is_said_once(tmp_path: Path) -> None:
+    masked = (
+        LOOP.replace("BODY", "message.content")
+        .replace("{{", "{% generation %}{{")
+        .replace("}}", "}}{% endgeneration %}")
+    )
+    served, training = tmp_path / "chat_template.jinja", tmp_path / "chat_template_training.jinja"
+    for path in (served, training):
+        path.write_text(masked, "utf-8")
+
+    def messages(path: Path, *engines: str) -> list[str]:
+        return [finding.message for finding in check_template(path, engines=engines) if finding.code == "PF449"]
+
+    stopped = "minijinja does not compile the template: syntax error: unknown statement generation"
+    assert messages(served, "minijinja") == [stopped]
+    assert messages(served) == ["{% generation %} is unknown to other engines"]
+    assert messages(training) == []

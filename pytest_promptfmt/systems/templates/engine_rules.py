@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -15,10 +15,18 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import ProfileView, Study
 from pytest_promptfmt.systems.templates.conversations import Conversation, State
 from pytest_promptfmt.systems.templates.emitted_lines import constructs_at, line_at
-from pytest_promptfmt.systems.templates.engines import MEASURED, RUNS_CODE, Engine, compiled_by, unknown_constructs
+from pytest_promptfmt.systems.templates.engines import (
+    GENERATION,
+    MEASURED,
+    RUNS_CODE,
+    Engine,
+    compiled_by,
+    unknown_constructs,
+)
 from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference, trial_of
 from pytest_promptfmt.systems.templates.prompt_trials import trial_of_view
 from pytest_promptfmt.systems.templates.recorded_engine import NOT_RECORDED
+from pytest_promptfmt.systems.templates.training_rules import TRAINING
 from pytest_promptfmt.systems.templates.trial import Rendering, Trial
 
 _PLACE: Final = re.compile(r" \(in \w+:(\d+)\)")
@@ -84,15 +92,30 @@ def engines_differ(study: Study | Trial) -> Iterator[Finding]:
     trial = trial_of(study)
     if trial is None or trial.syntax_error is not None:
         return
+    found = [finding for engine in trial.engines for finding in _differences(trial, engine)]
+    yield from found
     for construct, line in dict(unknown_constructs(trial.tree)).items():
+        if not _is_served(trial, construct) or _is_named(construct, found):
+            continue
         yield Finding(
             message=f"{construct} is unknown to other engines",
             saw=f"tried in {MEASURED}",
             position=trial.place(line),
             severity=Severity.INFO,
         )
-    for engine in trial.engines:
-        yield from _differences(trial, engine)
+
+
+def _is_served(trial: Trial, construct: str) -> bool:
+    """Return whether a server may meet a construct: `{% generation %}` of a training template is for trainers."""
+    file = trial.profile.template_file
+    trains = trial.trains_for is not None or (file is not None and file.name.endswith(TRAINING))
+    return construct != GENERATION or not trains
+
+
+def _is_named(construct: str, found: Sequence[Finding]) -> bool:
+    """Return whether an engine that was tried has stopped at a construct."""
+    name = re.findall(r"\w+", construct)[-1]
+    return any(re.search(rf"\b{name}\b", each.message) for each in found)
 
 
 @check("PF463", "profile-engine-differs", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
@@ -148,7 +171,12 @@ def _differences(trial: Trial, engine: str) -> Iterator[Finding]:
     except SettingsError as error:
         yield Finding(message=f"{engine} is not tried", saw=str(error), position=error.position or trial.place())
     except RuntimeError as error:
-        yield Finding(message=f"{engine} does not compile the template", saw=str(error), position=trial.place())
+        at = _PLACE.search(str(error))
+        yield Finding(
+            message=f"{engine} does not compile the template: {_PLACE.sub('', str(error))}",
+            saw=trial.source.splitlines()[int(at[1]) - 1].strip() if at is not None else "",
+            position=trial.place(int(at[1]) if at is not None else None),
+        )
 
 
 def _compared(trial: Trial, renderer: Engine) -> Iterator[Finding]:

@@ -42,6 +42,7 @@ METHODS: Final = frozenset(
 ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {"tojson": frozenset({"ensure_ascii", "separators", "sort_keys"})}
 """Arguments of filters that it does not know."""
 
+GENERATION: Final = "{% generation %}"
 TESTS: Final = frozenset({"callable"})
 FILTERS: Final = frozenset({"wordcount", "xmlattr", "urlize", "filesizeformat", "center", "random"})
 FUNCTIONS: Final = frozenset({"cycler", "lipsum"})
@@ -64,7 +65,7 @@ def unknown_constructs(template: nodes.Template) -> Iterator[tuple[str, int]]:
                 yield "text % values", node.lineno
         elif isinstance(node, nodes.CallBlock):
             if isinstance(node.call.node, nodes.ExtensionAttribute):
-                yield "{% generation %}", node.lineno
+                yield GENERATION, node.lineno
         elif isinstance(node, nodes.Call):
             if isinstance(node.node, nodes.Getattr) and node.node.attr in METHODS:
                 yield f".{node.node.attr}()", node.lineno
@@ -86,12 +87,15 @@ class _MiniJinja:
 
         self._error = minijinja.TemplateError
         self._environment = minijinja.Environment(
-            templates={"chat": source},
             globals={"raise_exception": raise_exception},
             trim_blocks=True,
             lstrip_blocks=True,
             auto_escape_callback=lambda _name: False,
         )
+        try:
+            self._environment.add_template("chat", source)
+        except self._error as error:
+            raise RuntimeError(str(error).splitlines()[0]) from error
 
     def render(self, variables: Mapping[str, Any], /) -> str:
         """Return the text; raises jinja2's TemplateError for a refusal, RuntimeError for everything else."""
