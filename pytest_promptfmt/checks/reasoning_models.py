@@ -147,7 +147,7 @@ def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
 
     Fix: give the mark to lm-eval (`--model_args think_end_token=…`) and to `metadata.promptfmt.think_end_token`.
 
-    Real: Magistral (`[/THINK]`), Gemma 4 (`<channel|>`), Seed-OSS (`</seed:think>`).
+    Real: Ministral 3 Reasoning (`[/THINK]`), Gemma 4 (`<channel|>`), Seed-OSS (`</seed:think>`).
     """
     marks = thinking_marks(view.profile) if view.study.generates and view.failure is None else None
     if marks is None or marks.close == THINK_END:

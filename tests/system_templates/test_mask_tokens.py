@@ -24,3 +24,10 @@ def test_a_mask_that_begins_after_the_space_of_a_header_cuts_the_first_token(
 
 def test_without_a_tokenizer_nothing_is_said_of_tokens() -> None:
     assert not [each for each in check_template(TEMPLATE.replace("SEPARATOR", ": ")) if each.code == "PF465"]
+
+
+def test_markers_of_another_model_are_reported_by_one_rule() -> None:
+    source = TEMPLATE.replace("SEPARATOR", "<|im_sep|>").replace("<|", "<|x")
+    codes = {each.code for each in check_template(source, "archetype:bytelevel-gpt2")}
+    assert "PF413" in codes
+    assert not {"PF461", "PF465"} & codes

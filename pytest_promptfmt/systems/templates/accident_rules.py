@@ -80,7 +80,7 @@ def set_inside_loop(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: keep it in a `namespace`, or use a filter such as `selectattr`.
 
-    Real: Alpaca and Vicuna (a default beside the system text), Qwen3.5 (text parts lost).
+    Real: text-generation-webui's Alpaca and Vicuna (a default beside the system text), MiniCPM5 (tool calls).
     """
     trial = trial_of(study)
     if trial is None or trial.syntax_error is not None:
@@ -113,7 +113,7 @@ def stray_text(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: remove the text, or use `{%-` and `-%}`.
 
-    Real: Falcon-H1 (quotes of the configuration file), Baichuan (line breaks).
+    Real: axolotl's Falcon-H1 (quotes of a configuration file), vLLM's Baichuan (line breaks).
     """
     trial = trial_of(study)
     text = trial.text("answer") if trial is not None else None

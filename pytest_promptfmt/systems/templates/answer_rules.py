@@ -55,7 +55,7 @@ def generation_prompt(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: end the template with `{% if add_generation_prompt %}` and the header of an answer.
 
-    Real: Alpaca (missing, or a user's header), Phi-3 and Apriel 1.6 (always written).
+    Real: axolotl's and chat_templates' Alpaca (missing, a user's header), NousResearch's Llama 3.1 (always written).
     """
     trial = trial_of(study)
     if trial is None:

@@ -54,7 +54,8 @@ def text_lost(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: write the text, or refuse the conversation with `raise_exception`.
 
-    Real: Phi-3, Tulu, Florence-2 (system text); DeepSeek-V3 (tool calls beside an empty content).
+    Real: unsloth's Phi-3, open-instruct's Tulu, vLLM's Florence-2 (system text); DeepSeek-V2.5 (calls beside an empty
+    content).
     """
     trial = trial_of(study)
     if trial is None:
@@ -96,7 +97,7 @@ def text_doubled(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: look for a branch that writes the content and does not end.
 
-    Real: Qwen3.5 derivatives that cut reasoning from a content already cut.
+    Real: axolotl's Qwen3.5, which cut reasoning from a content already cut; step3 (system text).
     """
     trial = trial_of(study)
     if trial is None:
@@ -130,7 +131,7 @@ def text_out_of_order(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: write messages in the order in which they come.
 
-    Real: Templates that collect tool results and write them after the next message.
+    Real: Gemma 4, which writes the text beside a tool call after the result.
     """
     trial = trial_of(study)
     if trial is None:
@@ -170,7 +171,7 @@ def python_in_prompt(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: write mappings, lists, booleans and null with `tojson`, and leave out a content that is null.
 
-    Real: Apriel 1.5 (arguments), Mistral v15 (tool results), Qwen3-Coder (types of a schema).
+    Real: Apriel 1.5 (arguments), mistral-common's v15 (tool results), Qwen3-Coder (types of a schema).
     """
     trial = trial_of(study)
     if trial is None:

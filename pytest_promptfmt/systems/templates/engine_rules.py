@@ -87,7 +87,7 @@ def engines_differ(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: use a construct that all engines know, such as a filter or a slice.
 
-    Real: Qwen3 templates made portable (string methods, slices); nobodywho PR #563 (`{% generation %}`).
+    Real: unsloth's Qwen3, made portable (string methods, slices); nobodywho PR #563 (`{% generation %}`).
     """
     trial = trial_of(study)
     if trial is None or trial.syntax_error is not None:
@@ -147,7 +147,7 @@ def profile_engine_differs(view: ProfileView | Trial) -> Iterator[Finding]:
 
     Fix: use constructs that the engine knows; where the template is right, record the server again.
 
-    Real: Qwen3 templates that were made portable because servers render them with other engines.
+    Real: minijinja escapes `<`, `>` and `&` in `tojson`, in 30 of 100 public templates.
     """
     engine = None if isinstance(view, Trial) else view.profile.engine
     if isinstance(view, Trial) or engine is None:

@@ -220,13 +220,17 @@ def mask_cuts_token(study: Study | Trial) -> Iterator[Finding]:
     if masked is None or masked[0].tokenizer is None:
         return
     trial, rendering, text = masked
+    tokenizer = masked[0].tokenizer
     try:
-        encoded = masked[0].tokenizer.encode(text, add_special_tokens=False)
+        encoded = tokenizer.encode(text, add_special_tokens=False)
     except TokenizerError:
         return  # the snapshots of the conversations report it
-    added, spans = masked[0].tokenizer.added_tokens, encoded.offsets
+    added, spans = tokenizer.added_tokens, encoded.offsets
     # An added token may take the whitespace beside it, and is the same token with and without.
     texts = [span for token, span in zip(encoded.ids, spans, strict=True) if token not in added]
+    # A marker that is no token belongs to another model, which PF413 reports.
+    foreign = [each.span() for each in trial.marker.finditer(text) if tokenizer.id_of(each[0]) is None]
+    texts = [(begin, end) for begin, end in texts if not any(begin < last and first < end for first, last in foreign)]
     place = trial.place_of("generation")
     dropped = [first for first, last in rendering.mask if not any(at <= first < end for at, end in spans)]
     if dropped:

@@ -44,7 +44,7 @@ def template_does_not_compile(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: correct the syntax at the line shown.
 
-    Real: Qwen2.5 and airoboros redistributions with an unescaped quote.
+    Real: unsloth's Qwen2.5 and text-generation-webui's Airoboros, with an unescaped quote.
     """
     trial = trial_of(study)
     if trial is not None and trial.syntax_error is not None:
@@ -132,7 +132,7 @@ def template_refuses(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: accept the conversation, or document what the model cannot take.
 
-    Real: Mistral v1 (system messages); Mistral 7B v0.3 (empty lists of tool calls).
+    Real: axolotl's Mistral v1 (system messages); Mistral 7B v0.3 (empty lists of tool calls).
     """
     trial = trial_of(study)
     if trial is None or trial.syntax_error is not None:
@@ -173,7 +173,7 @@ def shape_changes_prompt(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: treat both shapes alike, for instance with one macro that writes contents.
 
-    Real: Mistral v7 (answers given as parts were closed, those given as text were not).
+    Real: LFM2 and GigaChat 3 (user messages as parts), Apriel 1.5 (arguments as JSON text).
     """
     trial = trial_of(study)
     if trial is None:
@@ -231,7 +231,7 @@ def arguments_encoded_twice(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: write `arguments if arguments is string else arguments | tojson`.
 
-    Real: Llama 3.1 and functionary templates behind servers that pass arguments on.
+    Real: Llama 3.1, functionary 3.1, Mistral Nemo.
     """
     trial = trial_of(study)
     if trial is None:
@@ -294,7 +294,7 @@ def tools_not_written(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: write the tools, or refuse them with `raise_exception`.
 
-    Real: Mistral v3 templates of redistributions.
+    Real: axolotl's template of Mistral v3.
     """
     trial = trial_of(study)
     if trial is None or trial.text("question") is None:

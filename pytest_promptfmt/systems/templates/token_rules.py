@@ -95,7 +95,7 @@ def end_token_unlike_tokenizer(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: set `eos_token` to what closes an answer, or list it as `eos_token_id` of `generation_config.json`.
 
-    Real: Qwen base models with ChatML; Llama 3 (`<|end_of_text|>` beside `<|eot_id|>`).
+    Real: Phi-3's tokenizer (`<|endoftext|>`) beside a template that ends answers with `<|end|>`.
     """
     trial = trial_of(study)
     text = trial.text("answer") if trial is not None else None
@@ -104,7 +104,9 @@ def end_token_unlike_tokenizer(study: Study | Trial) -> Iterator[Finding]:
     known = trial.profile.special_tokens
     eos, tail = known.get("eos_token"), text.rpartition(ANSWER)[2]
     closing = trial.marker.search(tail)
-    if eos and closing is not None and eos not in tail and not PLACEHOLDERS.items() <= known.items():
+    if closing is None or (trial.tokenizer is not None and trial.tokenizer.id_of(closing[0]) is None):
+        return  # PF413 says so: template and tokenizer belong to different models
+    if eos and eos not in tail and not PLACEHOLDERS.items() <= known.items():
         yield Finding(
             message="answers do not end with the end token of the tokenizer",
             saw=f"{closing[0]} ends an answer, eos_token is {eos}",

@@ -45,7 +45,7 @@ def turn_not_closed(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: write the marker that closes a turn in every branch.
 
-    Real: Gemma 4, which did not close the turn after a tool result; Mistral v7.
+    Real: Gemma 4, which did not close the turn after a tool result; axolotl's Mistral v7.
     """
     trial = trial_of(study)
     if trial is None:
@@ -208,7 +208,7 @@ def bos_repeated(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: write BOS once, before the first message.
 
-    Real: Mistral templates that write BOS before every user message.
+    Real: chat_templates' Mistral, which wrote BOS before every user message.
     """
     trial = trial_of(study)
     bos = trial.profile.special_tokens.get("bos_token") if trial is not None else None
@@ -242,7 +242,7 @@ def whitespace_by_turn(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: strip contents everywhere or nowhere.
 
-    Real: Templates with a separate branch for the first user message.
+    Real: Granite Guardian 3.0, which strips all user texts but one.
     """
     trial = trial_of(study)
     text = trial.text("whitespace") if trial is not None else None
