@@ -23,9 +23,10 @@ _PROSE: Final = re.compile(r"\btools?\b|\bfunction calls?\b", re.I)
 
 @check("PF443", "default-beside-system", severity=Severity.INFO, family=Family.CHAT)
 def default_beside_system(study: Study | Trial) -> Iterator[Finding]:
-    r"""Report a text of the template that stays in the prompt beside a given system text.
+    r"""Report a text of the template that stays beside a given system text, or takes the place of an empty one.
 
-    Why: It may be meant as a preamble. Where it is a default, the model gets two system texts.
+    Why: It may be meant as a preamble. Where it is a default, the model gets two system texts, or one where the client
+    sends an empty text to have none.
 
     Example:
         # file: chat_template.jinja
@@ -56,6 +57,15 @@ def default_beside_system(study: Study | Trial) -> Iterator[Finding]:
             message="a text of the template stays beside the given system text",
             saw=excerpt(kept[0]),
             position=trial.place_of(kept[0][:30]),
+        )
+    empty = trial.text("system-empty") or ""
+    defaults = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() not in given]
+    if defaults and defaults[0] in empty:
+        yield Finding(
+            message="an empty system message does not switch off the default text",
+            saw=excerpt(defaults[0]),
+            conversation="system-empty",
+            position=trial.place_of(defaults[0][:30]),
         )
 
 

@@ -11,6 +11,7 @@ from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import (
     PYTHON,
+    applicable,
     attributed,
     disordered,
     doubled,
@@ -23,6 +24,9 @@ from pytest_promptfmt.systems.templates.evidence import (
 )
 from pytest_promptfmt.systems.templates.layout import is_for_chat
 from pytest_promptfmt.systems.templates.trial import Trial
+
+_IMAGES: Final = {"image": "second-question", "image-url": "question"}
+"""Conversations with an image, and those that say the same without it."""
 
 _NAMES: Final = {
     "call": "the name of a tool call",
@@ -41,7 +45,7 @@ def text_lost(study: Study | Trial) -> Iterator[Finding]:
     r"""Report texts of a conversation that are not in the prompt.
 
     Why: The model cannot follow a system text, answer a question or use a tool result that it never sees, and no
-    error says so.
+    error says so. An image that leaves no trace is an info, for a template that knows images a warning.
 
     Example:
         # file: chat_template.jinja
@@ -71,6 +75,18 @@ def text_lost(study: Study | Trial) -> Iterator[Finding]:
             position=trial.place_of(f"'{kind}'", f'"{kind}"', "tool_calls"),
             severity=mildest(conversation, _severity_of_loss(trial, conversation, kind, lost)),
         )
+
+    for name, without in _IMAGES.items():
+        seen, unseen = trial.text(name), trial.text(without)
+        if seen and unseen and seen.split() == unseen.split() and trial.conversations[name] in applicable(trial):
+            yield Finding(
+                message=f"an image leaves no trace in the prompt: {trial.conversations[name].about}",
+                saw=f"{name}: {excerpt(seen)}",
+                conversation=name,
+                position=trial.place_of("'image'", '"image"', "'text'", '"text"'),
+                severity=Severity.WARNING if name == "image" and trial.mentions("image") else Severity.INFO,
+            )
+            return  # servers make an image of an address before the template sees it
 
 
 def _severity_of_loss(trial: Trial, conversation: Conversation, kind: str, text: str) -> Severity:

@@ -33,7 +33,7 @@ _TAG: Final = re.compile(
     r"|<[|｜](?P<pipe>[\w▁]+?)[_▁](?P<c>begin|end)[|｜]>"
 )
 _REASONING: Final = re.compile(r"think|reason|thought", re.I)
-_JSON: Final = re.compile(r'\[?\s*\{\s*"')
+_JSON: Final = re.compile(r'(?:\[\s*)?\{\s*"')
 _WORD: Final = re.compile(r"[^\W_]")
 _PYTHON: Final = ("True", "False", "None", "'")
 _DECODER: Final = json.JSONDecoder()

@@ -214,7 +214,7 @@ def arguments_encoded_twice(study: Study | Trial) -> Iterator[Finding]:
 
     Why: The OpenAI API sends arguments as JSON text; `tojson` makes a string of it, with a backslash before each quote.
     Data that was given as such and is JSON text inside JSON may be the model's own format, if it is the value of a key
-    (an info).
+    (an info); so may letters that are written as `\u0441`.
 
     Example:
         # file: chat_template.jinja
@@ -244,6 +244,15 @@ def arguments_encoded_twice(study: Study | Trial) -> Iterator[Finding]:
             saw=f"{conversation.name}: {excerpt(text, text.find(chr(92) + chr(34)))}",
             conversation=conversation.name,
             position=trial.place_of("arguments"),
+        )
+    escaped = trial.text("call-unicode-argument") or ""
+    if "\\u0441" in escaped.lower():
+        yield Finding(
+            message="arguments of other scripts are written as escapes",
+            saw=f"call-unicode-argument: {excerpt(escaped, escaped.lower().find(chr(92) + 'u0441'))}",
+            conversation="call-unicode-argument",
+            position=trial.place_of("ensure_ascii", "arguments"),
+            severity=Severity.INFO,
         )
     for conversation, what in attributed(trial, lambda each: frozenset(_quoted(trial, each))):
         text = whole(trial, conversation) or ""

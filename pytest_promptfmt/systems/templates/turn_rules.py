@@ -9,7 +9,7 @@ from typing import Final
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems.templates.conversations import Conversation
+from pytest_promptfmt.systems.templates.conversations import Conversation, State
 from pytest_promptfmt.systems.templates.evidence import (
     attributed,
     excerpt,
@@ -45,7 +45,8 @@ def turn_not_closed(study: Study | Trial) -> Iterator[Finding]:
 
     Fix: write the marker that closes a turn in every branch.
 
-    Real: Gemma 4, which did not close the turn after a tool result; axolotl's Mistral v7.
+    Real: Gemma 4, which did not close the turn after a tool result; axolotl's Mistral v7;
+    Falcon-H1R, which looks for the neighbours of a tool result in the wrong list after a system message.
     """
     trial = trial_of(study)
     if trial is None:
@@ -229,7 +230,8 @@ def bos_repeated(study: Study | Trial) -> Iterator[Finding]:
 def whitespace_by_turn(study: Study | Trial) -> Iterator[Finding]:
     r"""Report whitespace around contents that is kept in some turns and removed in others.
 
-    Why: The same question is another token sequence when it is asked first.
+    Why: The same question is another token sequence when it is asked first. What is kept in the last turn alone changes
+    when the conversation goes on.
 
     Example:
         # file: chat_template.jinja
@@ -256,4 +258,13 @@ def whitespace_by_turn(study: Study | Trial) -> Iterator[Finding]:
                 message=f"whitespace around {role} texts is kept in some turns only",
                 saw=f"kept in {sum(kept)} of {len(kept)}: {excerpt(text, text.find(said[kept.index(False)].strip()))}",
                 position=trial.place_of("trim", "strip"),
+            )
+            continue
+        conversation, count = trial.conversations["whitespace"], 1 if role == "user" else 2
+        last = trial.render(conversation, State(count=count, generation_prompt=False)).text
+        if last is not None and said[0].strip() in last and (said[0] in last) != kept[0]:
+            yield Finding(
+                message=f"whitespace around {role} texts is {'removed' if kept[0] else 'kept'} in the last turn only",
+                saw=excerpt(last, last.find(said[0].strip())),
+                position=trial.place_of("loop.last", "trim", "strip"),
             )
