@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import struct
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_promptfmt.core.profile import builtin_template
 from pytest_promptfmt.tokens.archetypes import archetype_folder
@@ -55,3 +59,40 @@ def test_what_cannot_be_compared_is_one_message(tmp_path: Path) -> None:
     assert "there is no nothing.jinja" in missing.stderr
     assert "there is no chat template in notes.json" in empty.stderr
     assert "Traceback" not in missing.stderr + empty.stderr
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def write_gguf(path: Path, tokens: Sequence[str], numbers: Mapping[str, int]) -> None:
+    """Write the metadata that a converter would: template, pieces, ids of special tokens, and whether BOS is added."""
+    pairs = [
+        text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, len(tokens)) + b"".join(map(text, tokens)),
+        text("tokenizer.ggml.token_type") + struct.pack("<IIQ", 9, 5, len(tokens)) + bytes(4 * len(tokens)),
+        *(text(f"tokenizer.ggml.{key}_token_id") + struct.pack("<II", 4, number) for key, number in numbers.items()),
+        text("tokenizer.ggml.add_bos_token") + struct.pack("<I?", 7, False),
+        text("tokenizer.chat_template") + struct.pack("<I", 8) + text(CHATML),
+    ]
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(pairs)) + b"".join(pairs))
+
+
+def test_the_tokenizer_in_a_gguf_file_is_compared_with_that_of_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(archetype_folder("bytelevel-llama3"), folder)
+    (folder / "chat_template.jinja").write_text(CHATML, "utf-8")
+    data: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    ids = data["model"]["vocab"] | {each["content"]: each["id"] for each in data["added_tokens"]}
+    tokens = sorted(ids, key=ids.__getitem__)
+    special = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    numbers = {key: ids[special[f"{key}_token"]] for key in ("bos", "eos")}
+    write_gguf(tmp_path / "same.gguf", [*tokens, "[PAD7]"], numbers)
+    assert compare(tmp_path, "model", "same.gguf").stdout.splitlines() == [
+        "bos_token is not added to a text, before it was"
+    ]
+    write_gguf(tmp_path / "other.gguf", [*tokens[:-2], "swapped", tokens[-1]], {**numbers, "eos": 0})
+    said = compare(tmp_path, "model", "other.gguf").stdout
+    assert f"1 of {len(tokens)} tokens of the vocabulary are others" in said
+    assert f"eos_token: {special['eos_token']!r} becomes {tokens[0]!r}" in said
+    (tmp_path / "cut.gguf").write_bytes((tmp_path / "same.gguf").read_bytes()[:200])
+    assert "cannot be read" in compare(tmp_path, "model", "cut.gguf").stderr

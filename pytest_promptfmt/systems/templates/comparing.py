@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +13,7 @@ from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.systems.templates.checking import checked_template, written_template
 from pytest_promptfmt.systems.templates.conversations import builtin_conversations
 from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference
+from pytest_promptfmt.systems.templates.gguf import GgufMetadata, read_gguf
 from pytest_promptfmt.systems.templates.template_files import WrittenChatTemplate, tokenizer_beside
 from pytest_promptfmt.systems.templates.trial import Rendering, Trial
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pytest_promptfmt.tokens import Tokenizer
 
 _MOST_NAMES: Final = 6
+_PADDING: Final = re.compile(r"\[PAD\d+\]|<unused\d+>|<dummy\d+>")
+"""What converters fill the vocabulary with, up to the number of rows of the embedding."""
 _PROBES: Final = ("  two  spaces", "a\nb\n\n\nc", "\t", "1234567890", "naïve ﬁ Ａ", "don't", "<b>&amp;</b>", "🔩 鉄")
 """Texts on which tokenizers differ by normalization, splitting of numbers, and spaces."""
 
@@ -27,7 +30,7 @@ _PROBES: Final = ("  two  spaces", "a\nb\n\n\nc", "\t", "1234567890", "naïve �
 def compared(first: Path, second: Path) -> Iterator[str]:
     """Yield lines that say what differs, none where nothing does; raises SourceError, TokenizerError."""
     paths = (first, second)
-    tokenizers = [tokenizer_beside(path) for path in paths]
+    tokenizers = [_tokenizer(path) for path in paths]
     try:
         written = [written_template(path) for path in paths]
     except SourceError:
@@ -38,10 +41,26 @@ def compared(first: Path, second: Path) -> Iterator[str]:
         yield from _prompts(one, other)
         yield from _findings(first, second)
     before, after = tokenizers
-    if before is not None and after is not None:
-        from pytest_promptfmt.tokens import load_tokenizer
+    if before is None or after is None:
+        return
+    yield from _special_tokens(before.special_tokens, after.special_tokens)
+    if isinstance(before, GgufMetadata) or isinstance(after, GgufMetadata):
+        yield from _vocabulary(before, after)
+    else:
+        yield from _tokens(before, after)
 
-        yield from _tokens(load_tokenizer(before), load_tokenizer(after))
+
+def _tokenizer(path: Path) -> Tokenizer | GgufMetadata | None:
+    """Return the tokenizer of a path: that of a GGUF file's metadata, or the one in the folder."""
+    if path.suffix == ".gguf":
+        metadata = read_gguf(path)
+        return metadata if metadata is not None and metadata.tokens else None
+    name = tokenizer_beside(path)
+    if name is None:
+        return None
+    from pytest_promptfmt.tokens import load_tokenizer
+
+    return load_tokenizer(name)
 
 
 def _profile(written: WrittenChatTemplate) -> Profile:
@@ -93,12 +112,14 @@ def _findings(first: Path, second: Path) -> Iterator[str]:
                 yield f"{sign}: {code} {severity}: {message}"
 
 
+def _special_tokens(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted({*before, *after}):
+        if before.get(name) != after.get(name):
+            yield f"{name}: {before.get(name)!r} becomes {after.get(name)!r}"
+
+
 def _tokens(one: Tokenizer, other: Tokenizer) -> Iterator[str]:
-    """Yield how two tokenizers differ: their special tokens, and texts that they encode differently."""
-    for name in sorted({*one.special_tokens, *other.special_tokens}):
-        before, after = one.special_tokens.get(name), other.special_tokens.get(name)
-        if before != after:
-            yield f"{name}: {before!r} becomes {after!r}"
+    """Yield the texts that two tokenizers encode differently."""
     texts = [unit.text for each in builtin_conversations().values() for unit in each.units]
     probes = dict.fromkeys((*_PROBES, *texts))
     different = [text for text in probes if one.ids(text) != other.ids(text)]
@@ -108,3 +129,34 @@ def _tokens(one: Tokenizer, other: Tokenizer) -> Iterator[str]:
         yield f"  {text!r}"
         yield f"    - {' '.join(map(str, one.ids(text)[:12]))}"
         yield f"    + {' '.join(map(str, other.ids(text)[:12]))}"
+
+
+def _vocabulary(one: Tokenizer | GgufMetadata, other: Tokenizer | GgufMetadata) -> Iterator[str]:
+    """Yield how the vocabulary of a GGUF file, of which only pieces and ids are compared, differs from another one."""
+    for name in ("bos_token", "eos_token"):
+        before, after = (_adds(each, name) for each in (one, other))
+        if None not in (before, after) and before != after:
+            yield f"{name} {'is' if after else 'is not'} added to a text, before it {'was' if before else 'was not'}"
+    count = max(len(each.tokens) for each in (one, other) if isinstance(each, GgufMetadata))
+    pairs = [(number, _piece(one, number), _piece(other, number)) for number in range(count)]
+    different = [
+        each for each in pairs if each[1] != each[2] and not any(_PADDING.fullmatch(piece or "") for piece in each[1:])
+    ]
+    if different:
+        yield f"{len(different)} of {count} tokens of the vocabulary are others"
+    for number, before_piece, after_piece in different[:_MOST_NAMES]:
+        yield f"  {number}: {before_piece!r} becomes {after_piece!r}"
+
+
+def _piece(tokenizer: Tokenizer | GgufMetadata, number: int) -> str | None:
+    if isinstance(tokenizer, GgufMetadata):
+        return tokenizer.tokens[number] if number < len(tokenizer.tokens) else None
+    return tokenizer.piece(number)
+
+
+def _adds(tokenizer: Tokenizer | GgufMetadata, name: str) -> bool | None:
+    """Return whether a tokenizer adds a special token to a text; None where that is not known."""
+    if isinstance(tokenizer, GgufMetadata):
+        return tokenizer.adds.get(name)
+    token = tokenizer.special_tokens.get(name)
+    return None if token is None else tokenizer.id_of(token) in tokenizer.ids("iron")

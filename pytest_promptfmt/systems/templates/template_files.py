@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError
+from pytest_promptfmt.systems.templates.gguf import read_gguf
 from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS
 
 _CONFIG: Final = "tokenizer_config.json"
 _OWN: Final = "chat_template.jinja"
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tekken.json")
-_MAGIC: Final = b"GGUF"
-_SIZES: Final[Mapping[int, str]] = {
-    0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"
-}  # fmt: skip
-_TEXT, _LIST = 8, 9
-_MOST: Final = 2**26
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,45 +97,8 @@ def _json(path: Path) -> Mapping[str, Any]:
 
 
 def _of_gguf(path: Path) -> tuple[WrittenChatTemplate, ...]:
-    """Return the templates in the metadata of a GGUF file (version 2 or 3); weights and vocabulary are not read."""
-    found: dict[str, str] = {}
-    try:
-        with path.open("rb") as file:
-            if file.read(4) != _MAGIC:
-                return ()
-            _, _, count = struct.unpack("<IQQ", file.read(20))
-            for _ in range(count):
-                key = _gguf_text(file)
-                kind = struct.unpack("<I", file.read(4))[0]
-                value = _gguf_value(file, kind)
-                if key.startswith("tokenizer.chat_template") and isinstance(value, str):
-                    found[key.removeprefix("tokenizer.chat_template").removeprefix(".") or path.stem] = value
-    except (OSError, struct.error, KeyError, UnicodeDecodeError, ValueError) as error:
-        raise SourceError(f"the metadata of this GGUF file cannot be read: {error}", position=Position(path)) from error
-    return tuple(_made(name, source, path, {}) for name, source in found.items())
-
-
-def _gguf_text(file: BinaryIO) -> str:
-    length = struct.unpack("<Q", file.read(8))[0]
-    if length > _MOST:
-        raise ValueError(f"a text of {length:,} bytes")
-    return file.read(length).decode("utf-8")
-
-
-def _gguf_value(file: BinaryIO, kind: int) -> str | None:
-    """Return a text; skip everything else."""
-    if kind == _TEXT:
-        return _gguf_text(file)
-    if kind != _LIST:
-        file.seek(struct.calcsize(f"<{_SIZES[kind]}"), 1)
-        return None
-    inner, count = struct.unpack("<IQ", file.read(12))
-    if inner in (_TEXT, _LIST):
-        for _ in range(count):
-            if inner == _TEXT:
-                file.seek(struct.unpack("<Q", file.read(8))[0], 1)
-            else:
-                _gguf_value(file, inner)
-    else:
-        file.seek(count * struct.calcsize(f"<{_SIZES[inner]}"), 1)
-    return None
+    metadata = read_gguf(path)
+    if metadata is None:
+        return ()
+    tokens = dict(metadata.special_tokens)
+    return tuple(_made(name or path.stem, source, path, tokens) for name, source in metadata.templates.items())

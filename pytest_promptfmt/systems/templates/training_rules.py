@@ -13,7 +13,6 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import attributed, excerpt, finished, first_difference, trial_of
-from pytest_promptfmt.systems.templates.template_files import templates_of
 from pytest_promptfmt.systems.templates.trial import Trial
 
 TRAINING: Final = "_training.jinja"
@@ -65,6 +64,8 @@ def training_template_differs(study: Study | Trial) -> Iterator[Finding]:
 
 def _beside(trial: Trial, file: Path) -> Trial | None:
     """Return another template tried as this one is; None where none can be read, which it says as a file under test."""
+    from pytest_promptfmt.systems.templates.template_files import templates_of  # collecting needs no reader
+
     try:
         found = templates_of(file)
     except SourceError:
