@@ -148,6 +148,18 @@ def test_arguments_escaped_by_hand_are_not_lost() -> None:
     assert not [message for message in found(template, "PF433") if "several lines" in message]
 
 
+def test_a_training_template_is_compared_with_and_without_generation_prompt(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text(PLAIN, "utf-8")
+    for written, count in (
+        (PLAIN, 0),
+        (PLAIN.replace("assistant", "model"), 1),
+        (PLAIN.replace("<|end|>", "<|x|>"), 1),
+    ):
+        (tmp_path / "chat_template_training.jinja").write_text(written, "utf-8")
+        found = [each for each in check_template(tmp_path / "chat_template.jinja") if each.code == "PF454"]
+        assert [each.conversation for each in found] == ["question"] * count
+
+
 RICH = """\
 {%- set rest = messages[1:] if messages[0].role == 'system' else messages %}
 {%- set asked = messages[0].content if messages[0].role == 'system' else 'You are a helpful assistant of our firm.' %}

@@ -200,7 +200,10 @@ def tags_unbalanced(study: Study | Trial) -> Iterator[Finding]:
         text, base = finished(trial, conversation), trial.conversations.get(conversation.base or "")
         if text is None or base is None or not conversation.is_regular or bool(base.tools) != bool(conversation.tools):
             return frozenset()
-        usual = _balance(finished(trial, base) or "", trial)
+        simpler = finished(trial, base)
+        if simpler is None:
+            return frozenset()  # the tags may be those of instructions
+        usual = _balance(simpler, trial)
         return frozenset(name for name, count in _balance(text, trial).items() if count != usual.get(name, 0))
 
     simplest: dict[str, Conversation] = {}

@@ -12,7 +12,7 @@ from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation
-from pytest_promptfmt.systems.templates.evidence import attributed, excerpt, finished, first_difference, trial_of
+from pytest_promptfmt.systems.templates.evidence import attributed, excerpt, finished, first_difference, trial_of, whole
 from pytest_promptfmt.systems.templates.trial import Trial
 
 TRAINING: Final = "_training.jinja"
@@ -76,12 +76,18 @@ def _beside(trial: Trial, file: Path) -> Trial | None:
 
 
 def _trained_otherwise(inference: Trial, training: Trial) -> Iterator[Finding]:
+    def differing(conversation: Conversation) -> list[tuple[str, str]]:
+        """Return the whole conversation without and with generation prompt, where the two templates differ."""
+        texts = [[render(each, conversation) for render in (finished, whole)] for each in (inference, training)]
+        return [
+            (ours, theirs or "") for ours, theirs in zip(*texts, strict=True) if ours is not None and ours != theirs
+        ]
+
     def faults(conversation: Conversation) -> frozenset[str]:
-        ours, theirs = (finished(each, conversation) for each in (inference, training))
-        return frozenset({"text"}) if ours is not None and ours != theirs else frozenset()
+        return frozenset({"text"} if differing(conversation) else ())
 
     for conversation, _ in attributed(inference, faults):
-        ours, theirs = finished(inference, conversation) or "", finished(training, conversation) or ""
+        ours, theirs = differing(conversation)[0]
         at = first_difference(ours, theirs)
         yield Finding(
             message=f"the training template writes another prompt: {conversation.about}",
