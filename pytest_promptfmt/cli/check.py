@@ -205,7 +205,8 @@ def _ending(checked: Checked) -> str:
         parts.append(f"{checked.unchanged:,} unchanged since the last run")
     if counts.get("skipped"):
         parts.append(f"{counted(counts['skipped'], 'item')} skipped")
-    return f"{'all is well' if checked.is_good else 'something is wrong'}: {', '.join(parts)}"
+    well = "no errors" if any(group.severity != "info" for group in checked.result.findings) else "all is well"
+    return f"{well if checked.is_good else 'something is wrong'}: {', '.join(parts)}"
 
 
 def _watch(paths: list[Path]) -> None:
