@@ -207,6 +207,12 @@ SLIPS = {
         "PF438",
         "arguments of other scripts are written as escapes",
     ),
+    "BOS again with tools": (
+        "{{- '<|begin|>system",
+        "{{- bos_token + (bos_token if tools else '') + '<|begin|>system",
+        "PF444",
+        "BOS is written twice at the beginning: tools that are not called",
+    ),
     "a description in quotes by hand": (
         "{{- (tool.function | tojson) + '\\n' }}",
         """{{- '{"name": "' ~ tool.function.name ~ '", "description": "' ~ tool.function.description ~ '"}' }}""",

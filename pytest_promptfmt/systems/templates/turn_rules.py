@@ -11,6 +11,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation, State
 from pytest_promptfmt.systems.templates.evidence import (
+    applicable,
     attributed,
     excerpt,
     first_difference,
@@ -214,7 +215,10 @@ def bos_repeated(study: Study | Trial) -> Iterator[Finding]:
     trial = trial_of(study)
     bos = trial.profile.special_tokens.get("bos_token") if trial is not None else None
     text = trial.text("turns") if trial is not None else None
-    if trial is None or not bos or text is None or text.count(bos) < 2:
+    if trial is None or not bos or text is None:
+        return
+    if text.count(bos) < 2:
+        yield from _doubled_bos(trial, bos)
         return
     eos = trial.profile.special_tokens.get("eos_token") or bos
     follows = all(text[: found.start()].rstrip().endswith(eos) for found in list(re.finditer(re.escape(bos), text))[1:])
@@ -224,6 +228,19 @@ def bos_repeated(study: Study | Trial) -> Iterator[Finding]:
         position=trial.place_of("bos_token", bos),
         severity=Severity.INFO if follows else None,
     )
+
+
+def _doubled_bos(trial: Trial, bos: str) -> Iterator[Finding]:
+    """Yield the first conversation that begins with two BOS, where plain turns do not."""
+    for conversation in applicable(trial):
+        if (trial.render(conversation, conversation.states[-1]).text or "").startswith(bos * 2):
+            yield Finding(
+                message=f"BOS is written twice at the beginning: {conversation.about}",
+                saw=f"{conversation.name}: {bos * 2}",
+                conversation=conversation.name,
+                position=trial.place_of("bos_token", bos),
+            )
+            return
 
 
 @check("PF448", "whitespace-by-turn", severity=Severity.WARNING, family=Family.CHAT)
