@@ -11,7 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.profile import builtin_template
+from pytest_promptfmt.systems.templates.gguf import read_gguf
 from pytest_promptfmt.tokens.archetypes import archetype_folder
 
 CHATML = builtin_template("chatml")
@@ -96,3 +100,28 @@ def test_the_tokenizer_in_a_gguf_file_is_compared_with_that_of_a_folder(tmp_path
     assert f"eos_token: {special['eos_token']!r} becomes {tokens[0]!r}" in said
     (tmp_path / "cut.gguf").write_bytes((tmp_path / "same.gguf").read_bytes()[:200])
     assert "cannot be read" in compare(tmp_path, "model", "cut.gguf").stderr
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 50_000,
+        struct.pack("<IIQQ", 9, 8, 1, 2**64 - 1),
+        struct.pack("<IQ", 8, 2**40),
+        struct.pack("<I", 99),
+    ],
+)
+def test_metadata_made_to_break_its_reader_is_one_message(tmp_path: Path, value: bytes) -> None:
+    path = tmp_path / "odd.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("tokenizer.odd") + value)
+    with pytest.raises(SourceError, match="the metadata of this GGUF file cannot be read"):
+        read_gguf(path)
+
+
+def test_a_number_where_the_tokens_should_be_is_no_tokenizer(tmp_path: Path) -> None:
+    path = tmp_path / "odd.gguf"
+    pair = text("tokenizer.ggml.tokens") + struct.pack("<II", 4, 7)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + pair)
+    metadata = read_gguf(path)
+    assert metadata is not None
+    assert not metadata.tokens

@@ -48,9 +48,10 @@ def read_gguf(path: Path) -> GgufMetadata | None:
             if file.read(4) != _MAGIC:
                 return None
             found.update(_pairs(file))
-    except (OSError, struct.error, KeyError, UnicodeDecodeError, ValueError) as error:
+    except (OSError, struct.error, KeyError, ValueError, OverflowError, RecursionError) as error:
         raise SourceError(f"the metadata of this GGUF file cannot be read: {error}", position=Position(path)) from error
-    tokens = found.get(f"{_TOKENIZER}tokens", ())
+    tokens = found.get(f"{_TOKENIZER}tokens")
+    tokens = tokens if isinstance(tokens, list) else []
     ids = {name: found.get(f"{_TOKENIZER}{key}_token_id") for key, name in _NAMES.items()}
     adds = {name: found.get(f"{_TOKENIZER}add_{name}") for name in ("bos_token", "eos_token")}
     return GgufMetadata(
