@@ -213,6 +213,18 @@ SLIPS = {
         "PF444",
         "BOS is written twice at the beginning: tools that are not called",
     ),
+    "no BOS with a system message": (
+        "{{- '<|begin|>system",
+        "{{- bos_token if messages[0].role != 'system' else '' }}{{- '<|begin|>system",
+        "PF466",
+        "BOS is missing: a system message",
+    ),
+    "reasoning without tags": (
+        "is string %}{{- message.content }}",
+        "is string %}{{- (message.reasoning_content or '') + '\\n' + message.content }}",
+        "PF446",
+        "reasoning and answer are written without anything between them",
+    ),
     "a description in quotes by hand": (
         "{{- (tool.function | tojson) + '\\n' }}",
         """{{- '{"name": "' ~ tool.function.name ~ '", "description": "' ~ tool.function.description ~ '"}' }}""",

@@ -35,6 +35,7 @@ from pytest_promptfmt.systems.templates.trial import Trial
 _THOUGHT: Final = re.compile(
     r"<((?:[a-z_]+:)?think[a-z_]*)>.*?(?:</\1>|$)|<[^<>\s]*(?:think|reason)[^<>\s]*>", re.S | re.I
 )
+_REASONING: Final = "Rust is iron oxide."
 _EMPTY: Final = re.compile(r"<([a-z_:]*think[a-z_]*)>\s*</\1>")
 
 
@@ -139,7 +140,7 @@ def _begins(one: str, other: str) -> bool:
 
 @check("PF446", "reasoning-tags", severity=Severity.WARNING, family=Family.CHAT)
 def reasoning_tags(study: Study | Trial) -> Iterator[Finding]:
-    r"""Report tags of reasoning that are not balanced, reasoning of the last answer that is lost, and empty blocks.
+    r"""Report tags of reasoning that are missing or not balanced, reasoning that is lost, and empty blocks.
 
     Why: A second or unclosed block of reasoning is a prompt that the model never saw. Reasoning that is left out of the
     last answer cannot be trained on, and empty blocks in earlier answers teach not to reason (both infos).
@@ -189,6 +190,14 @@ def reasoning_tags(study: Study | Trial) -> Iterator[Finding]:
         )
     if trial.mentions("reasoning_content", "reasoning", "thinking"):
         yield from _lost_reasoning(trial)
+        thought, answered = (trial.text("reasoning") or "").partition(_REASONING)[::2]
+        if thought and ANSWER in answered and not answered.partition(ANSWER)[0].strip():
+            yield Finding(
+                message="reasoning and answer are written without anything between them",
+                saw=f"reasoning: {excerpt(_REASONING + answered, 0, len(_REASONING))}",
+                conversation="reasoning",
+                position=trial.place_of("reasoning_content", "reasoning", "thinking"),
+            )
     history = (trial.text("turns") or "").rpartition("Does gold tarnish?")[0]
     empty = _EMPTY.search(history)
     if empty is not None:

@@ -9,7 +9,7 @@ from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation, State
-from pytest_promptfmt.systems.templates.evidence import excerpt, finished, trial_of
+from pytest_promptfmt.systems.templates.evidence import attributed, excerpt, finished, mildest, trial_of, whole
 from pytest_promptfmt.systems.templates.layout import ANSWER, LATER, QUESTION
 from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS, Trial
 
@@ -111,4 +111,44 @@ def end_token_unlike_tokenizer(study: Study | Trial) -> Iterator[Finding]:
             message="answers do not end with the end token of the tokenizer",
             saw=f"{closing[0]} ends an answer, eos_token is {eos}",
             position=trial.place_of(closing[0]),
+        )
+
+
+@check("PF466", "bos-in-some-prompts", severity=Severity.WARNING, family=Family.CHAT)
+def bos_in_some_prompts(study: Study | Trial) -> Iterator[Finding]:
+    r"""Report conversations whose prompt lacks the BOS with which a question alone begins.
+
+    Why: A branch for system messages or tools does not write it. The prompt is then encoded without BOS, or with it,
+    as the program decides that calls the template.
+
+    Example:
+        # file: chat_template.jinja
+        {%- if messages[0].role != 'system' %}{{- bos_token }}{%- endif %}
+        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n' }}{%- endfor %}
+
+    Silent example:
+        # file: chat_template.jinja
+        {{- bos_token }}
+        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n' }}{%- endfor %}
+
+    Fix: write `{{ bos_token }}` before all branches.
+
+    Real: arcee-ai's Gemma-Zephyr-Dolly-Chat-Slerp, where the assistant begins.
+    """
+    trial = trial_of(study)
+    bos = trial.profile.special_tokens.get("bos_token") if trial is not None else None
+    if trial is None or not bos or not (trial.text("question", generation_prompt=True) or "").startswith(bos):
+        return
+
+    def faults(conversation: Conversation) -> frozenset[str]:
+        text = whole(trial, conversation)
+        return frozenset({"bos"} if text is not None and bos not in text else ())
+
+    for conversation, _ in attributed(trial, faults):
+        yield Finding(
+            message=f"BOS is missing: {conversation.about}",
+            saw=f"{conversation.name}: {excerpt(whole(trial, conversation) or '')}",
+            conversation=conversation.name,
+            position=trial.place_of("bos_token", bos),
+            severity=mildest(conversation, Severity.WARNING),
         )
