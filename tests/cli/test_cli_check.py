@@ -60,23 +60,6 @@ def test_all_is_well_and_the_second_time_nothing_is_run(tasks: Path) -> None:
     assert "unchanged" not in promptfmt(tasks.parent, "check", "--no-cache").stderr
 
 
-def test_warnings_are_no_errors_and_not_all_is_well(tmp_path: Path) -> None:
-    (tmp_path / "chat_template.jinja").write_text(
-        "{% for m in messages %}<|begin|>{{ m.role + '\n' + m.content }}<|end|>\n{% endfor %}", "utf-8"
-    )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    update = [sys.executable, "-m", "pytest", "--promptfmt", "-q", "--snapshot-update"]
-    subprocess.run(update, cwd=tmp_path, env=environment, capture_output=True)
-    assert promptfmt(tmp_path, "check").stderr.startswith("something is wrong: 1 task file")
-    adding = "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
-    with (tmp_path / "chat_template.jinja").open("a", encoding="utf-8") as file:
-        file.write(adding)
-    subprocess.run(update, cwd=tmp_path, env=environment, capture_output=True)
-    found = promptfmt(tmp_path, "check")
-    assert (found.returncode, found.stderr) == (0, "no errors: 1 task file\n")
-    assert "warning" in found.stdout
-
-
 def test_a_changed_prompt_is_shown_with_the_command_that_accepts_it(tasks: Path) -> None:
     edit(tasks / "stones.yaml", "Question:", "Q:")
     for _ in range(2):  # the second time from memory
@@ -204,3 +187,20 @@ def _until(running: subprocess.Popen[bytes], end: str) -> str:
         assert ready, said.decode()
         said += os.read(running.stdout.fileno(), 65536)
     return said.decode()
+
+
+def test_warnings_are_no_errors_and_not_all_is_well(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for m in messages %}<|begin|>{{ m.role + '\n' + m.content }}<|end|>\n{% endfor %}", "utf-8"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    update = [sys.executable, "-m", "pytest", "--promptfmt", "-q", "--snapshot-update"]
+    subprocess.run(update, cwd=tmp_path, env=environment, capture_output=True)
+    assert promptfmt(tmp_path, "check").stderr.startswith("something is wrong: 1 task file")
+    adding = "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
+    with (tmp_path / "chat_template.jinja").open("a", encoding="utf-8") as file:
+        file.write(adding)
+    subprocess.run(update, cwd=tmp_path, env=environment, capture_output=True)
+    found = promptfmt(tmp_path, "check")
+    assert (found.returncode, found.stderr) == (0, "no errors: 1 task file\n")
+    assert "warning" in found.stdout
