@@ -99,7 +99,7 @@ class Bench:
         if checked.failure is not None:
             return Seen(failure=f"{checked.failure.position or ''} {checked.failure.message}")
         findings, misread = list(checked.findings), frozenset[str]()
-        lines = body_lines(snapshot_document(seen_by(study, PLAIN), scoring=True).records)
+        lines = body_lines(snapshot_document(seen_by(study, PLAIN), with_task=True).records)
         if task.output_type == "generate_until" and looks_for_answers(task):
             try:
                 findings += check_scoring(study, self.selection, is_linted=True).findings

@@ -14,8 +14,8 @@ from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.results.text_changes import TextChange, is_of_tokens
 from pytest_promptfmt.results.wording import counted, first_of
-from pytest_promptfmt.snapshots.changes import Change, unified_diff
-from pytest_promptfmt.snapshots.content import SCORING
+from pytest_promptfmt.snapshots.changes import FEW_SHOT, Change, unified_diff
+from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
 from pytest_promptfmt.snapshots.extension import Verdict
 from pytest_promptfmt.snapshots.hunks import Pieces, changed_words
 from pytest_promptfmt.snapshots.lock import Note
@@ -32,6 +32,11 @@ _MARKUP: Final[Mapping[str, Mapping[str, bool]]] = {
     "accept": {"bold": True},
 }
 
+_OF_TASK: Final = {
+    COLUMNS: "the columns that it names",
+    FEW_SHOT: "few-shot examples",
+    SCORING: "how answers are read and scored",
+}
 _NOT_IN_PATHS = re.compile(r"\[|::")
 
 
@@ -117,12 +122,6 @@ def accept_command(path: str, names: str, options: Sequence[str], task: str) -> 
     return shlex.join(["pytest", "--promptfmt", *options, *chosen, "--snapshot-update"])
 
 
-def _about_the_task(verdict: Verdict) -> str:
-    if any(change.section == SCORING for change in _changes(verdict)):
-        return "how answers are read and scored changed"
-    return "it names other columns of its docs"
-
-
 def explanation(
     verdict: Verdict, outcome: Outcome, *, docs: int, change: TextChange | None = None, note: Note | None = None
 ) -> Iterator[str]:
@@ -136,8 +135,9 @@ def explanation(
         yield f"{who}: there is no snapshot {path}, but one that no task defines shows the same"
         yield outcome.title
         return
-    prompts = f"{outcome.docs} of {counted(docs, 'doc')} changed"
-    yield from compared_lines(who, prompts if outcome.docs else _about_the_task(verdict), verdict)
+    prompts = f"{outcome.docs} of {counted(docs, 'doc')}"
+    of_task = " and ".join(name for section, name in _OF_TASK.items() if section in outcome.sections)
+    yield from compared_lines(who, f"{prompts if outcome.docs else of_task} changed", verdict)
     if verdict.state == "missing" and verdict.comparison is not None:
         new = verdict.comparison.text.splitlines()
         yield from first_of([f"+{line}" for line in new], PREVIEW_LINES)

@@ -82,7 +82,7 @@ def compare(
     documents = []
     for task in (before, after):
         study = task if isinstance(task, Study) else study_of(task, profiles=(profile,), **options)
-        document = snapshot_document(seen_by(study, profile), scoring=True)
+        document = snapshot_document(seen_by(study, profile), with_task=True)
         documents.append(read_document(write_document(document), Path(study.given.id)))
     return changes(*documents)
 

@@ -23,7 +23,7 @@ from pytest_promptfmt.core.text import END
 from pytest_promptfmt.results.causes import Cause, cause_of
 from pytest_promptfmt.results.clusters import cluster_key, fragments
 from pytest_promptfmt.results.wording import counted
-from pytest_promptfmt.snapshots.changes import Change, Comparison, clipped
+from pytest_promptfmt.snapshots.changes import FEW_SHOT, Change, Comparison, clipped
 from pytest_promptfmt.snapshots.hunks import shared_start
 from pytest_promptfmt.snapshots.token_sections import TITLE as TOKENS
 
@@ -88,12 +88,15 @@ def text_change(
 ) -> TextChange | None:
     """Return what changed between the documents of a comparison; None where they are not two, or the same.
 
-    `instances` are those that were rendered now of these `docs`, `locate` says where the task's keys are written.
+    `instances` are those that were rendered now of these `docs`, and with the index -1 the one of the section about
+    few-shot examples; `locate` says where the task's keys are written.
     """
     changed, old, new = comparison.changes, comparison.old, comparison.new
     if not changed or old is None or new is None:
         return None
     text = [change for change in changed if not is_of_tokens(change)] or list(changed)
+    if any(change.doc for change in text):  # few-shot examples follow the docs
+        text = [change for change in text if change.section != FEW_SHOT]
     text.sort(key=lambda change: change.doc == 0)  # prompts say more than how answers are read
     cause = cause_of(text, instances, locate)
     title = _title(text[0], cause)

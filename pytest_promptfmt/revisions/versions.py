@@ -19,6 +19,7 @@ from pytest_promptfmt.revisions.code import CLASS_VERSIONS, closure_of
 from pytest_promptfmt.revisions.named_code import class_refs, classes_of
 from pytest_promptfmt.revisions.written import Difference
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
+from pytest_promptfmt.snapshots.changes import FEW_SHOT
 from pytest_promptfmt.snapshots.content import SCORING
 from pytest_promptfmt.snapshots.token_sections import TITLE as TOKENS
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
@@ -36,6 +37,7 @@ _SECTIONS: Final[Mapping[str, Part]] = {
     "rolling text": "request",
     "generate": "stops",
     "target": "target",
+    FEW_SHOT: "text",
     SCORING: "metric",
 }
 _KEYS: Final[Mapping[str, Part]] = {

@@ -35,6 +35,9 @@ _LOOK_LIMIT = 10_000
 VERSION: Final = "version"
 """The fact of a header that is the task's version; snapshots written by earlier releases lack it."""
 
+FEW_SHOT: Final = "few-shot"
+"""The title of the section that shows a task with few-shot examples which is rendered without any."""
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -139,12 +142,14 @@ def _as_far_as_stored(rendered: Document, stored: bytes) -> Document:
     if VERSION in rendered.header and f"\n{VERSION}: ".encode() not in stored.partition(b"\n\n")[0]:
         rendered = replace(rendered, header={key: fact for key, fact in rendered.header.items() if key != VERSION})
     known = stored.partition(f"\n\n{record_name(0)}".encode())[2].partition(b"\n\n")[0] if rendered.task else b""
-    task = tuple(section for section in rendered.task if f"\n  {section.title}\n".encode() in known)
+    # Few-shot examples stand only where they have to be seen: no section is an answer, too.
+    held = [FEW_SHOT] if known else []
+    task = tuple(each for each in rendered.task if each.title in held or f"\n  {each.title}\n".encode() in known)
     return rendered if task == rendered.task else replace(rendered, task=task)
 
 
 def narrowed(rendered: Document, stored: Document) -> Document:
-    """Return `rendered` with the stored docs that were not rendered, and the stored facts about docs."""
+    """Return `rendered` with the stored docs that were not rendered, and all that is stored about docs or shots."""
     numbers = {doc.number for doc in rendered.docs}
     kept = [doc for doc in stored.docs if doc.number not in numbers]
     if not kept:
@@ -153,7 +158,10 @@ def narrowed(rendered: Document, stored: Document) -> Document:
         key: stored.header.get(key, value) if key in ("docs", "shots") else value
         for key, value in rendered.header.items()
     }
-    return replace(rendered, header=header, docs=tuple(sorted([*rendered.docs, *kept], key=lambda doc: doc.number)))
+    shots = [section for section in stored.task if section.title == FEW_SHOT]
+    task = (*shots, *(section for section in rendered.task if section.title != FEW_SHOT)) if rendered.task else ()
+    docs = sorted([*rendered.docs, *kept], key=lambda doc: doc.number)
+    return replace(rendered, header=header, docs=tuple(docs), task=task)
 
 
 def _decode(stored: bytes, path: Path) -> str:
@@ -293,7 +301,9 @@ def _lines(doc: DocRecord | None) -> list[_Line]:
         # The title is compared too, so that an added or removed section is seen even where it has no lines.
         lines.append(_Line(section.title, section.title, 0))
         raws: list[str] = [] if section.text is None else section.text.split("\n")
-        is_prompt = section.text is not None and (section.title == "prompt" or section.title.startswith("prompt "))
+        is_prompt = section.text is not None and (
+            section.title in ("prompt", FEW_SHOT) or section.title.startswith("prompt ")
+        )
         offset = 0
         for number, shown in enumerate(section_lines(section), 1):
             raw = raws[number - 1] if number <= len(raws) else None

@@ -3,8 +3,9 @@
 How answers are read and scored, and which columns of synthetic docs the task names, is the same for all profiles of a
 task, so one snapshot of a task shows it, before its docs: whoever reads a pull request sees a changed pattern as one
 changed line, not as one for each profile. It is that of the profile of plain text where the run has one, otherwise the
-first one that shows text (`shows_scoring`). Stop sequences and generation arguments are part of each request, and shown
-there.
+first one that shows text (`shows_task`). Stop sequences and generation arguments are part of each request, and shown
+there. The same snapshot shows how few-shot examples look of a task that is rendered without any, where its question
+does not tell.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.prompt import Instance, Request
-from pytest_promptfmt.snapshots.changes import VERSION
+from pytest_promptfmt.core.prompt import Instance, Request, join
+from pytest_promptfmt.core.task import Unset
+from pytest_promptfmt.snapshots.changes import FEW_SHOT, VERSION
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section
 from pytest_promptfmt.snapshots.token_sections import profile_facts, token_sections
 from pytest_promptfmt.systems.lm_eval.scoring.reading import task_reading
@@ -31,13 +33,14 @@ from pytest_promptfmt.systems.lm_eval.synthetic.named_columns import named_colum
 if TYPE_CHECKING:
     from pytest_promptfmt.core.docs import TaskDocs
     from pytest_promptfmt.core.task import Task
-    from pytest_promptfmt.study import ProfileView
+    from pytest_promptfmt.study import ProfileView, Study
 
 SCORING: Final = "scoring"
 """The title of the section about how answers are read and scored."""
 COLUMNS: Final = "columns"
 """The title of the section about the columns that a task names, shown where synthetic docs have whatever it names."""
 
+_USUAL_DELIMITERS: Final = {"target_delimiter": " ", "fewshot_delimiter": "\n\n"}
 _MAX_DEPTH = 20
 _MAX_INT_BITS = 4096  # far below the 4300 digits at which Python refuses to write a number
 _LONGEST_ARGUMENT = 120
@@ -50,16 +53,16 @@ def most_informative_profile(profiles: Sequence[Profile]) -> Profile | None:
     return next((profile for profile in shown if not profile.is_chat), next(iter(shown), None))
 
 
-def shows_scoring(profile: Profile, profiles: Sequence[Profile], *, is_chosen: bool) -> bool:
-    """Return whether the snapshot of a profile, one of those of a task, shows how answers are read and scored.
+def shows_task(profile: Profile, profiles: Sequence[Profile], *, is_chosen: bool) -> bool:
+    """Return whether the snapshot of a profile, one of those of a task, shows what is about the task itself.
 
     Where the command line has chosen them, what a chat profile shows does not depend on it.
     """
     return profile is most_informative_profile(profiles) and not (is_chosen and profile.is_chat)
 
 
-def snapshot_document(seen: ProfileView, *, scoring: bool = False) -> Document:
-    """Return the document of a task in one profile; with what is about the whole task, if `scoring` is wanted.
+def snapshot_document(seen: ProfileView, *, with_task: bool = False) -> Document:
+    """Return the document of a task in one profile; `with_task`, with what is about the whole task.
 
     Raises the PromptfmtError that stopped it: code not allowed, docs not found, a template that fails, a text that the
     tokenizer cannot encode, a time limit.
@@ -86,13 +89,36 @@ def snapshot_document(seen: ProfileView, *, scoring: bool = False) -> Document:
         more=facts,
     )
     document = make_document(header, instances, more, shows_text=profile.shows_text)
-    return replace(document, task=(*_column_section(task, docs), *_scoring_section(task))) if scoring else document
+    if not with_task:
+        return document
+    sections = (*_column_section(task, docs), *_fewshot_section(study), *_scoring_section(task))
+    return replace(document, task=sections)
 
 
 def _column_section(task: Task, docs: TaskDocs) -> Iterator[Section]:
     lines = named_columns(task, docs.columns).items() if docs.kind == "synthetic" else ()
     if lines:
         yield Section(COLUMNS, entries=tuple(Entry(f"{key}: {names}") for key, names in lines))
+
+
+def _fewshot_section(study: Study) -> Iterator[Section]:
+    """Yield the first doc in plain text with few-shot examples, where the run shows none and they need to be seen.
+
+    They need not where they are made of the question's own templates, with the delimiters that lm-eval takes unless
+    told, and all around them is as without. What stops them is PF808.
+    """
+    task, shots = study.material.task, study.material.task.fewshot
+    if study.shots or not study.with_shots or not study.with_shots[0].prompts:
+        return
+    shown, alone = study.with_shots[0].prompts[0], study.instances[0].prompts[0]
+    own = {key: getattr(shots, key) for key in _USUAL_DELIMITERS}
+    delimiters = {key: getattr(task, key) if isinstance(text, Unset) else text for key, text in own.items()}
+    if (
+        delimiters != _USUAL_DELIMITERS
+        or any((span.origin.key or "").startswith("fewshot_config.") for span in shown.spans)
+        or join(span for span in shown.spans if span.origin.shot is None) != alone.text
+    ):
+        yield Section(FEW_SHOT, shown.text)
 
 
 def _scoring_section(task: Task) -> Iterator[Section]:

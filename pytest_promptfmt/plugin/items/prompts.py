@@ -22,7 +22,7 @@ from pytest_promptfmt.results.text_changes import (
 )
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.changes import Comparison
-from pytest_promptfmt.snapshots.content import most_informative_profile, shows_scoring, snapshot_document
+from pytest_promptfmt.snapshots.content import most_informative_profile, shows_task, snapshot_document
 from pytest_promptfmt.snapshots.document import Document
 from pytest_promptfmt.snapshots.paths import Place
 from pytest_promptfmt.study import ProfileView, seen_by
@@ -41,7 +41,7 @@ class RenderedItem(TaskItem):
         self.outcome = outcome = Outcome(task=self.tested.id, file=str(self.path), profile=profile_id)
         with self.failures_of(outcome):
             seen = seen_by(self.study, self.profile, profile_id)
-            document = snapshot_document(seen, scoring=self.shows_scoring)
+            document = snapshot_document(seen, with_task=self.shows_task)
         tokenizer = None
         if seen.tokenizer is not None:
             tokenizer = UsedTokenizer(
@@ -55,8 +55,8 @@ class RenderedItem(TaskItem):
         self.judge(seen, document, outcome)
 
     @property
-    def shows_scoring(self) -> bool:
-        """Return whether the document shows how answers are read and scored, too."""
+    def shows_task(self) -> bool:
+        """Return whether the document shows what is about the task itself, too."""
         return False
 
     def judge(self, seen: ProfileView, document: Document, outcome: Outcome) -> None:
@@ -83,12 +83,12 @@ class SnapshotItem(RenderedItem):
         self.place = place
 
     @property
-    def shows_scoring(self) -> bool:
+    def shows_task(self) -> bool:
         """Return whether this is the profile that shows it; two revisions are compared by what is written."""
         folders = self.run.folders
         settings = folders.settings_of(self.tested)
         profiles = folders.profiles_for(self.tested)
-        return not settings.beside and shows_scoring(self.profile, profiles, is_chosen=settings.has_chosen_profiles)
+        return not settings.beside and shows_task(self.profile, profiles, is_chosen=settings.has_chosen_profiles)
 
     def judge(self, seen: ProfileView, document: Document, outcome: Outcome) -> None:
         """Compare with the snapshot; raises ItemFailedError."""
@@ -164,7 +164,8 @@ class SnapshotItem(RenderedItem):
 
 def _text_change(comparison: Comparison, seen: ProfileView) -> TextChange | None:
     study = seen.study
-    return text_change(comparison, seen.render(), study.given.locate, docs=study.material.docs)
+    shots = [replace(instance, index=-1) for instance in study.with_shots[:1]] if not study.shots else []
+    return text_change(comparison, (*seen.render(), *shots), study.given.locate, docs=study.material.docs)
 
 
 class SnapshotKind(Kind):
