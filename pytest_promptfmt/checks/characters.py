@@ -21,7 +21,7 @@ _LATIN: Final = re.compile(r"[A-Za-z]")
 
 @check("PF312", "carriage-return", severity=Severity.WARNING, family=Family.TOKENS)
 def carriage_return(study: Study) -> Iterator[Finding]:
-    r"""Report Windows line endings in a prompt, which come from the data.
+    r"""Report Windows line endings in a prompt, from the data or from few-shot examples that are written out.
 
     Why: a carriage return is a separate token, or changes the token of the newline. The lines of such a doc differ from
     the lines of the template around it, and stop sequences of line feeds do not match them.
@@ -36,11 +36,11 @@ def carriage_return(study: Study) -> Iterator[Finding]:
           promptfmt:
             docs: [{question: "Which metal\nrusts?", choices: [iron, gold], answer: 0}]
 
-    Fix: replace carriage returns in `process_docs`.
+    Fix: replace carriage returns in `process_docs`, or in the code of the examples.
 
     Real: betalgo/openai #145 (64 and 68 tokens); google/dotprompt PR #256.
     """
-    for instance in study.real_instances:
+    for instance in (*study.instances, *study.with_shots[:1]):  # synthetic docs have none
         for prompt in instance.prompts:
             at = prompt.text.find("\r")
             if at >= 0:

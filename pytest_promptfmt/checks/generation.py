@@ -159,6 +159,9 @@ def _cuts(stop: str, answer: str) -> bool:
     return stop == answer or stop in answer.removesuffix(stop)
 
 
+_LISTED: Final = re.compile(r"(?m)^\(?[A-B1-2][.):] ?\S.*\n\(?[B-C2-3][.):]")
+"""Two options below each other."""
+
 _REASONS: Final = "There are 3 + 4 = 7 of them, so we take half. That is\n3.5 - 1 = 2.5: not (yet) all.\nSo it is 2. "
 """What any reasoning may look like: a stop sequence in it ends it before the answer."""
 
@@ -193,6 +196,48 @@ def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
                 saw=stop,
                 keys=(*_UNTIL, number),
                 severity=Severity.WARNING if stop == "\n" else None,
+            )
+
+
+@check("PF941", "stop-of-one-character", severity=Severity.WARNING, family=Family.GENERATION)
+def stop_of_one_character(study: Study) -> Iterator[Finding]:
+    r"""Report a stop sequence of one letter or mark in a task whose gold answers are texts of the data.
+
+    Why: `.` ends `3.5` and `Washington D.C.` after the first part, `,` ends `1,000` and `May 1, 1990`, `Q` without its
+    colon ends `The Queen` after the first word. With docs of your own PF903 reports the answers that are cut.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "Q: {{question}}\nA:"
+        doc_to_target: answer
+        generation_kwargs: {until: ["\n", "."]}
+        metadata: {note: no docs}
+
+    Silent example:
+        output_type: generate_until
+        doc_to_text: "Q: {{question}}\nA:"
+        doc_to_target: answer
+        generation_kwargs: {until: ["\n"]}
+        metadata: {note: no docs}
+
+    Fix: stop at the newline or at the label of the next question, with its colon.
+
+    Real: lm-evaluation-harness #2137 and #978 (drop), #1381 (nq_open, triviaqa); `Q` in bbh.
+    """
+    if not study.generates or study.has_real_docs or study.asks_for_reasoning or study.has_guessed_text:
+        return
+    targets = [str(instance.target) for instance in study.instances]
+    if not targets or not all("«" in target for target in targets):
+        return  # labels, or something that code makes
+    shown = study.instances[0].prompts[0].text if study.instances[0].prompts else ""
+    if _LISTED.search(shown):
+        return
+    for number, stop in enumerate(study.stop_texts):
+        if re.fullmatch(r"[^\W_]|[.,'-]", stop):
+            yield Finding(
+                message="a stop sequence of one character cuts ordinary answers",
+                saw=stop,
+                keys=(*_UNTIL, number),
             )
 
 

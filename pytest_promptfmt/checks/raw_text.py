@@ -24,6 +24,7 @@ _GLUED_LABEL: Final = re.compile(
     r"(?<![\\\w])\w*[a-z](?:[.!?)](?:Q|A)|[.!?)]?(?:Question|Answer|Input|Output)): ?(?=[A-Z\0]|$)"
 )
 _LABEL_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))(\w+)(: ?)\0", re.MULTILINE)
+_OPTION_COLUMN: Final = re.compile(r"^\(?[A-Z][.):] \0", re.MULTILINE)
 _OPTION: Final = re.compile(r"^([ \t]*)(\(?)([A-Z])([.):])([ \t]*)(?=[^\s])", re.MULTILINE)
 _COLUMN: Final = "\0"
 _BRANCH: Final = "\1"
@@ -288,12 +289,13 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
     """
     for template, text in _written(study):
         labels = [(found[1], found[2]) for found in _LABEL_COLUMN.finditer(text)]
-        spaced = {label for label, colon in labels if colon == ": "}
+        spaced = {f"{label}:" for label, colon in labels if colon == ": "}
+        spaced |= {found[0][:-2] for found in _OPTION_COLUMN.finditer(text)}
         glued = [label for label, colon in labels if colon == ":" and len(label) > 1]
         if spaced and glued and len(glued) <= len(spaced):
             yield Finding(
                 message="a label has no space after its colon, but other labels have one",
-                saw=f"{glued[0]}:… beside {sorted(spaced)[0]}: …",
+                saw=f"{glued[0]}:… beside {sorted(spaced)[0]} …",
                 keys=template.keys,
             )
             continue

@@ -14,8 +14,15 @@ from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers
 
 _LABEL: Final = re.compile(r"(?:^|\n)[ \t]*([^\W\d_][\w ]{0,20}[:：])([ \t]*)\Z")
+_STEPS: Final = re.compile(r"(?:step[- ]by[- ]step|chain[- ]of[- ]thought|reasoning)[^\n]{0,20}\Z", re.I)
+_PLAIN: Final = re.compile(r"\w+|\{\{-?\s*[\w.\[\]'\"]+\s*-?\}\}")
+"""A `doc_to_target` that is one column."""
+
 _SENTENCE: Final = 6
 """Words of an answer that is a sentence."""
+
+_FEW: Final = 3
+"""Words of an answer without any reasoning."""
 
 
 @check("PF814", "shot-repeated", severity=Severity.WARNING, family=Family.FEWSHOT)
@@ -156,6 +163,58 @@ def answer_otherwise(study: Study) -> Iterator[Finding]:
                 message="few-shot examples answer in sentences, but single words are scored",
                 saw=f"{answers[0][:50]!r}, gold is {golds[0]!r}",
                 keys=("fewshot_config", "doc_to_target"),
+                doc=instance.index,
+                severity=severity_of_shots(study),
+            )
+
+
+@check("PF818", "shots-without-reasoning", severity=Severity.WARNING, family=Family.FEWSHOT)
+def shots_without_reasoning(study: Study) -> Iterator[Finding]:
+    r"""Report few-shot examples that have the bare answer after a cue for reasoning.
+
+    Why: `exact_match` compares what the filters find with the whole gold answer, so that the gold answer is a label or
+    a number. Examples that print the same column after `Let's think step by step:` show a model not to reason.
+
+    Example:
+        output_type: generate_until
+        num_fewshot: 2
+        doc_to_text: "Q: {{question}}\nLet's think step by step:"
+        doc_to_target: "{{answer}}"
+        metric_list: [{metric: exact_match}]
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: "answer is (\\w+)"}, {function: take_first}]}
+
+    Silent example:
+        output_type: generate_until
+        num_fewshot: 2
+        doc_to_text: "Q: {{question}}\nLet's think step by step:"
+        doc_to_target: "{{answer}}"
+        fewshot_config: {doc_to_target: "Tin does not rust. The answer is {{answer}}."}
+        metric_list: [{metric: exact_match}]
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: "answer is (\\w+)"}, {function: take_first}]}
+
+    Fix: give examples a `doc_to_target` of their own, in `fewshot_config`, with the reasoning and the sentence that the
+    filters look for.
+
+    Real: lm-evaluation-harness #3131 (gpqa_cot_n_shot).
+    """
+    target, shots = study.written.doc_to_target, study.task.fewshot
+    if not study.generates or study.has_own_scorer or not looks_for_answers(study.task):
+        return
+    if set(study.metrics or ("exact_match",)) != {"exact_match"} or shots.samples is not None or shots.doc_to_target:
+        return
+    if not isinstance(target, str) or not _PLAIN.fullmatch(target.strip()):
+        return
+    if any(len(str(instance.target).split()) > _FEW for instance in study.real_instances):
+        return
+    for instance in study.with_shots[:1]:
+        asked = question_message(instance)
+        if asked is not None and _STEPS.search(asked.text.rstrip()) and any(shot.answer for shot in shots_of(instance)):
+            yield Finding(
+                message="few-shot examples have the bare answer where the prompt asks for reasoning",
+                saw=f"{asked.text.rstrip()[-40:]} then {target.strip()}, which is compared as a whole",
+                keys=("doc_to_target",),
                 doc=instance.index,
                 severity=severity_of_shots(study),
             )

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 from jinja2 import TemplateSyntaxError
@@ -26,7 +27,7 @@ _ANSWERS: Final = frozenset({"a", "answer", "output", "response", "solution", "l
 _LEAST_WRITTEN: Final = 2
 """Solved examples in a text that show a layout; one alone may be a part of the question."""
 
-_ANNOUNCED: Final = re.compile(
+ANNOUNCED: Final = re.compile(
     r"\b(?:here (?:are|is) (?:some|a few|an?|two|three|four|five|several)(?: \w+){0,2}? examples?\b"
     r"|(?:the )?following (?:are (?:some )?)?examples?\b(?! (?:of|for) an? )"
     r"|(?:below are|see) (?:some |a few |the )?examples?\b"
@@ -124,7 +125,7 @@ def unlike_written_examples(study: Study) -> Iterator[Finding]:
     if study.has_guessed_text or study.is_multimodal:
         return
     for instance in study.instances[:1]:
-        written = _written_examples(instance)
+        written = _written_examples(study.instances)
         asked = question_message(instance)
         if written is None or asked is None or len(instance.prompts) != 1:
             return
@@ -251,7 +252,7 @@ def announced_examples(study: Study) -> Iterator[Finding]:
         return  # a number of examples may be given on the command line
     for instance in study.instances[:1]:
         text = join(span for prompt in instance.prompts[:1] for span in prompt.spans if span.origin.field is None)
-        found = _ANNOUNCED.search(text)
+        found = ANNOUNCED.search(text)
         if found is None or shots_of(instance) or study.has_guessed_text:
             return
         labels = Counter(label[1].casefold() for label in _LABEL.finditer(text))
@@ -339,16 +340,17 @@ class _Written:
     end: int
 
 
-def _written_examples(instance: Instance) -> _Written | None:
-    """Return the layout of the solved examples that constant text before the question holds, None without them."""
-    prompt = instance.prompts[0] if instance.prompts else None
-    if prompt is None or any(span.origin.shot is not None for span in prompt.spans):
+def _written_examples(instances: Sequence[Instance]) -> _Written | None:
+    """Return the layout of the solved examples that constant text before the question holds, None without them.
+
+    Text that an expression prints together with a column is constant as well: what all docs begin with.
+    """
+    prompts = [instance.prompts[0] for instance in instances if instance.prompts]
+    if not prompts or any(span.origin.shot is not None for span in prompts[0].spans):
         return None
-    constant = ""
-    for span in prompt.spans:
-        if span.origin.field is not None:
-            break
-        constant += span.text
+    of_template = join(takewhile(lambda span: span.origin.field is None, prompts[0].spans))
+    shared = _shared_start([prompt.text for prompt in prompts]) if len(prompts) > 1 else ""
+    constant = max(of_template, shared, key=len)
     found = list(_LABEL.finditer(constant))
     labels = [each[1] for each in found]
     answers = [label for label in dict.fromkeys(labels) if label.casefold() in _ANSWERS]
@@ -359,6 +361,12 @@ def _written_examples(instance: Instance) -> _Written | None:
             end = constant.find("\n\n", found[places[-1]].end())
             return _Written(asked, answer, end) if end >= 0 else None
     return None
+
+
+def _shared_start(texts: Sequence[str]) -> str:
+    """Return what all texts begin with."""
+    first, last = min(texts), max(texts)
+    return first[: next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), None)]
 
 
 def _asked_before(labels: Sequence[str], places: Sequence[int]) -> str | None:

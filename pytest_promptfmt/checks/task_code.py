@@ -139,10 +139,7 @@ def prompt_by_chance(study: Study) -> Iterator[Finding]:
     Real: gpqa of lm-evaluation-harness shuffles its options in code.
     """
     named = study.written.doc_to_text
-    tree = _tree_of(named) if isinstance(named, FunctionRef) else None
-    for node in ast.walk(tree) if tree is not None and isinstance(named, FunctionRef) else ():
-        if not isinstance(node, ast.FunctionDef) or node.name != named.name:
-            continue
+    for node in definitions(named):
         called = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
         calls = [one for one in called if isinstance(one, ast.Attribute)]
         own = [one for one in calls if isinstance(one.value, ast.Name) and one.value.id == "random"]
@@ -150,12 +147,20 @@ def prompt_by_chance(study: Study) -> Iterator[Finding]:
         if chance is not None and not any(one.attr == "seed" for one in own):
             yield Finding(
                 message="the same doc gives another question each time",
-                saw=f"random.{chance} in {named.name}",
+                saw=f"random.{chance} in {node.name}",
                 keys=("doc_to_text",),
             )
 
 
 _CHANCE: Final = ("choice", "choices", "randint", "random", "randrange", "sample", "shuffle", "uniform")
+
+
+def definitions(named: object) -> Iterator[ast.FunctionDef]:
+    """Yield the function that a task file names with `!function`, as it is written; nothing for other values."""
+    if isinstance(named, FunctionRef) and (tree := _tree_of(named)) is not None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.name == named.name:
+                yield node
 
 
 def _tree_of(function: FunctionRef) -> ast.Module | None:

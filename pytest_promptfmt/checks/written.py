@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.task_code import definitions
 from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position
@@ -22,6 +24,9 @@ _CUT: Final = re.compile(
 _FOLD: Final = re.compile(r"([ \t]*)(description|doc_to_text|doc_to_target):[ \t]*>[-+0-9]*[ \t]*(?:#.*)?")
 _LINE: Final = re.compile(r"[(\[]?([A-J]|\d)[)\].][ \t]+\S|[^\W\d_][\w ]{0,20}:[ \t]*(?:\{\{|$)")
 _CASE: Final = re.compile(r"\{\{-?[^{}|]*\w[^{}|]*\|\s*(capitalize|title)\b[^{}]*\}\}")
+_LABELS: Final = re.compile(r"label|answer|gold|target|categor|subject|topic|lang|type|\bname|^-?\d|:", re.I)
+"""Columns that hold single words, and parts of a text."""
+
 _SLICE: Final = re.compile(r"\{\{-?\s*(\w+)\s*\[\s*:\s*(\d+)\s*\]|\{\{-?\s*(\w+)\s*\|\s*truncate\b")
 
 
@@ -127,6 +132,7 @@ def letters_made_small(study: Study) -> Iterator[Finding]:
 
     Why: `{{ctx | capitalize}}` makes the first letter large and every other one small: `Mr. Smith of NASA` becomes
     `Mr. smith of nasa`. `title` makes `Don't` into `Don'T`. With docs of your own only real changes are reported.
+    `doc["ctx"].capitalize()` in Python does the same, in `process_docs` or where the question or its choices are made.
 
     Example:
         doc_to_text: "{{question | capitalize}}\nAnswer:"
@@ -153,6 +159,24 @@ def letters_made_small(study: Study) -> Iterator[Finding]:
             saw=found[0][:60],
             keys=template.keys,
         )
+    for key in ("process_docs", "doc_to_text", "doc_to_choice"):
+        for node in definitions(study.config.get(key)):
+            lowered = next((call for call in ast.walk(node) if _changes_letters(call)), None)
+            if lowered is not None:
+                yield Finding(
+                    message="code changes letters inside a text of the data",
+                    saw=ast.unparse(lowered)[:60],
+                    keys=(key,),
+                )
+
+
+def _changes_letters(node: ast.AST) -> bool:
+    """Return whether code makes a column small but for the first letters: `doc["ctx"].capitalize()`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    changed = node.func.value
+    is_column = isinstance(changed, ast.Subscript) and not _LABELS.search(ast.unparse(changed.slice))
+    return node.func.attr in ("capitalize", "title") and is_column
 
 
 @check("PF255", "text-cut-off", severity=Severity.WARNING, family=Family.PROMPT)

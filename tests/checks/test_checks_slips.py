@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from linting import linted, study_of
 
 from pytest_promptfmt.checks.column_names import meant
@@ -129,3 +130,73 @@ def test_the_end_of_a_sentence_is_no_label_of_the_line_below() -> None:
 )
 def test_a_quote_at_one_end_of_a_choice_needs_a_partner(choices: list[str], is_reported: bool) -> None:
     assert ("PF742" in codes(doc_to_choice=choices)) is is_reported
+
+
+WRITTEN = "Q: Does tin rust?\\nA: No.\\n\\nQ: Does steel rust?\\nA: Yes."
+
+
+@pytest.mark.parametrize(("end", "is_reported"), [("", True), ("\\nA:", False)])
+def test_solved_examples_are_seen_in_the_expression_that_prints_the_question(end: str, is_reported: bool) -> None:
+    text = "{% set examples = '" + WRITTEN + "' %}{{examples + '\\n\\nQ: ' + question + '" + end + "'}}"
+    assert ("PF809" in codes(doc_to_text=text)) is is_reported
+
+
+@pytest.mark.parametrize(
+    ("text", "is_reported"),
+    [
+        ("Answer this question:{{question}}\n(A) {{a}}\n(B) {{b}}\nAnswer:", True),
+        ("Answer this question:{{question}}\n(A){{a}}\n(B){{b}}\nAnswer:", False),
+    ],
+)
+def test_a_glued_label_is_seen_beside_labels_of_options(text: str, is_reported: bool) -> None:
+    assert ("PF240" in codes(doc_to_text=text, doc_to_choice=["A", "B"])) is is_reported
+
+
+def test_carriage_returns_are_seen_in_examples_that_are_written_out() -> None:
+    samples = [{"question": "Does tin\r\nrust?", "label": 1}, {"question": "Does steel rust?", "label": 0}]
+    assert "PF312" in codes(num_fewshot=2, fewshot_config={"sampler": "first_n", "samples": samples})
+
+
+@pytest.mark.parametrize(
+    ("code", "is_reported"),
+    [
+        ('doc["ctx"].capitalize()', True),
+        ('doc["ctx"][0].capitalize() + doc["ctx"][1:]', False),
+        ('doc["ctx"] + doc["category"].capitalize()', False),
+        ('"tin".capitalize() + doc["ctx"]', False),
+    ],
+)
+def test_letters_are_changed_in_code_too(code: str, is_reported: bool, tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text(f"def asked(doc):\n    return {code}\n", "utf-8")
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        yaml.safe_dump(TASK | {"doc_to_text": None}).replace(
+            "doc_to_text: null", "doc_to_text: !function helper.asked"
+        ),
+        "utf-8",
+    )
+    [task] = load_tasks(path)
+    found = linted(study_of(task, tmp_path), Selection(checks=known_checks(), rootdir=tmp_path)).findings
+    assert ("PF254" in {finding.code for finding in found}) is is_reported
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_reported"),
+    [
+        ({}, True),
+        ({"doc_to_target": "{{'AB'[label]}}"}, False),
+        ({"generation_kwargs": {"until": ["Q:"]}}, False),
+        ({"doc_to_text": "Q: {{question}}\nA. {{a}}\nB. {{b}}\nA:"}, False),
+    ],
+)
+def test_a_stop_of_one_character_is_harmless_where_labels_are_asked_for(
+    keys: dict[str, object], is_reported: bool
+) -> None:
+    task = {
+        "output_type": "generate_until",
+        "doc_to_choice": None,
+        "doc_to_text": "Q: {{question}}\nA:",
+        "doc_to_target": "answer",
+        "generation_kwargs": {"until": ["\n", ","]},
+    }
+    assert ("PF941" in codes(**(task | keys))) is is_reported
