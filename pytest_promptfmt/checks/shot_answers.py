@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.shot_layout import ANNOUNCED
 from pytest_promptfmt.checks.views import question_message, severity_of_shots, shots_of
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Message
@@ -173,7 +174,8 @@ def shots_without_reasoning(study: Study) -> Iterator[Finding]:
     r"""Report few-shot examples that have the bare answer after a cue for reasoning.
 
     Why: `exact_match` compares what the filters find with the whole gold answer, so that the gold answer is a label or
-    a number. Examples that print the same column after `Let's think step by step:` show a model not to reason.
+    a number. Examples that print the same column after `Let's think step by step:` show a model not to reason. It is an
+    info where the task neither shows nor announces examples.
 
     Example:
         output_type: generate_until
@@ -216,5 +218,5 @@ def shots_without_reasoning(study: Study) -> Iterator[Finding]:
                 saw=f"{asked.text.rstrip()[-40:]} then {target.strip()}, which is compared as a whole",
                 keys=("doc_to_target",),
                 doc=instance.index,
-                severity=severity_of_shots(study),
+                severity=None if study.shots or ANNOUNCED.search(instance.prompts[0].text) else Severity.INFO,
             )
