@@ -5,8 +5,9 @@ Which fields there are and whether they accept the values is decided in syntheti
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.core.docs import Doc
@@ -128,6 +129,12 @@ class _Maker:
             self._depth -= 1
 
     def _value(self, node: ShapeNode, indices: tuple[int, ...]) -> Any:
+        if "literal" in node.facts:
+            read = replace(node, facts={kind: each for kind, each in node.facts.items() if kind != "literal"})
+            made = self._value(read, indices)
+            return json.dumps(
+                made if isinstance(made, list | dict) else self.whole_list(read, indices), ensure_ascii=False
+            )
         guess = self.plan.guesses.get(node.path)
         if guess is not None:
             return self.guessed(node, guess, indices)

@@ -17,6 +17,7 @@ Path = tuple[str | None, ...]
 
 Kind = Literal[
     "used",  # appears at all
+    "literal",  # is a text that code reads as a list or mapping
     "text",  # has text done to it
     "number",  # has arithmetic done to it
     "list",  # argument: the smallest length seen, 0 when unknown

@@ -27,6 +27,7 @@ from pytest_promptfmt.core.errors import (
 from pytest_promptfmt.core.prompt import Place
 from pytest_promptfmt.core.task import FunctionRef, Spec, Task, Unset
 from pytest_promptfmt.systems.lm_eval.rendering import field_mappings as rendering
+from pytest_promptfmt.systems.lm_eval.synthetic.code_shapes import code_facts
 from pytest_promptfmt.systems.lm_eval.synthetic.doc_values import Choices, DocPlan, Guess, Guesses
 from pytest_promptfmt.systems.lm_eval.synthetic.shapes import Fact, Path
 from pytest_promptfmt.systems.lm_eval.synthetic.template_shapes import template_shapes
@@ -157,6 +158,7 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
     best: DocPlan | None = None
     first_error: _NoFitError | None = None
     probed: set[str] = set()
+    read: set[_Field] = set()
     recounted = False
     trial = _Trial(fields)
     inputs = next((_alone(f) for f in fields if f.keys == ("doc_to_text",)), None)
@@ -174,7 +176,14 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
                 plan = DocPlan.build(facts, guess, choices)
             except _NoFitError as failed:
                 if callable(failed.field.spec):
-                    raise
+                    known = {*facts}
+                    asked = [] if failed.field in read else [*code_facts(failed.field.spec)]
+                    read.add(failed.field)
+                    if known.issuperset(asked):
+                        raise
+                    facts += [fact for fact in asked if fact not in known]
+                    plan = DocPlan.build(facts, guess, choices)
+                    continue
                 if not _is_about_values(failed.error):
                     return plan
                 first_error = first_error or failed
@@ -336,7 +345,7 @@ class _Trial:
         except RenderError as failed:
             cause = failed.__cause__ or failed
             name = cause.args[0] if isinstance(cause, KeyError) and cause.args else None
-            if callable(spec) and isinstance(name, str) and name not in doc:
+            if callable(spec) and isinstance(name, str) and name not in doc and "«" not in name:
                 raise _MissingColumnError(found, name) from cause
             raise _NoFitError(found, cause) from cause
 
