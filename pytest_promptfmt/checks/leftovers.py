@@ -30,6 +30,9 @@ _NOTE: Final = re.compile(
     re.IGNORECASE,
 )
 _MEDIA: Final = re.compile(r"<(?:image|img|audio|video)(?:[ _]?\d+)?>|\[(?:IMAGE|IMG|AUDIO|VIDEO)\]", re.IGNORECASE)
+_SHIFTED_LINES: Final = 2
+_INDENTED: Final = re.compile(r" {4,}\S|\t+\S")
+_CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|```|[;{}][ \t]*$", re.MULTILINE)
 _MOST_SHOWN: Final = 60
 
 
@@ -207,3 +210,47 @@ def python_value(value: Any, text: str) -> str | None:
     if isinstance(value, str) and value and f"({value!r},)" in text:
         return f"({value!r},)"
     return None
+
+
+@check("PF266", "indentation-of-code", severity=Severity.WARNING, family=Family.PROMPT)
+def indentation_of_code(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt whose lines are indented like the code or the YAML that they are written in.
+
+    Why: a text over several lines in triple quotes keeps the spaces before each line of the file. All lines but the
+    first begin with them, the cue too, and a model is not used to that.
+
+    Example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        # file: helper.py
+        def asked(doc):
+            return f'''Answer the question.
+            Question: {doc["question"]}
+            Answer:'''
+
+    Silent example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        # file: helper.py
+        import inspect
+        def asked(doc):
+            return inspect.cleandoc(f'''Answer the question.
+            Question: {doc["question"]}
+            Answer:''')
+
+    Fix: use `inspect.cleandoc`, or write the lines as texts beside each other.
+
+    Real: afrimmlu and afrixnli of lm-evaluation-harness.
+    """
+    message = question_message(study.instances[0]) if study.instances else None
+    first, *others = message.text.split("\n") if message is not None else [""]
+    lines = [line for line in others if line.strip()]
+    indented = [line for line in lines if _INDENTED.match(line)]
+    is_shifted = len(indented) >= _SHIFTED_LINES and 3 * len(indented) >= 2 * len(lines) and lines[-1] == indented[-1]
+    if is_shifted and message is not None and not _INDENTED.match(first) and not _CODE.search(message.text):
+        yield Finding(
+            message="the lines of the prompt are indented like code",
+            saw=indented[-1],
+            keys=("doc_to_text",),
+            doc=study.instances[0].index,
+        )
