@@ -1,12 +1,14 @@
 """Recall and silence of the checks on real bugs: every case before and after its fix, through `pytest --promptfmt`.
 
-    python benchmarks/bench_bugs.py [BUGBENCH_FOLDER]
+    python benchmarks/bench_bugs.py [BUGBENCH_FOLDER] [--wheels FOLDER]
 
 A case counts as found when something is reported (an error, a warning, or a task that does not load or render) before
 the fix and no longer after it. Cases whose code is not at hand are tried on own files with the same bug, in
-`fixtures/bugs`.
+`fixtures/bugs`. With wheels of lm_eval (`pip download --no-deps lm_eval==X`) only the cases are tried whose tasks need
+Python code, on what was released: the last release with the bug, and the next one there is.
 """
 
+import argparse
 import json
 import os
 import re
@@ -14,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +83,30 @@ def lay_out(case: dict[str, Any], bugbench: Path, side: str, folder: Path) -> bo
     return True
 
 
+def lay_out_released(case: dict[str, Any], bugbench: Path, side: str, folder: Path, wheels: Path) -> bool:
+    """Put the folder of a case's task, as a release has it, into the folder; return whether there is any."""
+    releases = {path.name.split("-")[1]: path for path in wheels.glob("lm_eval-*.whl")}
+    order = sorted(releases, key=lambda name: [int(part) for part in name.split(".")])
+    shipped = [release for release in order if f"v{release}" in (case["shipped_in"] or ())]
+    later = order[order.index(shipped[-1]) + 1 :] if shipped else []
+    if not case["python_code_needed"] or not later:
+        return False
+    top = f"lm_eval/tasks/{case['yaml'][0].partition('/')[0]}/"
+    with zipfile.ZipFile(releases[shipped[-1] if side == "before" else later[0]]) as wheel:
+        names = [name for name in wheel.namelist() if name.startswith(top)]
+        wheel.extractall(folder, names)
+    for path in (folder / name for name in names if Path(name).suffix in ("", ".yaml", ".yml")):
+        if path.is_file():
+            path.write_text(modern(path.read_text("utf-8")), "utf-8")
+    for yaml in case["yaml"]:
+        path = folder / "lm_eval" / "tasks" / yaml
+        for docs in (bugbench / case["id"]).glob("*.jsonl") if path.is_file() else ():
+            if docs.stem.startswith("docs") or docs.stem == "fewshot":
+                kind = {"docs": ".docs", "fewshot": ".docs.fewshot"}.get(docs.stem, f".{docs.stem}")
+                shutil.copy(docs, path.with_name(f"{path.stem}{kind}.jsonl"))
+    return bool(names)
+
+
 def modern(text: str) -> str:
     """Return a task file of an earlier lm-eval with the names that 0.4.13 has for the same keys."""
     if re.search(r"^\"?(doc_to_text|dataset_path|include)\"?:", text, re.M):
@@ -88,13 +115,25 @@ def modern(text: str) -> str:
     return text.replace("output_type: greedy_until", "output_type: generate_until")
 
 
-def found_on(side: str, cases: list[dict[str, Any]], bugbench: Path) -> dict[str, frozenset[str]]:
+def found_on(
+    side: str, cases: list[dict[str, Any]], bugbench: Path, wheels: Path | None = None
+) -> dict[str, frozenset[str]]:
     """Return what `pytest --promptfmt` reports about one side of every case that can be tried."""
     with tempfile.TemporaryDirectory() as name:
         project = Path(name)
         (project / "pytest.ini").write_text("[pytest]\n", "utf-8")
         (project / "conftest.py").write_text(RECORD_REPORTS, "utf-8")
-        tried = [case["id"] for case in cases if lay_out(case, bugbench, side, project / case["id"])]
+        if wheels is None:
+            paths = {case["id"]: [""] for case in cases if lay_out(case, bugbench, side, project / case["id"])}
+        else:
+            paths = {
+                case["id"]: [f"/lm_eval/tasks/{yaml}" for yaml in case["yaml"]]
+                for case in cases
+                if lay_out_released(case, bugbench, side, project / case["id"], wheels)
+            }
+        tried = [
+            f"{case}{path}" for case, inside in paths.items() for path in inside if (project / (case + path)).exists()
+        ]
         command = [sys.executable, "-m", "pytest", "-psyrupy", "-ppytest_promptfmt.plugin", "--promptfmt"]
         command += ["--promptfmt-profile=plain", "--snapshot-update"]
         done = subprocess.run(
@@ -108,17 +147,18 @@ def found_on(side: str, cases: list[dict[str, Any]], bugbench: Path) -> dict[str
         reports = project / "found.jsonl"
         if not reports.exists():
             sys.exit(done.stdout + done.stderr)
-        found: dict[str, set[str]] = {case: set() for case in tried}
+        found: dict[str, set[str]] = {case: set() for case in paths}
         for line in reports.read_text("utf-8").splitlines():
             nodeid, remarks = json.loads(line)
-            found[nodeid.partition("/")[0]].update(remarks)
+            # The same failure is the same on both sides, wherever its line has moved to.
+            found[nodeid.partition("/")[0]].update(re.sub(r":\d+(?::\d+)?(?=[:)])", "", remark) for remark in remarks)
     return {case: frozenset(remarks) for case, remarks in found.items()}
 
 
-def results(bugbench: Path = BUGBENCH) -> list[Result]:
+def results(bugbench: Path = BUGBENCH, wheels: Path | None = None) -> list[Result]:
     """Return the result of every case."""
     cases = [json.loads(line) for line in (bugbench / "cases.jsonl").read_text("utf-8").splitlines()]
-    before, after = (found_on(side, cases, bugbench) for side in ("before", "after"))
+    before, after = (found_on(side, cases, bugbench, wheels) for side in ("before", "after"))
     nothing: frozenset[str] = frozenset()
     return [
         Result(case, before.get(case["id"], nothing), after.get(case["id"], nothing), case["id"] in before)
@@ -128,7 +168,11 @@ def results(bugbench: Path = BUGBENCH) -> list[Result]:
 
 def main() -> None:
     """Print each case, then recall by class and by how certain a rule can be."""
-    found = results(Path(sys.argv[1]) if len(sys.argv) > 1 else BUGBENCH)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bugbench", type=Path, nargs="?", default=BUGBENCH)
+    parser.add_argument("--wheels", type=Path, help="a folder with wheels of lm_eval")
+    arguments = parser.parse_args()
+    found = [each for each in results(arguments.bugbench, arguments.wheels) if each.is_tried or not arguments.wheels]
     for result in found:
         case = result.case
         mark = "found" if result.caught else "missed" if result.is_tried else "not tried"
