@@ -9,7 +9,6 @@ process, with made-up docs; the functions of the tasks run. Seconds are processo
 import argparse
 import importlib.util
 import json
-import os
 import random
 import sys
 import time
@@ -22,6 +21,7 @@ from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Reported
+from pytest_promptfmt.core.network import go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES, resolve_profiles
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.content import snapshot_document
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--scoring", action="store_true", help="apply the rules about scoring as well")
     parser.add_argument("--json", type=Path, help="write every finding to this file")
     arguments = parser.parse_args()
-    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    go_offline()
     spec = importlib.util.find_spec("lm_eval")
     if spec is None or spec.origin is None:
         sys.exit("lm_eval is not installed: pip install --group parity")

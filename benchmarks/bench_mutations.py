@@ -13,7 +13,6 @@ it survives. What is reported about a harmless edit is a false alarm. Seconds ar
 import argparse
 import importlib.util
 import json
-import os
 import random
 import shutil
 import sys
@@ -35,6 +34,7 @@ from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Reported, Severity
+from pytest_promptfmt.core.network import go_offline
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.formats import laid_out
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write every mutant to this file")
     arguments = parser.parse_args()
-    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    go_offline()
     spec = importlib.util.find_spec("lm_eval")
     if spec is None or spec.origin is None:
         sys.exit("lm_eval is not installed: pip install --group parity")
