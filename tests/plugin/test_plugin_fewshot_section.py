@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plugin_project import Project
@@ -73,7 +74,7 @@ def test_a_changed_delimiter_of_examples_fails_where_no_doc_shows_any_and_names_
 ) -> None:
     project = Project(pytester)
     project.write("pytest.ini", "[pytest]\npromptfmt_profiles = plain chat-chatml\npromptfmt_lint = false\n")
-    keys = {"training_split": "train", "generation_kwargs": {"until": ["Q:"]}}
+    keys: dict[str, Any] = {"training_split": "train", "generation_kwargs": {"until": ["Q:"]}}
     project.task("sums.yaml", **keys)
     project.task("own.yaml", **keys, fewshot_delimiter="\n")
     project.accept(*SNAPSHOTS)

@@ -55,7 +55,7 @@ def read_as_json(doc: Any) -> str:
 
 def nested(doc: Any) -> str:
     turns = doc["messages"]
-    return "\n".join(turn["content"] for turn in turns) + doc["meta"]["source"]
+    return str("\n".join(turn["content"] for turn in turns) + doc["meta"]["source"])
 
 
 def calculated(doc: Any) -> str:
