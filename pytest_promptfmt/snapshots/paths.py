@@ -68,11 +68,6 @@ BESIDE: Final = Tree()
 """Snapshots beside their task files."""
 
 
-def snapshot_path(task_file: Path, task_id: str, profile: str) -> Path:
-    """Return where the snapshot of a task is when it is beside its file."""
-    return BESIDE.path(task_file, task_id, profile)
-
-
 def snapshot_folder(task_file: Path) -> Path:
     """Return the folder of all snapshots of a task file when they are beside it."""
     return BESIDE.folder(task_file)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from linting import study_of
+from rule_examples import write_example
 
-from pytest_promptfmt.checks.documentation import documentation_of, write_example
+from pytest_promptfmt.checks.documentation import documentation_of
 from pytest_promptfmt.checks.registry import Check, known_checks
 from pytest_promptfmt.checks.running import Linter, check_file, check_scoring
 from pytest_promptfmt.checks.selection import Selection

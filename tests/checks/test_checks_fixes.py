@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rule_examples import write_example
 
-from pytest_promptfmt.checks.documentation import documentation_of, write_example
+from pytest_promptfmt.checks.documentation import documentation_of
 from pytest_promptfmt.checks.fixes import certain_name
 from pytest_promptfmt.checks.fixing import Fixed, find_fixes, write_fixes
 from pytest_promptfmt.checks.registry import known_checks

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from linting import study_of
+from rule_examples import complete
 
-from pytest_promptfmt.checks.documentation import complete
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.running import Linter, check_scoring
 from pytest_promptfmt.checks.selection import Selection

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from linting import linted, study_of
+from rule_examples import write_example
 
-from pytest_promptfmt.checks.documentation import write_example
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.profile import Profile

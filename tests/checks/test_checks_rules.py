@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from linting import linted, study_of
+from rule_examples import write_example
 
-from pytest_promptfmt.checks.documentation import write_example
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.running import check_file
 from pytest_promptfmt.checks.selection import Selection

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rule_examples import write_example
 
 from pytest_promptfmt import load_tasks
-from pytest_promptfmt.checks.documentation import documentation_of, write_example
+from pytest_promptfmt.checks.documentation import documentation_of
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.models.judging import Judged

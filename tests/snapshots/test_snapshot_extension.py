@@ -9,7 +9,7 @@ from syrupy.location import PyTestLocation
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, write_document
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.snapshots.extension import PromptExtension, PromptLocation
-from pytest_promptfmt.snapshots.paths import snapshot_path
+from pytest_promptfmt.snapshots.paths import BESIDE
 
 TEXT = write_document(Document({"task": "arc"}, (DocRecord(1, (Section("prompt", "a\n ⟨"),)),)))
 
@@ -40,7 +40,7 @@ def test_locations_are_different_keys_even_when_alike(request: pytest.FixtureReq
 def test_what_is_written_is_read_byte_for_byte(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     place = location(request, tmp_path / "arc.yaml")
     write(place, TEXT)
-    file = snapshot_path(tmp_path / "arc.yaml", "arc", "plain")
+    file = BESIDE.path(tmp_path / "arc.yaml", "arc", "plain")
     assert file.read_bytes() == TEXT.encode()
     assert PromptExtension().read_snapshot(test_location=place, index=0, session_id="") == TEXT
     assert [path.name for path in file.parent.iterdir()] == ["plain.txt"]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_promptfmt.core.errors import SnapshotError
-from pytest_promptfmt.snapshots.paths import Claims, decode_name, encode_name, snapshot_path
+from pytest_promptfmt.snapshots.paths import BESIDE, Claims, decode_name, encode_name
 
 NAMES = st.text(st.characters(exclude_categories=())) | st.sampled_from(
     ["", ".", "..", "con", "NUL.txt", "com1", "a.", "a ", "a/b", "a\\b", "a:b", "%", "%25", "a%2Fb", ".hidden", "é"]
@@ -14,7 +14,7 @@ NAMES = st.text(st.characters(exclude_categories=())) | st.sampled_from(
 
 
 def test_usual_names_stay_as_they_are() -> None:
-    path = snapshot_path(Path("tasks/arc.yaml"), "arc_easy-v1.2@mcqa", "chat-llama3-5shot")
+    path = BESIDE.path(Path("tasks/arc.yaml"), "arc_easy-v1.2@mcqa", "chat-llama3-5shot")
     assert path == Path("tasks/__prompts__/arc/arc_easy-v1.2@mcqa/chat-llama3-5shot.txt")
 
 
@@ -44,14 +44,14 @@ def test_two_claims_of_one_file_name_both_claimants() -> None:
 
 def test_names_that_differ_only_by_letter_case_collide() -> None:
     claims = Claims()
-    claims.claim(snapshot_path(Path("x.yaml"), "ARC", "plain"), "ARC")
+    claims.claim(BESIDE.path(Path("x.yaml"), "ARC", "plain"), "ARC")
     with pytest.raises(SnapshotError, match="differ only by letter case"):
-        claims.claim(snapshot_path(Path("x.yaml"), "arc", "plain"), "arc")
+        claims.claim(BESIDE.path(Path("x.yaml"), "arc", "plain"), "arc")
 
 
 def test_names_longer_than_a_file_system_takes_are_refused() -> None:
     claims = Claims()
-    claims.claim(snapshot_path(Path("x.yaml"), "a" * 255, "p" * 251), "long")
+    claims.claim(BESIDE.path(Path("x.yaml"), "a" * 255, "p" * 251), "long")
     for task, profile in (("a" * 256, "plain"), ("a", "p" * 252), ("é" * 43, "plain")):
         with pytest.raises(SnapshotError, match="longer than 255 bytes"):
-            claims.claim(snapshot_path(Path("x.yaml"), task, profile), "too long")
+            claims.claim(BESIDE.path(Path("x.yaml"), task, profile), "too long")

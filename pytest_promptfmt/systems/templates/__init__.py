@@ -17,7 +17,6 @@ JSON_NAMES: Final = ("chat_template.json", "tokenizer_config.json")
 """The JSON files of transformers that hold chat templates."""
 
 _GGUF: Final = b"GGUF"
-_GENERAL_RULES: Final = tuple(f"PF4{number:02}" for number in (2, 6, 7, 8, 9, 10, 13, 14, 15, 16, 17, 18))
 _RULES: Final = ("content", "shape", "turn", "answer", "accident", "markup", "token", "mask", "training", "engine")
 
 
@@ -29,20 +28,7 @@ class Templates(System):
     shape = "a chat template `messages`"
     rules = tuple(f"{__name__}.{about}_rules" for about in _RULES)
     has_own_rules = True
-    general_rules = (
-        "PF402",
-        "PF406",
-        "PF407",
-        "PF408",
-        "PF409",
-        "PF410",
-        "PF413",
-        "PF414",
-        "PF415",
-        "PF416",
-        "PF417",
-        "PF418",
-    )
+    general_rules = tuple(f"PF4{number:02}" for number in (2, 6, 7, 8, 9, 10, 13, 14, 15, 16, 17, 18))
     is_asked_for = True
 
     def recognizes(self, path: Path, head: bytes) -> bool:
