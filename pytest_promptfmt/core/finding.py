@@ -37,7 +37,7 @@ class Effect(StrEnum):
 
 
 class Family(StrEnum):
-    """What a rule looks at; one file of rules and one part of the docs for each."""
+    """What a rule looks at; each is one part of the docs."""
 
     CHECKS = "checks themselves"
     CONFIG = "configuration"

@@ -90,9 +90,10 @@ def test_collecting_yaml_loads_no_reader_of_other_systems(project: Project) -> N
     project.task("arc.yaml")
     collect = "pytest.main(['--promptfmt', '--collect-only', '-q', '--promptfmt-profile=plain'])"
     others = sorted(set(_BUILTIN) - {"lm_eval"})
-    rules = [module for name in others for module in import_module(f"pytest_promptfmt.systems.{name}").SYSTEM.rules]
+    packages = [f"pytest_promptfmt.systems.{name}" for name in others]
+    rules = [module for package in packages for module in import_module(package).SYSTEM.rules]
     collected = loaded_after(f"import pytest; {collect}", project.root)
-    needed = loaded_after(f"import {', '.join(rules)}", project.root)
+    needed = loaded_after(f"import {', '.join([*packages, *rules])}", project.root)
     assert {module for module in collected if module.split(".")[2] in others} == {
         module for module in needed if module.split(".")[2] in others
     }
