@@ -147,8 +147,14 @@ def task_file_node(parent: pytest.Collector, path: Path) -> TaskFileNode:
     return TaskFileNode.from_parent(parent, path=path, nodeid=node_name(shown))
 
 
-class TaskNode(pytest.Collector):
-    """One task@format; its children are the items of every kind of test that applies to it."""
+class TaskNode(pytest.Class):
+    """One task@format; its children are the items of every kind of test that applies to it.
+
+    To pytest it is a class, for editors nest tests below classes alone: below other collectors they show no name.
+    """
+
+    obj: Any = None
+    """The Python class behind it: none."""
 
     def __init__(self, *, task: Task, error: PromptfmtError | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -1,5 +1,6 @@
 """Beside ordinary tests, ordinary snapshots, strict warnings and other plugins."""
 
+import json
 import sys
 import xml.etree.ElementTree as ElementTree
 
@@ -122,6 +123,35 @@ def test_annotations_and_pytests_html_report_name_the_task_file(
     page = (project.root / "all.html").read_text("utf-8")
     assert "tasks/arc.yaml::arc::snapshot[plain]" in page
     assert "<b>:" not in page
+
+
+EDITOR = """
+import inspect
+import pytest
+
+def pytest_sessionfinish(session):
+    for item in session.items:
+        names, node = [item.name], item.parent
+        while isinstance(node, pytest.Class):  # editors nest below these alone, and look for the lines of their code
+            names.append(node.name)
+            with pytest.raises(TypeError):
+                inspect.getsourcelines(node.obj)
+            node = node.parent
+        print("tree:", node.path.name, *reversed(names))
+"""
+
+
+def test_the_tree_of_an_editor_has_the_names_of_tasks(project: Project) -> None:
+    project.write("conftest.py", EDITOR)
+    members = [
+        {"task": name, "test_split": "test", "doc_to_text": "{{question}}", "doc_to_target": "answer"}
+        for name in ("arc", "boolq", "copa")
+    ]
+    project.write("all.yaml", json.dumps({"group": "all", "task": members}))
+    shown = project.run("--collect-only", "-q", "--promptfmt-profile=plain").outlines
+    assert [line for line in shown if line.startswith("tree: ")] == [
+        f"tree: all.yaml all.{name} snapshot[plain]" for name in ("arc", "boolq", "copa")
+    ]
 
 
 def test_pytest_split_gives_each_group_its_tests_and_misses_no_snapshot(project: Project) -> None:
