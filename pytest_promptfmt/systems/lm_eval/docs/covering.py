@@ -52,11 +52,16 @@ def covering_rows(task: Task, rows: Sequence[Doc], count: int, *, trusted: Calla
     folders = tuple(f"{ref.file.parent}{os.sep}" for ref in functions_of(task))
     seen: dict[int, Set[Step]] = {}
     errors: dict[int, PromptfmtError] = {}
+    known: set[int] = set()
     for number, row in enumerate(rows[:LOOKED_AT]):
         steps: set[Step] = set()
         try:
-            with _noted(folders, steps):
+            met = len(known)
+            with _noted(folders, steps, known):
                 _render(bound, row)
+            if len(known) > met:  # Python 3.12 and later note the steps of code only after its first call
+                with _noted(folders, steps, known):
+                    _render(bound, row)
             seen[number] = steps
         except PromptfmtError as error:
             errors[number] = error
@@ -85,8 +90,11 @@ def _render(task: Task, row: Doc) -> None:
 
 
 @contextmanager
-def _noted(folders: Sequence[str], steps: set[Step]) -> Iterator[None]:
-    """Note the steps of templates and of functions in files below these folders that run in the block."""
+def _noted(folders: Sequence[str], steps: set[Step], known: set[int]) -> Iterator[None]:
+    """Note the steps of templates and of functions in files below these folders that run in the block.
+
+    `known` are the identities of the code objects that were called.
+    """
 
     def is_of_task(frame: FrameType) -> bool:
         name = frame.f_code.co_filename
@@ -98,6 +106,7 @@ def _noted(folders: Sequence[str], steps: set[Step]) -> Iterator[None]:
         if not is_of_task(frame):
             return None
         code, last = id(frame.f_code), -1
+        known.add(code)
 
         def each_step(frame: FrameType, event: str, _argument: object) -> Any:
             nonlocal last
