@@ -11,6 +11,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.plugin.collected import start
+from pytest_promptfmt.plugin.progress import Steps
 from pytest_promptfmt.plugin.run import OUTCOMES_ONLY
 from pytest_promptfmt.plugin.unchanged import UnchangedFiles, UnchangedItem
 from pytest_promptfmt.results.run_result import RunResult
@@ -32,8 +33,12 @@ class Checked:
 
 def check(paths: Sequence[Path], options: Sequence[str]) -> Checked:
     """Return what `pytest --promptfmt` finds out about these paths; raises SettingsError where it cannot run."""
-    taker = _Taker()
-    status = start([*options, *map(str, paths)], taker)
+    steps = Steps()
+    taker = _Taker(steps)
+    try:
+        status = start([*options, *map(str, paths)], taker)
+    finally:
+        steps.end()
     if taker.result is None:
         raise SettingsError(f"pytest ended with status {status} before anything was tested")
     return Checked(
@@ -46,11 +51,13 @@ def check(paths: Sequence[Path], options: Sequence[str]) -> Checked:
 
 
 class _Taker:
-    """A plugin that takes what a run finds out."""
+    """A plugin that takes what a run finds out, and shows how far it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: Steps) -> None:
         self.result: RunResult | None = None
         self.files = self.unchanged = 0
+        self._steps = steps
+        self._read = self._run = self._all = 0
         self.remarks: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
@@ -62,8 +69,15 @@ class _Taker:
         same = [item for item in items if isinstance(item, UnchangedItem | UnchangedFiles)]
         self.unchanged = sum(len(item.known) for item in same)
         self.files = self.unchanged + len({item.path for item in items} - {item.path for item in same})
+        self._all = len(items) - len(same)
+
+    def pytest_runtest_logfinish(self) -> None:
+        self._run += 1
+        self._steps.show("tests", self._run, self._all)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._read += 1
+        self._steps.show("files, folders and tasks read", self._read)
         if report.failed:
             self.remarks.append(report.longreprtext)
 

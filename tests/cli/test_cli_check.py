@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -58,6 +60,33 @@ def test_all_is_well_and_the_second_time_nothing_is_run(tasks: Path) -> None:
     # The first file says what there is to say about the profiles, so it is always run.
     assert again.stderr == "all is well: 3 task files, 2 unchanged since the last run\n"
     assert "unchanged" not in promptfmt(tasks.parent, "check", "--no-cache").stderr
+
+
+@pytest.mark.parametrize("where", ["a terminal", "CI", "a pipe"])
+def test_a_long_run_says_how_far_it_is_where_somebody_looks_on(where: str, tmp_path: Path) -> None:
+    member = "- task: t{}\n  test_split: test\n  doc_to_text: '{{{{q}}}}'\n  doc_to_target: a\n"
+    (tmp_path / "many.yaml").write_text("group: many\ntask:\n" + "".join(map(member.format, range(40))), "utf-8")
+    command = [sys.executable, "-m", "pytest_promptfmt", "check", "many.yaml", "--output-format", "json"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "CI": "true" if where == "CI" else ""}
+    ours, theirs = os.openpty() if where == "a terminal" else os.pipe()
+    shown = ""
+    with (tmp_path / "out.json").open("wb") as out:
+        run = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=out, stderr=theirs)
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # how a terminal ends
+            while piece := os.read(ours, 4096):
+                shown += piece.decode()
+        run.wait()
+        os.close(ours)
+    json.loads((tmp_path / "out.json").read_text("utf-8"))
+    count = re.search(r"promptfmt: [\d,]+ of (\d+) tests", shown)
+    assert (count is None) == (where == "a pipe"), shown
+    if where == "a terminal":
+        assert "\r\x1b[2Kpromptfmt: 40 files, folders and tasks read\r\x1b[2K" in shown
+        assert "\r\x1b[2Ksomething is wrong: " in shown
+    if where == "CI":
+        assert 10 <= shown.count("promptfmt: ") < 20
+        assert "\x1b" not in shown
 
 
 def test_a_changed_prompt_is_shown_with_the_command_that_accepts_it(tasks: Path) -> None:
