@@ -194,12 +194,12 @@ def merged(findings: Iterable[Reported]) -> list[Reported]:
 def identity(code: str, file: str, task: str, profile: str, finding: Finding) -> str:
     """Return what makes a finding the same one in another run, after edits that have nothing to do with it.
 
-    Lines, docs and places in a list may move. What was seen counts only where the author wrote it: what a doc shows
-    changes with the docs.
+    Lines, docs and places in a list may move, and another release may word the message differently. What was seen
+    counts only where the author wrote it: what a doc shows changes with the docs.
     """
     place = [key for key in finding.keys if isinstance(key, str)]
     saw = shown(finding.saw) if finding.doc is None else ""
-    return json.dumps([code, file, task, profile, finding.message, place, finding.field, saw])
+    return json.dumps([code, file, task, profile, place, finding.field, saw])
 
 
 def stable_key(same: str, number: int = 0) -> str:

@@ -1,9 +1,9 @@
 """The baseline: findings and errors that were there when the plugin came, so that only new ones fail.
 
 Its file has one JSON object in a line for each, sorted, so that git merges it and a reviewer reads it. An entry is met
-again by the stable key of its finding, which knows no lines and no docs; where the text that was seen has changed as
-well, by rule, task and message. Here is the file, and what a run makes of it: what is accepted, which entries are no
-longer needed, and the new entries.
+again by the stable key of its finding, which knows no lines, no docs and no message; where the text that was seen has
+changed as well, by rule, task and message. Here is the file, and what a run makes of it: what is accepted, which
+entries are no longer needed, and the new entries.
 """
 
 from __future__ import annotations
@@ -278,18 +278,21 @@ class Baseline:
         """
         places = dict.fromkeys((finding.file, finding.task) for finding in findings)
         left = {entry.key: entry for place in places for entry in self._entries_for(*place)}
-        met = [
-            {profile: key for profile, key in finding.by_profile if left.pop(key, None) is not None}
-            for finding in findings
-        ]
+        met: list[dict[str, str]] = [{} for _ in findings]
+        wanted = [(entries, one, *each) for entries, one in zip(met, findings, strict=True) for each in one.by_profile]
+        for entries, finding, profile, key in wanted:  # as it was
+            if key in left and left[key].message == finding.message:
+                entries[profile] = left.pop(key).key
         others: dict[tuple[str, ...], list[str]] = {}
         for entry in left.values():
             others.setdefault((entry.code, entry.task, entry.profile, entry.message), []).append(entry.key)
-        for finding, entries in zip(findings, met, strict=True):
-            for profile, _ in finding.by_profile:
-                same = others.get((finding.code, finding.task, profile, finding.message))
-                if profile not in entries and same:
-                    entries[profile] = same.pop(0)
+        for entries, finding, profile, _ in wanted:  # in another place, or of a release that made other keys
+            same = others.get((finding.code, finding.task, profile, finding.message))
+            if profile not in entries and same:
+                entries[profile] = left.pop(same.pop(0)).key
+        for entries, _, profile, key in wanted:  # in other words
+            if profile not in entries and key in left:
+                entries[profile] = left.pop(key).key
         return list(met)
 
     def accepts(self, file: str, task: str, key: str) -> bool:

@@ -77,6 +77,47 @@ def test_unrelated_edits_do_not_bring_findings_back(old: Project) -> None:
     result.assert_outcomes(passed=1, xfailed=1)
 
 
+HOUSE = """
+from pytest_promptfmt.checks import Family, Finding, Severity, check
+
+@check("HOUSE001", "asks", severity=Severity.ERROR, family=Family.PROMPT)
+def asks(study):
+    for saw in ("Q:", "A:"):
+        yield Finding(message="the prompt WORD", saw=saw, keys=("doc_to_text",))
+"""
+
+
+def test_another_wording_of_a_rule_brings_no_findings_back(old: Project) -> None:
+    own = (*OPTIONS, "-o", "promptfmt_checks=house.py")
+    update = (*own, "--promptfmt-baseline-update")
+    old.write("house.py", HOUSE.replace("WORD", "asks"))
+    assert old.run(*update, "write").ret == pytest.ExitCode.OK
+    written = entries(old)
+    old.write("house.py", HOUSE.replace("WORD", "shows a question"))
+    result = old.run(*own)
+    assert result.ret == pytest.ExitCode.OK
+    assert "no longer found" not in result.stdout.str()
+    old.run(*update, "prune")
+    assert entries(old) == [
+        entry | {"message": entry["message"].replace("prompt asks", "prompt shows a question")} for entry in written
+    ]
+    old.write("house.py", HOUSE.replace("WORD", "asks").replace('"Q:", ', '"Q:", "why", '))
+    assert old.run(*own).parseoutcomes()["failed"] == 2, "what is new fails"
+
+
+def test_keys_of_an_earlier_release_are_known_by_the_message_and_replaced(old: Project) -> None:
+    write(old)
+    now = entries(old)
+    file = old.root / "baseline.jsonl"
+    rows = [entry | ({"key": f"{number:016}"} if entry["code"] != "error" else {}) for number, entry in enumerate(now)]
+    file.write_text("\n".join([file.read_text("utf-8").splitlines()[0], *map(json.dumps, rows)]) + "\n", "utf-8")
+    result = old.run(*OPTIONS)
+    assert result.ret == pytest.ExitCode.OK
+    assert "no longer found" not in result.stdout.str()
+    old.run(*OPTIONS, "--promptfmt-baseline-update", "prune")
+    assert entries(old) == now
+
+
 def test_fixed_findings_are_told_and_prune_takes_out_only_those(old: Project) -> None:
     write(old)
     before = entries(old)

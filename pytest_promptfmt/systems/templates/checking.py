@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -62,6 +63,7 @@ def findings_of(trial: Trial, name: str) -> Iterable[Reported]:
         found: dict[str, Finding] = {}
         for finding in check.rule(trial if is_own else loaded):
             found.setdefault(finding.message, finding)
+        count: Counter[str] = Counter()
         for finding in found.values():
             same = identity(check.code, file.name if file is not None else "", name, "", finding)
             yield Reported(
@@ -76,8 +78,9 @@ def findings_of(trial: Trial, name: str) -> Iterable[Reported]:
                 message=finding.message,
                 saw=shown(finding.saw),
                 do=remedy_of(check),
-                stable_keys=(stable_key(same),),
+                stable_keys=(stable_key(same, count[same]),),
             )
+            count[same] += 1
 
 
 def written_template(template: str | Path) -> WrittenChatTemplate:
