@@ -31,7 +31,7 @@ from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.plugin.workers import try_in_worker
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems import TaskFile, shapes
+from pytest_promptfmt.systems import TaskFile, known_systems, recognized, shapes
 from pytest_promptfmt.systems.lm_eval.functions import load_function
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.task_files import read_task_file
@@ -234,6 +234,22 @@ def irregular_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
             return sorted(Path(each.path) for each in found if not each.is_file())
     except OSError:
         return []
+
+
+def lost_its_tasks(run: Run, path: Path) -> bool:
+    """Return whether a file that defines no task has snapshots that are no other file's."""
+    if not run.expected.has_snapshots(path):
+        return False
+    for other in (path.with_suffix(suffix) for system in known_systems().values() for suffix in system.suffixes):
+        try:
+            if other != path and other.is_file():
+                if other.suffix == ".py" and run.settings.names_module(other):
+                    return False
+                if other.suffix != ".py" and recognized(other) is not None:
+                    return False
+        except OSError:
+            continue
+    return True
 
 
 def _all_attempts(tasks: Iterable[Task], settings: Settings) -> list[Attempt]:

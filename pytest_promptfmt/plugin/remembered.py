@@ -8,10 +8,9 @@ here, so whatever is not understood is run again.
 
 from __future__ import annotations
 
-import copy
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,12 +18,12 @@ from typing import Any, Final
 
 import pytest
 
-from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.engine.contents import OTHER, Contents, Input, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.engine.traces import Seen
 from pytest_promptfmt.plugin.folders import Folders
+from pytest_promptfmt.plugin.known_files import Remembered, Shown, TaskRow, remembered, summary
 from pytest_promptfmt.plugin.known_folders import FOLDERS, KnownFolders, folder_of
 from pytest_promptfmt.plugin.outputs import Outputs
 from pytest_promptfmt.plugin.surroundings import Surroundings
@@ -52,103 +51,6 @@ _PROMPT_KEYS: Final = frozenset(
     }
 )
 """Keys of a task whose texts are parts of prompts and patterns, never paths."""
-
-TaskRow = tuple[str, str, str | None, int | None, int | None]
-"""A task as id, name, format, and where it is written, line and column."""
-
-_SHOWN: Final = {"about", "reports", "warnings", "counted"}
-
-Shown = Mapping[str, Any]
-"""What a worker sent of one item: its reports, warnings, what syrupy is to count, and what is `about` the item."""
-
-
-@dataclass(frozen=True)
-class Remembered:
-    """What is known of a file whose inputs are the same as then.
-
-    `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile. `counts` are its
-    outcomes by category, `said` those that say more than that a test passed, by the rest of the node id. It `is_quiet`
-    where every item passed without a warning: then nobody needs to see them one by one. It `says_all` where all that
-    there is to say stands in the outcomes. `size` counts its items, `failed` those that failed.
-    """
-
-    tasks: tuple[TaskRow, ...]
-    claims: tuple[tuple[str, str], ...]
-    size: int
-    is_quiet: bool
-    says_all: bool
-    failed: int
-    counts: Mapping[str, int]
-    said: tuple[tuple[str, Outcome], ...]
-    read: Callable[[], Any]
-
-    @cached_property
-    def items(self) -> Mapping[str, Shown]:
-        """Return what each item showed, by the rest of its node id; of one that cannot be read nothing."""
-        items = {str(key): mapping(shown) for key, shown in mapping(self.read()).items()}
-        return {key: shown for key, shown in items.items() if shown.keys() >= _SHOWN and _can_be_shown(shown)}
-
-
-def _remembered(row: Mapping[str, Any], read: Callable[[], Any]) -> Remembered:
-    """Return what a row says of a file; raises whatever reading data of somebody else raises."""
-    return Remembered(
-        tasks=tuple((str(a), str(b), c, d, e) for a, b, c, d, e in row["tasks"]),
-        claims=tuple((str(a), str(b)) for a, b in row["claims"]),
-        size=int(row["size"]),
-        is_quiet=row["is_quiet"] is True,
-        says_all=row["says_all"] is True,
-        failed=int(row["failed"]),
-        counts={str(category): int(count) for category, count in row["counts"].items()},
-        said=tuple((str(name), Outcome.from_json(outcome)) for name, outcome in row["said"]),
-        read=read,
-    )
-
-
-def _can_be_shown(shown: Shown) -> bool:
-    """Return whether the reports of an item are some that pytest reads: they are somebody else's data."""
-    try:
-        for report in shown["reports"]:
-            if report["when"] not in ("setup", "call", "teardown"):
-                return False
-            if "promptfmt" in report:
-                Outcome.from_json(report["promptfmt"])
-            if "passed" not in report:
-                pytest.TestReport._from_json(copy.deepcopy(report))
-            elif not isinstance(report["passed"], int | float) or (
-                report["when"] == "call" and "promptfmt" not in report
-            ):
-                return False
-        written = all({"text", "module", "category", "filename", "lineno"} <= each.keys() for each in shown["warnings"])
-        return written and all(isinstance(each, str) for each in shown["counted"])
-    except Exception:  # whatever is wrong with it, it says nothing
-        return False
-
-
-def _summary(items: Mapping[str, Shown]) -> dict[str, Any]:
-    """Return what a run has to know of items that it does not show one by one."""
-    counts: Counter[str] = Counter()
-    said: list[tuple[str, Any]] = []
-    is_quiet = says_all = True
-    failed = 0
-    tokenizers: set[str] = set()
-    for name, shown in items.items():
-        is_quiet = is_quiet and not shown["warnings"] and all("passed" in report for report in shown["reports"])
-        says_all = says_all and not shown["warnings"]
-        for report in shown["reports"]:
-            has_failed = report.get("outcome") == "failed"
-            failed += has_failed
-            says_all = says_all and not (has_failed and not mapping(report.get("promptfmt")).get("detail"))
-            if "promptfmt" not in report:
-                continue
-            outcome = Outcome.from_json(report["promptfmt"])
-            used = outcome.tokenizer.name if outcome.tokenizer is not None else ""
-            if outcome.is_remarkable or (used and used not in tokenizers):
-                said.append((name, report["promptfmt"]))
-            else:
-                counts[outcome.category] += 1
-            tokenizers.add(used)
-    kept = {"size": len(items), "is_quiet": is_quiet, "says_all": says_all, "failed": failed}
-    return {**kept, "counts": counts, "said": said}
 
 
 @dataclass(slots=True)
@@ -225,7 +127,7 @@ class Memory:
                 return None
             if any(self._answered(question, about) != answer for question, about, answer in row["asked"]):
                 return None
-            found = _remembered(row, partial(store.row, _ITEMS, str(path)))
+            found = remembered(row, partial(store.row, _ITEMS, str(path)))
         except Exception:  # somebody else's data: whatever is wrong with it, it says nothing
             return None
         self._made_of[str(path)] = row["inputs"]
@@ -241,7 +143,7 @@ class Memory:
             return None
         rows = self._store.rows(_OUTCOMES, below=f"{folder}{os.sep}")
         try:
-            return {name: _remembered(rows[name], partial(self._store.row, _ITEMS, name)) for name in files}
+            return {name: remembered(rows[name], partial(self._store.row, _ITEMS, name)) for name in files}
         except Exception:  # as above
             return None
 
@@ -343,10 +245,10 @@ class Memory:
                 else:
                     self._unexplained.add(item)
 
-    def warns_of(self, path: Path) -> None:
-        """Take note of a file that every run has to warn of."""
+    def enter(self, folder: Path, children: Sequence[str] | None) -> None:
+        """Take note of what was collected in a folder, as `KnownFolders.enter`."""
         if self.folders is not None:
-            self.folders.enter(path.parent, None)
+            self.folders.enter(folder, children)
 
     def refuse(self, path: Path, reason: str) -> None:
         """Do not keep what becomes of a file."""
@@ -397,7 +299,7 @@ class Memory:
                 "asked": [[*question, self._answered(*question)] for question in asked],
                 "tasks": watched.tasks,
                 "claims": watched.claims,
-                **_summary(watched.items),
+                **summary(watched.items),
             }
             self._made_of[name] = row["inputs"]
             self._store.put(_OUTCOMES, name, row)

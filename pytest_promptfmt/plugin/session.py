@@ -15,7 +15,7 @@ from pytest_promptfmt.core.network import go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.plugin.closing import Closing
-from pytest_promptfmt.plugin.collection import irregular_files, task_file_node, warn_of_file
+from pytest_promptfmt.plugin.collection import irregular_files, lost_its_tasks, task_file_node, warn_of_file
 from pytest_promptfmt.plugin.items.base import PromptItem
 from pytest_promptfmt.plugin.items.kind import LOADED, load_kinds
 from pytest_promptfmt.plugin.kinds import KINDS
@@ -33,7 +33,7 @@ from pytest_promptfmt.settings import SettingsTree
 from pytest_promptfmt.settings.file import FILE_NAMES
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import DIRECTORY
-from pytest_promptfmt.systems import known_systems, recognized, systems_for
+from pytest_promptfmt.systems import recognized, systems_for
 from pytest_promptfmt.systems.lm_eval import SYSTEM as LM_EVAL
 
 
@@ -105,7 +105,7 @@ class PromptfmtPlugin:
         if not is_python and not parent.session.isinitpath(file_path):
             try:
                 system = recognized(file_path)
-                if system is None and not self._lost_its_tasks(file_path):
+                if system is None and not lost_its_tasks(self._run, file_path):
                     return None
                 if system is not None and system.is_asked_for and not self._asks_for(file_path, parent):
                     return None
@@ -113,7 +113,7 @@ class PromptfmtPlugin:
                 if file_path.suffix not in LM_EVAL.suffixes:
                     if isinstance(error, gate.RefusedError):
                         warn_of_file(file_path, f"not read: {error.strerror}")
-                        self._run.memory.warns_of(file_path)
+                        self._run.memory.enter(file_path.parent, None)
                     return None  # other files may be anything; YAML that cannot be read is a failing item
         if str(file_path) in (outputs.left_out or ()):
             return None
@@ -133,21 +133,6 @@ class PromptfmtPlugin:
         folder = file.parent
         return folder == settings.rootdir or parent.session.isinitpath(folder) or settings.names_template(file)
 
-    def _lost_its_tasks(self, path: Path) -> bool:
-        """Return whether a file that defines no task has snapshots that are no other file's."""
-        if not self._run.expected.has_snapshots(path):
-            return False
-        for other in (path.with_suffix(suffix) for system in known_systems().values() for suffix in system.suffixes):
-            try:
-                if other != path and other.is_file():
-                    if other.suffix == ".py" and self._run.settings.names_module(other):
-                        return False
-                    if other.suffix != ".py" and recognized(other) is not None:
-                        return False
-            except OSError:
-                continue
-        return True
-
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
         self, collector: pytest.Collector
@@ -159,9 +144,8 @@ class PromptfmtPlugin:
             is_named = any(map(collector.session.isinitpath, (collector.path, *collector.path.parents)))
             self._run.expected.enter(collector.path, is_whole=is_named)
             irregular = irregular_files(collector.path, LM_EVAL.suffixes)
-            if self._collapses and self._run.memory.folders is not None:
-                children = None if irregular else children_of(report.result)
-                self._run.memory.folders.enter(collector.path, children)
+            if self._collapses:
+                self._run.memory.enter(collector.path, None if irregular else children_of(report.result))
             for path in irregular:
                 if self._is_ours(path):
                     report.result.append(task_file_node(collector, path))

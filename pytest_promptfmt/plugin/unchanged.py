@@ -17,7 +17,7 @@ from pytest_promptfmt.core.errors import Position, SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.plugin.collection import TaskFileNode, TaskNode, task_file_node
 from pytest_promptfmt.plugin.items.base import PromptItem, accept_command_of
-from pytest_promptfmt.plugin.remembered import Remembered
+from pytest_promptfmt.plugin.known_files import Remembered
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.results.failures import said_again
 from pytest_promptfmt.snapshots.expected import Defined
