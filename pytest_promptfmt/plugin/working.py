@@ -93,6 +93,7 @@ class Working:
         self._items: Sequence[pytest.Item] = ()
         self._before: dict[pytest.Item, list[UnchangedItem | UnchangedFiles]] = {}
         self._after: list[UnchangedItem | UnchangedFiles] = []
+        self._matched = 0
         self._numbers: dict[pytest.Item, int] = {}
         self._reports: list[pytest.TestReport] = []
         self._warnings: list[dict[str, Any]] = []
@@ -169,9 +170,9 @@ class Working:
                 run.tally.counts.update(remembered.counts)
                 for name, outcome in remembered.said:
                     run.tally.add(outcome, f"{path.name}::{name}")
-            number = sum(len(remembered.claims) for remembered in item.known.values())
             if item.place is not None:
-                snapshots.count_matched(self._config, item, item.place, number, expected=run.expected)
+                snapshots.count_matched(self._config, item, item.place, expected=run.expected)
+                self._matched += sum(len(remembered.claims) for remembered in item.known.values()) - 1
 
     def _show_again(self, file: UnchangedItem) -> None:
         """Show what the items of a file showed; those that passed are counted where nobody else asks for reports."""
@@ -193,7 +194,7 @@ class Working:
     def pytest_sessionfinish(self) -> Generator[None, object, object]:
         """End the workers, and keep what was found out."""
         result = yield
-        snapshots.add_matched(self._config)
+        snapshots.add_matched(self._config, self._matched)
         self.pytest_unconfigure()
         self._memory.write(self._run.expected)
         return result

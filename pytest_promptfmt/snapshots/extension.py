@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pytest
 from syrupy.assertion import AssertionResult, SnapshotAssertion
 from syrupy.data import Snapshot, SnapshotCollection, SnapshotCollections
 from syrupy.exceptions import TaintedSnapshotError
@@ -159,27 +158,19 @@ def count(
     _note(config, PromptLocation(item, place, expected), counted)
 
 
-def count_matched(
-    config: pytest.Config, item: pytest.Item, place: Place, number: int, *, expected: ExpectedSnapshots
-) -> None:
-    """Let syrupy count a number of snapshots that are the same as in an earlier run; the first is at `place`."""
+def count_matched(config: pytest.Config, item: pytest.Item, place: Place, *, expected: ExpectedSnapshots) -> None:
+    """Let syrupy count a snapshot that is the same as in an earlier run."""
     _note(config, PromptLocation(item, place, expected), "matched")
-    config.stash[_MATCHED] = config.stash.get(_MATCHED, 0) + number - 1
 
 
-def add_matched(config: pytest.Config) -> None:
-    """Add to syrupy's report, once it is made, what was only counted: its own way takes longer than many an item."""
+def add_matched(config: pytest.Config, number: int) -> None:
+    """Add to syrupy's report, once it is made, what was not counted one by one: that takes longer than many an item."""
     report = config._syrupy.report  # type: ignore[attr-defined]  # as above
-    number = config.stash.get(_MATCHED, 0)
     if report is not None and number:
         counted = SnapshotCollection(location="")
         for each in range(number):
             counted.add(Snapshot(name=str(each)))
         report.matched.update(counted)
-
-
-_MATCHED: Final[pytest.StashKey[int]] = pytest.StashKey()
-"""How many snapshots are the same as in an earlier run, and were not compared."""
 
 
 def _note(config: pytest.Config, location: PromptLocation, counted: Counted) -> None:
