@@ -43,6 +43,10 @@ class Remembered:
     said: tuple[tuple[str, Outcome], ...]
     read: Callable[[], Any]
 
+    def forget_items(self) -> None:
+        """Read `items` again where they are needed again: those of thousands of files take much memory."""
+        self.__dict__.pop("items", None)
+
     @cached_property
     def items(self) -> Mapping[str, Shown]:
         """Return what each item showed, by the rest of its node id; of one that cannot be read nothing."""

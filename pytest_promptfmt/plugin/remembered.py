@@ -12,7 +12,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,6 +94,7 @@ class Memory:
             else None
         )
         self._same: dict[str, bool] = {}
+        self._inputs: dict[str, Any] = {}
         self._stored: set[str] = set()
         self._planned: Counter[str] = Counter()
         self._unexplained: set[pytest.Item] = set()
@@ -151,16 +152,18 @@ class Memory:
         """Return whether what an outcome was made of is the same; `key` is that of one of the kept inputs."""
         same = self._same.get(key)
         if same is None:
-            same = self._same[key] = self._contents.is_same(self._inputs.get(key) or ())
+            same = self._same[key] = self._contents.is_same(self._input(key) or ())
         return same
 
     def _answered(self, question: str, about: str) -> str:
         """Return the digest of what the index says to a question; some answers are long, and given to many files."""
         return digest_of(repr(self._folders.index.answer(question, about)).encode("utf-8", "backslashreplace"))
 
-    @cached_property
-    def _inputs(self) -> dict[str, Any]:
-        return self._store.rows(_INPUTS) if self._store is not None else {}
+    def _input(self, key: str) -> Any:
+        """Return one of the kept inputs, None where it is not known."""
+        if key not in self._inputs:
+            self._inputs[key] = self._store.row(_INPUTS, key) if self._store is not None else None
+        return self._inputs[key]
 
     def shown(self, item: pytest.Item) -> Shown | None:
         """Return what an item showed, where that still holds."""
@@ -321,7 +324,7 @@ class Memory:
         key = digest_of(repr((path, digest)).encode("utf-8", "backslashreplace"))[:_KEY_LENGTH]
         assert self._store is not None
         written = [path, digest, None if stamp is None else list(stamp)]
-        if self._inputs.get(key) != written:
+        if self._input(key) != written:
             self._inputs[key] = written
             self._store.put(_INPUTS, key, written)
         self._same[key] = True
@@ -338,7 +341,7 @@ class Memory:
             if not os.path.lexists(folder_of(key)):
                 self._store.put(FOLDERS, key, None)
         for key, is_same in self._same.items():
-            if not is_same and key in self._inputs:
+            if not is_same and self._inputs.get(key) is not None:
                 self._store.put(_INPUTS, key, None)
 
     def _share_what_modules_saw(self) -> None:

@@ -270,6 +270,7 @@ def _says_everything(remembered: Remembered, said: set[tuple[str, str]]) -> bool
     Afterwards the problems of this file are said, too.
     """
     is_whole = len(remembered.items) == remembered.size and all(map(_is_complete, remembered.items.values()))
+    remembered.forget_items()
     for _, outcome in remembered.said:
         if outcome.category not in ("passed", "accepted", "skipped"):
             problem = outcome.category, outcome.key

@@ -189,6 +189,7 @@ class Working:
             for data in shown["reports"]:
                 self._show(item, self._report(item, data))
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        file.remembered.forget_items()
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self) -> Generator[None, object, object]:
