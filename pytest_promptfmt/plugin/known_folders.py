@@ -40,17 +40,18 @@ class KnownFolders:
         self._contents = contents
         self._surroundings = surroundings
         self._folders = folders
-        self._held: dict[str, tuple[str, ...] | None] = {}
+        self._held: dict[str, Mapping[str, str] | None] = {}
         self._collected: dict[str, tuple[str, ...]] = {}
         self._unfit: set[str] = set()
         self._names: dict[str, str] = {}
 
     # -- what is known -------------------------------------------------------------------------------------------------
 
-    def files_below(self, folder: Path, root: Path) -> tuple[str, ...] | None:
+    def files_below(self, folder: Path, root: Path) -> Mapping[str, str] | None:
         """Return the task files below a folder in the order of collection, None where something may have changed.
 
-        Names are looked up below `root`.
+        With each comes the digest of what its outcomes were made of: a run with other options or another environment
+        may have kept others since. Names are looked up below `root`.
         """
         name = str(folder)
         if name not in self._held:
@@ -58,22 +59,22 @@ class KnownFolders:
             self._held[name] = self._same(folder, root, row) if row else None
         return self._held[name]
 
-    def _same(self, folder: Path, root: Path, row: Mapping[str, Any]) -> tuple[str, ...] | None:
+    def _same(self, folder: Path, root: Path, row: Mapping[str, Any]) -> Mapping[str, str] | None:
         try:
             if row["context"] != self._surroundings.digest(self._folders.settings_for(folder / "-")):
                 return None
             if row["names"] != self._names_below(root) or row["stamps"] != stamps_of(row["inputs"]):
                 return None
-            found: list[str] = []
-            for child in row["children"]:
+            found: dict[str, str] = {}
+            for child, made in row["children"]:
                 if not child.endswith("/"):
-                    found.append(f"{folder}{os.sep}{child}")
+                    found[f"{folder}{os.sep}{child}"] = made
                     continue
                 below = self.files_below(folder / child[:-1], root)
                 if below is None:
                     return None
-                found += below
-            return tuple(found)
+                found |= below
+            return found
         except Exception:  # somebody else's data: whatever is wrong with it, it says nothing
             return None
 
@@ -98,15 +99,16 @@ class KnownFolders:
         else:
             self._collected[str(folder)] = tuple(children)
 
-    def write(self, made_of: Callable[[str], Iterable[str] | None], expected: ExpectedSnapshots) -> None:
-        """Keep the folders of whose files all are kept; `made_of` says what each is made of."""
+    def write(self, made_of: Callable[[str], tuple[str, Iterable[str]] | None], expected: ExpectedSnapshots) -> None:
+        """Keep the folders of whose files all are kept; `made_of` says what each is made of: a digest, and paths."""
         if not self._collected or len(self._folders.index.roots) != 1:
             return
         (root,) = self._folders.index.roots
         obsolete = {str(path) for path in expected.obsolete()}
         fit: dict[str, bool] = {}
         for folder in sorted(self._collected, reverse=True):  # what lies below comes first
-            inputs = self._inputs_of(Path(folder), fit, made_of, expected, obsolete)
+            made = {child: made_of(f"{folder}{os.sep}{child}") for child in self._collected[folder]}
+            inputs = self._inputs_of(Path(folder), fit, made, expected, obsolete)
             stamps = self._contents.stamps(inputs) if inputs is not None else None
             fit[folder] = stamps is not None
             if stamps is not None:
@@ -115,7 +117,7 @@ class KnownFolders:
                     "names": self._names_below(root),
                     "inputs": inputs,
                     "stamps": stamps,
-                    "children": self._collected[folder],
+                    "children": [(child, known[0] if known is not None else "") for child, known in made.items()],
                 }
                 self._store.put(FOLDERS, self._key(folder), row)
         if any(fit.values()):
@@ -125,7 +127,7 @@ class KnownFolders:
         self,
         folder: Path,
         fit: Mapping[str, bool],
-        made_of: Callable[[str], Iterable[str] | None],
+        made: Mapping[str, tuple[str, Iterable[str]] | None],
         expected: ExpectedSnapshots,
         obsolete: set[str],
     ) -> list[str] | None:
@@ -137,16 +139,15 @@ class KnownFolders:
         inputs = {f"{folder}/", f"{directory.parent}/", *_folders_of_snapshots(str(directory))}
         if any(path.startswith(f"{directory}{os.sep}") for path in obsolete):
             return None
-        for child in self._collected[str(folder)]:
+        for child, known in made.items():
             name = f"{folder}{os.sep}{child}"
             if name.endswith("/"):
                 if not (fit.get(name[:-1]) or self._held.get(name[:-1])):
                     return None
-                continue
-            parts = made_of(name)
-            if parts is None:
+            elif known is None:
                 return None
-            inputs.update(parts)
+            else:
+                inputs.update(known[1])
         with os.scandir(folder) as entries:
             inputs.update(entry.path for entry in entries if entry.is_file() and systems_for(Path(entry.path)))
         return sorted(inputs)

@@ -87,7 +87,7 @@ class Memory:
         self._seen: dict[str, Seen] = defaultdict(Seen)
         self._surroundings = Surroundings(config, folders, outputs, self._contents)
         self._held: dict[str, Remembered | None] = {}
-        self._made_of: dict[str, Sequence[str]] = {}
+        self._made_of: dict[str, tuple[str, Sequence[str]]] = {}
         self.folders = (
             KnownFolders(config, self._store, self._contents, self._surroundings, folders)
             if self._store is not None and shows
@@ -131,7 +131,7 @@ class Memory:
             found = remembered(row, partial(store.row, _ITEMS, str(path)))
         except Exception:  # somebody else's data: whatever is wrong with it, it says nothing
             return None
-        self._made_of[str(path)] = row["inputs"]
+        self._made_of[str(path)] = _made(row), row["inputs"]
         return found
 
     def below(self, folder: Path, root: Path) -> Mapping[str, Remembered] | None:
@@ -144,6 +144,8 @@ class Memory:
             return None
         rows = self._store.rows(_OUTCOMES, below=f"{folder}{os.sep}")
         try:
+            if any(_made(rows[name]) != made for name, made in files.items()):
+                return None
             return {name: remembered(rows[name], partial(self._store.row, _ITEMS, name)) for name in files}
         except Exception:  # as above
             return None
@@ -304,7 +306,7 @@ class Memory:
                 "claims": watched.claims,
                 **summary(watched.items),
             }
-            self._made_of[name] = row["inputs"]
+            self._made_of[name] = _made(row), row["inputs"]
             self._store.put(_OUTCOMES, name, row)
             self._store.put(_ITEMS, name, watched.items)
         if self.folders is not None:
@@ -313,10 +315,12 @@ class Memory:
             self._forget()
         self._store.write()
 
-    def _parts_of(self, name: str) -> list[str] | None:
-        """Return the paths that what is known of a file was made of, None where nothing is kept of it."""
-        keys = self._made_of.get(name)
-        return None if keys is None else [self._inputs[key][0] for key in keys]
+    def _parts_of(self, name: str) -> tuple[str, list[str]] | None:
+        """Return the digest of what is kept of a file, and the paths that it was made of; None where nothing is."""
+        if name not in self._made_of:
+            return None
+        made, keys = self._made_of[name]
+        return made, [self._inputs[key][0] for key in keys]
 
     def _kept(self, found: Input) -> str:
         """Return the key of an input, which is kept."""
@@ -353,6 +357,11 @@ class Memory:
                 if module in watched.paths or module not in used:
                     watched.paths |= seen.paths
                     watched.refused = watched.refused or seen.refused
+
+
+def _made(row: Mapping[str, Any]) -> str:
+    """Return the digest of what the outcomes of a file were made of."""
+    return digest_of(repr((row["context"], row["inputs"], row["asked"])).encode("utf-8", "backslashreplace"))
 
 
 def _name_of(item: pytest.Item) -> str:

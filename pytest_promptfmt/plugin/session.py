@@ -87,7 +87,9 @@ class PromptfmtPlugin:
 
     def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         """Return a node that goes not into a folder in which nothing has changed."""
-        is_ours = self._collapses and self._run.outputs.shard is None and not self._run.outputs.left_out
+        outputs = self._run.outputs
+        is_one = len(self._run.config.args) == 1  # else names are looked up below several folders
+        is_ours = self._collapses and is_one and outputs.shard is None and not outputs.left_out
         return unchanged_folder(path, parent) if is_ours else None
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

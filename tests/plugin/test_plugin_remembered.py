@@ -159,6 +159,8 @@ def test_a_folder_in_which_nothing_has_changed_is_not_gone_into(tree: Project) -
     again = tree.run("tasks")
     assert again.parseoutcomes() == {"passed": 4, "unchanged": 7}
     again.stdout.fnmatch_lines(["collected 11 items", "21 snapshots passed."])
+    for options in ([], ["--promptfmt-profile=plain"], [], ["-o", "promptfmt_docs=1"], []):
+        assert result(tree, *options) == result(tree, *options, "--promptfmt-no-cache")
     assert result(tree) == result(tree, "--promptfmt-no-cache")
 
 
@@ -178,8 +180,9 @@ def test_a_variable_that_code_asks_for_by_its_name_is_an_input(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.task("tasks/a.yaml")
-    project.write("tasks/utils.py", ASKING)
-    file = project.task("tasks/arc.yaml", doc_to_text=None)
+    project.write("conftest.py", SETTLED)
+    project.write("tasks/words/utils.py", ASKING)
+    file = project.task("tasks/words/arc.yaml", doc_to_text=None)
     file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
     project.accept("tasks")
     warm(project)
@@ -187,6 +190,8 @@ def test_a_variable_that_code_asks_for_by_its_name_is_an_input(
     assert unchanged(project) == 1
     monkeypatch.setenv("WORDING", "B")
     assert result(project)["counts"] == {"changed": 2, "passed": 4}
+    monkeypatch.setenv("WORDING", "A")
+    assert result(project)["counts"] == {"passed": 6}
 
 
 @pytest.mark.parametrize("body", ["eval('__import__(\"time\").time()')", "uuid.uuid4()", "os.environ.copy()['HOME']"])
