@@ -179,6 +179,7 @@ if __name__ == "__main__":
 def test_a_variable_that_code_asks_for_by_its_name_is_an_input(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("WORDING", "A")
     project.task("tasks/a.yaml")
     project.write("conftest.py", SETTLED)
     project.write("tasks/words/utils.py", ASKING)
@@ -188,6 +189,10 @@ def test_a_variable_that_code_asks_for_by_its_name_is_an_input(
     warm(project)
     monkeypatch.setenv("OTHER", "1")
     assert unchanged(project) == 1
+    monkeypatch.setenv("WORDING", "B")
+    assert project.run("tasks", "-v").ret == pytest.ExitCode.TESTS_FAILED  # which goes into each folder
+    monkeypatch.setenv("WORDING", "A")
+    assert result(project)["counts"] == {"passed": 6}
     monkeypatch.setenv("WORDING", "B")
     assert result(project)["counts"] == {"changed": 2, "passed": 4}
     monkeypatch.setenv("WORDING", "A")
