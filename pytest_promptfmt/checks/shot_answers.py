@@ -220,3 +220,45 @@ def shots_without_reasoning(study: Study) -> Iterator[Finding]:
                 doc=instance.index,
                 severity=None if study.shots or ANNOUNCED.search(instance.prompts[0].text) else Severity.INFO,
             )
+
+
+@check("PF819", "delimiter-in-shots", severity=Severity.INFO, family=Family.FEWSHOT)
+def delimiter_in_shots(study: Study) -> Iterator[Finding]:
+    r"""Report a few-shot example with a column that contains the delimiter between examples.
+
+    Why: the model sees more examples than there are, some without an answer. Where the delimiter is also what stops the
+    answer, as it is by default, an answer that contains it ends early.
+
+    Example:
+        num_fewshot: 1
+        fewshot_delimiter: "###"
+        fewshot_config:
+          samples:
+          - {question: "Read this. ### Which metal melts in the hand?", choices: [gallium, iron], answer: 0}
+
+    Silent example:
+        num_fewshot: 1
+        fewshot_delimiter: "###"
+        fewshot_config:
+          samples:
+          - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
+
+    Fix: choose a delimiter that no column contains, or replace it in `process_docs`.
+
+    Real: passages with blank lines in tasks whose delimiter is a blank line.
+    """
+    delimiter = study.task.fewshot_delimiter
+    is_given = study.docs is not None and study.docs.fewshot_kind == "given"
+    for instance in study.demonstrated[:1] if is_given and delimiter.strip(" ") else ():
+        for shot in shots_of(instance):
+            spans = (span for message in shot.messages for span in message.content)
+            inside = next((span for span in spans if span.origin.field is not None and delimiter in span.text), None)
+            if inside is not None:
+                at = inside.text.index(delimiter)
+                yield Finding(
+                    message="a column of a few-shot example contains the delimiter between examples",
+                    saw=inside.text[max(0, at - 24) : at + len(delimiter) + 16],
+                    keys=("fewshot_delimiter",),
+                    doc=instance.index,
+                )
+                return
