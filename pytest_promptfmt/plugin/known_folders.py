@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 
+from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of, stamps_of
 from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.plugin.folders import Folders
@@ -61,7 +62,7 @@ class KnownFolders:
 
     def _same(self, folder: Path, root: Path, row: Mapping[str, Any]) -> Mapping[str, str] | None:
         try:
-            if row["context"] != self._surroundings.digest(self._folders.settings_for(folder / "-")):
+            if row["context"] != self._context(folder):
                 return None
             if row["names"] != self._names_below(root) or row["stamps"] != stamps_of(row["inputs"]):
                 return None
@@ -77,6 +78,13 @@ class KnownFolders:
             return found
         except Exception:  # somebody else's data: whatever is wrong with it, it says nothing
             return None
+
+    def _context(self, folder: Path) -> str:
+        """Return the digest of what holds for all files of a folder; `OTHER` where its settings make no sense."""
+        try:
+            return self._surroundings.digest(self._folders.settings_for(folder / "-"))
+        except SettingsError:
+            return OTHER
 
     def _names_below(self, root: Path) -> str:
         """Return the digest of all that the index says; it is read only where a file or folder below has changed."""
@@ -113,7 +121,7 @@ class KnownFolders:
             fit[folder] = stamps is not None
             if stamps is not None:
                 row = {
-                    "context": self._surroundings.digest(self._folders.settings_for(Path(folder, "-"))),
+                    "context": self._context(Path(folder)),
                     "names": self._names_below(root),
                     "inputs": inputs,
                     "stamps": stamps,
@@ -132,8 +140,7 @@ class KnownFolders:
         obsolete: set[str],
     ) -> list[str] | None:
         """Return what a folder is made of besides what lies below, None where it has to be collected again."""
-        context = self._surroundings.digest(self._folders.settings_for(folder / "-"))
-        if context == OTHER or str(folder) in self._unfit or os.path.lexists(folder / "conftest.py"):
+        if self._context(folder) == OTHER or str(folder) in self._unfit or os.path.lexists(folder / "conftest.py"):
             return None
         directory = expected.tree.directory(folder)
         inputs = {f"{folder}/", f"{directory.parent}/", *_folders_of_snapshots(str(directory))}

@@ -108,6 +108,7 @@ EDITS: dict[str, Callable[[Project], object]] = {
     "a snapshot": lambda p: edit_snapshot(p),
     "a snapshot that vanishes": lambda p: next(p.root.rglob("arc/plain.txt")).unlink(),
     "settings": lambda p: p.write("tasks/promptfmt.yaml", "docs: 1\n"),
+    "settings that make no sense": lambda p: p.write("tasks/docs/promptfmt.yaml", "docs: [<\n"),
     "settings of the run": lambda p: p.write("pytest.ini", "[pytest]\npromptfmt_docs = 1\n"),
     "rules": lambda p: p.write("promptfmt.yaml", "ignore: [PF]\n"),
     "a second file of the same name": lambda p: p.task("tasks/plain/arc2.yaml", task="arc"),
