@@ -91,7 +91,7 @@ def snapshot_document(seen: ProfileView, *, with_task: bool = False) -> Document
     document = make_document(header, instances, more, shows_text=profile.shows_text)
     if not with_task:
         return document
-    sections = (*_column_section(task, docs), *_fewshot_section(study), *_scoring_section(task))
+    sections = (*_fewshot_section(study), *_column_section(task, docs), *_scoring_section(task))
     return replace(document, task=sections)
 
 

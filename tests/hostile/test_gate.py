@@ -169,6 +169,7 @@ OPENS_BY_ITSELF = {
     "revisions/runs.py": "what its own run has written",
     "revisions/sheet.py": "what its own workers have written",
     "revisions/upstream.py": "what was downloaded",
+    "revisions/pytest_process.py": "the output of its own process, by number",
     "systems/lm_eval/functions.py": "a module that is trusted and about to run",
     "systems/lm_eval/scoring/registered.py": "the installed lm-eval",
     "systems/templates/conversations.py": "our own data",
