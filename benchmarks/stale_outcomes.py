@@ -32,7 +32,7 @@ import pytest_promptfmt.engine.contents
 import pytest_promptfmt.plugin.session  # what every run imports
 
 LOG: Final = "output.txt"
-pytest_promptfmt.engine.contents._SETTLED_NS = 0  # as if two seconds lay between an edit and the next run
+vars(pytest_promptfmt.engine.contents)["_SETTLED_NS"] = 0  # as if two seconds lay between an edit and the next run
 
 PACKAGE: Final = Path(pytest_promptfmt.__file__).parent
 REMEMBERING: Final = ("--promptfmt-workers=2",)

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plugin_project import Project
@@ -73,7 +74,7 @@ def test_a_snapshot_without_the_section_passes_everywhere_and_the_next_update_wr
 
 
 def test_a_misspelt_column_fails_though_synthetic_docs_have_it_and_a_section_may_be_missing(project: Project) -> None:
-    choices = {"output_type": "multiple_choice", "doc_to_choice": ["one", "two"]}
+    choices: dict[str, Any] = {"output_type": "multiple_choice", "doc_to_choice": ["one", "two"]}
     project.task("sums.yaml", **choices, doc_to_target="label")
     project.accept("-m", "promptfmt_snapshot")
     file = project.root / PLAIN
