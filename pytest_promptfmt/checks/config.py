@@ -110,10 +110,10 @@ def not_text(study: Study) -> Iterator[Finding]:
 
 @check("PF103", "overwritten-by-format", severity=Severity.WARNING, family=Family.CONFIG)
 def overwritten_by_format(study: Study) -> Iterator[Finding]:
-    r"""Report a key of the task that its format replaces.
+    r"""Report a key of the task that its format replaces, and a `template:` that the task's own `doc_to_text` replaces.
 
     Why: the format sets the layout. A `target_delimiter` or `doc_to_text` beside it has no effect, but looks as if it
-    had.
+    had. With `template:` it is the other way round: a written `doc_to_text` wins.
 
     Example:
         formats: mcqa
@@ -124,7 +124,7 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
         formats: mcqa
         doc_to_text: "{{question}}"
 
-    Fix: remove the key, or set it inside the format.
+    Fix: remove the key, or set it inside the format; beside `template:` keep one of the two.
 
     Real: the proposal for formats in lm-evaluation-harness does not say which of the two wins.
     """
@@ -134,6 +134,14 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
             saw=str(overwritten.written),
             keys=(overwritten.key,),
             position=overwritten.position,
+        )
+    template = getattr(study.task, "template", None)
+    written = study.given.config.get("doc_to_text")
+    if template is not None and written is not None:
+        yield Finding(
+            message=f"the task's doc_to_text replaces the prompt of template {template.template_type!r}",
+            saw=str(written),
+            keys=("template",),
         )
 
 

@@ -11,6 +11,7 @@ from linting import linted, study_of
 from pytest_promptfmt.checks.column_names import meant
 from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.checks.selection import Selection
+from pytest_promptfmt.formats.template import apply_template
 from pytest_promptfmt.systems.task_files import load_tasks
 
 TASK = {
@@ -200,3 +201,13 @@ def test_a_stop_of_one_character_is_harmless_where_labels_are_asked_for(
         "generation_kwargs": {"until": ["\n", ","]},
     }
     assert ("PF941" in codes(**(task | keys))) is is_reported
+
+
+@pytest.mark.parametrize("line", ["", 'doc_to_text: "Question: {{question}}\\nAnswer:"\n'])
+def test_a_template_that_a_written_prompt_replaces_is_reported(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "task.yaml"
+    path.write_text(f"task: t\ntest_split: test\ntemplate: mcq\ndoc_to_choice: choices\ndoc_to_target: answer\n{line}")
+    [task] = load_tasks(path)
+    study = study_of(apply_template(task), tmp_path)
+    found = linted(study, Selection(checks=known_checks(), rootdir=tmp_path)).findings
+    assert ("PF103" in {finding.code for finding in found}) is bool(line)
