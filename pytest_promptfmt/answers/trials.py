@@ -172,7 +172,10 @@ def _gold_indices(question: Question) -> Sequence[int] | None:
     choices = question.choices
     if not isinstance(choices, list | tuple) or not all(isinstance(choice, str) for choice in choices):
         return None
-    gold = gold_of(question)
+    try:
+        gold = gold_of(question)
+    except TypeError:  # lm-eval raises it for a list of texts
+        return None
     golds = gold if isinstance(gold, list) else [gold]
     is_sound = golds and all(isinstance(index, int) and index != OUTSIDE and index >= 0 for index in golds)
     return golds if is_sound else None

@@ -211,3 +211,8 @@ def test_a_template_that_a_written_prompt_replaces_is_reported(line: str, tmp_pa
     study = study_of(apply_template(task), tmp_path)
     found = linted(study, Selection(checks=known_checks(), rootdir=tmp_path)).findings
     assert ("PF103" in {finding.code for finding in found}) is bool(line)
+
+
+def test_a_list_of_texts_for_the_gold_choice_stops_no_rule() -> None:
+    found = codes(doc_to_text="", doc_to_target=[""], doc_to_choice=[])
+    assert "PF003" not in found
