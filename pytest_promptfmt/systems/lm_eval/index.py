@@ -241,7 +241,7 @@ def entry_of(file: YamlFile) -> Entry | None:
 def _in_json(entry: Entry | None) -> Any:
     if entry is None:
         return None
-    return [entry.kind, str(entry.path or ""), list(entry.parts), list(entry.tagged)]
+    return [entry.kind, str(entry.path or ""), sorted(set(entry.parts)), list(entry.tagged)]
 
 
 def tags_of(config: Mapping[Any, Any]) -> list[str]:
