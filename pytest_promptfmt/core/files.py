@@ -80,8 +80,9 @@ def hub_cache() -> tuple[Path, ...]:
 
 def hub_caches() -> tuple[str, ...]:
     """Return the folders in which Hugging Face's libraries keep what they loaded, whether they are loaded or not."""
-    home = os.environ.get("HF_HOME") or str(Path("~/.cache/huggingface").expanduser())
-    named = (os.environ.get("HF_HUB_CACHE"), os.environ.get("HF_DATASETS_CACHE"))
+    caches = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+    home = os.environ.get("HF_HOME") or os.path.join(caches, "huggingface")
+    named = (os.environ.get(name) for name in ("HF_HUB_CACHE", "HF_DATASETS_CACHE", "HUGGINGFACE_HUB_CACHE"))
     return home, *(folder for folder in named if folder)
 
 

@@ -47,8 +47,7 @@ _PURE: Final = {
     "os": frozenset(
         {
             *("path", "getcwd"),
-            *("chdir", "kill", "makedirs", "mkdir", "putenv", "remove", "removedirs", "rename", "rmdir", "system"),
-            *("unlink",),
+            *("chdir", "kill", "putenv", "remove", "removedirs", "rename", "rmdir", "system", "unlink"),
         }
     ),
     "os.path": frozenset(

@@ -48,6 +48,7 @@ class Contents:
     def __init__(self) -> None:
         self._found: dict[str, Input] = {}
         self._taken: set[str] = set()
+        self._facts: dict[str, str] = {}
         self.began = time.time_ns()
 
     def take(self, folder: str) -> None:
@@ -82,9 +83,9 @@ class Contents:
         return None if any(self._is_young(each) for each in inputs) else inputs
 
     def stamps(self, paths: Iterable[str]) -> str | None:
-        """Return what `stamps_of` these paths returns as long as they hold what this run saw, None where nobody knows.
+        """Return what `stamps_now` returns as long as these paths hold what this run saw, None where nobody knows.
 
-        The stamp of a file that has just changed tells nothing.
+        The stamp of a file that has just changed proves nothing.
         """
         parts: list[str] = []
         for path in paths:
@@ -99,6 +100,15 @@ class Contents:
                 return None
             parts.append(found[1] if found[2] is None else _written(found[2]))
         return _digest_of_stamps(parts)
+
+    def stamps_now(self, paths: Iterable[str]) -> str:
+        """Return the digest of the stamps of files and folders as they are now, and of facts as this run found them."""
+        return _digest_of_stamps(self._fact(path) if is_fact(path) else _stamp_of(path) for path in paths)
+
+    def _fact(self, fact: str) -> str:
+        if fact not in self._facts:  # the names in a cache are many
+            self._facts[fact] = digest_of(value_of(fact).encode("utf-8", "backslashreplace"))
+        return self._facts[fact]
 
     def is_older(self, path: str) -> bool:
         """Return whether a path has not changed since this run began."""
@@ -122,7 +132,7 @@ class Contents:
 
     def _look(self, path: str, before: tuple[str, object] | None) -> Input:
         if is_fact(path):
-            return path, digest_of(value_of(path).encode("utf-8", "backslashreplace")), None
+            return path, self._fact(path), None
         try:
             status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -141,14 +151,7 @@ class Contents:
         return path, digest, stamp if is_settled else None
 
 
-def stamps_of(paths: Iterable[str]) -> str:
-    """Return the digest of the stamps of files and folders as they are now, and of what facts are now."""
-    return _digest_of_stamps(map(_stamp_of, paths))
-
-
 def _stamp_of(path: str) -> str:
-    if is_fact(path):
-        return digest_of(value_of(path).encode("utf-8", "backslashreplace"))
     try:
         return _written(_stamp(os.stat(path)))
     except (FileNotFoundError, NotADirectoryError):

@@ -17,7 +17,7 @@ _LEVELS: Final = 5
 """Folders of a hub's cache that say what is in it: repository, revision, and the configurations of a dataset."""
 
 PLATFORM: Final = f"{_BEGIN}platform"
-"""What `platform` tells of the machine."""
+"""What `platform` says of the machine."""
 
 HUB: Final = f"{_BEGIN}hub"
 """The names of what is in the caches of Hugging Face's libraries."""

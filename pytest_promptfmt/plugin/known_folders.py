@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from pytest_promptfmt.core.errors import SettingsError
-from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of, stamps_of
+from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.surroundings import Surroundings
@@ -64,7 +64,7 @@ class KnownFolders:
         try:
             if row["context"] != self._context(folder):
                 return None
-            if row["names"] != self._names_below(root) or row["stamps"] != stamps_of(row["inputs"]):
+            if row["names"] != self._names_below(root) or row["stamps"] != self._contents.stamps_now(row["inputs"]):
                 return None
             found: dict[str, str] = {}
             for child, made in row["children"]:
@@ -91,9 +91,14 @@ class KnownFolders:
         known = self._names.get(str(root))
         if known is None:
             row = mapping(self._store.row(_NAMES, str(root)))
-            same = bool(row) and row.get("stamps") == _stamps_of_texts(row.get("inputs"))
+            same = bool(row) and row.get("stamps") == self._stamps_of_texts(row.get("inputs"))
             known = self._names[str(root)] = str(row.get("digest")) if same else self._folders.index.digest()
         return known
+
+    def _stamps_of_texts(self, paths: object) -> str | None:
+        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+            return None
+        return self._contents.stamps_now(paths)
 
     # -- what this run finds out ---------------------------------------------------------------------------------------
 
@@ -183,12 +188,6 @@ class KnownFolders:
 def folder_of(key: str) -> str:
     """Return the folder that a row is about."""
     return key.partition(" ")[2]
-
-
-def _stamps_of_texts(paths: object) -> str | None:
-    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        return None
-    return stamps_of(paths)
 
 
 def _folders_of_snapshots(directory: str) -> Iterator[str]:

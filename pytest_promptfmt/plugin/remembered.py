@@ -69,6 +69,13 @@ class _Watched:
     refused: str = ""
     loads: bool = False
 
+    def add(self, seen: Seen, *, is_of_module: bool) -> None:
+        """Take note of what was seen while a module of the tasks, or anything else, was at work."""
+        self.paths |= seen.paths
+        self.refused = self.refused or seen.refused
+        if self.loads and is_of_module and not all(path.endswith(".py") for path in seen.paths):
+            self.refused = self.refused or "what a library may have loaded"
+
 
 class Memory:
     """The outcomes of earlier runs, where the run `shows` them, and those of this one that are worth keeping.
@@ -271,10 +278,7 @@ class Memory:
             watched.refused = watched.refused or "what it says about a profile"
         watched.asked.update((str(question), str(about)) for question, about in seen["asked"])
         for file, paths, refused in seen["files"]:
-            watched.paths.update(paths)
-            watched.refused = watched.refused or refused
-            if watched.loads and file and not all(path.endswith(".py") for path in paths):
-                watched.refused = watched.refused or "what a library may have loaded"
+            watched.add(Seen(set(paths), refused), is_of_module=bool(file))
             self._seen[file].paths.update(paths)
             self._seen[file].refused = self._seen[file].refused or refused
 
@@ -355,8 +359,7 @@ class Memory:
         for module, seen in self._seen.items():
             for watched in self._watched.values():
                 if module in watched.paths or module not in used:
-                    watched.paths |= seen.paths
-                    watched.refused = watched.refused or seen.refused
+                    watched.add(seen, is_of_module=module in watched.paths)
 
 
 def _made(row: Mapping[str, Any]) -> str:

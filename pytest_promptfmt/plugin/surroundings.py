@@ -77,7 +77,8 @@ class Surroundings:
         plugins = {str(getattr(plugin, "__file__", "") or "") for plugin in config.pluginmanager.get_plugins()}
         root = str(config.rootpath)
         own = [name for name in plugins if name.startswith(root) and not self.is_library(name)]
-        yield sorted(self._contents.input(name)[:2] for name in reached_from(own, (root,), self.is_library).files)
+        reached = reached_from(own, (root,), self.is_library)
+        yield sorted(self._contents.input(name)[:2] for name in reached.files | reached.facts)
         yield config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
         yield config.get_verbosity() > 0, config.getoption("promptfmt"), sorted(self._folders.settings.repeat)
         yield sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT))
@@ -88,8 +89,8 @@ class Surroundings:
         """Yield the contents of files that settings name; `OTHER` where nobody can say what they are."""
         for file in settings.checks:
             reached = reached_from([str(file)], (str(settings.rootdir),), self.is_library)
-            yield sorted(self._contents.input(name)[:2] for name in reached.files)
-            yield OTHER if reached.asks else None
+            yield sorted(self._contents.input(name)[:2] for name in reached.files | reached.facts)
+            yield OTHER if reached.asks or reached.loads else None
         for profile in settings.profiles:
             tokenizer = profile.tokenizer
             if tokenizer is None or profile.is_archetype:

@@ -200,6 +200,49 @@ def test_a_variable_that_code_asks_for_by_its_name_is_an_input(
     assert result(project)["counts"] == {"passed": 6}
 
 
+LOADING = """
+from pathlib import Path
+
+def from_pretrained():
+    return (Path(__file__).parent / "tok.json").read_text()
+
+TOKENIZER = from_pretrained()
+
+def text(doc):
+    return f"{doc['question']} {len(TOKENIZER)}"
+"""
+
+
+def test_what_a_module_may_have_loaded_is_known_of_no_task_that_uses_it(project: Project) -> None:
+    project.task("tasks/a.yaml")
+    project.write("tasks/tok.json", "{}")
+    project.write("tasks/utils.py", LOADING)
+    for task in ("arc", "boolq", "cola"):
+        file = project.task(f"tasks/{task}.yaml", doc_to_text=None)
+        file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
+    project.accept("tasks")
+    warm(project)
+    assert unchanged(project) == 0
+
+
+def test_a_variable_that_a_rule_asks_for_is_an_input_of_all(tree: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = """
+import os
+from pytest_promptfmt.checks import Family, Finding, Severity, check
+
+@check("XX101", "wording", severity=Severity.WARNING, family=Family.PROMPT)
+def wording(task):
+    yield Finding(message=os.environ.get("WORDING", "none"))
+"""
+    tree.write("rules.py", rule)
+    tree.write("promptfmt.yaml", "checks: [rules.py]\n")
+    monkeypatch.setenv("WORDING", "first")
+    warm(tree)
+    assert unchanged(tree) > 0
+    monkeypatch.setenv("WORDING", "second")
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+
+
 @pytest.mark.parametrize("body", ["eval('__import__(\"time\").time()')", "uuid.uuid4()", "os.environ.copy()['HOME']"])
 def test_code_that_may_ask_for_something_else_is_run_each_time(project: Project, body: str) -> None:
     project.task("tasks/a.yaml")
