@@ -209,13 +209,13 @@ class _Sides:
             step = f"pytest --promptfmt {file} shows what stops it"
             reason = f"the file changed, and neither side can be read: {said}"
             judgement.unknown.append(Unknown(task, file, reason, step))
-        told = {each.file for each in judgement.unknown} | {each.file for each in judgement.changed}
-        told |= {member["file"] for member in members}
+        named = {each.file for each in judgement.unknown} | {each.file for each in judgement.changed}
+        named |= {member["file"] for member in members}
         failed = {entry.file: entry for entry in errors}
         for name in self._others:
             file = self._below_cwd(name)
             tasks = [*result["defined"].get(file, ()), *([failed[file].task or file] if file in failed else [])]
-            if tasks and file not in told:
+            if tasks and file not in named:
                 whys = [reasons[task] for task in tasks if task in reasons]
                 why = whys[0] if whys else failed[file].message if file in failed else ""
                 judge_other(judgement, tasks[0], file, (self._before / name, self._after / name), why)

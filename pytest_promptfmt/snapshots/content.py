@@ -104,8 +104,8 @@ def _column_section(task: Task, docs: TaskDocs) -> Iterator[Section]:
 def _fewshot_section(study: Study) -> Iterator[Section]:
     """Yield the first doc in plain text with few-shot examples, where the run shows none and they need to be seen.
 
-    They need not where they are made of the question's own templates, with the delimiters that lm-eval takes unless
-    told, and all around them is as without. What stops them is PF808.
+    They need not where they are made of the question's own templates, with lm-eval's default delimiters,
+    and all around them is as without. What stops them is PF808.
     """
     task, shots = study.material.task, study.material.task.fewshot
     if study.shots or not study.with_shots or not study.with_shots[0].prompts:
