@@ -62,7 +62,8 @@ class KnownFolders:
 
     def _same(self, folder: Path, root: Path, row: Mapping[str, Any]) -> Mapping[str, str] | None:
         try:
-            if row["context"] != self._context(folder):
+            context = self._context(folder)
+            if context == OTHER or row["context"] != context:
                 return None
             if row["names"] != self._names_below(root) or row["stamps"] != self._contents.stamps_now(row["inputs"]):
                 return None
