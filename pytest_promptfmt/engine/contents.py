@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,9 @@ _SETTLED_NS: Final = 2_000_000_000
 """How old the times of a file must be to tell it from a later one: some file systems count in steps of two seconds."""
 
 _MOST_BYTES: Final = 2**30
+
+_UNCOUNTED: Final = (".", "__")
+"""How names in a folder begin that do not count."""
 
 Stamp = tuple[int, int, int, int]
 """Size, time of the last change of content and of the file itself in nanoseconds, and number."""
@@ -79,8 +82,26 @@ class Contents:
 
     def all(self, paths: Iterable[str]) -> list[Input] | None:
         """Return the inputs of these paths; None where one of them may have changed since this run began."""
-        inputs = [self.input(path) for path in sorted(set(paths))]
+        inputs = [self.input(path) for path in sorted(self._telling(set(paths)))]
         return None if any(self._is_young(each) for each in inputs) else inputs
+
+    def _telling(self, paths: set[str]) -> Iterator[str]:
+        """Yield the paths without those of which others tell that they are not there.
+
+        That is so in a folder whose names count; and below one that is not there either, which stands for them all.
+        """
+        absent: set[str] = set()
+        for path in paths:
+            if is_fact(path) or self.input(path)[1] != ABSENT:
+                yield path
+                continue
+            folder, _, name = path.rstrip("/").rpartition("/")
+            while folder and self.input(folder)[1] == ABSENT:
+                path = folder
+                folder, _, name = folder.rpartition("/")
+            if f"{folder}/" not in paths or name.startswith(_UNCOUNTED):
+                absent.add(path)
+        yield from absent
 
     def stamps(self, paths: Iterable[str]) -> str | None:
         """Return what `stamps_now` returns as long as these paths hold what this run saw, None where nobody knows.
@@ -173,7 +194,7 @@ def _stamp(status: os.stat_result) -> Stamp:
 
 
 def _listed(path: str) -> str:
-    names = sorted(name for name in os.listdir(path) if not name.startswith((".", "__")))
+    names = sorted(name for name in os.listdir(path) if not name.startswith(_UNCOUNTED))
     return digest_of("\0".join(names).encode("utf-8", "surrogateescape"))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-VERSION: Final = 4
+VERSION: Final = 5
 FILE_NAME: Final = "outcomes.sqlite"
 _MOST_BYTES: Final = 2**28
 _MOST_BYTES_OF_ROW: Final = 2**26

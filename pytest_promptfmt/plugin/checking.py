@@ -67,7 +67,7 @@ class _Taker:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
         same = [item for item in items if isinstance(item, UnchangedItem | UnchangedFiles)]
-        self.unchanged = sum(len(item.known) for item in same)
+        self.unchanged = sum(len(item.files) for item in same)
         self.files = self.unchanged + len({item.path for item in items} - {item.path for item in same})
         self._all = len(items) - len(same)
 

@@ -34,7 +34,8 @@ class Folders:
     """The settings of a run by folder, read once each. Methods raise SettingsError for a file that makes no sense.
 
     `settings` are those of the rootdir; `index` holds the names of tasks and groups below the folders of the run.
-    `know_profiles` is called with all names of profiles whenever a folder defines more.
+    `know_profiles` is called with all names of profiles whenever a folder defines more. As long as `names_are_indexed`,
+    the index knows all tasks that were met by their ids.
     """
 
     def __init__(self, tree: SettingsTree, know_profiles: Callable[[Iterable[str]], None]) -> None:
@@ -46,6 +47,8 @@ class Folders:
         self._selections: dict[int, tuple[Settings, Selection]] = {}
         self._roots: dict[Path, Path] = {}
         self._first_named: dict[tuple[Path, str], Task | Unread] = {}
+        self._passed_over: list[tuple[Path, Callable[[], Iterable[tuple[str, Path, Position]]]]] = []
+        self.names_are_indexed = True
         self._select(tree.root)
 
     def settings_for(self, file: Path) -> Settings:
@@ -108,12 +111,28 @@ class Folders:
 
     def earlier_definition(self, task: Task, root: Path) -> Task | Unread | None:
         """Return the task of the same name in another file that was met before below the same root, if any."""
+        self._meet_passed_over()
         if isinstance(task.assembly, ProfiledAssembly) and task.path is not None:
             root = task.path.parent  # folders of models name their files alike
+        self.names_are_indexed &= task.id == task.name and task.path is not None and task.path.suffix == ".yaml"
         first = self._first_named.setdefault((root, task.id), task)
         return first if first.path != task.path else None
 
     def is_first(self, task_id: str, path: Path, position: Position, root: Path) -> bool:
         """Return whether no other file defines the task, which is not read, for nothing of it has changed."""
+        self._meet_passed_over()
         known = self._first_named.setdefault((root, task_id), Unread(path, position))
         return known.path == path
+
+    def pass_over(self, root: Path, tasks: Callable[[], Iterable[tuple[str, Path, Position]]]) -> None:
+        """Take note of tasks that are not looked at one by one, for where they are the index says what it said before.
+
+        `tasks` is called once it matters which they are: id, file and place of each.
+        """
+        self._passed_over.append((root, tasks))
+
+    def _meet_passed_over(self) -> None:
+        for root, tasks in self._passed_over:
+            for task_id, path, position in tasks():
+                self._first_named.setdefault((root, task_id), Unread(path, position))
+        self._passed_over.clear()

@@ -1,10 +1,10 @@
-"""What an earlier run found out about a file, as the store keeps it: somebody else's data, checked where it is read."""
+"""What an earlier run found out about files, as the store keeps it: somebody else's data, checked where it is read."""
 
 from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -23,50 +23,83 @@ Shown = Mapping[str, Any]
 """What a worker sent of one item: its reports, warnings, what syrupy is to count, and what is `about` the item."""
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Items that are only counted. `passed` are tests, `matched` snapshots, `failed` reports of a failure.
+
+    `counts` are their outcomes by category, `said` those that say more than that a test passed, by the item.
+    """
+
+    passed: int
+    matched: int
+    failed: int
+    counts: Mapping[str, int]
+    said: tuple[tuple[str, Outcome], ...]
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> Counted:
+        """Return what a row says; raises whatever reading data of somebody else raises."""
+        return cls(
+            passed=int(row["passed"]),
+            matched=int(row["matched"]),
+            failed=int(row["failed"]),
+            counts={str(category): int(count) for category, count in row["counts"].items()},
+            said=tuple((str(name), Outcome.from_json(outcome)) for name, outcome in row["said"]),
+        )
+
+
 @dataclass(frozen=True)
 class Remembered:
     """What is known of a file whose inputs are the same as then.
 
-    `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile. `counts` are its
-    outcomes by category, `said` those that say more than that a test passed, by the rest of the node id. It `is_quiet`
-    where every item passed without a warning: then nobody needs to see them one by one. It `says_all` where all that
-    there is to say stands in the outcomes. `size` counts its items, `failed` those that failed.
+    `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile; `size` counts its
+    items. Those that passed without a warning are `quiet`: nobody needs to see them one by one. `loud` is what the
+    others showed, by the rest of their node ids, and `counted` all items where only outcomes are wanted: None where
+    there is more to say than they do.
     """
 
     tasks: tuple[TaskRow, ...]
     claims: tuple[tuple[str, str], ...]
     size: int
-    is_quiet: bool
-    says_all: bool
-    failed: int
-    counts: Mapping[str, int]
-    said: tuple[tuple[str, Outcome], ...]
+    quiet: Counted
+    loud: Mapping[str, Shown]
+    counted: Counted | None
     read: Callable[[], Any]
 
-    def forget_items(self) -> None:
-        """Read `items` again where they are needed again: those of thousands of files take much memory."""
-        self.__dict__.pop("items", None)
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether every item passed without a warning."""
+        return not self.loud
 
     @cached_property
     def items(self) -> Mapping[str, Shown]:
         """Return what each item showed, by the rest of its node id; of one that cannot be read nothing."""
-        items = {str(key): mapping(shown) for key, shown in mapping(self.read()).items()}
-        return {key: shown for key, shown in items.items() if shown.keys() >= _SHOWN and _can_be_shown(shown)}
+        return _showable(mapping(self.read()))
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether what the loud items showed can be shown again."""
+        return len(_showable(self.loud)) == len(self.loud) and all(map(_is_about_item, self.loud.values()))
 
 
 def remembered(row: Mapping[str, Any], read: Callable[[], Any]) -> Remembered:
     """Return what a row says of a file; raises whatever reading data of somebody else raises."""
+    loud = {str(name): mapping(shown) for name, shown in row["loud"].items()}
+    quiet = Counted.read(row["quiet"])
     return Remembered(
         tasks=tuple((str(a), str(b), c, d, e) for a, b, c, d, e in row["tasks"]),
         claims=tuple((str(a), str(b)) for a, b in row["claims"]),
         size=int(row["size"]),
-        is_quiet=row["is_quiet"] is True,
-        says_all=row["says_all"] is True,
-        failed=int(row["failed"]),
-        counts={str(category): int(count) for category, count in row["counts"].items()},
-        said=tuple((str(name), Outcome.from_json(outcome)) for name, outcome in row["said"]),
+        quiet=quiet,
+        loud=loud,
+        counted=(Counted.read(row["counted"]) if loud else quiet) if row["says_all"] is True else None,
         read=read,
     )
+
+
+def _showable(items: Mapping[str, Any]) -> Mapping[str, Shown]:
+    known = {str(key): mapping(shown) for key, shown in items.items()}
+    return {key: shown for key, shown in known.items() if shown.keys() >= _SHOWN and _can_be_shown(shown)}
 
 
 def _can_be_shown(shown: Shown) -> bool:
@@ -89,28 +122,89 @@ def _can_be_shown(shown: Shown) -> bool:
         return False
 
 
+def _is_about_item(shown: Shown) -> bool:
+    """Return whether a row says all that is needed to show an item."""
+    match shown.get("about"):
+        case [str(), [str(), int() | None, str()], str(), str(), str() | None]:
+            return True
+    return False
+
+
+# -- what is written ---------------------------------------------------------------------------------------------------
+
+
 def summary(items: Mapping[str, Shown]) -> dict[str, Any]:
-    """Return what a run has to know of items that it does not show one by one."""
+    """Return what a run has to know of the items of a file, as `remembered` reads it."""
+    loud = {name: shown for name, shown in items.items() if not _is_quiet(shown)}
+    says_all = True
+    for shown in loud.values():
+        explained = (mapping(each.get("promptfmt")).get("detail") for each in shown["reports"] if _has_failed(each))
+        says_all = says_all and not shown["warnings"] and all(explained)
+    kept = {
+        "size": len(items),
+        "quiet": _counted((name, shown) for name, shown in items.items() if name not in loud),
+        "loud": loud,
+        "says_all": says_all,
+    }
+    return {**kept, "counted": _counted(items.items())} if loud and says_all else kept
+
+
+def together(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return what the rows of several files say of their quiet items, each with the name of its file."""
+    found: dict[str, Any] = {"passed": 0, "matched": 0, "failed": 0}
     counts: Counter[str] = Counter()
-    said: list[tuple[str, Any]] = []
-    is_quiet = says_all = True
-    failed = 0
-    tokenizers: set[str] = set()
-    for name, shown in items.items():
-        is_quiet = is_quiet and not shown["warnings"] and all("passed" in report for report in shown["reports"])
-        says_all = says_all and not shown["warnings"]
+    said = _Said(counts)
+    for file, row in rows:
+        quiet = row["quiet"]
+        for name in found:
+            found[name] += quiet[name]
+        counts.update(quiet["counts"])
+        for name, written in quiet["said"]:
+            said.add(f"{file}::{name}", written)
+    return {**found, "counts": counts, "said": said.found}
+
+
+def _counted(items: Iterable[tuple[str, Shown]]) -> dict[str, Any]:
+    passed = matched = failed = 0
+    counts: Counter[str] = Counter()
+    said = _Said(counts)
+    for name, shown in items:
+        matched += len(shown["counted"])
         for report in shown["reports"]:
-            has_failed = report.get("outcome") == "failed"
-            failed += has_failed
-            says_all = says_all and not (has_failed and not mapping(report.get("promptfmt")).get("detail"))
-            if "promptfmt" not in report:
-                continue
-            outcome = Outcome.from_json(report["promptfmt"])
-            used = outcome.tokenizer.name if outcome.tokenizer is not None else ""
-            if outcome.is_remarkable or (used and used not in tokenizers):
-                said.append((name, report["promptfmt"]))
-            else:
-                counts[outcome.category] += 1
-            tokenizers.add(used)
-    kept = {"size": len(items), "is_quiet": is_quiet, "says_all": says_all, "failed": failed}
-    return {**kept, "counts": counts, "said": said}
+            passed += "passed" in report and report["when"] == "call"
+            failed += _has_failed(report)
+            if "promptfmt" in report:
+                said.add(name, report["promptfmt"])
+    return {"passed": passed, "matched": matched, "failed": failed, "counts": counts, "said": said.found}
+
+
+class _Said:
+    """Outcomes of which more than their category has to be known; the others are counted."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self.found: list[tuple[str, Any]] = []
+        self._counts = counts
+        self._tokenizers: set[str] = set()
+
+    def add(self, name: str, written: Any) -> None:
+        """Take note of the outcome of an item, written in JSON's types."""
+        outcome = Outcome.from_json(written)
+        used = outcome.tokenizer.name if outcome.tokenizer is not None else ""
+        if outcome.is_remarkable or (used and used not in self._tokenizers):
+            self.found.append((name, written))
+        else:
+            self._counts[outcome.category] += 1
+        self._tokenizers.add(used)
+
+
+def _is_quiet(shown: Shown) -> bool:
+    return not shown["warnings"] and all("passed" in report for report in shown["reports"])
+
+
+def _has_failed(report: Mapping[str, Any]) -> bool:
+    return report.get("outcome") == "failed"
+
+
+def snapshots_in(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, str, str]]:
+    """Yield the snapshots of the tasks of several files: file, task and profile."""
+    return ((file, task, profile) for file, row in rows for task, profile in row["claims"])

@@ -1,13 +1,15 @@
 """Folders in which nothing has changed since an earlier run, known by the stamps of all that their files are made of.
 
 Where the stamps are the same, nobody has to go into the folder, read what is known of its files one by one, or build
-the index. Where they are not, each file is looked at by what is in it: then a new stamp alone changes nothing.
+the index; only what there is to say of a file, and what is run each time, needs the file. Where they are not, each file
+is looked at by what is in it: then a new stamp alone changes nothing.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -18,16 +20,61 @@ from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.plugin.folders import Folders
+from pytest_promptfmt.plugin.known_files import Counted, snapshots_in, together
 from pytest_promptfmt.plugin.surroundings import Surroundings
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.systems import systems_for
 
-FOLDERS: Final = "folders"
+_FOLDERS: Final = "folders"
 _NAMES: Final = "names"
+_TASKS: Final = "tasks"
+KINDS: Final = (_FOLDERS, _TASKS)
+"""The kinds of rows about one folder."""
+
 
 _COLLECTING: Final = ("ignore", "ignore_glob", "noconftest", "confcutdir", "importmode", "keepduplicates", "plugins")
 _COLLECTING_INI: Final = ("norecursedirs", "python_files")
 """Options and settings of pytest that say what is collected in a folder."""
+
+
+QUIET: Final = ""
+"""What is told of a file of which every test passed: that it is one of those that are counted together."""
+
+RUN_AGAIN: Final = None
+"""What is told of a file of which nothing is kept: it is run each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFolder:
+    """What is known of a folder in which nothing has changed.
+
+    `children` are its files and folders in the order of collection, folders with a slash at the end. A file is `QUIET`,
+    `RUN_AGAIN`, or comes with the digest of what its outcomes were made of: a run with other options or another
+    environment may have kept others since. The quiet ones are `counted` together; `first` is one of their snapshots,
+    as file, task and profile.
+    """
+
+    children: tuple[tuple[str, str | None], ...]
+    counted: Counted
+    first: tuple[str, str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a run knows of a file at its end: the `row` that is kept of it, made of these `paths`, and its digest.
+
+    Nothing is kept where it `is_open` what becomes of it, for not all of it was run, or the digest is `RUN_AGAIN`.
+    """
+
+    made: str | None = RUN_AGAIN
+    paths: Sequence[str] = ()
+    row: Mapping[str, Any] = field(default_factory=dict)
+    is_open: bool = False
+
+    @property
+    def told(self) -> str | None:
+        """Return what the folder tells of the file."""
+        return QUIET if self.made is not None and not self.row["loud"] else self.made
 
 
 class KnownFolders:
@@ -41,44 +88,38 @@ class KnownFolders:
         self._contents = contents
         self._surroundings = surroundings
         self._folders = folders
-        self._held: dict[str, Mapping[str, str] | None] = {}
+        self._held: dict[Path, KnownFolder] = {}
         self._collected: dict[str, tuple[str, ...]] = {}
         self._unfit: set[str] = set()
-        self._names: dict[str, str] = {}
+        self._names: str | None = None
 
     # -- what is known -------------------------------------------------------------------------------------------------
 
-    def files_below(self, folder: Path, root: Path) -> Mapping[str, str] | None:
-        """Return the task files below a folder in the order of collection, None where something may have changed.
-
-        With each comes the digest of what its outcomes were made of: a run with other options or another environment
-        may have kept others since. Names are looked up below `root`.
-        """
-        name = str(folder)
-        if name not in self._held:
-            row = mapping(self._store.row(FOLDERS, self._key(name)))
-            self._held[name] = self._same(folder, root, row) if row else None
-        return self._held[name]
-
-    def _same(self, folder: Path, root: Path, row: Mapping[str, Any]) -> Mapping[str, str] | None:
+    def of(self, folder: Path) -> KnownFolder | None:
+        """Return what is known of the files right in a folder, None where something may have changed."""
+        row = mapping(self._store.row(_FOLDERS, self._key(str(folder))))
         try:
             context = self._context(folder)
-            if context == OTHER or row["context"] != context:
+            if not row or context == OTHER or row["context"] != context or row["names"] != self._digest_of_names():
                 return None
-            if row["names"] != self._names_below(root) or row["stamps"] != self._contents.stamps_now(row["inputs"]):
+            if not self._has_stamps(row):
                 return None
-            found: dict[str, str] = {}
-            for child, made in row["children"]:
-                if not child.endswith("/"):
-                    found[f"{folder}{os.sep}{child}"] = made
-                    continue
-                below = self.files_below(folder / child[:-1], root)
-                if below is None:
-                    return None
-                found |= below
-            return found
+            found = KnownFolder(
+                children=tuple((str(name), None if made is None else str(made)) for name, made in row["children"]),
+                counted=Counted.read(row["counted"]),
+                first=None if row["first"] is None else _three(*map(str, row["first"])),
+            )
         except Exception:  # somebody else's data: whatever is wrong with it, it says nothing
             return None
+        self._held[folder] = found
+        return found
+
+    def tasks_in(self, folder: Path) -> list[tuple[str, str, int | None, int | None]]:
+        """Return the tasks of the files in a folder that is known: id, name of the file, line and column."""
+        try:
+            return [(str(a), str(b), c, d) for a, b, c, d in self._store.row(_TASKS, self._key(str(folder)))]
+        except (TypeError, ValueError):
+            return []
 
     def _context(self, folder: Path) -> str:
         """Return the digest of what holds for all files of a folder; `OTHER` where its settings make no sense."""
@@ -87,19 +128,25 @@ class KnownFolders:
         except SettingsError:
             return OTHER
 
-    def _names_below(self, root: Path) -> str:
-        """Return the digest of all that the index says; it is read only where a file or folder below has changed."""
-        known = self._names.get(str(root))
-        if known is None:
-            row = mapping(self._store.row(_NAMES, str(root)))
-            same = bool(row) and row.get("stamps") == self._stamps_of_texts(row.get("inputs"))
-            known = self._names[str(root)] = str(row.get("digest")) if same else self._folders.index.digest()
-        return known
+    def _digest_of_names(self) -> str:
+        """Return the digest of all that the index says; it is read only where a file or folder has changed."""
+        if self._names is None:
+            row = mapping(self._store.row(_NAMES, self._root))
+            same = bool(row) and self._has_stamps(row)
+            self._names = str(row.get("digest")) if same else self._folders.index.digest()
+        return self._names
 
-    def _stamps_of_texts(self, paths: object) -> str | None:
-        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-            return None
-        return self._contents.stamps_now(paths)
+    def _has_stamps(self, row: Mapping[str, Any]) -> bool:
+        """Return whether what a row was made of has the same stamps as then."""
+        inputs = row.get("inputs")
+        if not isinstance(inputs, list) or not all(isinstance(path, str) for path in inputs):
+            return False
+        return bool(row.get("stamps") == self._contents.stamps_now(inputs))
+
+    @property
+    def _root(self) -> str:
+        """Return the folder below which names are looked up: one, where folders are passed over."""
+        return str(self._folders.index.roots[0])
 
     # -- what this run finds out ---------------------------------------------------------------------------------------
 
@@ -113,37 +160,52 @@ class KnownFolders:
         else:
             self._collected[str(folder)] = tuple(children)
 
-    def write(self, made_of: Callable[[str], tuple[str, Iterable[str]] | None], expected: ExpectedSnapshots) -> None:
-        """Keep the folders of whose files all are kept; `made_of` says what each is made of: a digest, and paths."""
+    def write(self, found: Mapping[str, Found], expected: ExpectedSnapshots) -> None:
+        """Keep the folders that were collected; `found` is what this run knows of files."""
+        self._forget(found)
         if not self._collected or len(self._folders.index.roots) != 1:
             return
-        (root,) = self._folders.index.roots
         obsolete = {str(path) for path in expected.obsolete()}
-        fit: dict[str, bool] = {}
-        for folder in sorted(self._collected, reverse=True):  # what lies below comes first
-            made = {child: made_of(f"{folder}{os.sep}{child}") for child in self._collected[folder]}
-            inputs = self._inputs_of(Path(folder), fit, made, expected, obsolete)
+        is_any = False
+        for folder, children in self._collected.items():
+            known = {child: found.get(f"{folder}{os.sep}{child}") for child in children}
+            inputs = self._inputs_of(Path(folder), known.values(), expected, obsolete)
             stamps = self._contents.stamps(inputs) if inputs is not None else None
-            fit[folder] = stamps is not None
             if stamps is not None:
-                row = {
-                    "context": self._context(Path(folder)),
-                    "names": self._names_below(root),
-                    "inputs": inputs,
-                    "stamps": stamps,
-                    "children": [(child, known[0] if known is not None else "") for child, known in made.items()],
-                }
-                self._store.put(FOLDERS, self._key(folder), row)
-        if any(fit.values()):
-            self._write_names(root)
+                self._put(folder, known, {"inputs": inputs, "stamps": stamps})
+                is_any = True
+        if is_any:
+            self._write_names()
+
+    def _forget(self, found: Mapping[str, Found]) -> None:
+        """Remove what is known of a folder where a file of it was run again and became something else."""
+        for folder, known in self._held.items():
+            now = ((found.get(f"{folder}{os.sep}{child}"), made) for child, made in known.children)
+            if any(each is not None and (each.is_open or each.told != made) for each, made in now):
+                self._store.put(_FOLDERS, self._key(str(folder)), None)
+
+    def _put(self, folder: str, known: Mapping[str, Found | None], made_of: Mapping[str, object]) -> None:
+        told = [(child, QUIET if child.endswith("/") else each and each.told) for child, each in known.items()]
+        rows = [(child, each.row) for child, each in known.items() if each is not None and each.told == QUIET]
+        row = {
+            "context": self._context(Path(folder)),
+            "names": self._digest_of_names(),
+            **made_of,
+            "children": told,
+            "counted": together(rows),
+            "first": next(snapshots_in(rows), None),
+        }
+        tasks = (
+            (task, child, line, column)
+            for child, each in known.items()
+            if each is not None
+            for task, _, _, line, column in each.row.get("tasks", ())
+        )
+        self._store.put(_FOLDERS, self._key(folder), row)
+        self._store.put(_TASKS, self._key(folder), list(tasks))
 
     def _inputs_of(
-        self,
-        folder: Path,
-        fit: Mapping[str, bool],
-        made: Mapping[str, tuple[str, Iterable[str]] | None],
-        expected: ExpectedSnapshots,
-        obsolete: set[str],
+        self, folder: Path, known: Iterable[Found | None], expected: ExpectedSnapshots, obsolete: set[str]
     ) -> list[str] | None:
         """Return what a folder is made of besides what lies below, None where it has to be collected again."""
         if self._context(folder) == OTHER or str(folder) in self._unfit or os.path.lexists(folder / "conftest.py"):
@@ -152,27 +214,22 @@ class KnownFolders:
         inputs = {f"{folder}/", f"{directory.parent}/", *_folders_of_snapshots(str(directory))}
         if any(path.startswith(f"{directory}{os.sep}") for path in obsolete):
             return None
-        for child, known in made.items():
-            name = f"{folder}{os.sep}{child}"
-            if name.endswith("/"):
-                if not (fit.get(name[:-1]) or self._held.get(name[:-1])):
-                    return None
-            elif known is None:
+        for each in known:
+            if each is not None and each.is_open:
                 return None
-            else:
-                inputs.update(known[1])
+            inputs.update(each.paths if each is not None else ())
         with os.scandir(folder) as entries:
             inputs.update(entry.path for entry in entries if entry.is_file() and systems_for(Path(entry.path)))
         return sorted(inputs)
 
-    def _write_names(self, root: Path) -> None:
+    def _write_names(self) -> None:
         index = self._folders.index
         inputs = sorted(set(index.places()))
         is_seen = not index.errors and all(self._contents.is_older(path) for path in inputs if path.endswith("/"))
         stamps = self._contents.stamps(inputs) if is_seen else None
         if stamps is not None:
-            row = {"digest": self._names_below(root), "inputs": inputs, "stamps": stamps}
-            self._store.put(_NAMES, str(root), row)
+            row = {"digest": self._digest_of_names(), "inputs": inputs, "stamps": stamps}
+            self._store.put(_NAMES, self._root, row)
 
     def _key(self, folder: str) -> str:
         return f"{self._collecting} {folder}"
@@ -189,6 +246,10 @@ class KnownFolders:
 def folder_of(key: str) -> str:
     """Return the folder that a row is about."""
     return key.partition(" ")[2]
+
+
+def _three(file: str, task: str, profile: str) -> tuple[str, str, str]:
+    return file, task, profile
 
 
 def _folders_of_snapshots(directory: str) -> Iterator[str]:

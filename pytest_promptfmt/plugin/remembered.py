@@ -24,7 +24,7 @@ from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.engine.traces import Seen
 from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.known_files import Remembered, Shown, TaskRow, remembered, summary
-from pytest_promptfmt.plugin.known_folders import FOLDERS, KnownFolders, folder_of
+from pytest_promptfmt.plugin.known_folders import KINDS, Found, KnownFolder, KnownFolders, folder_of
 from pytest_promptfmt.plugin.outputs import Outputs
 from pytest_promptfmt.plugin.surroundings import Surroundings
 from pytest_promptfmt.settings import Settings
@@ -94,7 +94,7 @@ class Memory:
         self._seen: dict[str, Seen] = defaultdict(Seen)
         self._surroundings = Surroundings(config, folders, outputs, self._contents)
         self._held: dict[str, Remembered | None] = {}
-        self._made_of: dict[str, tuple[str, Sequence[str]]] = {}
+        self._found: dict[str, Mapping[str, Any]] = {}
         self.folders = (
             KnownFolders(config, self._store, self._contents, self._surroundings, folders)
             if self._store is not None and shows
@@ -138,22 +138,23 @@ class Memory:
             found = remembered(row, partial(store.row, _ITEMS, str(path)))
         except Exception:  # somebody else's data: whatever is wrong with it, it says nothing
             return None
-        self._made_of[str(path)] = _made(row), row["inputs"]
+        self._found[str(path)] = row
         return found
 
-    def below(self, folder: Path, root: Path) -> Mapping[str, Remembered] | None:
-        """Return what is known of the task files below a folder, by their paths in the order of collection.
+    def folder(self, folder: Path) -> KnownFolder | None:
+        """Return what is known of the files right in a folder, None where something may have changed."""
+        return self.folders.of(folder) if self.folders is not None else None
 
-        None where something that one of them is made of may not be the same. Names are looked up below `root`.
-        """
-        files = self.folders.files_below(folder, root) if self.folders is not None else None
-        if not files or self._store is None:
-            return None
-        rows = self._store.rows(_OUTCOMES, below=f"{folder}{os.sep}")
+    def tasks_in(self, folder: Path) -> list[tuple[str, str, int | None, int | None]]:
+        """Return the tasks of the files in a folder that is known: id, name of the file, line and column."""
+        return self.folders.tasks_in(folder) if self.folders is not None else []
+
+    def made_as(self, path: Path, made: str) -> Remembered | None:
+        """Return what is known of a file in a folder that is known; None where others were kept since."""
+        assert self._store is not None
+        row = mapping(self._store.row(_OUTCOMES, str(path)))
         try:
-            if any(_made(rows[name]) != made for name, made in files.items()):
-                return None
-            return {name: remembered(rows[name], partial(self._store.row, _ITEMS, name)) for name in files}
+            return remembered(row, partial(self._store.row, _ITEMS, str(path))) if _made(row) == made else None
         except Exception:  # as above
             return None
 
@@ -291,7 +292,7 @@ class Memory:
         for name, watched in self._watched.items():
             context = self._surroundings.digest(watched.settings)
             is_whole = watched.items and len(watched.items) == self._planned[name]
-            self._made_of.pop(name, None)
+            self._found.pop(name, None)
             if watched.refused or context == OTHER or not is_whole:
                 if name in self._stored and self._held.get(name) is None:
                     self._store.put(_OUTCOMES, name, None)
@@ -310,21 +311,20 @@ class Memory:
                 "claims": watched.claims,
                 **summary(watched.items),
             }
-            self._made_of[name] = _made(row), row["inputs"]
+            self._found[name] = row
             self._store.put(_OUTCOMES, name, row)
             self._store.put(_ITEMS, name, watched.items)
         if self.folders is not None:
-            self.folders.write(self._parts_of, expected)
+            self.folders.write({name: self._found_of(name) for name in {*self._watched, *self._found}}, expected)
         if self._store.is_changed:
             self._forget()
         self._store.write()
 
-    def _parts_of(self, name: str) -> tuple[str, list[str]] | None:
-        """Return the digest of what is kept of a file, and the paths that it was made of; None where nothing is."""
-        if name not in self._made_of:
-            return None
-        made, keys = self._made_of[name]
-        return made, [self._inputs[key][0] for key in keys]
+    def _found_of(self, name: str) -> Found:
+        row = self._found.get(name)
+        if row is None:
+            return Found(is_open=not self._watched[name].refused)
+        return Found(_made(row), [self._inputs[key][0] for key in row["inputs"]], row)
 
     def _kept(self, found: Input) -> str:
         """Return the key of an input, which is kept."""
@@ -345,9 +345,10 @@ class Memory:
             for path in self._store.paths(kind):
                 if not os.path.lexists(path):
                     self._store.put(kind, path, None)
-        for key in self._store.paths(FOLDERS):
-            if not os.path.lexists(folder_of(key)):
-                self._store.put(FOLDERS, key, None)
+        for kind in KINDS:
+            for key in self._store.paths(kind):
+                if not os.path.lexists(folder_of(key)):
+                    self._store.put(kind, key, None)
         for key, is_same in self._same.items():
             if not is_same and self._inputs.get(key) is not None:
                 self._store.put(_INPUTS, key, None)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,11 @@ import pytest
 
 from pytest_promptfmt.core.errors import Position, SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.engine.store import mapping
 from pytest_promptfmt.plugin.collection import TaskFileNode, TaskNode, task_file_node
 from pytest_promptfmt.plugin.items.base import PromptItem, accept_command_of
-from pytest_promptfmt.plugin.known_files import Remembered
+from pytest_promptfmt.plugin.known_files import Counted, Remembered
+from pytest_promptfmt.plugin.known_folders import QUIET, RUN_AGAIN, KnownFolder
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.results.failures import said_again
 from pytest_promptfmt.snapshots.expected import Defined
@@ -25,37 +26,39 @@ from pytest_promptfmt.snapshots.paths import Place
 
 
 class UnchangedFolder(pytest.Directory):
-    """A folder in which nothing has changed: it is not gone into, and `known` says what there is to say of its files.
+    """A folder in which nothing has changed: `known` is what there is to say of the files right in it.
 
-    They stand in the order of collection, by their paths.
+    Nobody goes into it but for files that are run each time, and into those of its folders in which something changed.
     """
 
-    def __init__(self, *, known: Mapping[str, Remembered], **kwargs: Any) -> None:
+    def __init__(self, *, known: KnownFolder, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.known = known
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
-        """Yield an item for as many files in a row as need not be shown, and one for each of the others."""
-        run = self.config.stash[RUN]
-        root = run.folders.root_of(self.path, self.session)
-        files = [(Path(name), remembered) for name, remembered in self.known.items()]
-        for (how, folder), group in groupby(files, lambda each: (self._how(each[0], each[1], root), each[0].parent)):
-            if how == "counted":
-                yield UnchangedFiles.from_parent(self, name=folder.name, path=folder, known=dict(group))
-                continue
-            for path, remembered in group:
-                item = unchanged_item(path, self, remembered) if how == "shown" else None
-                yield item or task_file_node(self, path)
+        """Yield an item for all files that need not be shown, and one for each of the others."""
+        yield from self._nodes_in(self.path, self.known)
 
-    def _how(self, path: Path, remembered: Remembered, root: Path) -> str:
+    def _nodes_in(self, folder: Path, known: KnownFolder) -> Iterator[pytest.Item | pytest.Collector]:
         run = self.config.stash[RUN]
-        if not all(run.folders.is_first(*task, root) for task in _placed(remembered, path)):
-            return "run"
-        if remembered.is_quiet:
-            return "counted"
-        if run.shows_only_outcomes:
-            return "counted" if remembered.says_all else "run"
-        return "shown"
+        quiet = [name for name, made in known.children if made == QUIET and not name.endswith("/")]
+        for name, made in known.children:
+            path = folder / name
+            if name.endswith("/"):
+                below = known_folder(path, self)
+                if below is None:
+                    yield self.ihook.pytest_collect_directory(path=path, parent=self)
+                else:
+                    yield from self._nodes_in(path, below)
+            elif made == QUIET:
+                if quiet and name == quiet[0]:
+                    yield UnchangedFiles.from_parent(self, name=folder.name, path=folder, known=known, files=quiet)
+            else:
+                remembered = run.memory.made_as(path, made) if made is not RUN_AGAIN else None
+                if remembered is None or (run.shows_only_outcomes and remembered.counted is None):
+                    yield task_file_node(self, path)
+                else:
+                    yield unchanged_item(path, self, remembered) or task_file_node(self, path)
 
 
 class UnchangedFiles(pytest.Item):
@@ -63,9 +66,11 @@ class UnchangedFiles(pytest.Item):
 
     is_counted = True
 
-    def __init__(self, *, known: Mapping[Path, Remembered], **kwargs: Any) -> None:
+    def __init__(self, *, known: KnownFolder, files: Sequence[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.known = known
+        self.files = files
+        self.counted = known.counted
 
     def __repr__(self) -> str:
         """Return the line of --collect-only."""
@@ -81,20 +86,18 @@ class UnchangedFiles(pytest.Item):
     @property
     def place(self) -> Place | None:
         """Return the first snapshot."""
-        tree = self.config.stash[RUN].expected.tree
-        claims = ((path, *claim) for path, remembered in self.known.items() for claim in remembered.claims)
-        return next((Place(str(tree.path(path, task, name)), f"{task}/{name}") for path, task, name in claims), None)
+        if self.known.first is None:
+            return None
+        file, task, name = self.known.first
+        return Place(str(self.config.stash[RUN].expected.tree.path(self.path / file, task, name)), f"{task}/{name}")
 
-    def without_first(self) -> tuple[Path, list[UnchangedFiles]]:
-        """Return the first file, and an item of the others where there are any."""
-        (first, _), *others = self.known.items()
-        if not others:
-            return first, []
+    def apart(self) -> Iterator[pytest.Item]:
+        """Yield the items of the first file, which are run, and what is known of the others one by one."""
         assert self.parent is not None
-        made: UnchangedFiles = UnchangedFiles.from_parent(
-            self.parent, name=self.name, path=self.path, known=dict(others)
-        )
-        return first, [made]
+        for file in self.files:
+            path = self.path / file
+            same = None if file == self.files[0] else unchanged(path, self.parent)
+            yield from self.session.genitems(same or task_file_node(self.parent, path))
 
 
 class UnchangedItem(pytest.Item):
@@ -106,7 +109,7 @@ class UnchangedItem(pytest.Item):
     def __init__(self, *, remembered: Remembered, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.remembered = remembered
-        self.known = {self.path: remembered}
+        self.files = (self.path.name,)
         self.places: Sequence[Place] = ()
 
     def __repr__(self) -> str:
@@ -117,6 +120,12 @@ class UnchangedItem(pytest.Item):
     def is_counted(self) -> bool:
         """Return whether the file is counted, and its items are not shown one by one."""
         return self.remembered.is_quiet or self.config.stash[RUN].shows_only_outcomes
+
+    @property
+    def counted(self) -> Counted:
+        """Return what is only counted."""
+        every = self.remembered.counted if self.config.stash[RUN].shows_only_outcomes else None
+        return every if every is not None else self.remembered.quiet
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Return the file."""
@@ -130,11 +139,11 @@ class UnchangedItem(pytest.Item):
         """Return the first snapshot."""
         return next(iter(self.places), None)
 
-    def stored(self) -> Iterator[tuple[StoredItem, Mapping[str, Any]]]:
-        """Yield the items of the file with what each showed."""
+    def stored(self, *, quiet: bool) -> Iterator[tuple[StoredItem, Mapping[str, Any]]]:
+        """Yield the items of the file with what each showed; those that are quiet only where they are wanted."""
         run = self.config.stash[RUN]
         places = {place.name: place for place in self.places}
-        for shown in self.remembered.items.values():
+        for shown in (self.remembered.items if quiet else self.remembered.loud).values():
             nodeid, location, marker, repeats, place = shown["about"]
             path, line, name = location
             yield (
@@ -180,7 +189,7 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
         return None  # pytest comes by here on its way to a folder that was named, and looks at no file
     root = run.folders.root_of(path, session)
     known = run.memory.of(path)
-    if known is None or (run.shows_only_outcomes and not (known.is_quiet or known.says_all)):
+    if known is None or (run.shows_only_outcomes and known.counted is None):
         return None
     if not all(run.folders.is_first(*task, root) for task in _placed(known, path)):
         return None
@@ -189,11 +198,30 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
 
 def unchanged_folder(folder: Path, parent: pytest.Collector) -> UnchangedFolder | None:
     """Return a node for a folder in which nothing is other than it was, None where nobody knows."""
-    run, session = parent.config.stash[RUN], parent.session
+    session = parent.session
     if session.isinitpath(folder, with_parents=True) or not _is_below_named(folder, session):
         return None
-    known = run.memory.below(folder, run.folders.root_of(folder, session))
+    known = known_folder(folder, parent)
     return UnchangedFolder.from_parent(parent, path=folder, known=known) if known is not None else None
+
+
+def known_folder(folder: Path, parent: pytest.Collector) -> KnownFolder | None:
+    """Return what is known of the files right in a folder, None where something may have changed."""
+    run = parent.config.stash[RUN]
+    root = run.folders.root_of(folder / "-", parent.session)
+    known = run.memory.folder(folder)
+    if known is None:
+        return None
+
+    def tasks() -> Iterator[tuple[str, Path, Position]]:
+        for task, name, line, column in run.memory.tasks_in(folder):
+            yield task, folder / name, Position(folder / name, line, column)
+
+    if run.folders.names_are_indexed:
+        run.folders.pass_over(root, tasks)
+    elif not all(run.folders.is_first(*task, root) for task in tasks()):
+        return None
+    return known
 
 
 def children_of(collected: Iterable[pytest.Item | pytest.Collector]) -> list[str] | None:
@@ -242,13 +270,11 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     for item in items:
         if isinstance(item, UnchangedFiles):
             profiles = item.config.stash[RUN].folders.settings_for(item.path / "-").profiles
-            rest = [item]
-            if not known.issuperset(map(id, profiles)):
+            if known.issuperset(map(id, profiles)):
+                yield item
+            else:
                 known.update(map(id, profiles))
-                first, rest = item.without_first()
-                assert item.parent is not None
-                yield from item.session.genitems(task_file_node(item.parent, first))
-            yield from rest
+                yield from item.apart()
             continue
         if not isinstance(item, UnchangedItem):
             node = item.parent
@@ -269,13 +295,14 @@ def _says_everything(remembered: Remembered, said: set[tuple[str, str]]) -> bool
 
     Afterwards the problems of this file are said, too.
     """
-    is_whole = len(remembered.items) == remembered.size and all(map(_is_complete, remembered.items.values()))
-    remembered.forget_items()
-    for _, outcome in remembered.said:
-        if outcome.category not in ("passed", "accepted", "skipped"):
-            problem = outcome.category, outcome.key
-            is_whole = is_whole and (bool(outcome.detail) or problem in said)
-            said.add(problem)
+    is_whole = remembered.is_complete
+    for shown in remembered.loud.values():
+        for report in shown.get("reports", ()) if is_whole else ():
+            outcome = mapping(report.get("promptfmt"))
+            problem = str(outcome.get("category")), str(outcome.get("key"))
+            if report.get("outcome") == "failed":
+                is_whole = is_whole and (bool(outcome.get("detail")) or problem in said)
+                said.add(problem)
     return is_whole
 
 
@@ -283,11 +310,3 @@ def about(item: PromptItem) -> list[object]:
     """Return what a `StoredItem` has to know of an item."""
     place: Place | None = getattr(item, "place", None)
     return [item.nodeid, item.location, item.marker, item.repeats, place.name if place is not None else None]
-
-
-def _is_complete(shown: Mapping[str, Any]) -> bool:
-    """Return whether the store says all that is needed to show an item: it is somebody else's data."""
-    match shown.get("about"):
-        case [str(), [str(), int() | None, str()], str(), str(), str() | None]:
-            return True
-    return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import itertools
 import os
 import sys
 import warnings
@@ -149,7 +150,7 @@ class Working:
             self._after = waiting
             reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
             if reporter is not None:
-                counted = [item for item in same if item.is_counted for _ in item.known]
+                counted = [item for item in same if item.is_counted for _ in item.files]
                 reporter.stats.setdefault(UNCHANGED, []).extend(counted)
         self._memory.plan(session.items)
         wants_times = session.config.option.durations is not None
@@ -159,37 +160,35 @@ class Working:
         return result
 
     def _count(self, items: Iterable[UnchangedItem | UnchangedFiles]) -> None:
-        """Count files of which nothing has changed, in the order of collection."""
-        run = self._run
+        """Count files of which nothing has changed, and show again what is not only counted; in collection order."""
+        reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
+        wants_each = self._shows_phases or reporter is None or any(map(reporter.hasopt, "pP"))
         for item in items:
             if isinstance(item, UnchangedItem) and not item.is_counted:
-                self._show_again(item)
-                continue
-            for path, remembered in item.known.items():
-                item.session.testsfailed += remembered.failed
-                run.tally.counts.update(remembered.counts)
-                for name, outcome in remembered.said:
-                    run.tally.add(outcome, f"{path.name}::{name}")
-            if item.place is not None:
-                snapshots.count_matched(self._config, item, item.place, expected=run.expected)
-                self._matched += sum(len(remembered.claims) for remembered in item.known.values()) - 1
+                if wants_each:
+                    self._show_again(item.stored(quiet=True))
+                    continue
+                passed = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, "call")
+                reporter.stats.setdefault("passed", []).extend(itertools.repeat(passed, item.counted.passed))
+                self._show_again(item.stored(quiet=False))
+            counted = item.counted
+            item.session.testsfailed += counted.failed
+            self._run.tally.counts.update(counted.counts)
+            for name, outcome in counted.said:
+                self._run.tally.add(outcome, f"{item.path.name}::{name}")
+            self._matched += counted.matched
+            if counted.matched and item.place is not None:
+                snapshots.count_matched(self._config, item, item.place, expected=self._run.expected)
+                self._matched -= 1
 
-    def _show_again(self, file: UnchangedItem) -> None:
-        """Show what the items of a file showed; those that passed are counted where nobody else asks for reports."""
-        reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
-        for item, shown in file.stored():
+    def _show_again(self, items: Iterable[tuple[StoredItem, Mapping[str, Any]]]) -> None:
+        """Show what items showed."""
+        for item, shown in items:
             self._show_rest(item, shown, item.place)
-            is_passed = not shown["warnings"] and all("passed" in data for data in shown["reports"])
-            if is_passed and not self._shows_phases and reporter is not None:
-                for data in (each for each in shown["reports"] if each["when"] == "call"):
-                    self._run.tally.add(Outcome.from_json(data["promptfmt"]), item.nodeid)
-                    reporter.stats.setdefault("passed", []).append(_passed(item, data["when"], data["passed"]))
-                continue
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
             for data in shown["reports"]:
                 self._show(item, self._report(item, data))
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        file.remembered.forget_items()
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self) -> Generator[None, object, object]:
