@@ -104,6 +104,7 @@ class Memory:
         self._inputs: dict[str, Any] = {}
         self._stored: set[str] = set()
         self._planned: Counter[str] = Counter()
+        self._parts: dict[str, set[str]] = defaultdict(set)
         self._unexplained: set[pytest.Item] = set()
 
     @property
@@ -237,8 +238,14 @@ class Memory:
         if watched is not None:
             watched.claims.append((task, profile))
 
+    def offer(self, node: pytest.Collector, children: Iterable[pytest.Item | pytest.Collector]) -> None:
+        """Take note of what a file or a task of it consists of: all of that is to be run, not what `-k` left of it."""
+        parts = self._parts[str(node.path)]
+        parts.discard(_name_of(node))
+        parts.update(map(_name_of, children))
+
     def plan(self, items: Iterable[pytest.Item]) -> None:
-        """Take note of the items that a run has, after selection: a file is kept when all of its items were run.
+        """Take note of the items that a run has, after selection.
 
         A failure that repeats an earlier one was kept without its text: where none before it says it, it is run again.
         """
@@ -290,7 +297,7 @@ class Memory:
         self._share_what_modules_saw()
         for name, watched in self._watched.items():
             context = self._surroundings.digest(watched.settings)
-            is_whole = watched.items and len(watched.items) == self._planned[name]
+            is_whole = watched.items.keys() == self._parts[name] and len(watched.items) == self._planned[name] > 0
             self._made_of.pop(name, None)
             if watched.refused or context == OTHER or not is_whole:
                 if name in self._stored and self._held.get(name) is None:
@@ -367,8 +374,8 @@ def _made(row: Mapping[str, Any]) -> str:
     return digest_of(repr((row["context"], row["inputs"], row["asked"])).encode("utf-8", "backslashreplace"))
 
 
-def _name_of(item: pytest.Item) -> str:
-    return item.nodeid.partition("::")[2]
+def _name_of(node: pytest.Item | pytest.Collector) -> str:
+    return node.nodeid.partition("::")[2]
 
 
 def _line_of(task: Task) -> tuple[int | None, int | None]:

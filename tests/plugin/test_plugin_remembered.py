@@ -147,6 +147,24 @@ def test_after_an_edit_a_run_finds_what_a_fresh_one_finds(tree: Project, name: s
     assert result(tree) == result(tree, "--promptfmt-no-cache")
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("tasks", "-k", "lint"),
+        ("tasks", "-m", "promptfmt_lint"),
+        ("tasks/docs/wic.yaml::wic::lint",),
+        ("tasks", "--deselect=tasks/docs/wic.yaml::wic::snapshot[plain]"),
+    ],
+    ids=" ".join,
+)
+def test_a_run_of_some_items_of_a_file_does_not_speak_for_the_others(tree: Project, asked: tuple[str, ...]) -> None:
+    warm(tree)
+    tree.edit("tasks/docs/wic.yaml", "A:", "B:")
+    tree.run(*asked)
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+    assert result(tree)["counts"]["changed"] > 0
+
+
 def test_a_folder_in_which_nothing_has_changed_is_not_gone_into(tree: Project) -> None:
     for name in ("rte", "sst", "xnli"):
         tree.task(f"tasks/plain/below/{name}.yaml")
