@@ -166,10 +166,13 @@ class Contents:
             return path, before[0], stamp
         is_settled = time.time_ns() - max(stamp[1], stamp[2]) > _SETTLED_NS
         try:
-            digest = _listed(path) if path.endswith("/") else _read(path, status)
+            digest, has_links = _listed(path) if path.endswith("/") else (_read(path, status), False)
+            real = os.path.realpath(path)
         except OSError:
             return path, OTHER, None
-        return path, digest, stamp if is_settled else None
+        if real != path.rstrip("/"):
+            digest = digest_of(f"{digest} {real}".encode("utf-8", "surrogateescape"))  # messages name where it is
+        return path, digest, stamp if is_settled and not has_links else None
 
 
 def _stamp_of(path: str) -> str:
@@ -193,9 +196,20 @@ def _stamp(status: os.stat_result) -> Stamp:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
-def _listed(path: str) -> str:
-    names = sorted(name for name in os.listdir(path) if not name.startswith(_UNCOUNTED))
-    return digest_of("\0".join(names).encode("utf-8", "surrogateescape"))
+def _listed(path: str) -> tuple[str, bool]:
+    """Return the digest of the names in a folder and of where links among them lead, and whether there are any.
+
+    What is opened through a link is known by the name of the file that it led to.
+    """
+    names, links = [], []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if not entry.name.startswith(_UNCOUNTED):
+                names.append(entry.name)
+                if entry.is_symlink():
+                    links.append(f"{entry.name}/{os.path.realpath(entry.path)}")
+    digest = digest_of("\0".join([*sorted(names), "", *sorted(links)]).encode("utf-8", "surrogateescape"))
+    return digest, bool(links)
 
 
 def _read(path: str, status: os.stat_result) -> str:

@@ -142,6 +142,12 @@ def _formats_of(entry_point: EntryPoint) -> Iterator[Format]:
         yield format_
 
 
+def format_files(directory: Path) -> Iterator[str]:
+    """Yield where the formats beside the tasks of a folder are read: their folder, with a slash, and each file."""
+    yield f"{directory / FOLDER}/"
+    yield from (str(directory / FOLDER / f"{name}.yaml") for name in _file_names(directory))
+
+
 def _file_names(directory: Path | None) -> list[str]:
     folder = directory / FOLDER if directory is not None else None
     if folder is None or not gate.is_allowed(folder / "-") or not folder.is_dir():

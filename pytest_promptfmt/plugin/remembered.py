@@ -22,6 +22,7 @@ from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.engine.contents import OTHER, Contents, Input, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.engine.traces import Seen
+from pytest_promptfmt.formats.registry import format_files
 from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.known_files import Remembered, Shown, TaskRow, remembered, summary
 from pytest_promptfmt.plugin.known_folders import KINDS, Found, KnownFolder, KnownFolders, folder_of
@@ -104,6 +105,7 @@ class Memory:
         self._inputs: dict[str, Any] = {}
         self._stored: set[str] = set()
         self._planned: Counter[str] = Counter()
+        self._parts: dict[str, set[str]] = defaultdict(set)
         self._unexplained: set[pytest.Item] = set()
 
     @property
@@ -188,23 +190,24 @@ class Memory:
         """Return the entry of a file in the index as a tuple of one, None where it is not known."""
         row = mapping(self._store.row(_ENTRIES, str(path)) if self._store is not None else None)
         try:
-            if not row or not all(map(self._contents.is_same, row["parts"])):
+            if not row or not all(map(self._contents.is_same, row["inputs"])):
                 return None
             written = row["entry"]
             if written is None:
                 return (None,)
-            name, kind, place, tags = written
-            parts = tuple(str(part[0]) for part in row["parts"])
-            return (Entry(name, kind, Path(place), parts, tuple(tags)),)
+            name, kind, place, parts, tags = written
+            return (Entry(name, kind, Path(place), tuple(map(str, parts)), tuple(tags)),)
         except (KeyError, TypeError, ValueError):
             return None
 
-    def put(self, path: Path, entry: Entry | None, parts: Iterable[str]) -> None:
+    def put(self, path: Path, entry: Entry | None, made_of: Iterable[str]) -> None:
         """Keep the entry of a file in the index."""
-        inputs = self._contents.all(parts) if self._store is not None else None
+        inputs = self._contents.all(made_of) if self._store is not None else None
         if inputs is not None and self._store is not None:
-            written = None if entry is None else [entry.name, entry.kind, str(entry.path), list(entry.tags)]
-            self._store.put(_ENTRIES, str(path), {"parts": inputs, "entry": written})
+            written = None
+            if entry is not None:
+                written = [entry.name, entry.kind, str(entry.path), list(entry.parts), list(entry.tags)]
+            self._store.put(_ENTRIES, str(path), {"inputs": inputs, "entry": written})
 
     # -- what this run finds out ---------------------------------------------------------------------------------------
 
@@ -216,6 +219,9 @@ class Memory:
         paths = {str(path), f"{path.parent}/", str(settings.rootdir / LOCK_NAME)}
         self._contents.take(f"{path.parent}/")
         paths.update(str(part.path) for part in file.yaml.parts)
+        paths.update(file.yaml.named)
+        for folder in {path.parent, *(task.path.parent for task in made if task.path is not None)}:
+            paths.update(format_files(folder))
         watched = _Watched(settings, paths, set(), [(t.id, t.name, t.format, *_line_of(t)) for t in made])
         watched.asked |= self._folders.index.asked
         texts, modules = _texts_and_modules(file.yaml.config)
@@ -238,8 +244,14 @@ class Memory:
         if watched is not None:
             watched.claims.append((task, profile))
 
+    def offer(self, node: pytest.Collector, children: Iterable[pytest.Item | pytest.Collector]) -> None:
+        """Take note of what a file or a task of it consists of: all of that is to be run, not what `-k` left of it."""
+        parts = self._parts[str(node.path)]
+        parts.discard(_name_of(node))
+        parts.update(map(_name_of, children))
+
     def plan(self, items: Iterable[pytest.Item]) -> None:
-        """Take note of the items that a run has, after selection: a file is kept when all of its items were run.
+        """Take note of the items that a run has, after selection.
 
         A failure that repeats an earlier one was kept without its text: where none before it says it, it is run again.
         """
@@ -291,7 +303,7 @@ class Memory:
         self._share_what_modules_saw()
         for name, watched in self._watched.items():
             context = self._surroundings.digest(watched.settings)
-            is_whole = watched.items and len(watched.items) == self._planned[name]
+            is_whole = watched.items.keys() == self._parts[name] and len(watched.items) == self._planned[name] > 0
             self._found.pop(name, None)
             if watched.refused or context == OTHER or not is_whole:
                 if name in self._stored and self._held.get(name) is None:
@@ -300,6 +312,7 @@ class Memory:
                 continue
             asked = sorted(watched.asked)
             paths = watched.paths | {path for question in asked for path in index.files_in(*question)}
+            paths.update(str(expected.tree.path(Path(name), *claim)) for claim in watched.claims)  # absent ones, too
             inputs = self._contents.all(paths)
             if inputs is None:
                 continue
@@ -368,8 +381,8 @@ def _made(row: Mapping[str, Any]) -> str:
     return digest_of(repr((row["context"], row["inputs"], row["asked"])).encode("utf-8", "backslashreplace"))
 
 
-def _name_of(item: pytest.Item) -> str:
-    return item.nodeid.partition("::")[2]
+def _name_of(node: pytest.Item | pytest.Collector) -> str:
+    return node.nodeid.partition("::")[2]
 
 
 def _line_of(task: Task) -> tuple[int | None, int | None]:

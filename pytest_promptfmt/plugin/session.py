@@ -15,7 +15,14 @@ from pytest_promptfmt.core.network import go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.plugin.closing import Closing
-from pytest_promptfmt.plugin.collection import irregular_files, lost_its_tasks, task_file_node, warn_of_file
+from pytest_promptfmt.plugin.collection import (
+    TaskFileNode,
+    TaskNode,
+    irregular_files,
+    lost_its_tasks,
+    task_file_node,
+    warn_of_file,
+)
 from pytest_promptfmt.plugin.items.base import PromptItem
 from pytest_promptfmt.plugin.items.kind import LOADED, load_kinds
 from pytest_promptfmt.plugin.kinds import KINDS
@@ -139,8 +146,13 @@ class PromptfmtPlugin:
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """Add what pytest passes over in a folder: links to nothing, pipes, devices named like a task file."""
+        """Take note of what there is to run, and add what pytest passes over in a folder.
+
+        That is links to nothing, pipes and devices that are named like a task file.
+        """
         report = yield
+        if isinstance(collector, TaskFileNode | TaskNode) and report.passed:
+            self._run.memory.offer(collector, report.result)
         is_folder = isinstance(collector, pytest.Directory) and not isinstance(collector, UnchangedFolder)
         if is_folder and report.passed:
             is_named = any(map(collector.session.isinitpath, (collector.path, *collector.path.parents)))

@@ -147,6 +147,89 @@ def test_after_an_edit_a_run_finds_what_a_fresh_one_finds(tree: Project, name: s
     assert result(tree) == result(tree, "--promptfmt-no-cache")
 
 
+FIELDS = "metadata: {promptfmt: {fields: {question: q, choices: c, answer: a}, docs: [{q: x, c: [a, b], a: 0}]}}\n"
+
+
+def add_format(project: Project) -> None:
+    file = project.task("tasks/styled/sciq.yaml", doc_to_text=None, doc_to_target=None, formats="own")
+    file.write_text(file.read_text("utf-8") + FIELDS, "utf-8")
+    project.write("tasks/styled/formats/own.yaml", "type: base\n")
+    project.write("tasks/styled/formats/base.yaml", 'type: mcqa\nlabel_suffix: ") "\n')
+    project.accept("tasks")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda p: p.edit("tasks/styled/formats/base.yaml", ")", "]"),
+        lambda p: p.write("tasks/styled/formats/mcqa.yaml", "question_prefix: 'W: '\n"),
+        lambda p: (p.root / "tasks/styled/formats/own.yaml").unlink(),
+    ],
+    ids=["changed", "added", "gone"],
+)
+def test_a_format_beside_the_tasks_is_an_input(tree: Project, edit: Callable[[Project], object]) -> None:
+    add_format(tree)
+    warm(tree)
+    assert unchanged(tree) == 5
+    edit(tree)
+    assert result(tree)["exit"] == 1
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("tasks/docs/wic.docs.jsonl", "why", "when"),
+        ("tasks/shared/_base.yaml", "' '", "'  '"),
+        ("tasks/plain/arc.yaml", "Q: ", "W: "),
+        ("tasks/styled/formats/base.yaml", ")", "]"),
+        ("tasks/code/helpers.py", "?", "!"),
+        ("tasks/docs/wic.yaml", "A:", "A:"),
+    ],
+)
+def test_where_a_link_leads_is_an_input(tree: Project, file: str, old: str, new: str) -> None:
+    add_format(tree)
+    path = tree.root / file
+    first, second = (path.with_name(f"other_{number}{path.suffix}.txt") for number in (1, 2))
+    path.rename(first)
+    second.write_text(first.read_text("utf-8").replace(old, new), "utf-8")
+    path.symlink_to(first)
+    tree.accept("tasks")
+    warm(tree)
+    path.unlink()
+    path.symlink_to(second)
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+
+
+def test_a_snapshot_that_comes_back_is_compared(tree: Project) -> None:
+    warm(tree)
+    path = next(tree.root.rglob("wic/plain.txt"))
+    content = path.read_bytes()
+    path.unlink()
+    assert result(tree)["counts"]["new"] == 1
+    path.write_bytes(content)
+    assert "new" not in result(tree)["counts"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("tasks", "-k", "lint"),
+        ("tasks", "-m", "promptfmt_lint"),
+        ("tasks/docs/wic.yaml::wic::lint",),
+        ("tasks", "--deselect=tasks/docs/wic.yaml::wic::snapshot[plain]"),
+    ],
+    ids=" ".join,
+)
+def test_a_run_of_some_items_of_a_file_does_not_speak_for_the_others(tree: Project, asked: tuple[str, ...]) -> None:
+    warm(tree)
+    tree.edit("tasks/docs/wic.yaml", "A:", "B:")
+    tree.run(*asked)
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+    assert result(tree)["counts"]["changed"] > 0
+
+
 def test_a_folder_in_which_nothing_has_changed_is_not_gone_into(tree: Project) -> None:
     for name in ("rte", "sst", "xnli"):
         tree.task(f"tasks/plain/below/{name}.yaml")

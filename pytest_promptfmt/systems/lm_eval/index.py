@@ -61,8 +61,8 @@ class KnownEntries(Protocol):
     def get(self, path: Path) -> tuple[Entry | None] | None:
         """Return the entry of a file (None: it has none) as a tuple of one; None where nobody knows."""
 
-    def put(self, path: Path, entry: Entry | None, parts: Iterable[str]) -> None:
-        """Keep what was found in a file that is made of these parts."""
+    def put(self, path: Path, entry: Entry | None, made_of: Iterable[str]) -> None:
+        """Keep what was found in a file; what is at these paths makes it what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,8 @@ class TaskIndex:
         file = self._file(path)
         entry = entry_of(file) if file is not None else None
         if self._known is not None and path not in self._errors:
-            self._known.put(path, entry, [str(part.path) for part in file.parts] if file is not None else [str(path)])
+            parts = [*(str(part.path) for part in file.parts), *file.named] if file is not None else []
+            self._known.put(path, entry, [str(path), *parts])
         return entry
 
     def _file(self, path: Path) -> YamlFile | None:

@@ -6,7 +6,8 @@ is a SourceError that names the line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -43,6 +44,18 @@ class YamlFile:
     def owner(self, key: Any) -> ParsedFile | None:
         """Return the part whose value for a top-level key won."""
         return next((part for part in reversed(self.parts) if key in part.values), None)
+
+    @property
+    def named(self) -> Iterator[str]:
+        """Yield the paths of the includes as they are written, below the folders of the files that name them.
+
+        Where one is a link, `parts` have the file that it led to.
+        """
+        for part in self.parts:
+            written = part.values.get("include")
+            for name in written if isinstance(written, list) else [written]:
+                if isinstance(name, str):
+                    yield os.path.join(part.path.parent, name)
 
     @property
     def repeated(self) -> tuple[tuple[Any, Position], ...]:
