@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.engine.store import mapping
+from pytest_promptfmt.systems.lm_eval.index import Entry
 
 TaskRow = tuple[str, str, str | None, int | None, int | None]
 """A task as id, name, format, and where it is written, line and column."""
@@ -130,6 +132,12 @@ def _is_about_item(shown: Shown) -> bool:
     return False
 
 
+def read_entry(row: Any) -> Entry:
+    """Return the entry of a file in the index; raises whatever reading data of somebody else raises."""
+    name, kind, path, parts, tags = row
+    return Entry(name, kind, Path(path), tuple(map(str, parts)), tuple(map(str, tags)))
+
+
 # -- what is written ---------------------------------------------------------------------------------------------------
 
 
@@ -162,6 +170,11 @@ def together(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
         for name, written in quiet["said"]:
             said.add(f"{file}::{name}", written)
     return {**found, "counts": counts, "said": said.found}
+
+
+def written_entry(entry: Entry) -> list[Any]:
+    """Return the entry of a file as `read_entry` reads it."""
+    return [entry.name, entry.kind, str(entry.path), list(entry.parts), list(entry.tags)]
 
 
 def _counted(items: Iterable[tuple[str, Shown]]) -> dict[str, Any]:

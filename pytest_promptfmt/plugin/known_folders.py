@@ -20,13 +20,14 @@ from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.plugin.folders import Folders
-from pytest_promptfmt.plugin.known_files import Counted, snapshots_in, together
+from pytest_promptfmt.plugin.known_files import Counted, read_entry, snapshots_in, together, written_entry
 from pytest_promptfmt.plugin.surroundings import Surroundings
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.systems import systems_for
+from pytest_promptfmt.systems.lm_eval.index import Entry
 
 _FOLDERS: Final = "folders"
-_NAMES: Final = "names"
+_INDEX: Final = "index"
 _TASKS: Final = "tasks"
 KINDS: Final = (_FOLDERS, _TASKS)
 """The kinds of rows about one folder."""
@@ -128,18 +129,31 @@ class KnownFolders:
         except SettingsError:
             return OTHER
 
+    def entries_below(self, folder: Path) -> list[Entry] | None:
+        """Return what the index finds below a folder, sorted by path; None where a file or folder has changed."""
+        if str(folder) != self._root:
+            return None
+        try:
+            return [read_entry(written) for written in self._index["entries"]]
+        except (KeyError, TypeError, ValueError):
+            return None
+
     def _digest_of_names(self) -> str:
         """Return the digest of all that the index says; it is read only where a file or folder has changed."""
         if self._names is None:
-            row = mapping(self._store.row(_NAMES, self._root))
-            same = bool(row) and self._has_stamps(row)
-            self._names = str(row.get("digest")) if same else self._folders.index.digest()
+            self._names = str(self._index["digest"]) if "digest" in self._index else self._folders.index.digest()
         return self._names
+
+    @cached_property
+    def _index(self) -> Mapping[str, Any]:
+        """Return what the index found, empty where a file or folder has changed."""
+        row = mapping(self._store.row(_INDEX, self._root))
+        return row if self._has_stamps(row) else {}
 
     def _has_stamps(self, row: Mapping[str, Any]) -> bool:
         """Return whether what a row was made of has the same stamps as then."""
         inputs = row.get("inputs")
-        if not isinstance(inputs, list) or not all(isinstance(path, str) for path in inputs):
+        if not row or not isinstance(inputs, list) or not all(isinstance(path, str) for path in inputs):
             return False
         return bool(row.get("stamps") == self._contents.stamps_now(inputs))
 
@@ -166,16 +180,14 @@ class KnownFolders:
         if not self._collected or len(self._folders.index.roots) != 1:
             return
         obsolete = {str(path) for path in expected.obsolete()}
-        is_any = False
         for folder, children in self._collected.items():
             known = {child: found.get(f"{folder}{os.sep}{child}") for child in children}
             inputs = self._inputs_of(Path(folder), known.values(), expected, obsolete)
             stamps = self._contents.stamps(inputs) if inputs is not None else None
             if stamps is not None:
                 self._put(folder, known, {"inputs": inputs, "stamps": stamps})
-                is_any = True
-        if is_any:
-            self._write_names()
+        if not self._index:
+            self._write_index()
 
     def _forget(self, found: Mapping[str, Found]) -> None:
         """Remove what is known of a folder where a file of it was run again and became something else."""
@@ -222,14 +234,15 @@ class KnownFolders:
             inputs.update(entry.path for entry in entries if entry.is_file() and systems_for(Path(entry.path)))
         return sorted(inputs)
 
-    def _write_names(self) -> None:
+    def _write_index(self) -> None:
         index = self._folders.index
         inputs = sorted(set(index.places()))
         is_seen = not index.errors and all(self._contents.is_older(path) for path in inputs if path.endswith("/"))
         stamps = self._contents.stamps(inputs) if is_seen else None
         if stamps is not None:
-            row = {"digest": self._digest_of_names(), "inputs": inputs, "stamps": stamps}
-            self._store.put(_NAMES, self._root, row)
+            entries = [written_entry(entry) for entry in index.entries]
+            row = {"digest": self._digest_of_names(), "inputs": inputs, "stamps": stamps, "entries": entries}
+            self._store.put(_INDEX, self._root, row)
 
     def _key(self, folder: str) -> str:
         return f"{self._collecting} {folder}"

@@ -24,7 +24,15 @@ from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.engine.traces import Seen
 from pytest_promptfmt.formats.registry import format_files
 from pytest_promptfmt.plugin.folders import Folders
-from pytest_promptfmt.plugin.known_files import Remembered, Shown, TaskRow, remembered, summary
+from pytest_promptfmt.plugin.known_files import (
+    Remembered,
+    Shown,
+    TaskRow,
+    read_entry,
+    remembered,
+    summary,
+    written_entry,
+)
 from pytest_promptfmt.plugin.known_folders import KINDS, Found, KnownFolder, KnownFolders, folder_of
 from pytest_promptfmt.plugin.outputs import Outputs
 from pytest_promptfmt.plugin.surroundings import Surroundings
@@ -192,11 +200,7 @@ class Memory:
         try:
             if not row or not all(map(self._contents.is_same, row["inputs"])):
                 return None
-            written = row["entry"]
-            if written is None:
-                return (None,)
-            name, kind, place, parts, tags = written
-            return (Entry(name, kind, Path(place), tuple(map(str, parts)), tuple(tags)),)
+            return (None if row["entry"] is None else read_entry(row["entry"]),)
         except (KeyError, TypeError, ValueError):
             return None
 
@@ -204,10 +208,12 @@ class Memory:
         """Keep the entry of a file in the index."""
         inputs = self._contents.all(made_of) if self._store is not None else None
         if inputs is not None and self._store is not None:
-            written = None
-            if entry is not None:
-                written = [entry.name, entry.kind, str(entry.path), list(entry.parts), list(entry.tags)]
+            written = None if entry is None else written_entry(entry)
             self._store.put(_ENTRIES, str(path), {"inputs": inputs, "entry": written})
+
+    def below(self, folder: Path) -> list[Entry] | None:
+        """Return the entries of all files below a folder, None where one may be another now."""
+        return self.folders.entries_below(folder) if self.folders is not None else None
 
     # -- what this run finds out ---------------------------------------------------------------------------------------
 
@@ -302,6 +308,8 @@ class Memory:
         index = self._folders.index
         self._share_what_modules_saw()
         for name, watched in self._watched.items():
+            if not watched.items and self._held.get(name) is not None:
+                continue  # what is known of it was shown again item by item
             context = self._surroundings.digest(watched.settings)
             is_whole = watched.items.keys() == self._parts[name] and len(watched.items) == self._planned[name] > 0
             self._found.pop(name, None)

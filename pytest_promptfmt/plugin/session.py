@@ -32,7 +32,14 @@ from pytest_promptfmt.plugin.remembered import Memory
 from pytest_promptfmt.plugin.run import RUN, Found, Run
 from pytest_promptfmt.plugin.selection import Selectable, chooses, unmatched
 from pytest_promptfmt.plugin.trust import limit_paths
-from pytest_promptfmt.plugin.unchanged import UnchangedFolder, children_of, expanded, unchanged, unchanged_folder
+from pytest_promptfmt.plugin.unchanged import (
+    UnchangedFolder,
+    children_of,
+    expanded,
+    is_below_named,
+    unchanged,
+    unchanged_folder,
+)
 from pytest_promptfmt.plugin.workers import workers_of
 from pytest_promptfmt.plugin.working import Working, collapses, kept_in
 from pytest_promptfmt.results.terminal import header_lines
@@ -158,7 +165,7 @@ class PromptfmtPlugin:
             is_named = any(map(collector.session.isinitpath, (collector.path, *collector.path.parents)))
             self._run.expected.enter(collector.path, is_whole=is_named)
             irregular = irregular_files(collector.path, LM_EVAL.suffixes)
-            if self._collapses:
+            if self._collapses and is_below_named(collector.path / "-", collector.session):
                 self._run.memory.enter(collector.path, None if irregular else children_of(report.result))
             for path in irregular:
                 if self._is_ours(path):

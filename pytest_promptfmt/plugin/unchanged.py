@@ -42,6 +42,7 @@ class UnchangedFolder(pytest.Directory):
     def _nodes_in(self, folder: Path, known: KnownFolder) -> Iterator[pytest.Item | pytest.Collector]:
         run = self.config.stash[RUN]
         quiet = [name for name, made in known.children if made == QUIET and not name.endswith("/")]
+        counted_at = known.first[0] if known.first is not None else next(iter(quiet), None)
         for name, made in known.children:
             path = folder / name
             if name.endswith("/"):
@@ -51,7 +52,7 @@ class UnchangedFolder(pytest.Directory):
                 else:
                     yield from self._nodes_in(path, below)
             elif made == QUIET:
-                if quiet and name == quiet[0]:
+                if name == counted_at:  # those before it say nothing of a profile
                     yield UnchangedFiles.from_parent(self, name=folder.name, path=folder, known=known, files=quiet)
             else:
                 remembered = run.memory.made_as(path, made) if made is not RUN_AGAIN else None
@@ -92,12 +93,15 @@ class UnchangedFiles(pytest.Item):
         return Place(str(self.config.stash[RUN].expected.tree.path(self.path / file, task, name)), f"{task}/{name}")
 
     def apart(self) -> Iterator[pytest.Item]:
-        """Yield the items of the first file, which are run, and what is known of the others one by one."""
+        """Yield the items of the first file that has a profile, which are run, and what is known of the others."""
         assert self.parent is not None
+        has_profile = False
         for file in self.files:
             path = self.path / file
-            same = None if file == self.files[0] else unchanged(path, self.parent)
-            yield from self.session.genitems(same or task_file_node(self.parent, path))
+            same = unchanged(path, self.parent) if has_profile else None
+            for item in self.session.genitems(same or task_file_node(self.parent, path)):
+                has_profile = has_profile or isinstance(item.parent, TaskNode)
+                yield item
 
 
 class UnchangedItem(pytest.Item):
@@ -185,7 +189,7 @@ class StoredItem:
 def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
     """Return one item for all tests of a file that are as they were, None where nobody knows."""
     run, session = parent.config.stash[RUN], parent.session
-    if not _is_below_named(path, session):
+    if not is_below_named(path, session):
         return None  # pytest comes by here on its way to a folder that was named, and looks at no file
     root = run.folders.root_of(path, session)
     known = run.memory.of(path)
@@ -198,8 +202,7 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
 
 def unchanged_folder(folder: Path, parent: pytest.Collector) -> UnchangedFolder | None:
     """Return a node for a folder in which nothing is other than it was, None where nobody knows."""
-    session = parent.session
-    if session.isinitpath(folder, with_parents=True) or not _is_below_named(folder, session):
+    if not is_below_named(folder / "-", parent.session):
         return None
     known = known_folder(folder, parent)
     return UnchangedFolder.from_parent(parent, path=folder, known=known) if known is not None else None
@@ -237,7 +240,8 @@ def children_of(collected: Iterable[pytest.Item | pytest.Collector]) -> list[str
     return found
 
 
-def _is_below_named(path: Path, session: pytest.Session) -> bool:
+def is_below_named(path: Path, session: pytest.Session) -> bool:
+    """Return whether a folder that was named on the command line holds a path."""
     return any(session.isinitpath(above) for above in path.parents)
 
 

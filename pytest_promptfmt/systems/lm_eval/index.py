@@ -64,6 +64,9 @@ class KnownEntries(Protocol):
     def put(self, path: Path, entry: Entry | None, made_of: Iterable[str]) -> None:
         """Keep what was found in a file; what is at these paths makes it what it is."""
 
+    def below(self, folder: Path) -> Sequence[Entry] | None:
+        """Return the entries of all files below a folder, sorted by path; None where one may be another now."""
+
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
@@ -85,6 +88,7 @@ class TaskIndex:
         self.asked: set[tuple[str, str]] = set()
         self._folders: list[Path] = []
         self._read = 0
+        self._entries: list[Entry] = []
         self._names: dict[str, Entry] = {}
         self._duplicates: list[Duplicate] = []
         self._dropped: dict[Path, list[Duplicate]] = {}
@@ -117,10 +121,16 @@ class TaskIndex:
             repr((names, duplicates, errors)).encode("utf-8", "backslashreplace"), digest_size=16
         ).hexdigest()
 
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """Return the entries of all files, those of each folder sorted by path; they may share names."""
+        self._update()
+        return self._entries
+
     def places(self) -> Iterator[str]:
         """Yield the files that the index reads, and the folders that it looks into, these with a slash at the end."""
         self._update()
-        for entry in (*self._names.values(), *(each.dropped for each in self._duplicates)):
+        for entry in self._entries:
             yield from entry.parts
         for folder in self._folders:
             for root, folders, files in _walk(folder):
@@ -186,10 +196,10 @@ class TaskIndex:
     def _scan(self, folder: Path) -> dict[str, Entry]:
         names: dict[str, Entry] = {}
         tagged: dict[str, set[str]] = {}
-        for path in yaml_files(folder):
-            entry = self._entry(path)
-            if entry is None:
-                continue
+        known = self._known.below(folder) if self._known is not None else None
+        found = known if known is not None else [*filter(None, map(self._entry, yaml_files(folder)))]
+        self._entries += found
+        for entry in found:
             if entry.name in names or entry.name in tagged:
                 first = names.get(entry.name) or Entry(entry.name, "tag")
                 duplicate = Duplicate(entry.name, first, entry)
@@ -211,8 +221,7 @@ class TaskIndex:
         file = self._file(path)
         entry = entry_of(file) if file is not None else None
         if self._known is not None and path not in self._errors:
-            parts = [*(str(part.path) for part in file.parts), *file.named] if file is not None else []
-            self._known.put(path, entry, [str(path), *parts])
+            self._known.put(path, entry, [str(path), *(_parts_of(file) if file is not None else ())])
         return entry
 
     def _file(self, path: Path) -> YamlFile | None:
@@ -233,10 +242,14 @@ def entry_of(file: YamlFile) -> Entry | None:
     name = file.config.get("group" if kind == "group" else "task")
     if not isinstance(name, str):
         return None
-    parts = tuple(str(part.path) for part in file.parts)
-    made = Entry(name, kind, file.path, parts, tuple(tags_of(file.config)))
+    made = Entry(name, kind, file.path, _parts_of(file), tuple(tags_of(file.config)))
     made.__dict__["file"] = file  # which is read already
     return made
+
+
+def _parts_of(file: YamlFile) -> tuple[str, ...]:
+    """Return the files that a file is made of, each include also as it is named: it may be a link."""
+    return tuple(dict.fromkeys([*(str(part.path) for part in file.parts), *map(os.path.normpath, file.named)]))
 
 
 def _in_json(entry: Entry | None) -> Any:
