@@ -33,7 +33,7 @@ _MARKUP: Final[Mapping[str, Mapping[str, bool]]] = {
 }
 
 _OF_TASK: Final = {
-    COLUMNS: "the columns that it names",
+    COLUMNS: "the columns that it reads",
     FEW_SHOT: "few-shot examples",
     SCORING: "how answers are read and scored",
 }

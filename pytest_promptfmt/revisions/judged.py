@@ -7,6 +7,7 @@ docs that come from elsewhere, and what neither side renders.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from difflib import unified_diff
@@ -18,11 +19,12 @@ from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.code_changes import not_reached
 from pytest_promptfmt.revisions.sheet import AS_IT_IS, Sheet, lines_of, read_sheet
 from pytest_promptfmt.revisions.written import Difference, meaning_of
-from pytest_promptfmt.snapshots.content import SCORING
+from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
 from pytest_promptfmt.snapshots.hunks import shared_end, shared_start
 from pytest_promptfmt.systems.lm_eval.scoring.reading import reading_of
 
 _CONTEXT: Final = 24
+_WORDS: Final = re.compile(r"(?:«|\\u00ab).*?(?:»|\\u00bb)")
 _RAISES: Final = "! "
 _NO_ROWS: Final = "no docs for a task class"
 
@@ -56,8 +58,8 @@ class Seen:
 class Judgement:
     """What was found out about tasks@format: changes beside those of the snapshots, what is unknown, what is the same.
 
-    `same` says on how many docs. `only_names` are those whose snapshots differ in the names of columns alone, which
-    synthetic docs have in their texts.
+    `same` says on how many docs. `only_names` are those whose snapshots differ in what synthetic docs call their
+    columns alone.
     """
 
     changed: list[Seen] = field(default_factory=list)
@@ -89,15 +91,19 @@ def judge(
     differing = [way for way, texts in old["same"].items() if new["same"].get(way, texts) != texts]
     own = [way for way, texts in old["own"].items() if new["own"].get(way, texts) != texts]
     is_given = {"given", "mixed"} & {*old["kinds"], *new["kinds"]}
-    if differing and any(_fails(new["same"][way]) and not _fails(old["same"][way]) for way in differing):
+    is_lacking = not is_given and _lacks_columns(old, new)
+    if differing and (
+        is_lacking or any(_fails(new["same"][way]) and not _fails(old["same"][way]) for way in differing)
+    ):
         columns = _other_columns(old, new)
         if difference.of("docs") and not is_given:
             found.unknown.append(
                 Unknown(task, file, f"it reads other columns of docs made elsewhere{columns}", _step(difference))
             )
             found.only_names.add(task)
-        elif not shown:
-            found.changed.append(Seen(task, file, f"other columns are read{columns}"))
+        elif not shown or _without_words(old) == _without_words(new):
+            found.changed.append(Seen(task, file, f"other columns are read{columns}", section=COLUMNS))
+            found.only_names.add(task)
     elif differing or (own and (is_given or not old["same"])):
         if not shown:
             way, texts = (differing[0], "same") if differing else (own[0], "own")
@@ -206,9 +212,26 @@ def _fails(texts: list[str]) -> bool:
     return bool(texts) and texts[0].startswith(_RAISES)
 
 
+def _without_words(sheet: Sheet) -> dict[str, list[str]]:
+    """Return what the task's own synthetic docs give, without what these call their columns."""
+    return {way: [_WORDS.sub("«»", text) for text in texts] for way, texts in sheet["own"].items()}
+
+
+def _lacks_columns(old: Sheet, new: Sheet) -> bool:
+    """Return whether the new side reads columns that the docs of the old side do not have: what they hold is unknown.
+
+    They have whatever the old side reads, but for what a function does without.
+    """
+    named = [{name for _, *names in side["named"] for name in names} for side in (old, new)]
+    return old["docs"] is not None and not named[1] <= named[0].union(*old["docs"]["evaluated"])
+
+
 def _other_columns(old: Sheet, new: Sheet) -> str:
-    gone = sorted({*old["columns"]} - {*new["columns"]})
-    come = sorted({*new["columns"]} - {*old["columns"]})
+    before, after = (
+        {*side["columns"], *(f"{key}: {name}" for key, *names in side["named"] for name in names)}
+        for side in (old, new)
+    )
+    gone, come = sorted(before - after), sorted(after - before)
     return f" ({', '.join(gone) or 'none'} became {', '.join(come) or 'none'})" if gone or come else ""
 
 

@@ -31,6 +31,7 @@ from pytest_promptfmt.revisions.trees import Trees, moves, single_tasks
 from pytest_promptfmt.revisions.unaffected import TASK_SUFFIXES
 from pytest_promptfmt.revisions.versions import VersionFinding, changed_parts, counted_parts, version_gate
 from pytest_promptfmt.revisions.written import differences, unreadable
+from pytest_promptfmt.snapshots.content import COLUMNS
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, decode_name, encode_name, snapshot_folder
 
@@ -95,7 +96,10 @@ def compare_revisions(
             files=sides.old_names(result["defined"]),
             counts=counted_parts(trees.before / inside),
             differences=sides.differences,
-            unknown=[each.task for each in judgement.unknown],
+            unknown=[
+                *(each.task for each in judgement.unknown),
+                *(each.task for each in judgement.changed if each.section == COLUMNS),
+            ],
             unrendered={task for tasks in result["unrendered"].values() for task in tasks},
         )
         return Comparison(

@@ -23,6 +23,7 @@ from pytest_promptfmt.engine.contents import digest_of
 from pytest_promptfmt.revisions.edges import edges_of
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.lm_eval.docs.doc_sources import with_pool
+from pytest_promptfmt.systems.lm_eval.synthetic.columns_read import columns_read
 from pytest_promptfmt.systems.renderer import renderer_with_shots
 
 SHOTS: Final = 2
@@ -63,7 +64,7 @@ def read_sheet(folder: Path, task: str) -> Sheet | None:
         sheet = json.loads(path_of(folder, task).read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    known = {"error", "own", "same", "edges", "columns", "kinds", "docs", "lines", "unseen"}
+    known = {"error", "own", "same", "edges", "columns", "named", "kinds", "docs", "lines", "unseen"}
     return sheet if isinstance(sheet, dict) and known <= sheet.keys() else None
 
 
@@ -72,9 +73,10 @@ def sheet_of(study: Study, plan: Plan) -> Sheet:
 
     `own` are the texts of the task's own docs, `same` those of the docs that both sides render, `edges` digests of what
     variants of these docs give; a text that begins with `!` is an exception. `unseen` are the parts of templates that
-    no text has.
+    no text has. `columns` are those that the prompts come from, `named` those that the task reads of synthetic docs.
     """
-    sheet: Sheet = {"error": "", "own": {}, "same": {}, "edges": {}, "columns": [], "kinds": [], "docs": None}
+    sheet: Sheet = {"error": "", "own": {}, "same": {}, "edges": {}, "kinds": [], "docs": None}
+    sheet |= {"columns": [], "named": []}
     sheet["unseen"] = [*plan.parts]
     lines: dict[str, set[int]] = {}
     with _traced(Path(plan.top), lines):
@@ -96,6 +98,8 @@ def _fill(sheet: Sheet, study: Study, plan: Plan) -> None:
     task, docs, shots = material.task, material.docs, study.settings.num_fewshot
     instances = study.render()
     sheet["columns"] = _columns(instances)
+    if docs.kind == "synthetic":
+        sheet["named"] = [[key, *names] for key, names in columns_read(task, docs.columns).items()]
     if task.assembly is not None:
         # Another system puts these together; what it makes of other docs is not known here.
         sheet["kinds"] = [docs.kind, docs.fewshot_kind if docs.fewshot else docs.kind]

@@ -20,7 +20,7 @@ from pytest_promptfmt.revisions.named_code import class_refs, classes_of
 from pytest_promptfmt.revisions.written import Difference
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
 from pytest_promptfmt.snapshots.changes import FEW_SHOT
-from pytest_promptfmt.snapshots.content import SCORING
+from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
 from pytest_promptfmt.snapshots.token_sections import TITLE as TOKENS
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.task_files import read_task_file
@@ -111,11 +111,14 @@ def counted_parts(rootdir: Path) -> frozenset[str]:
 
 
 def changed_parts(clusters: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[Part]]:
-    """Return what changed in each task of a result, as JSON has it; tokens are about the tokenizer and do not count."""
+    """Return what changed in each task of a result, as JSON has it.
+
+    Tokens are about the tokenizer and do not count; nor do the names of columns, which say nothing of what is in them.
+    """
     found: dict[str, frozenset[Part]] = {}
     for cluster in clusters:
         for member in cluster["members"] if cluster["category"] == "changed" else ():
-            titles = {title for title in member.get("sections", ()) if not title.startswith(TOKENS)}
+            titles = {title for title in member.get("sections", ()) if not title.startswith((TOKENS, COLUMNS))}
             parts = {_SECTIONS.get(_OF_SECTION.sub("", title), "metric") for title in titles}
             found[member["task"]] = found.get(member["task"], frozenset()) | parts
     return found

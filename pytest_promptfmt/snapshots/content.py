@@ -1,6 +1,6 @@
 """The document that a snapshot stores of rendered instances: prompts, then the requests, then the target.
 
-How answers are read and scored, and which columns of synthetic docs the task names, is the same for all profiles of a
+How answers are read and scored, and which columns of synthetic docs the task reads, is the same for all profiles of a
 task, so one snapshot of a task shows it, before its docs: whoever reads a pull request sees a changed pattern as one
 changed line, not as one for each profile. It is that of the profile of plain text where the run has one, otherwise the
 first one that shows text (`shows_task`). Stop sequences and generation arguments are part of each request, and shown
@@ -28,7 +28,7 @@ from pytest_promptfmt.snapshots.changes import FEW_SHOT, VERSION
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section
 from pytest_promptfmt.snapshots.token_sections import profile_facts, token_sections
 from pytest_promptfmt.systems.lm_eval.scoring.reading import task_reading
-from pytest_promptfmt.systems.lm_eval.synthetic.named_columns import named_columns
+from pytest_promptfmt.systems.lm_eval.synthetic.columns_read import columns_read
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.docs import TaskDocs
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SCORING: Final = "scoring"
 """The title of the section about how answers are read and scored."""
 COLUMNS: Final = "columns"
-"""The title of the section about the columns that a task names, shown where synthetic docs have whatever it names."""
+"""The title of the section about the columns that a task reads, shown where synthetic docs have whatever it reads."""
 
 _USUAL_DELIMITERS: Final = {"target_delimiter": " ", "fewshot_delimiter": "\n\n"}
 _MAX_DEPTH = 20
@@ -96,9 +96,9 @@ def snapshot_document(seen: ProfileView, *, with_task: bool = False) -> Document
 
 
 def _column_section(task: Task, docs: TaskDocs) -> Iterator[Section]:
-    lines = named_columns(task, docs.columns).items() if docs.kind == "synthetic" else ()
+    lines = columns_read(task, docs.columns).items() if docs.kind == "synthetic" else ()
     if lines:
-        yield Section(COLUMNS, entries=tuple(Entry(f"{key}: {names}") for key, names in lines))
+        yield Section(COLUMNS, entries=tuple(Entry(f"{key}: {', '.join(names)}") for key, names in lines))
 
 
 def _fewshot_section(study: Study) -> Iterator[Section]:

@@ -85,6 +85,15 @@ def write_all(folder: Path, *, is_new: bool) -> None:
     (tasks / "full.py").write_text(f"def text(doc):\n    return {'B' if is_new else 'A'!r}\n", "utf-8")
     with_function(write_task(folder, "by_full_name"), "doc_to_text", "tasks.full.text")
     write_task(folder, "other_column", "{{query}}" if is_new else "{{question}}")
+    write_task(folder, "other_role", "{{premise}}" if is_new else "{{question}}")
+    write_task(folder, "label_too", "Q {{frage}}" if is_new else "Q: {{question}}")
+    write_task(folder, "swapped", "{{bar}} {{foo}}" if is_new else "{{foo}} {{bar}}")
+    with_function(write_task(folder, "in_code"), "doc_to_text", "code.text")
+    name = "query" if is_new else "question"
+    (tasks / "code.py").write_text(f"def text(doc):\n    return doc[{name!r}]\n", "utf-8")
+    other = write_task(folder, "other_target", metadata="{version: 1}")
+    if is_new:
+        other.write_text(other.read_text("utf-8").replace("doc_to_target: answer", "doc_to_target: reply"), "utf-8")
     moved = write_task(folder, "renamed_column", "{{query}}" if is_new else "{{question}}")
     with_function(moved, "process_docs", "utils.clean")
     write_task(folder, "not_read", include="nowhere", description="New" if is_new else "Old")
@@ -170,9 +179,30 @@ def test_how_answers_are_read_is_compared(found: dict[str, Any]) -> None:
 
 
 def test_another_column_is_a_change_unless_the_docs_are_made_elsewhere(found: dict[str, Any]) -> None:
-    assert "other_column" in changed(found)
+    said = changed(found)
+    for name in ("other_column", "in_code"):
+        assert said[name] == "other columns are read (doc_to_text: question became doc_to_text: query)"
+    assert said["other_role"] == "other columns are read (doc_to_text: question became doc_to_text: premise)"
+    assert said["other_target"] == "other columns are read (doc_to_target: answer became doc_to_target: reply)"
     assert "renamed_column" not in changed(found)
     assert unknown(found)["renamed_column"].startswith("it reads other columns of docs made elsewhere (")
+
+
+def test_another_column_is_no_changed_text_and_may_need_no_new_version(found: dict[str, Any]) -> None:
+    titles = ("other_column", "in_code", "other_role", "other_target")
+    sections = {
+        member["task"]: member["sections"]
+        for cluster in found["clusters"]
+        for member in cluster["members"]
+        if member["task"] in titles
+    }
+    assert sections == {name: ["columns"] for name in titles}
+    assert [each["kind"] for each in found["versions"] if "other_target" in each["tasks"]] == ["unsure"]
+
+
+def test_columns_that_are_swapped_or_read_beside_another_change_are_a_changed_text(found: dict[str, Any]) -> None:
+    assert changed(found)["swapped"] == '"«question 1» «text 1»" became "«text 1» «question 1»"'
+    assert changed(found)["label_too"].startswith("| Q: «question 1»⟨end⟩ became | Q «question 1»⟨end⟩")
 
 
 def test_a_part_of_a_template_that_is_never_printed_is_unknown(found: dict[str, Any]) -> None:

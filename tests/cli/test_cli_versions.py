@@ -76,7 +76,7 @@ def test_a_version_that_changed_alone_is_said_and_is_no_error(repository: Path) 
     ("old", "new", "part"),
     [
         ('until: ["\\n"]', 'until: ["\\n\\n"]', "stops"),
-        ("doc_to_target: answer", "doc_to_target: solution", "target"),
+        ("doc_to_target: answer", 'doc_to_target: "{{answer}}!"', "target"),
         ("test_split: test", "test_split: test\nmetric_list: [{metric: bleu}]", "metric"),
     ],
 )

@@ -137,7 +137,7 @@ def test_synthetic_docs_have_the_column_of_the_topic() -> None:
     made = dataclasses.replace(TASK, config=config).with_format("helm")
     docs = synthetic_docs(made, count=1)
     text = next(iter(made.render(docs, num_fewshot=0))).prompts[0].text
-    assert text.startswith(f"{INTRO} about «subject 1».\n\nQuestion: «question 1»")
+    assert text.startswith(f"{INTRO} about «topic 1».\n\nQuestion: «question 1»")
 
 
 def test_topic_that_looks_like_jinja_stays_text() -> None:

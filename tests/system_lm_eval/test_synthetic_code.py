@@ -81,7 +81,7 @@ def searched(doc: Any) -> str:
         (read_as_literal, {"choices": '["«choice 1.1»", "«choice 1.2»", "«choice 1.3»", "«choice 1.4»"]'}),
         (calculated, {"first": 1, "second": 1}),
         (parted, {"sentence": "«sentence 1, part 1»_«sentence 1, part 2»"}),
-        (searched, {"options": "«options 1»"}),
+        (searched, {"options": "«choice 1»"}),
     ],
 )
 def test_what_a_function_asks_of_its_doc_is_read_from_its_source(function: Any, expected: dict[str, Any]) -> None:
@@ -90,10 +90,10 @@ def test_what_a_function_asks_of_its_doc_is_read_from_its_source(function: Any, 
 
 def test_mappings_and_lists_inside_a_column_are_seen() -> None:
     doc = first_doc(nested)
-    assert [turn["content"] for turn in doc["messages"]] == [f"«message content 1.{number}»" for number in (1, 2, 3)]
-    assert doc["meta"] == {"source": "«meta source 1»"}
+    assert [turn["content"] for turn in doc["messages"]] == [f"«turn 1.{number}»" for number in (1, 2, 3)]
+    assert doc["meta"] == {"source": "«question 1»"}
     (problem, *_) = json.loads(first_doc(read_as_json)["problems"])
-    assert problem["options"][3] == "«problem option 1.1.4»"
+    assert problem["options"][3] == "«choice 1.1.4»"
 
 
 def test_a_function_that_accepts_the_usual_docs_gets_them() -> None:

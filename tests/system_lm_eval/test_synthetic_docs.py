@@ -44,7 +44,7 @@ def golds(count: Any = 4, **fields: Any) -> Any:
 # -- what they look like ----------------------------------------------------------------------------------------------
 
 
-def test_text_names_its_column_and_doc() -> None:
+def test_text_names_the_role_of_its_column_and_its_doc() -> None:
     assert made(2, doc_to_text="Q: {{question}}", doc_to_target="answer") == (
         {"question": "«question 1»", "answer": "«answer 1»"},
         {"question": "«question 2»", "answer": "«answer 2»"},
@@ -91,11 +91,11 @@ def test_constant_prompt_stays_constant_so_that_it_can_be_seen() -> None:
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        ("{{choices.text[1]}}", {"choices": {"text": ["«choice text 1.1»", "«choice text 1.2»"]}}),
+        ("{{choices.text[1]}}", {"choices": {"text": ["«choice 1.1»", "«choice 1.2»"]}}),
         ("{{choices['label'][1]}}", {"choices": {"label": ["A", "B"]}}),
         (
             "{% for turn in turns %}{{turn.who}}{% endfor %}",
-            {"turns": [{"who": f"«turn who 1.{n}»"} for n in (1, 2, 3)]},
+            {"turns": [{"who": f"«turn 1.{n}»"} for n in (1, 2, 3)]},
         ),
         ("{{['a', 'b'].index(x)}}", {"x": "b"}),
         ("{{['a1', 'b1'].index(x + '1')}}", {"x": "b"}),
@@ -107,21 +107,21 @@ def test_constant_prompt_stays_constant_so_that_it_can_be_seen() -> None:
         ("{% if x == 'a' %}1{% elif x == 'b' %}2{% endif %}", {"x": "b"}),
         ("{{1 if x == 0 else 2}}", {"x": 1}),
         ("{{1 if x in ['a', 'b'] else 2}}", {"x": "b"}),
-        ("{{names.index(name)}}", {"names": [f"«name 1.{n}»" for n in (1, 2, 3)], "name": "«name 1.2»"}),
+        ("{{names.index(name)}}", {"names": [f"«item 1.{n}»" for n in (1, 2, 3)], "name": "«item 1.2»"}),
         ("{{scores.index(1)}}", {"scores": [0, 1, 0, 0]}),
         ("{{x + 1}}", {"x": 1}),
-        ("{{x.split(' ## ')[-1]}}", {"x": "«x 1, part 1» ## «x 1, part 2»"}),
-        ("{{words|join(', ')}}", {"words": ["«word 1.1»", "«word 1.2»", "«word 1.3»"]}),
-        ("{{x|length}}", {"x": "«x 1»"}),
-        ("{{items|map(attribute='a.b')|list}}", {"items": [{"a": {"b": f"«item a b 1.{n}»"}} for n in (1, 2, 3)]}),
-        ("{{a if a is defined else b}}", {"a": "«a 1»", "b": "«b 1»"}),
-        ("{% if shown is defined %}{{a}}{% endif %}", {"a": "«a 1»"}),
-        ("{% set y = x %}{{y[0]}}{{z}}", {"x": ["«x 1.1»"], "z": "«z 1»"}),
-        ("{% set t = 'x' %}{{t}}{{z}}", {"z": "«z 1»"}),
-        ("{% macro m(a) %}{{a}}{{z}}{% endmacro %}{{m('x')}}", {"z": "«z 1»"}),
+        ("{{x.split(' ## ')[-1]}}", {"x": "«question 1, part 1» ## «question 1, part 2»"}),
+        ("{{words|join(', ')}}", {"words": ["«item 1.1»", "«item 1.2»", "«item 1.3»"]}),
+        ("{{x|length}}", {"x": "«question 1»"}),
+        ("{{items|map(attribute='a.b')|list}}", {"items": [{"a": {"b": f"«item 1.{n}»"}} for n in (1, 2, 3)]}),
+        ("{{a if a is defined else b}}", {"a": "«question 1»", "b": "«text 1»"}),
+        ("{% if shown is defined %}{{a}}{% endif %}", {"a": "«question 1»"}),
+        ("{% set y = x %}{{y[0]}}{{z}}", {"x": ["«item 1.1»"], "z": "«question 1»"}),
+        ("{% set t = 'x' %}{{t}}{{z}}", {"z": "«question 1»"}),
+        ("{% macro m(a) %}{{a}}{{z}}{% endmacro %}{{m('x')}}", {"z": "«question 1»"}),
         ("{% for i in range(n) %}{{loop.index}}{% endfor %}", {"n": 1}),
-        ("{{x[:-1].strip()}}", {"x": "«x 1»"}),
-        ("{{'%s' % x}} {{lipsum is defined}}", {"x": "«x 1»"}),
+        ("{{x[:-1].strip()}}", {"x": "«question 1»"}),
+        ("{{'%s' % x}} {{lipsum is defined}}", {"x": "«question 1»"}),
     ],
 )
 def test_shape_is_read_from_how_a_name_is_used(template: Any, expected: Any) -> None:

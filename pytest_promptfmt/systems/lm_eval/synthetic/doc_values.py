@@ -1,6 +1,7 @@
 """The values of synthetic docs: what the fields of a task ask of each column, and what is put there.
 
-Which fields there are and whether they accept the values is decided in synthetic_docs.py.
+Which fields there are and whether they accept the values is decided in synthetic_docs.py, what texts call their column
+in column_words.py.
 """
 
 from __future__ import annotations
@@ -11,6 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.core.docs import Doc
+from pytest_promptfmt.systems.lm_eval.synthetic.column_words import (
+    CHOICE,
+    LABEL,
+    Use,
+    Word,
+    names_choices,
+    read_name,
+    words_of,
+)
 from pytest_promptfmt.systems.lm_eval.synthetic.shapes import ELEMENT, Fact, Path
 
 Guess = Literal["text", "index", "ordinal", "choice", "letter", "number", "digits", "list", "float", "date", "mapping"]
@@ -19,18 +29,16 @@ Guesses = tuple[tuple[Path, Guess], ...]
 
 _MAX_VALUES: Final = 2_000
 _MAX_NESTED: Final = 40
-_MAX_NAME: Final = 60
 _DEFAULT_LENGTH: Final = 3
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_LETTER_NAMES: Final = frozenset({"label", "labels", "letter", "letters"})
-_CHOICE_NAMES: Final = ("choice", "option", "candidate", "ending", "alternative", "distractor", "label")
 
 
 @dataclass
 class ShapeNode:
-    """Everything the fields ask of the value at one path."""
+    """Everything the fields ask of the value at one path; `readers` are the roles of the fields that name it."""
 
     path: Path
+    readers: set[str] = field(default_factory=set)
     fields: dict[str, ShapeNode] = field(default_factory=dict)
     element: ShapeNode | None = None
     facts: dict[str, list[Any]] = field(default_factory=dict)
@@ -66,22 +74,28 @@ class Choices:
 
 @dataclass(frozen=True)
 class DocPlan:
-    """How to make doc k: the shape of every column, and the guesses that turned out to work."""
+    """How to make doc k: the shape of every column, and the guesses that turned out to work.
+
+    `reads` are the columns that each Python function asked for, in that order, by the key that names the function.
+    """
 
     root: ShapeNode
     guesses: Mapping[Path, Guess]
     choices: Choices
+    words: Mapping[tuple[str, ...], Word]
+    reads: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def build(cls, facts: Sequence[Fact], guesses: Guesses, choices: Choices) -> DocPlan:
-        """Return the plan that the facts of all fields together make."""
+    def build(cls, facts: Sequence[tuple[str, Fact]], guesses: Guesses, choices: Choices) -> DocPlan:
+        """Return the plan that the facts of all fields together make, each with the role of its field."""
         root = ShapeNode(())
-        for fact in facts:
+        for role, fact in facts:
             node = root
             for step in fact.path:
                 node = node.child(step)
             node.facts.setdefault(fact.kind, []).append(fact.argument)
-        return cls(root=root, guesses=dict(guesses), choices=choices)
+            node.readers.add(role)
+        return cls(root=root, guesses=dict(guesses), choices=choices, words=words_of([*_uses_of(root)]))
 
     def open_paths(self) -> list[Path]:
         """Return the paths of the values whose type is open, but for elements of lists."""
@@ -183,9 +197,9 @@ class _Maker:
 
     def parts(self, node: ShapeNode, indices: tuple[int, ...]) -> Any:
         separator, least = max(node.facts["parts"], key=lambda part: (bool(part[0].strip()), part[1]))
-        name = self.name(node)
+        word = self.word(node)
         parts = range(1, max(least, 2) + 1)
-        return separator.join(self.readable(name, indices, f", part {part}") for part in parts)
+        return separator.join(self.readable(word, indices, f", part {part}") for part in parts)
 
     def equal(self, node: ShapeNode, indices: tuple[int, ...]) -> Any:
         options = list(dict.fromkeys(node.facts["equals"]))
@@ -207,14 +221,14 @@ class _Maker:
 
     def sized(self, node: ShapeNode, indices: tuple[int, ...]) -> Any:
         plural = isinstance(node.path[-1], str) and node.path[-1].lower().endswith("s")
-        return self.whole_list(node, indices) if plural and _is_choice_like(node.path) else _NOTHING
+        return self.whole_list(node, indices) if plural and _names_choices(node.path) else _NOTHING
 
     def text(self, node: ShapeNode, indices: tuple[int, ...]) -> str:
-        if node.path[-1] is ELEMENT and node.path[-2] in _LETTER_NAMES:
+        if node.path[-1] is ELEMENT and node.path[-2] is not ELEMENT and read_name(node.path[-2]).role == LABEL:
             return _letter(indices[-1])
-        text = self.readable(self.name(node), indices)
+        word = self.word(node)
         cut = max(node.facts.get("cut", (0,)))
-        return (f"{self.readable(f'start of {self.name(node)}', indices)} ".ljust(cut, "."))[:cut] + text
+        return (f"{self.readable(f'start of {word}', indices)} ".ljust(cut, "."))[:cut] + self.readable(word, indices)
 
     def guessed(self, node: ShapeNode, guess: Guess, indices: tuple[int, ...]) -> Any:
         choices = self.plan.choices
@@ -245,21 +259,15 @@ class _Maker:
             case _:
                 return self.text(node, indices)
 
-    # -- names and lengths -------------------------------------------------------------------------------------
+    # -- words and lengths -------------------------------------------------------------------------------------
 
-    def name(self, node: ShapeNode) -> str:
-        """Return the words for a path: `choices` → `choice` for one of its elements."""
-        words = [step for step in node.path if step is not ELEMENT]
-        if ELEMENT in node.path:
-            words[0] = _singular(words[0])
-            last = node.path[-2] if node.path[-1] is ELEMENT else None
-            words = [_singular(word) if word == last else word for word in words]
-        # A key may hold anything that a template can write, half surrogates and line ends included.
-        return " ".join(" ".join(words).split())[:_MAX_NAME].encode(errors="replace").decode()
+    def word(self, node: ShapeNode) -> str:
+        known = self.plan.words.get(_names_of(node.path))
+        return known.text if known is not None else "text"
 
-    def readable(self, name: str, indices: tuple[int, ...], more: str = "") -> str:
+    def readable(self, word: str, indices: tuple[int, ...], more: str = "") -> str:
         mark = f"{self.mark} " if self.mark else ""
-        return f"«{mark}{name} {'.'.join([str(self.number), *(str(index + 1) for index in indices)])}{more}»"
+        return f"«{mark}{word} {'.'.join([str(self.number), *(str(index + 1) for index in indices)])}{more}»"
 
     def length(self, node: ShapeNode) -> int:
         """Return how many elements a list has; lists side by side in one mapping have the same number."""
@@ -268,7 +276,9 @@ class _Maker:
         known = max((length for near in (node, *siblings) for length in near.facts.get("list", (0,))), default=0)
         if known:
             return known
-        return self.plan.choices.count if _is_choice_like(node.path) or node.facts.get("contains") else _DEFAULT_LENGTH
+        word = self.plan.words.get(_names_of(node.path))
+        is_of_choices = _names_choices(node.path) or (word is not None and word.role == CHOICE)
+        return self.plan.choices.count if is_of_choices or node.facts.get("contains") else _DEFAULT_LENGTH
 
 
 _NOTHING: Final = object()
@@ -292,14 +302,24 @@ _MAKERS: Final[Sequence[tuple[str, Callable[[_Maker, ShapeNode, tuple[int, ...]]
 )
 
 
-def _is_choice_like(path: Path) -> bool:
-    return any(isinstance(step, str) and any(name in step.lower() for name in _CHOICE_NAMES) for step in path)
+def _uses_of(root: ShapeNode) -> Iterator[Use]:
+    """Yield what texts are put into: all but the mappings that hold them."""
+    found: dict[tuple[str, ...], list[ShapeNode]] = {}
+    for node in root.walk():
+        if node.path:
+            found.setdefault(_names_of(node.path), []).append(node)
+    for names, nodes in found.items():
+        if not any(node.fields for node in nodes):
+            is_list = any(ELEMENT in node.path or "list" in node.facts or "contains" in node.facts for node in nodes)
+            yield Use(names, frozenset(reader for node in nodes for reader in node.readers), is_list)
 
 
-def _singular(word: str) -> str:
-    if word.endswith("sses"):
-        return word[:-2]
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+def _names_of(path: Path) -> tuple[str, ...]:
+    return tuple(step for step in path if step is not ELEMENT)
+
+
+def _names_choices(path: Path) -> bool:
+    return any(names_choices(name) for name in _names_of(path))
 
 
 def _letter(index: int) -> str:

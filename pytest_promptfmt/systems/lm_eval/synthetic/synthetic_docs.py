@@ -1,8 +1,9 @@
 """Docs made from a task's own templates, for tasks whose data is not available.
 
 They are readable (`«question 1»`), the same everywhere, differ from doc to doc, and have a valid gold answer that
-changes from doc to doc. template_shapes.py finds what the templates use, doc_values.py makes the values; here guesses
-are tried until every field accepts them. `process_docs` is not applied: these docs imitate what it returns.
+changes from doc to doc. template_shapes.py finds what the templates use, doc_values.py makes the values,
+column_words.py says what a text calls its column; here guesses are tried until every field accepts them.
+`process_docs` is not applied: these docs imitate what it returns.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pytest_promptfmt.core.task import FunctionRef, Spec, Task, Unset
 from pytest_promptfmt.systems.lm_eval.rendering import field_mappings as rendering
 from pytest_promptfmt.systems.lm_eval.synthetic.code_shapes import code_facts
 from pytest_promptfmt.systems.lm_eval.synthetic.doc_values import Choices, DocPlan, Guess, Guesses
+from pytest_promptfmt.systems.lm_eval.synthetic.read_docs import ReadDoc
 from pytest_promptfmt.systems.lm_eval.synthetic.shapes import Fact, Path
 from pytest_promptfmt.systems.lm_eval.synthetic.template_shapes import template_shapes
 
@@ -54,6 +56,11 @@ def synthetic_docs(task: Task, *, count: int, split: str | None = None) -> tuple
     marked = split is not None and split != task.dataset.evaluation_split
     mark = "".join(letter for letter in split or "" if letter.isalnum() or letter in "_-")[:24] if marked else ""
     return tuple(plan.doc(number, mark) for number in range(1, count + 1))
+
+
+def columns_of_functions(task: Task) -> Mapping[tuple[str, ...], tuple[str, ...]]:
+    """Return which columns the task's Python functions asked for when its synthetic docs were made, by their keys."""
+    return _plan_for(task.doc_source).reads
 
 
 # -- the fields a task uses ------------------------------------------------------------------------------------------
@@ -151,7 +158,7 @@ class _NoFitError(Exception):
 @lru_cache(maxsize=8192)
 def _plan(fields: tuple[_Field, ...]) -> DocPlan:
     """Return a plan whose docs every field accepts; cached by the field mappings, which decide everything."""
-    facts = [fact for found in fields for fact in _facts_of(found)]
+    facts = [(found.role, fact) for found in fields for fact in _facts_of(found)]
     choices = _known_choices(fields)
     target = next((_subject(f) for f in fields if f.keys == ("doc_to_target",)), None)
     has_choices = any(f.role == "doc_to_choice" and f.spec is not None for f in fields)
@@ -172,12 +179,13 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
                 if missing.name in probed or len(probed) >= _MAX_PROBED_COLUMNS:
                     raise _NoFitError(missing.field, KeyError(missing.name)) from missing
                 probed.add(missing.name)
-                facts.append(Fact((missing.name,), "sized"))
+                facts.append((missing.field.role, Fact((missing.name,), "sized")))
                 plan = DocPlan.build(facts, guess, choices)
             except _NoFitError as failed:
                 if callable(failed.field.spec):
                     known = {*facts}
-                    asked = [] if failed.field in read else [*code_facts(failed.field.spec)]
+                    role = failed.field.role
+                    asked = [] if failed.field in read else [(role, fact) for fact in code_facts(failed.field.spec)]
                     read.add(failed.field)
                     if known.issuperset(asked):
                         raise
@@ -194,6 +202,7 @@ def _plan(fields: tuple[_Field, ...]) -> DocPlan:
                     choices = replace(choices, count=fit.choices)
                     plan = DocPlan.build(facts, guess, choices)
                     continue
+                plan = replace(plan, reads=fit.reads)
                 if fit.gold_is_valid:
                     return plan
                 best = best or plan
@@ -294,10 +303,14 @@ class _MissingColumnError(Exception):
 
 @dataclass(frozen=True)
 class _Fit:
-    """A plan that every field accepted: the number of choices it gave, and whether the gold answer is one of them."""
+    """A plan that every field accepted: the number of choices it gave, and whether the gold answer is one of them.
+
+    `reads` are the columns that functions asked for, by their keys.
+    """
 
     choices: int | None
     gold_is_valid: bool
+    reads: Mapping[tuple[str, ...], tuple[str, ...]]
 
 
 class _Trial:
@@ -307,6 +320,7 @@ class _Trial:
         self._fields = fields
         own = {found.role: _unfrozen(found.spec) for found in fields if len(found.keys) == 1}
         self._task = Task(name="synthetic docs", doc_to_choice=own.get("doc_to_choice"))
+        self._reads: dict[tuple[str, ...], dict[str, None]] = {}
 
     def fit(self, plan: DocPlan) -> _Fit:
         """Return what the fields give for two evaluated docs and a shot.
@@ -315,6 +329,7 @@ class _Trial:
         """
         choices: int | None = None
         valid = True
+        self._reads.clear()
         for number, mark in ((1, ""), (2, ""), (1, SHOT_SPLIT)):
             doc = plan.doc(number, mark)
             values = {found.keys: self._value(found, doc) for found in self._fields}
@@ -322,13 +337,15 @@ class _Trial:
             if isinstance(offered, list | tuple):
                 choices = len(offered)
             valid = valid and _is_valid(values[("doc_to_text",)], offered, values[("doc_to_target",)])
-        return _Fit(choices, valid)
+        return _Fit(choices, valid, {keys: tuple(names) for keys, names in self._reads.items()})
 
     def _value(self, found: _Field, doc: Doc) -> Any:
         spec = _unfrozen(found.spec)
         if spec is None or spec == "":
             return spec
-        own = copy.deepcopy(dict(doc)) if callable(spec) else doc
+        own = doc
+        if callable(spec):
+            own = ReadDoc(copy.deepcopy(dict(doc)), self._reads.setdefault(found.keys, {}))
         match found.role:
             case "doc_to_text":
                 applied = rendering.text_field(self._task, spec, found.role, doc)
