@@ -317,7 +317,10 @@ class _Trial:
             if verdict is None:
                 try:
                     what = f"the metrics on {phrasing.id}"
-                    within_budget(partial(chain.is_right, question, doc), stages.extracted, what=what)
+                    if chain.only_compares:  # which has a budget of its own
+                        chain.is_right(question, doc, stages.extracted)
+                    else:
+                        within_budget(partial(chain.is_right, question, doc), stages.extracted, what=what)
                     verdict = OK
                 except LimitExceededError as error:
                     verdict, stages = SLOW, replace(stages, problem=error.message)

@@ -25,7 +25,7 @@ from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline, pipelines_of
 from pytest_promptfmt.systems.lm_eval.scoring.metrics import METRICS, TaskMetric, metrics_of
-from pytest_promptfmt.systems.lm_eval.scoring.regexes import BUDGET_SECONDS, within_budget
+from pytest_promptfmt.systems.lm_eval.scoring.regexes import BUDGET_SECONDS, require_speed, within_budget
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question, aggregated, process_results, score_doc
 
 THINK_END: Final = "</think>"
@@ -80,6 +80,8 @@ class Chain:
 
     A metric that runs generated code `scores_nothing` of synthetic docs, in which no code is: texts are compared.
 
+    It `only_compares` where patterns of exact_match are all that may take its time.
+
     Raises ScoringError on construction for filters and metrics that do not exist, MetricUnavailableError for a metric
     that Hugging Face evaluate does not give here. Every method that filters or scores raises TooSlowError once most
     completions were too slow.
@@ -100,6 +102,7 @@ class Chain:
             for metric in (() if callable(task.process_results) else self.metrics)
             for pattern in metric.arguments.get("regexes_to_ignore") or ()
         )
+        self.only_compares = bool(self._patterns) and {metric.name for metric in self.metrics} == {"exact_match"}
         functions = [task.process_results, *(entry.get("metric") for entry in task.metric_list or ())]
         own = [function for function in functions if callable(function)]
         self._has_code = bool(own)
@@ -212,11 +215,19 @@ class Chain:
         return self.task.position("process_results" if callable(self.task.process_results) else "metric_list")
 
     def _within_budget(self, question: Question, extracted: Any) -> Mapping[str, Any]:
-        what = f"the metrics (regexes_to_ignore {', '.join(map(repr, self._patterns))}) on {short_repr(extracted)}"
+        patterns = f"regexes_to_ignore {', '.join(map(repr, self._patterns))}"
+        what = f"the metrics ({patterns}) on {short_repr(extracted)}"
+
+        def score(text: Any) -> Mapping[str, Any]:
+            return process_results(self.metrics, question, [text])
+
         try:
-            values: Mapping[str, Any] = within_budget(
-                lambda text: process_results(self.metrics, question, [text]), extracted, what=what
-            )
+            if self.only_compares and isinstance(extracted, str):
+                require_speed(self._patterns, extracted, what)
+                with time_limit(SECONDS_FOR_CODE, what):
+                    values = score(extracted)
+            else:
+                values = within_budget(score, extracted, what=what)
         except LimitExceededError as error:
             self._count(error.message, self._scored_at)
             raise LimitExceededError(error.message, position=self._scored_at, hint=error.hint) from None

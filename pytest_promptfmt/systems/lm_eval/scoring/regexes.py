@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from pytest_promptfmt.core.errors import LimitExceededError
@@ -61,6 +63,31 @@ def within_budget(call: Callable[[Any], T], text: Any, *, what: str, seconds: fl
     if time.process_time() - began > seconds * _NOTICED and _grows_too_fast(call, text, seconds):
         raise LimitExceededError(f"{what}: its processor time grows too fast with the length of the text")
     return value
+
+
+def require_speed(patterns: Sequence[str], text: str, what: str) -> None:
+    """Raise LimitExceededError where patterns are too slow for a text out of which they are taken one by one.
+
+    Many tasks have the same patterns: those are tried once on the same text.
+    """
+    problem = _slowness(tuple(patterns), text) if are_applied() else None
+    if problem is not None:
+        raise LimitExceededError(f"{what}{problem}")
+
+
+@lru_cache(maxsize=1_024)
+def _slowness(patterns: tuple[str, ...], text: str) -> str | None:
+    def strip(text: str) -> None:
+        for pattern in patterns:
+            text = re.sub(pattern, "", text)
+
+    try:
+        within_budget(strip, text, what="")
+    except LimitExceededError as error:
+        return error.message
+    except Exception:  # noqa: BLE001, RUF100  # the metric raises the same, and says where
+        pass
+    return None
 
 
 def _grows_too_fast(call: Callable[[str], object], text: str, seconds: float) -> bool:
