@@ -8,7 +8,7 @@ is looked at by what is in it: then a new stamp alone changes nothing.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -182,7 +182,7 @@ class KnownFolders:
         obsolete = {str(path) for path in expected.obsolete()}
         for folder, children in self._collected.items():
             known = {child: found.get(f"{folder}{os.sep}{child}") for child in children}
-            inputs = self._inputs_of(Path(folder), known.values(), expected, obsolete)
+            inputs = self._inputs_of(Path(folder), known, expected, obsolete)
             stamps = self._contents.stamps(inputs) if inputs is not None else None
             if stamps is not None:
                 self._put(folder, known, {"inputs": inputs, "stamps": stamps})
@@ -217,7 +217,7 @@ class KnownFolders:
         self._store.put(_TASKS, self._key(folder), list(tasks))
 
     def _inputs_of(
-        self, folder: Path, known: Iterable[Found | None], expected: ExpectedSnapshots, obsolete: set[str]
+        self, folder: Path, known: Mapping[str, Found | None], expected: ExpectedSnapshots, obsolete: set[str]
     ) -> list[str] | None:
         """Return what a folder is made of besides what lies below, None where it has to be collected again."""
         if self._context(folder) == OTHER or str(folder) in self._unfit or os.path.lexists(folder / "conftest.py"):
@@ -226,7 +226,10 @@ class KnownFolders:
         inputs = {f"{folder}/", f"{directory.parent}/", *_folders_of_snapshots(str(directory))}
         if any(path.startswith(f"{directory}{os.sep}") for path in obsolete):
             return None
-        for each in known:
+        stems = [child.rpartition(".")[0] for child in known if not child.endswith("/")]
+        if len(set(stems)) < len(stems):
+            return None  # their snapshots may be claimed twice
+        for each in known.values():
             if each is not None and each.is_open:
                 return None
             inputs.update(each.paths if each is not None else ())
