@@ -55,53 +55,52 @@ class Remembered:
     """What is known of a file whose inputs are the same as then.
 
     `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile; `size` counts its
-    items. Those that passed without a warning are `quiet`: nobody needs to see them one by one. `loud` is what the
-    others showed, by the rest of their node ids, and `counted` all items where only outcomes are wanted: None where
-    there is more to say than they do.
+    items. Those that passed without a warning are `quiet`: nobody needs to see them one by one, and where it `is_quiet`
+    there are no others. `counted` are all items where only outcomes are wanted: None where there is more to say.
     """
 
     tasks: tuple[TaskRow, ...]
     claims: tuple[tuple[str, str], ...]
     size: int
+    is_quiet: bool
     quiet: Counted
-    loud: Mapping[str, Shown]
     counted: Counted | None
     read: Callable[[], Any]
-
-    @property
-    def is_quiet(self) -> bool:
-        """Return whether every item passed without a warning."""
-        return not self.loud
 
     @cached_property
     def items(self) -> Mapping[str, Shown]:
         """Return what each item showed, by the rest of its node id; of one that cannot be read nothing."""
-        return _showable(mapping(self.read()))
+        items = {str(key): mapping(shown) for key, shown in mapping(self.read()).items()}
+        return {key: shown for key, shown in items.items() if shown.keys() >= _SHOWN and _can_be_shown(shown)}
 
     @property
     def is_complete(self) -> bool:
-        """Return whether what the loud items showed can be shown again."""
-        return len(_showable(self.loud)) == len(self.loud) and all(map(_is_about_item, self.loud.values()))
+        """Return whether what the items showed can be shown again."""
+        return len(self.items) == self.size and all(map(_is_about_item, self.items.values()))
+
+    def loud(self) -> Iterator[Shown]:
+        """Yield what the items showed that are not quiet."""
+        return (shown for shown in self.items.values() if not is_quiet(shown))
 
 
 def remembered(row: Mapping[str, Any], read: Callable[[], Any]) -> Remembered:
     """Return what a row says of a file; raises whatever reading data of somebody else raises."""
-    loud = {str(name): mapping(shown) for name, shown in row["loud"].items()}
     quiet = Counted.read(row["quiet"])
+    counted = row["counted"]
     return Remembered(
         tasks=tuple((str(a), str(b), c, d, e) for a, b, c, d, e in row["tasks"]),
         claims=tuple((str(a), str(b)) for a, b in row["claims"]),
         size=int(row["size"]),
+        is_quiet=row["is_quiet"] is True,
         quiet=quiet,
-        loud=loud,
-        counted=(Counted.read(row["counted"]) if loud else quiet) if row["says_all"] is True else None,
+        counted=None if counted is None else quiet if row["is_quiet"] is True else Counted.read(counted),
         read=read,
     )
 
 
-def _showable(items: Mapping[str, Any]) -> Mapping[str, Shown]:
-    known = {str(key): mapping(shown) for key, shown in items.items()}
-    return {key: shown for key, shown in known.items() if shown.keys() >= _SHOWN and _can_be_shown(shown)}
+def is_quiet(shown: Shown) -> bool:
+    """Return whether an item passed without a warning."""
+    return not shown["warnings"] and all("passed" in report for report in shown["reports"])
 
 
 def _can_be_shown(shown: Shown) -> bool:
@@ -143,18 +142,17 @@ def read_entry(row: Any) -> Entry:
 
 def summary(items: Mapping[str, Shown]) -> dict[str, Any]:
     """Return what a run has to know of the items of a file, as `remembered` reads it."""
-    loud = {name: shown for name, shown in items.items() if not _is_quiet(shown)}
+    loud = {name: shown for name, shown in items.items() if not is_quiet(shown)}
     says_all = True
     for shown in loud.values():
         explained = (mapping(each.get("promptfmt")).get("detail") for each in shown["reports"] if _has_failed(each))
         says_all = says_all and not shown["warnings"] and all(explained)
-    kept = {
+    return {
         "size": len(items),
+        "is_quiet": not loud,
         "quiet": _counted((name, shown) for name, shown in items.items() if name not in loud),
-        "loud": loud,
-        "says_all": says_all,
+        "counted": (_counted(items.items()) if loud else {}) if says_all else None,
     }
-    return {**kept, "counted": _counted(items.items())} if loud and says_all else kept
 
 
 def together(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -208,10 +206,6 @@ class _Said:
         else:
             self._counts[outcome.category] += 1
         self._tokenizers.add(used)
-
-
-def _is_quiet(shown: Shown) -> bool:
-    return not shown["warnings"] and all("passed" in report for report in shown["reports"])
 
 
 def _has_failed(report: Mapping[str, Any]) -> bool:

@@ -75,7 +75,7 @@ class Found:
     @property
     def told(self) -> str | None:
         """Return what the folder tells of the file."""
-        return QUIET if self.made is not None and not self.row["loud"] else self.made
+        return QUIET if self.made is not None and self.row["is_quiet"] else self.made
 
 
 class KnownFolders:

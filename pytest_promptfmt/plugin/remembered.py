@@ -44,7 +44,10 @@ from pytest_promptfmt.systems.lm_eval.functions import functions_of
 from pytest_promptfmt.systems.lm_eval.index import Entry
 
 _OUTCOMES: Final = "outcomes"
+_TOLD: Final = "told"
 _ITEMS: Final = "items"
+"""Three rows of a file: what its outcomes were made of, what they come to, and what each item showed."""
+
 _ENTRIES: Final = "entries"
 _INPUTS: Final = "inputs"
 """Inputs by a digest of themselves: most are those of many files, and each is kept once."""
@@ -103,7 +106,7 @@ class Memory:
         self._seen: dict[str, Seen] = defaultdict(Seen)
         self._surroundings = Surroundings(config, folders, outputs, self._contents)
         self._held: dict[str, Remembered | None] = {}
-        self._found: dict[str, Mapping[str, Any]] = {}
+        self._found: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {}
         self.folders = (
             KnownFolders(config, self._store, self._contents, self._surroundings, folders)
             if self._store is not None and shows
@@ -145,10 +148,11 @@ class Memory:
                 return None
             if any(self._answered(question, about) != answer for question, about, answer in row["asked"]):
                 return None
-            found = remembered(row, partial(store.row, _ITEMS, str(path)))
         except Exception:  # somebody else's data: whatever is wrong with it, it says nothing
             return None
-        self._found[str(path)] = row
+        found = self.made_as(path, _made(row))
+        if found is not None:
+            self._found[str(path)] = row["inputs"], mapping(store.row(_TOLD, str(path)))
         return found
 
     def folder(self, folder: Path) -> KnownFolder | None:
@@ -160,11 +164,11 @@ class Memory:
         return self.folders.tasks_in(folder) if self.folders is not None else []
 
     def made_as(self, path: Path, made: str) -> Remembered | None:
-        """Return what is known of a file in a folder that is known; None where others were kept since."""
+        """Return what is known of a file whose outcomes were made of this digest, None where others are kept."""
         assert self._store is not None
-        row = mapping(self._store.row(_OUTCOMES, str(path)))
+        row = mapping(self._store.row(_TOLD, str(path)))
         try:
-            return remembered(row, partial(self._store.row, _ITEMS, str(path))) if _made(row) == made else None
+            return remembered(row, partial(self._store.row, _ITEMS, str(path))) if row["made"] == made else None
         except Exception:  # as above
             return None
 
@@ -315,8 +319,8 @@ class Memory:
             self._found.pop(name, None)
             if watched.refused or context == OTHER or not is_whole:
                 if name in self._stored and self._held.get(name) is None:
-                    self._store.put(_OUTCOMES, name, None)
-                    self._store.put(_ITEMS, name, None)
+                    for kind in (_OUTCOMES, _TOLD, _ITEMS):
+                        self._store.put(kind, name, None)
                 continue
             asked = sorted(watched.asked)
             paths = watched.paths | {path for question in asked for path in index.files_in(*question)}
@@ -324,16 +328,15 @@ class Memory:
             inputs = self._contents.all(paths)
             if inputs is None:
                 continue
-            row = {
+            row: dict[str, Any] = {
                 "context": context,
                 "inputs": [self._kept(each) for each in inputs],
                 "asked": [[*question, self._answered(*question)] for question in asked],
-                "tasks": watched.tasks,
-                "claims": watched.claims,
-                **summary(watched.items),
             }
-            self._found[name] = row
+            told = {"made": _made(row), "tasks": watched.tasks, "claims": watched.claims, **summary(watched.items)}
+            self._found[name] = row["inputs"], told
             self._store.put(_OUTCOMES, name, row)
+            self._store.put(_TOLD, name, told)
             self._store.put(_ITEMS, name, watched.items)
         if self.folders is not None:
             self.folders.write({name: self._found_of(name) for name in {*self._watched, *self._found}}, expected)
@@ -342,10 +345,10 @@ class Memory:
         self._store.write()
 
     def _found_of(self, name: str) -> Found:
-        row = self._found.get(name)
-        if row is None:
+        if name not in self._found:
             return Found(is_open=not self._watched[name].refused)
-        return Found(_made(row), [self._inputs[key][0] for key in row["inputs"]], row)
+        inputs, told = self._found[name]
+        return Found(told["made"], [self._inputs[key][0] for key in inputs], told)
 
     def _kept(self, found: Input) -> str:
         """Return the key of an input, which is kept."""
@@ -362,7 +365,7 @@ class Memory:
     def _forget(self) -> None:
         """Remove what is known of files that are gone, and inputs that no longer are as they were."""
         assert self._store is not None
-        for kind in (_OUTCOMES, _ITEMS, _ENTRIES):
+        for kind in (_OUTCOMES, _TOLD, _ITEMS, _ENTRIES):
             for path in self._store.paths(kind):
                 if not os.path.lexists(path):
                     self._store.put(kind, path, None)

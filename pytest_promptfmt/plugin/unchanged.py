@@ -44,17 +44,17 @@ class UnchangedFolder(pytest.Directory):
         quiet = [name for name, made in known.children if made == QUIET and not name.endswith("/")]
         counted_at = known.first[0] if known.first is not None else next(iter(quiet), None)
         for name, made in known.children:
-            path = folder / name
             if name.endswith("/"):
-                below = known_folder(path, self)
+                below = known_folder(folder / name, self)
                 if below is None:
-                    yield self.ihook.pytest_collect_directory(path=path, parent=self)
+                    yield self.ihook.pytest_collect_directory(path=folder / name, parent=self)
                 else:
-                    yield from self._nodes_in(path, below)
+                    yield from self._nodes_in(folder / name, below)
             elif made == QUIET:
                 if name == counted_at:  # those before it say nothing of a profile
                     yield UnchangedFiles.from_parent(self, name=folder.name, path=folder, known=known, files=quiet)
             else:
+                path = folder / name
                 remembered = run.memory.made_as(path, made) if made is not RUN_AGAIN else None
                 if remembered is None or (run.shows_only_outcomes and remembered.counted is None):
                     yield task_file_node(self, path)
@@ -147,7 +147,7 @@ class UnchangedItem(pytest.Item):
         """Yield the items of the file with what each showed; those that are quiet only where they are wanted."""
         run = self.config.stash[RUN]
         places = {place.name: place for place in self.places}
-        for shown in (self.remembered.items if quiet else self.remembered.loud).values():
+        for shown in self.remembered.items.values() if quiet else self.remembered.loud():
             nodeid, location, marker, repeats, place = shown["about"]
             path, line, name = location
             yield (
@@ -217,8 +217,10 @@ def known_folder(folder: Path, parent: pytest.Collector) -> KnownFolder | None:
         return None
 
     def tasks() -> Iterator[tuple[str, Path, Position]]:
+        paths: dict[str, Path] = {}
         for task, name, line, column in run.memory.tasks_in(folder):
-            yield task, folder / name, Position(folder / name, line, column)
+            path = paths.setdefault(name, folder / name) if name not in paths else paths[name]
+            yield task, path, Position(path, line, column)
 
     if run.folders.names_are_indexed:
         run.folders.pass_over(root, tasks)
@@ -300,8 +302,8 @@ def _says_everything(remembered: Remembered, said: set[tuple[str, str]]) -> bool
     Afterwards the problems of this file are said, too.
     """
     is_whole = remembered.is_complete
-    for shown in remembered.loud.values():
-        for report in shown.get("reports", ()) if is_whole else ():
+    for shown in remembered.loud():
+        for report in shown["reports"]:
             outcome = mapping(report.get("promptfmt"))
             problem = str(outcome.get("category")), str(outcome.get("key"))
             if report.get("outcome") == "failed":
