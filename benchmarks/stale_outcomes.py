@@ -25,12 +25,14 @@ import os
 import random
 import re
 import resource
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -181,7 +183,7 @@ class Trials:
     """Projects that are edited and asked, and what came out."""
 
     root: Path
-    chance: random.Random
+    chance: random.Random = field(default_factory=random.Random)
     edits: Counter[str] = field(default_factory=Counter)
     touched: Counter[str] = field(default_factory=Counter)
     memory: Counter[str] = field(default_factory=Counter)
@@ -261,7 +263,9 @@ def main() -> None:
     parser.add_argument("--edits", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="when to stop at the latest")
+    parser.add_argument("--first", type=int, default=0, help="the project to begin with, to see one again")
     given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also in the background: what was found is printed
     os.environ |= {"PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     os.environ["PYTEST_PLUGINS"] = "syrupy,pytest_promptfmt.plugin,stale_counts"
     os.environ.pop(VARIABLE, None)
@@ -272,15 +276,18 @@ def main() -> None:
         everything = Project(root, random.Random(0), sorted(PARTS))
         everything.begin()
         import_what_runs_import(everything)
-        trials = Trials(root, random.Random(given.seed))
+        trials = Trials(root)
         with suppress(KeyboardInterrupt):
-            while trials.done < given.edits and time.monotonic() < until:
+            for number in count(given.first):
+                trials.chance = random.Random(f"{given.seed} {number}")
                 trials.one_project(min(EDITS_OF_A_PROJECT, given.edits - trials.done), until)
-                print(f"{trials.done:,} edits, {len(trials.stale):,} stale outcomes", flush=True)
+                print(f"project {number}: {trials.done:,} edits, {len(trials.stale):,} stale outcomes", flush=True)
+                if trials.done >= given.edits or time.monotonic() > until:
+                    break
     for title, counter in (("edits", trials.edits), ("inputs", trials.touched), ("asked", trials.ways)):
-        print(f"{title}: {', '.join(f'{count:,} {name}' for name, count in counter.most_common())}")
+        print(f"{title}: {', '.join(f'{number:,} {name}' for name, number in counter.most_common())}")
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    memory = ", ".join(f"{count:,} {name}" for name, count in trials.memory.most_common())
+    memory = ", ".join(f"{number:,} {name}" for name, number in trials.memory.most_common())
     print(f"by memory: {memory}; {trials.fresh_runs:,} fresh runs")
     print(
         f"seed {given.seed}: {trials.done:,} edits, {sum(each.ru_utime + each.ru_stime for each in used):,.0f} s of "

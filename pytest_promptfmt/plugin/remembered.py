@@ -53,6 +53,9 @@ _PROMPT_KEYS: Final = frozenset(
 )
 """Keys of a task whose texts are parts of prompts and patterns, never paths."""
 
+_DATA_KEYS: Final = ("dataset_path", "dataset_kwargs")
+"""Keys of a task whose texts may be paths, whatever they look like."""
+
 
 @dataclass(slots=True)
 class _Watched:
@@ -227,6 +230,8 @@ class Memory:
         modules |= {str(ref.file) for task in made for ref in functions_of(task)}
         reached = self._surroundings.reached_from(modules, settings)
         watched.refused, watched.loads = reached.asks, reached.loads
+        if path.is_symlink():
+            watched.refused = "a link, whose tasks stand in another file"
         watched.paths |= reached.files | reached.facts
         if reached.loads:
             watched.paths.add(f"{Path.cwd()}/")  # what is called like a repository of a hub comes before it
@@ -393,7 +398,9 @@ def _texts_and_modules(config: Mapping[Any, Any]) -> tuple[set[str], set[str]]:
     """Return the texts of a config that may be paths, and the files of its functions."""
     modules = {str(leaf.file) for leaf in _leaves(config) if isinstance(leaf, FunctionRef)}
     leaves = _leaves([value for key, value in config.items() if key not in _PROMPT_KEYS])
-    return {leaf for leaf in leaves if isinstance(leaf, str) and _may_be_path(leaf)}, modules
+    texts = {leaf for leaf in leaves if isinstance(leaf, str) and _may_be_path(leaf)}
+    named = (leaf for key in _DATA_KEYS for leaf in _leaves(config.get(key)))
+    return texts | {leaf for leaf in named if isinstance(leaf, str) and 0 < len(leaf) <= _MOST_TEXT}, modules
 
 
 def _may_be_path(text: str) -> bool:
