@@ -305,7 +305,10 @@ class Memory:
             return
         index = self._folders.index
         self._share_what_modules_saw()
+        has_obsolete = bool(expected.obsolete())
         for name, watched in self._watched.items():
+            if has_obsolete and any(map(_may_be_renamed, watched.items.values())):
+                watched.refused = watched.refused or "snapshots that no task defines, which may be those of this one"
             context = self._surroundings.digest(watched.settings)
             is_whole = watched.items.keys() == self._parts[name] and len(watched.items) == self._planned[name] > 0
             self._made_of.pop(name, None)
@@ -383,6 +386,12 @@ class Memory:
 def _made(row: Mapping[str, Any]) -> str:
     """Return the digest of what the outcomes of a file were made of."""
     return digest_of(repr((row["context"], row["inputs"], row["asked"])).encode("utf-8", "backslashreplace"))
+
+
+def _may_be_renamed(shown: Shown) -> bool:
+    """Return whether an item has no snapshot: one of the same docs that no task defines would be said to be its own."""
+    outcomes = (mapping(report.get("promptfmt")) for report in shown["reports"])
+    return any(outcome.get("category") in ("new", "renamed") for outcome in outcomes)
 
 
 def _name_of(node: pytest.Item | pytest.Collector) -> str:

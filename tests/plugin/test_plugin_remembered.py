@@ -263,6 +263,22 @@ def test_what_appears_elsewhere_or_is_read_early_is_an_input(
     assert result(tree) == result(tree, "--promptfmt-no-cache") != found
 
 
+def test_a_snapshot_under_another_name_is_looked_for_again(project: Project) -> None:
+    project.write("conftest.py", SETTLED)
+    project.write("pytest.ini", "[pytest]\npromptfmt_profiles = plain\n")
+    for name in ("a/first", "plain/arc", "plain/hella", "shared/boolq"):
+        project.task(f"tasks/{name}.yaml")
+    project.accept("tasks")
+    folder = project.root / "tasks/shared/__prompts__/boolq"
+    (folder / "boolq").rename(folder / "other")
+    warm(project)
+    assert result(project)["counts"]["renamed"] > 0
+    (project.root / "tasks/plain/arc.yaml").unlink()  # whose snapshot shows the same docs, and is nobody's now
+    found = result(project)
+    assert "renamed" not in found["counts"]
+    assert found == result(project, "--promptfmt-no-cache")
+
+
 def test_a_snapshot_that_comes_back_is_compared(tree: Project) -> None:
     warm(tree)
     path = next(tree.root.rglob("wic/plain.txt"))
