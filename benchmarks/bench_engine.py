@@ -1,18 +1,22 @@
 """What a run costs: cold, with nothing changed, after one edit, and without remembering, on a part of lm-eval's tasks.
 
     python benchmarks/bench_engine.py [FOLDER ...]     # folders of lm_eval/tasks, by default arc mmlu bbh belebele
+    python benchmarks/bench_engine.py --files 500 1000 2000     # how it grows: folders at random, of so many files
 
 Processor time of pytest and all its workers, so that a busy machine matters less; ratios are of one run.
 """
 
 from __future__ import annotations
 
+import argparse
+import random
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import lm_eval
@@ -37,12 +41,40 @@ def measured(root: Path, what: str, *options: str) -> float:
     return used
 
 
-def main() -> None:
-    """Measure, and print."""
+def growth(counts: Sequence[int], seed: int) -> None:
+    """Measure runs of more and more files; each has the folders of the one before, and some more."""
+    folders = sorted(each for each in TASKS.iterdir() if each.is_dir())
+    random.Random(seed).shuffle(folders)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "pytest.ini").write_text("[pytest]\n", "utf-8")
-        for name in sys.argv[1:] or DEFAULT:
+        for count in sorted(counts):
+            while folders and len(list((root / "tasks").rglob("*.yaml"))) < count:
+                shutil.copytree(folders[-1], root / "tasks" / folders.pop().name)
+            shutil.rmtree(root / ".pytest_cache", ignore_errors=True)
+            files = len(list((root / "tasks").rglob("*.yaml")))
+            measured(root, f"{files:,} files, update", "--snapshot-update")
+            time.sleep(3)  # younger files are not remembered
+            cold = measured(root, f"{files:,} files, nothing known")
+            measured(root, f"{files:,} files, nothing changed")
+            warm = measured(root, f"{files:,} files, again")
+            print(f"per file: {cold / files * 1000:.1f} ms, {warm / files * 1000:.2f} ms with nothing changed")
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folders", nargs="*", default=DEFAULT)
+    parser.add_argument("--files", type=int, nargs="+", help="measure how it grows with the number of files")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    if given.files:
+        growth(given.files, given.seed)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "pytest.ini").write_text("[pytest]\n", "utf-8")
+        for name in given.folders:
             shutil.copytree(TASKS / name, root / "tasks" / name)
         measured(root, "update", "--snapshot-update")
         time.sleep(3)  # younger files are not remembered

@@ -28,6 +28,11 @@ _ASKING_MODULES: Final = frozenset(
 _LOADING: Final = frozenset({"load_dataset", "from_pretrained", "hf_hub_download", "snapshot_download"})
 """What looks into the caches of a hub, in ways that nobody sees; without what it looks for it opens nothing."""
 
+_READING: Final = frozenset({"open", "read_text", "read_bytes", "get_data"})
+"""What opens a file."""
+
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+
 _ASKING_NAMES: Final = frozenset({"__import__"})
 _ASKING_ATTRIBUTES: Final = frozenset(
     {
@@ -74,13 +79,16 @@ _PURE: Final = {
 class ModuleFacts:
     """What the text of one module shows: the files it may import, of which some may be absent, and what it asks for.
 
-    `facts` are inputs besides files, as facts.py names them; it `loads` where it may look into the caches of a hub.
+    Among the files are folders, with a slash, in which an import looks for a name. `facts` are inputs besides files, as
+    facts.py names them; it `loads` where it may look into the caches of a hub, and `reads` where it opens a file while
+    it is imported.
     """
 
     imports: tuple[str, ...] = ()
     asks: str = ""
     facts: frozenset[str] = frozenset()
     loads: bool = False
+    reads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,7 @@ class Reached:
     asks: str = ""
     facts: frozenset[str] = frozenset()
     loads: bool = False
+    reads: bool = False
 
 
 def reached_from(modules: Iterable[str], folders: Sequence[str], is_library: Callable[[str], bool]) -> Reached:
@@ -103,13 +112,14 @@ def reached_from(modules: Iterable[str], folders: Sequence[str], is_library: Cal
     while waiting:
         name = waiting.pop()
         if name not in found:
-            found[name] = module_facts(name, tuple(folders))
+            found[name] = ModuleFacts() if name.endswith("/") else module_facts(name, tuple(folders))
             waiting += (name for name in found[name].imports if not is_library(name))
     return Reached(
         frozenset(found),
         next((each.asks for each in found.values() if each.asks), ""),
         frozenset[str]().union(*(each.facts for each in found.values())),
         any(each.loads for each in found.values()),
+        any(each.reads for each in found.values()),
     )
 
 
@@ -137,7 +147,8 @@ def module_facts(path: str, folders: tuple[str, ...]) -> ModuleFacts:
             for folder in (base,) if base is not None else (os.path.dirname(path), *folders):
                 found.update(dict.fromkeys(_files_of(folder, dotted)))
     loads = any(not _LOADING.isdisjoint(_names_of(node)) for node in nodes)
-    return ModuleFacts(tuple(found), asks, frozenset(filter(None, (*facts.values(), HUB if loads else ""))), loads)
+    asked = frozenset(filter(None, (*facts.values(), HUB if loads else "")))
+    return ModuleFacts(tuple(found), asks, asked, loads, _reads(module))
 
 
 def names_in(code: CodeType) -> Iterator[str]:
@@ -165,6 +176,15 @@ def _nodes_of(module: ast.Module) -> Iterator[ast.AST]:
                 waiting += node.orelse
             case _:
                 waiting += ast.iter_child_nodes(node)
+
+
+def _reads(module: ast.Module) -> bool:
+    """Return whether a module opens a file while it is imported, itself or by a function of its own that it calls."""
+    functions = [node for node in ast.walk(module) if isinstance(node, _FUNCTIONS)]
+    within = {id(node) for function in functions for node in ast.walk(function)}
+    opening = {each.name for each in functions if any(not _READING.isdisjoint(_names_of(n)) for n in ast.walk(each))}
+    outside = (node for node in ast.walk(module) if id(node) not in within)
+    return any(not (_READING | opening).isdisjoint(_names_of(node)) for node in outside)
 
 
 def _facts_in(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
@@ -229,17 +249,21 @@ def _imported(node: ast.AST, path: str) -> Iterator[tuple[str | None, list[str]]
 
 
 def _files_of(folder: str, dotted: Sequence[str]) -> Iterator[str]:
-    """Yield the files that importing a name may run, those that are there: each package on the way and the module."""
+    """Yield the files that importing a name may run, those that are there: each package on the way and the module.
+
+    Also each folder on the way, where another file may come first, and the file that would make it a package.
+    """
     place = folder
     for part in dotted:
         if part == "*":
             return
-        for candidate in (os.path.join(place, part, "__init__.py"), os.path.join(place, f"{part}.py")):
-            if os.path.isfile(candidate):
-                yield candidate
+        if os.path.isfile(os.path.join(place, f"{part}.py")):
+            yield os.path.join(place, f"{part}.py")
         place = os.path.join(place, part)
         if not os.path.isdir(place):
             return
+        yield os.path.join(place, "__init__.py")
+        yield f"{place}/"
 
 
 def _asked_by(node: ast.AST, *, is_owner: bool) -> str:

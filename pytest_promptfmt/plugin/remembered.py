@@ -64,6 +64,9 @@ _PROMPT_KEYS: Final = frozenset(
 )
 """Keys of a task whose texts are parts of prompts and patterns, never paths."""
 
+_DATA_KEYS: Final = ("dataset_path", "dataset_kwargs")
+"""Keys of a task whose texts may be paths, whatever they look like."""
+
 
 @dataclass(slots=True)
 class _Watched:
@@ -238,6 +241,8 @@ class Memory:
         modules |= {str(ref.file) for task in made for ref in functions_of(task)}
         reached = self._surroundings.reached_from(modules, settings)
         watched.refused, watched.loads = reached.asks, reached.loads
+        if path.is_symlink():
+            watched.refused = "a link, whose tasks stand in another file"
         watched.paths |= reached.files | reached.facts
         if reached.loads:
             watched.paths.add(f"{Path.cwd()}/")  # what is called like a repository of a hub comes before it
@@ -311,9 +316,12 @@ class Memory:
             return
         index = self._folders.index
         self._share_what_modules_saw()
+        has_obsolete = bool(expected.obsolete())
         for name, watched in self._watched.items():
             if not watched.items and self._held.get(name) is not None:
                 continue  # what is known of it was shown again item by item
+            if has_obsolete and any(map(_may_be_renamed, watched.items.values())):
+                watched.refused = watched.refused or "snapshots that no task defines, which may be those of this one"
             context = self._surroundings.digest(watched.settings)
             is_whole = watched.items.keys() == self._parts[name] and len(watched.items) == self._planned[name] > 0
             self._found.pop(name, None)
@@ -392,6 +400,12 @@ def _made(row: Mapping[str, Any]) -> str:
     return digest_of(repr((row["context"], row["inputs"], row["asked"])).encode("utf-8", "backslashreplace"))
 
 
+def _may_be_renamed(shown: Shown) -> bool:
+    """Return whether an item has no snapshot: one of the same docs that no task defines would be said to be its own."""
+    outcomes = (mapping(report.get("promptfmt")) for report in shown["reports"])
+    return any(outcome.get("category") in ("new", "renamed") for outcome in outcomes)
+
+
 def _name_of(node: pytest.Item | pytest.Collector) -> str:
     return node.nodeid.partition("::")[2]
 
@@ -405,7 +419,9 @@ def _texts_and_modules(config: Mapping[Any, Any]) -> tuple[set[str], set[str]]:
     """Return the texts of a config that may be paths, and the files of its functions."""
     modules = {str(leaf.file) for leaf in _leaves(config) if isinstance(leaf, FunctionRef)}
     leaves = _leaves([value for key, value in config.items() if key not in _PROMPT_KEYS])
-    return {leaf for leaf in leaves if isinstance(leaf, str) and _may_be_path(leaf)}, modules
+    texts = {leaf for leaf in leaves if isinstance(leaf, str) and _may_be_path(leaf)}
+    named = (leaf for key in _DATA_KEYS for leaf in _leaves(config.get(key)))
+    return texts | {leaf for leaf in named if isinstance(leaf, str) and 0 < len(leaf) <= _MOST_TEXT}, modules
 
 
 def _may_be_path(text: str) -> bool:

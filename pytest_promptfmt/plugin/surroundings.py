@@ -47,7 +47,7 @@ class Surroundings:
     def reached_from(self, modules: Iterable[str], settings: Settings) -> Reached:
         """Return the files that modules of a task may import; one behind a link asks for something nobody sees."""
         reached = reached_from(modules, (str(settings.rootdir), *_search_path()), self.is_library)
-        if not reached.asks and any(map(self._is_linked, reached.files)):
+        if not reached.asks and any(self._is_linked(name) for name in reached.files if not name.endswith("/")):
             return Reached(reached.files, "a module behind a link, which it may look for its files by")
         return reached
 
@@ -56,7 +56,8 @@ class Surroundings:
         known = self._digests.get(id(settings))
         if known is None:
             if self._base is None:
-                self._base = digest_of(repr(list(self._of_this_run())).encode("utf-8", "backslashreplace"))
+                found = list(self._of_this_run())
+                self._base = OTHER if OTHER in found else digest_of(repr(found).encode("utf-8", "backslashreplace"))
             own = [self._base, _plain(settings), *self._files_named_by(settings)]
             digest = digest_of(repr(own).encode("utf-8", "backslashreplace"))
             known = self._digests[id(settings)] = settings, OTHER if OTHER in own else digest
@@ -79,6 +80,7 @@ class Surroundings:
         own = [name for name in plugins if name.startswith(root) and not self.is_library(name)]
         reached = reached_from(own, (root,), self.is_library)
         yield sorted(self._contents.input(name)[:2] for name in reached.files | reached.facts)
+        yield OTHER if reached.reads else None  # nobody sees what is opened while pytest imports them
         yield config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
         yield config.get_verbosity() > 0, config.getoption("promptfmt"), sorted(self._folders.settings.repeat)
         yield sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT))
@@ -90,7 +92,7 @@ class Surroundings:
         for file in settings.checks:
             reached = reached_from([str(file)], (str(settings.rootdir),), self.is_library)
             yield sorted(self._contents.input(name)[:2] for name in reached.files | reached.facts)
-            yield OTHER if reached.asks or reached.loads else None
+            yield OTHER if reached.asks or reached.loads or reached.reads else None
         for profile in settings.profiles:
             tokenizer = profile.tokenizer
             if tokenizer is None or profile.is_archetype:
@@ -126,11 +128,13 @@ def _is_below(path: str, rootdir: str) -> bool:
 
 
 def _importable_in(folder: str) -> Iterator[str]:
-    """Yield the names that an import finds in a folder before it looks further: modules and packages."""
-    with suppress(OSError):
-        for name in os.listdir(folder):
-            if name.endswith(".py") or os.path.isfile(f"{folder}/{name}/__init__.py"):
-                yield name
+    """Yield the names that an import finds in a folder: modules, packages (before it looks further) and folders."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py") or os.path.isfile(f"{entry.path}/__init__.py"):
+                yield entry.name
+            elif not entry.name.startswith((".", "__")) and entry.is_dir():
+                yield f"{entry.name}/"
 
 
 def _is_linked(path: str, rootdir: str) -> bool:

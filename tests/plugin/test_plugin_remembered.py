@@ -202,6 +202,83 @@ def test_where_a_link_leads_is_an_input(tree: Project, file: str, old: str, new:
     assert result(tree) == result(tree, "--promptfmt-no-cache")
 
 
+OPTIONAL = "try:\n    from common.marks import mark\nexcept ImportError:\n    mark = '?'.strip\n"
+RULE = """
+from pathlib import Path
+
+from pytest_promptfmt.checks import Family, Finding, check
+
+WORDS = (Path(__file__).parent / "words.txt").read_text("utf-8").split()
+
+@check("XX101", "word", family=Family.PROMPT)
+def word(task):
+    if any(each in task.config["doc_to_text"] for each in WORDS):
+        yield Finding(message="a word of the list")
+"""
+CONFTEST = f"""
+{SETTLED}
+import os
+from pytest_promptfmt import Format, register_format
+
+def prefix():
+    with open(os.path.join(os.path.dirname(__file__), "prefix.txt")) as file:
+        return file.read()
+
+register_format(Format(name="own", summary="Own.", question_prefix=prefix()))
+"""
+
+
+STYLED = "task: styled\ndataset_path: mydata\ntest_split: test\noutput_type: generate_until\n"
+TEXTS = 'doc_to_text: "Q: {{question}}"\ndoc_to_target: answer\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"tasks/a/new.yaml": STYLED + TEXTS}, {"mydata/test.jsonl": '{"question": "x", "answer": "y"}\n'}),
+        ({"tasks/code/helpers.py": OPTIONAL, "common/other.py": ""}, {"common/marks.py": "mark = '!'.strip\n"}),
+        (
+            {"tasks/code/helpers.py": OPTIONAL, "common/marks.py": "mark = '?'.strip\n"},
+            {"common/marks/__init__.py": "mark = '!'.strip\n"},
+        ),
+        ({"promptfmt.yaml": "checks: [rules.py]\n", "rules.py": RULE, "words.txt": "banned"}, {"words.txt": "Q:"}),
+        (
+            {"tasks/b/new.yaml": STYLED + "formats: own\n" + FIELDS, "conftest.py": CONFTEST, "prefix.txt": "A "},
+            {"prefix.txt": "B "},
+        ),
+    ],
+    ids=["folder of docs", "module", "package", "file of a rule", "file of a conftest"],
+)
+def test_what_appears_elsewhere_or_is_read_early_is_an_input(
+    tree: Project, before: dict[str, str], after: dict[str, str]
+) -> None:
+    for name, text in before.items():
+        tree.write(name, text)
+    tree.accept("tasks")
+    warm(tree)
+    tree.run("tasks")
+    found = result(tree)
+    for name, text in after.items():
+        tree.write(name, text)
+    assert result(tree) == result(tree, "--promptfmt-no-cache") != found
+
+
+def test_a_snapshot_under_another_name_is_looked_for_again(project: Project) -> None:
+    project.write("conftest.py", SETTLED)
+    project.write("pytest.ini", "[pytest]\npromptfmt_profiles = plain\n")
+    for name in ("a/first", "plain/arc", "plain/hella", "shared/boolq"):
+        project.task(f"tasks/{name}.yaml")
+    project.accept("tasks")
+    folder = project.root / "tasks/shared/__prompts__/boolq"
+    (folder / "boolq").rename(folder / "other")
+    warm(project)
+    assert result(project)["counts"]["renamed"] > 0
+    (project.root / "tasks/plain/arc.yaml").unlink()  # whose snapshot shows the same docs, and is nobody's now
+    found = result(project)
+    assert "renamed" not in found["counts"]
+    assert found == result(project, "--promptfmt-no-cache")
+
+
 def test_a_snapshot_that_comes_back_is_compared(tree: Project) -> None:
     warm(tree)
     path = next(tree.root.rglob("wic/plain.txt"))
