@@ -15,6 +15,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems.lm_eval.functions import functions_of, missing_for
 
 _HOOKS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -105,6 +106,45 @@ def _hooks_of(classes: Mapping[str, ast.ClassDef], name: str, seen: set[str]) ->
     for base in node.bases:
         if isinstance(base, ast.Name) and base.id != name:
             yield from _hooks_of({key: value for key, value in classes.items() if key != name}, base.id, seen)
+
+
+@check("PF114", "missing-package", severity=Severity.INFO, family=Family.CONFIG)
+def missing_package(study: Study) -> Iterator[Finding]:
+    r"""Report Python code of a task that imports a package which is not installed here.
+
+    Why: the module is imported without the package, so that prompts can be looked at. What uses the package, most
+    often scoring, is not tested, and lm-eval does not load the task at all.
+
+    Example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        # file: helper.py
+        from package_that_nobody_has import verify
+        def asked(doc):
+            return "Question: " + doc["question"] + "\nAnswer:"
+
+    Silent example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        # file: helper.py
+        from re import sub
+        def asked(doc):
+            return "Question: " + doc["question"] + "\nAnswer:"
+
+    Fix: install the package where the task is tested.
+
+    Real: minerva_math and leaderboard_math of lm-evaluation-harness need sympy and math_verify to score.
+    """
+    if study.failure is not None:
+        return  # which says what is missing
+    found = next(filter(None, map(missing_for, functions_of(study.given))), None)
+    if found is not None:
+        yield Finding(
+            message="code of the task was imported without a package that is not installed",
+            saw=found.cause or found.message,
+            do=found.hint or "",
+            keys=("doc_to_text",),
+        )
 
 
 @check("PF256", "prompt-by-chance", severity=Severity.WARNING, family=Family.PROMPT)
