@@ -23,6 +23,11 @@ _YES_NO: Final = re.compile(
 _LETTER: Final = re.compile(
     rf"{_ASK}\b(?:only|single|just)?\s?(?:the|a|one|by)?\s?(?:single |capital |correct )*letter\b", re.IGNORECASE
 )
+_ALONE: Final = re.compile(
+    r"\b(?:only|just|nothing but|nothing else|solely|directly)\b|\b(?:single|one) (?:letter|character|word|token)\b"
+    r"|(?:option|choice)(?:'s)? (?:letter|label|number|index)\b|[\"'(]A[\"')]?(?:, |/| or )",
+    re.IGNORECASE,
+)
 _RANGE: Final = re.compile(
     r"(?:option|letter|choice|answer|one)s?\b[^.\n]{0,30}? ?[\"'“(\[]?\bA[\"'”)\]]?"
     r"(?: ?(?:to|through|–|-) ?|(?:, ?[\"'“(\[]?[B-Z][\"'”)\]]?)+,? (?:or|and) )[\"'“(\[]?([B-Z])\b"
@@ -395,6 +400,12 @@ def listed_labels(instance: Instance) -> list[str]:
     starts = [number for number, label in enumerate(labels) if label in "Aa1"]
     labels = labels[starts[-1] :] if starts else []
     return labels if _follow(labels) else []
+
+
+def asks_for_label_alone(instance: Instance) -> bool:
+    """Return whether the prompt asks for the letter of an option, or for nothing but the answer."""
+    text = join(constant_spans(instance))
+    return _LETTER.search(text) is not None or _ALONE.search(text) is not None
 
 
 def _follow(labels: Sequence[str]) -> bool:

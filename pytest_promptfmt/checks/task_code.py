@@ -41,7 +41,7 @@ _MISSING: Final = re.compile(r"(?<![\w.])(None|nan|NaN)(?![\w.])")
 
 @check("PF113", "hook-signature", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
 def hook_signature(view: FileView) -> Iterator[Finding]:
-    """Report a hook of a task class that cannot take the arguments with which lm-eval calls it.
+    r"""Report a hook of a task class that cannot take the arguments with which lm-eval calls it.
 
     Why: `process_results(self, doc)` is called with the results as well, after the model has answered everything. The
     file is parsed, not run.
@@ -53,6 +53,10 @@ def hook_signature(view: FileView) -> Iterator[Finding]:
         # file: helper.py
         from lm_eval.api.task import ConfigurableTask
         class Mine(ConfigurableTask):
+            def doc_to_text(self, doc):
+                return doc["question"] + "\nAnswer:"
+            def doc_to_target(self, doc):
+                return doc["choices"][doc["answer"]]
             def process_results(self, doc):
                 return {"acc": 1.0}
 
@@ -63,6 +67,10 @@ def hook_signature(view: FileView) -> Iterator[Finding]:
         # file: helper.py
         from lm_eval.api.task import ConfigurableTask
         class Mine(ConfigurableTask):
+            def doc_to_text(self, doc):
+                return doc["question"] + "\nAnswer:"
+            def doc_to_target(self, doc):
+                return doc["choices"][doc["answer"]]
             def process_results(self, doc, results):
                 return {"acc": 1.0}
 
@@ -73,7 +81,7 @@ def hook_signature(view: FileView) -> Iterator[Finding]:
     named = view.config.get("class")
     if not isinstance(named, FunctionRef):
         return
-    tree = _tree_of(named)
+    tree = parsed(named)
     if tree is None:
         return
     classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
@@ -197,13 +205,13 @@ _CHANCE: Final = ("choice", "choices", "randint", "random", "randrange", "sample
 
 def definitions(named: object) -> Iterator[ast.FunctionDef]:
     """Yield the function that a task file names with `!function`, as it is written; nothing for other values."""
-    if isinstance(named, FunctionRef) and (tree := _tree_of(named)) is not None:
+    if isinstance(named, FunctionRef) and (tree := parsed(named)) is not None:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.name == named.name:
                 yield node
 
 
-def _tree_of(function: FunctionRef) -> ast.Module | None:
+def parsed(function: FunctionRef) -> ast.Module | None:
     """Return the parsed file beside the YAML that a function is looked up in; None if it cannot be read."""
     try:
         return ast.parse(gate.read_bytes(function.file, limit=MAX_BYTES))
