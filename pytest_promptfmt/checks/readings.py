@@ -183,8 +183,8 @@ def unescaped_dot(study: Study) -> Iterator[Finding]:
 def phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
     r"""Report filters that only read an answer after words that nothing in the prompt asks for.
 
-    Why: a model that gives the right answer in another form is counted as wrong. Nothing is reported if another
-    filter of the task reads the answer alone, or if few-shot examples may show the words.
+    Why: a model that gives the right answer in another form is counted as wrong. Reported as info if another filter of
+    the task reads the answer alone, and if few-shot examples may show the words: then 0 examples give 0 right answers.
 
     Example:
         output_type: generate_until
@@ -203,27 +203,27 @@ def phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3438 (gsm8k without examples), UKGovernmentBEIS/inspect_evals #2458.
     """
     reader = _reader_of(study)
-    if reader is None or len(reader.pipelines) < len(reader.chain.pipelines):
-        return  # a pipeline without a pattern may read anything
-    if study.shots > 0 and (study.docs is None or study.docs.fewshot_kind != "given"):
+    if reader is None:
         return
-    prompt = " ".join(reader.subject.instances[0].prompts[0].text.casefold().split())
+    are_known = study.shots == 0 or (study.docs is not None and study.docs.fewshot_kind == "given")
+    shown = reader.subject.instances[0].prompts[0].text if are_known else reader.subject.prompt
+    prompt = " ".join(shown.casefold().split())
     said = reader.said[0]
     missing = []
     for number, pipeline in reader.pipelines:
         if any(reader.is_read(pipeline, form, said) for form in (said, f"({said})", f"{said}.", f"The {said}")):
-            return
+            continue
         words = [one for pattern in pipeline.patterns for one in _WORDS.findall(_CLASSES.sub(" ", pattern))]
-        if not words or any(word.casefold() in prompt for word in words):
-            return
-        missing.append((number, words))
+        if words and not any(word.casefold() in prompt for word in words):
+            missing.append((number, words))
+    is_sure = are_known and len(missing) == len(reader.chain.pipelines)
     for number, words in missing[:1]:
-        natural = any("answer" in word.casefold() for word in words)
+        natural = study.asks_for_reasoning and any("answer" in word.casefold() for word in words)
         yield Finding(
             message="the filter needs words that nothing in the prompt asks for",
             saw=", ".join(dict.fromkeys(words)),
             keys=_key(number),
-            severity=Severity.INFO if natural and study.asks_for_reasoning else None,
+            severity=None if is_sure and not natural else Severity.INFO,
         )
 
 
