@@ -211,6 +211,13 @@ def definitions(named: object) -> Iterator[ast.FunctionDef]:
                 yield node
 
 
+def hook_of(named: FunctionRef, hook: str) -> ast.FunctionDef | None:
+    """Return a hook of the class that a task file names, as it is written in that file; None for an inherited one."""
+    tree = parsed(named)
+    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} if tree else {}
+    return next((node for node in _hooks_of(classes, named.name, set()) if node.name == hook), None)
+
+
 def parsed(function: FunctionRef) -> ast.Module | None:
     """Return the parsed file beside the YAML that a function is looked up in; None if it cannot be read."""
     try:
