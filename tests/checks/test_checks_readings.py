@@ -110,3 +110,21 @@ def test_no_rule_about_filters_raises(tmp_path: Path, pattern: str, select: int,
     except PromptfmtError:
         return  # not a pattern, or one that takes too long
     assert "PF003" not in found
+
+
+@pytest.mark.parametrize(
+    ("target", "metric", "severity"),
+    [
+        ("{{answer}}", "{metric: exact_match}", "warning"),
+        ("{{answer}}", "{metric: exact_match, regexes_to_ignore: ['.*#### ']}", "info"),
+        ("{% if answer %}{{answer}}{% endif %}", "{metric: exact_match}", "info"),
+    ],
+)
+def test_examples_that_are_compared_themselves_cannot_show_what_a_filter_cuts_off(
+    tmp_path: Path, target: str, metric: str, severity: str
+) -> None:
+    steps = "filter: [{function: regex, regex_pattern: '%s', group_select: -1}, {function: take_first}]"
+    both = f"{{name: strict, {steps % '#### ([0-9,]+)'}}}, {{name: last, {steps % '([0-9][0-9,]*)'}}}"
+    text = NUMBERS.replace('"{{answer}}"', f'"{target}"')
+    found = found_in(tmp_path, f"{text}filter_list: [{both}]\nmetric_list: [{metric}]\n")
+    assert found.get("PF503") == severity
