@@ -29,7 +29,7 @@ _ENDS: Final = {codes.AT_END, codes.AT_END_STRING}
 _LONGEST: Final = 2000
 
 
-@check("PF521", "pattern-never-matches", severity=Severity.WARNING, family=Family.EXTRACTION)
+@check("PF531", "pattern-never-matches", severity=Severity.WARNING, family=Family.EXTRACTION)
 def pattern_never_matches(study: Study) -> Iterator[Finding]:
     r"""Report a part of a pattern that can never match: text before the beginning, or after the end.
 
@@ -99,7 +99,7 @@ def _flags(call: ast.Call) -> int:
     return int(flags | (re.VERBOSE if re.search(r"\bre\.(?:X|VERBOSE)\b", words) else 0))
 
 
-@check("PF522", "word-stripped-by-characters", severity=Severity.WARNING, family=Family.EXTRACTION)
+@check("PF532", "word-stripped-by-characters", severity=Severity.WARNING, family=Family.EXTRACTION)
 def word_stripped(study: Study) -> Iterator[Finding]:
     r"""Report `strip` with a word in the Python code of a task: it removes each of its letters, not the word.
 
@@ -135,7 +135,7 @@ def word_stripped(study: Study) -> Iterator[Finding]:
                 )
 
 
-@check("PF523", "flag-as-count", severity=Severity.ERROR, family=Family.EXTRACTION)
+@check("PF533", "flag-as-count", severity=Severity.ERROR, family=Family.EXTRACTION)
 def flag_as_count(study: Study) -> Iterator[Finding]:
     r"""Report a flag that is given to `re.sub` or `re.split` where the number of replacements belongs.
 

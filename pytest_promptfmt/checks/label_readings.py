@@ -36,7 +36,7 @@ def _trials(study: Study) -> tuple[Chain | None, tuple[AnswerTrial, ...]]:
     return trials.chain, tuple(trial for trial in chosen if len(trial.answers.labels) >= _FEWEST)
 
 
-@check("PF524", "label-compared-whole", severity=Severity.WARNING, family=Family.EXTRACTION)
+@check("PF534", "label-compared-whole", severity=Severity.WARNING, family=Family.EXTRACTION)
 def label_compared_whole(study: Study) -> Iterator[Finding]:
     r"""Report a prompt with options, without examples, whose whole completion is compared with the label.
 
@@ -90,7 +90,7 @@ def _scores(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial, text: st
     return stages.problem is None and chain.is_right(trial.question, doc, stages.extracted)
 
 
-@check("PF525", "text-of-option-misread", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
+@check("PF535", "text-of-option-misread", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
 def text_of_option_misread(study: Study) -> Iterator[Finding]:
     r"""Report a filter that finds options by their texts, and takes the text of one for another.
 
