@@ -10,10 +10,15 @@ from typing import Any, Final
 from pytest_promptfmt.checks.answers import choices_of
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.views import question_message
+from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, join
+from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
+from pytest_promptfmt.systems.lm_eval.functions import load_function
+from pytest_promptfmt.systems.lm_eval.synthetic.code_shapes import row_facts
+from pytest_promptfmt.systems.lm_eval.synthetic.template_shapes import template_shapes
 
 _ASK: Final = r"\b(?:answer|respond|reply|output|choose|select|pick|return|write|give|say)\b[^.?!\n]{0,50}?"
 _YES_NO: Final = re.compile(
@@ -22,6 +27,11 @@ _YES_NO: Final = re.compile(
 )
 _LETTER: Final = re.compile(
     rf"{_ASK}\b(?:only|single|just)?\s?(?:the|a|one|by)?\s?(?:single |capital |correct )*letter\b", re.IGNORECASE
+)
+_ALONE: Final = re.compile(
+    r"\b(?:only|just|nothing but|nothing else|solely|directly)\b|\b(?:single|one) (?:letter|character|word|token)\b"
+    r"|(?:option|choice)(?:'s)? (?:letter|label|number|index)\b|[\"'(]A[\"')]?(?:, |/| or )",
+    re.IGNORECASE,
 )
 _RANGE: Final = re.compile(
     r"(?:option|letter|choice|answer|one)s?\b[^.\n]{0,30}? ?[\"'“(\[]?\bA[\"'”)\]]?"
@@ -46,7 +56,7 @@ def names_instead_of_values(study: Study) -> Iterator[Finding]:
     """Report an answer made of the keys of a mapping instead of its values.
 
     Why: joining or looping over a mapping gives its keys. The answer is `number,date,spans` for every doc, in
-    few-shot examples and as gold.
+    few-shot examples and as gold. Without rows, code of `process_docs` that looks keys up in the column says so.
 
     Example:
         output_type: generate_until
@@ -79,6 +89,29 @@ def names_instead_of_values(study: Study) -> Iterator[Finding]:
                         doc=instance.index,
                     )
                     return
+    yield from _joined_in_template(study)
+
+
+def _joined_in_template(study: Study) -> Iterator[Finding]:
+    """Report a column that the target joins or loops over, while code of `process_docs` looks keys up in it."""
+    written, code = study.written.doc_to_target, study.given.dataset.process_docs
+    if study.has_real_docs or not isinstance(written, str) or not isinstance(code, FunctionRef):
+        return
+    listed = {fact.path for fact in template_shapes(written).facts if fact.kind == "list" and len(fact.path) == 1}
+    if not listed:
+        return
+    try:
+        function = load_function(code, trusted=study.settings.trusts, time_limit=study.settings.import_limit)
+    except PromptfmtError:
+        return  # what needs the function says why
+    mappings = {fact.path for fact in row_facts(function) if fact.kind == "mapping"}
+    for path in sorted(listed & mappings, key=str):
+        yield Finding(
+            message="the answer is made of the keys of a mapping",
+            saw=f"{code} looks keys up in {path[0]!r}, which {written} joins",
+            keys=("doc_to_target",),
+            field=path[0],
+        )
 
 
 @check("PF712", "first-character-as-answer", severity=Severity.WARNING, family=Family.ANSWERS)
@@ -395,6 +428,12 @@ def listed_labels(instance: Instance) -> list[str]:
     starts = [number for number, label in enumerate(labels) if label in "Aa1"]
     labels = labels[starts[-1] :] if starts else []
     return labels if _follow(labels) else []
+
+
+def asks_for_label_alone(instance: Instance) -> bool:
+    """Return whether the prompt asks for the letter of an option, or for nothing but the answer."""
+    text = join(constant_spans(instance))
+    return _LETTER.search(text) is not None or _ALONE.search(text) is not None
 
 
 def _follow(labels: Sequence[str]) -> bool:

@@ -161,7 +161,12 @@ def text_dropped(study: Study) -> Iterator[Finding]:
                 continue
             cut = _spaced(_BRACKETED.sub("", value))
             full = _spaced(value)
-            if len(cut) >= 8 and cut != full and full not in whole and cut in whole:
+            if (
+                len(cut) >= 2
+                and cut != full
+                and full not in whole
+                and (cut in whole if len(cut) >= 8 else _ends_line(cut, instance))
+            ):
                 yield Finding(
                     message="a text of the data lost its brackets and their contents",
                     saw=f"{full[:50]} became {cut[:40]}",
@@ -272,6 +277,12 @@ def _shown_text(instance: Instance) -> str:
 
 def _spaced(text: str) -> str:
     return " ".join(text.split())
+
+
+def _ends_line(text: str, instance: Instance) -> bool:
+    """Return whether a line of the prompt, or what is scored, is this text, with at most a label before it."""
+    line = re.compile(rf"(?m)^[ \t]*(?:[(\[]?\w[)\].:])?[ \t]*{re.escape(text)}[ \t]*$")
+    return any(line.search(each) for each in (*(prompt.text for prompt in instance.prompts), *continuations(instance)))
 
 
 def _is_python_list(value: str) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
+from pytest_promptfmt.checks.code_ends import literal_end, literal_start
 from pytest_promptfmt.checks.fixes import Fix, rewritten, whitespace, without_trailing_space
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.templates import find_literal_break
-from pytest_promptfmt.checks.views import question_message, shots_of
+from pytest_promptfmt.checks.views import question_message, severity_of_shots, shots_of
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, Prompt, Span, join
@@ -49,6 +51,8 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3526 (gsm8k_cot_llama), and 447 tasks of its 0.4.13.
     """
+    if study.has_guessed_text:
+        yield from _double_in_code(study)
     for instance in () if study.has_guessed_text else study.instances:
         for request in instance.requests:
             context, continuation = request.context, request.continuation
@@ -69,6 +73,21 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
                 return
 
 
+def _double_in_code(study: Study) -> Iterator[Finding]:
+    """Report a space with which code ends the question, or begins the answer, besides the delimiter."""
+    task = study.task
+    end, start = literal_end(study, "doc_to_text"), literal_start(study, "doc_to_target")
+    if task.output_type == "loglikelihood" or task.gen_prefix:
+        return
+    if not study.generates and end[-1:] in (" ", "\n", "\t") and task.target_delimiter[:1] in (" ", "\t"):
+        yield replace(
+            _double(0, end, task.target_delimiter, None), message=_doubled(end, "the question and the answer")
+        )
+    elif study.generates and task.target_delimiter[-1:] == start[:1] == " ":  # PF202 reports the end of the question
+        found = _double(0, end, task.target_delimiter + start, None)
+        yield replace(found, keys=("doc_to_target",), doc=None, severity=severity_of_shots(study))
+
+
 def _is_doubled(continuation: str) -> bool:
     """Return whether delimiter and choice both bring a space; a choice without any text is PF704's."""
     return continuation[:2] == "  " and bool(continuation.strip())
@@ -76,10 +95,9 @@ def _is_doubled(continuation: str) -> bool:
 
 def _double(doc: int, before: str, after: str, prompt: Prompt | None) -> Finding:
     is_break = before.endswith("\n")
-    what = "newline and space" if is_break else "double space"
     where = "question and answer of a few-shot example" if prompt is None else "the question and the answer"
     return Finding(
-        message=f"{what} between {where}",
+        message=_doubled(before, where),
         saw=f"{before[-24:]}{after[:12]}",
         keys=("doc_to_text",),
         doc=doc,
@@ -88,12 +106,17 @@ def _double(doc: int, before: str, after: str, prompt: Prompt | None) -> Finding
     )
 
 
+def _doubled(before: str, where: str) -> str:
+    return f"{'newline and space' if before.endswith(chr(10)) else 'double space'} between {where}"
+
+
 @check("PF202", "trailing-space", severity=Severity.WARNING, family=Family.PROMPT, fix=without_trailing_space)
 def trailing_space(study: Study) -> Iterator[Finding]:
     r"""Report a prompt for generation that ends with a space.
 
     Why: in most tokenizers a word includes the space before it. After a prompt that ends with a space, the model must
-    begin with a token that it hardly ever saw there. Completions get worse or start with a second space.
+    begin with a token that it hardly ever saw there. Completions get worse or start with a second space. Without rows,
+    the literal text at the end of Python code is looked at.
 
     Example:
         output_type: generate_until
@@ -107,7 +130,13 @@ def trailing_space(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3795 (fda, squad_completion), and about a thousand tasks of its 0.4.13.
     """
-    if not study.generates or study.has_guessed_text:
+    if not study.generates:
+        return
+    if not study.has_real_docs and literal_end(study, "doc_to_text")[-1:] in (" ", "\t"):
+        yield Finding(
+            message="the prompt ends with a space", saw=literal_end(study, "doc_to_text")[-30:], keys=("doc_to_text",)
+        )
+    if study.has_guessed_text:
         return
     written = study.written.doc_to_text
     if not study.instances and isinstance(written, str) and written.strip() and written[-1] in " \t":

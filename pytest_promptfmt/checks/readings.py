@@ -19,6 +19,7 @@ from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.smoke import scoring_failure
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline, looks_for_answers
 
@@ -183,8 +184,9 @@ def unescaped_dot(study: Study) -> Iterator[Finding]:
 def phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
     r"""Report filters that only read an answer after words that nothing in the prompt asks for.
 
-    Why: a model that gives the right answer in another form is counted as wrong. Nothing is reported if another
-    filter of the task reads the answer alone, or if few-shot examples may show the words.
+    Why: a model that gives the right answer in another form is counted as wrong. Reported as info if another filter of
+    the task reads the answer alone, and if few-shot examples may show the words: then 0 examples give 0 right answers.
+    Examples that show the gold answer, with which what is read is compared, cannot show the words.
 
     Example:
         output_type: generate_until
@@ -200,31 +202,48 @@ def phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
 
     Fix: ask for the words in the prompt, show them in few-shot examples, or let the filter read a bare answer.
 
-    Real: lm-evaluation-harness #3438 (gsm8k without examples), UKGovernmentBEIS/inspect_evals #2458.
+    Real: lm-evaluation-harness #3438 (gsm8k without examples), #3404 (gpqa), UKGovernmentBEIS/inspect_evals #2458.
     """
     reader = _reader_of(study)
-    if reader is None or len(reader.pipelines) < len(reader.chain.pipelines):
-        return  # a pipeline without a pattern may read anything
-    if study.shots > 0 and (study.docs is None or study.docs.fewshot_kind != "given"):
+    if reader is None:
         return
-    prompt = " ".join(reader.subject.instances[0].prompts[0].text.casefold().split())
+    are_known = study.shots == 0 or (study.docs is not None and study.docs.fewshot_kind == "given")
+    shown = reader.subject.instances[0].prompts[0].text if are_known else reader.subject.prompt
+    prompt = " ".join(shown.casefold().split())
     said = reader.said[0]
     missing = []
     for number, pipeline in reader.pipelines:
         if any(reader.is_read(pipeline, form, said) for form in (said, f"({said})", f"{said}.", f"The {said}")):
-            return
+            continue
         words = [one for pattern in pipeline.patterns for one in _WORDS.findall(_CLASSES.sub(" ", pattern))]
-        if not words or any(word.casefold() in prompt for word in words):
-            return
-        missing.append((number, words))
+        are_answers = any(reader.is_read(pipeline, word, word) for word in words)
+        if words and not are_answers and not any(word.casefold() in prompt for word in words):
+            missing.append((number, words))
+    is_sure = are_known and len(missing) == len(reader.chain.pipelines)
     for number, words in missing[:1]:
-        natural = any("answer" in word.casefold() for word in words)
+        is_sure = is_sure or _never_shown(study, words)
+        natural = study.asks_for_reasoning and any("answer" in word.casefold() for word in words)
         yield Finding(
             message="the filter needs words that nothing in the prompt asks for",
             saw=", ".join(dict.fromkeys(words)),
             keys=_key(number),
-            severity=Severity.INFO if natural and study.asks_for_reasoning else None,
+            severity=None if is_sure and not natural else Severity.INFO,
         )
+
+
+def _never_shown(study: Study, words: Sequence[str]) -> bool:
+    """Return whether few-shot examples cannot show words: they show the gold answers, which do not have them.
+
+    The same column gives both. If it had the words, what a filter reads after them would not be equal to it.
+    """
+    task = study.written
+    target = task.doc_to_target
+    if not isinstance(target, str) or "{%" in target or " if " in target or study.metrics != ("exact_match",):
+        return False
+    if any(getattr(task.fewshot, key) not in (UNSET, None) for key in ("doc_to_target", "samples", "process_docs")):
+        return False
+    ignored = [one for entry in task.metric_list or () for one in entry.get("regexes_to_ignore") or ()]
+    return not any(word in str(pattern) or word in target for word in words for pattern in ignored or ("",))
 
 
 @check("PF504", "some-options-unread", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")

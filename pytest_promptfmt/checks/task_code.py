@@ -15,6 +15,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems.lm_eval.functions import functions_of, missing_for
 
 _HOOKS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -40,7 +41,7 @@ _MISSING: Final = re.compile(r"(?<![\w.])(None|nan|NaN)(?![\w.])")
 
 @check("PF113", "hook-signature", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
 def hook_signature(view: FileView) -> Iterator[Finding]:
-    """Report a hook of a task class that cannot take the arguments with which lm-eval calls it.
+    r"""Report a hook of a task class that cannot take the arguments with which lm-eval calls it.
 
     Why: `process_results(self, doc)` is called with the results as well, after the model has answered everything. The
     file is parsed, not run.
@@ -52,6 +53,10 @@ def hook_signature(view: FileView) -> Iterator[Finding]:
         # file: helper.py
         from lm_eval.api.task import ConfigurableTask
         class Mine(ConfigurableTask):
+            def doc_to_text(self, doc):
+                return doc["question"] + "\nAnswer:"
+            def doc_to_target(self, doc):
+                return doc["choices"][doc["answer"]]
             def process_results(self, doc):
                 return {"acc": 1.0}
 
@@ -62,6 +67,10 @@ def hook_signature(view: FileView) -> Iterator[Finding]:
         # file: helper.py
         from lm_eval.api.task import ConfigurableTask
         class Mine(ConfigurableTask):
+            def doc_to_text(self, doc):
+                return doc["question"] + "\nAnswer:"
+            def doc_to_target(self, doc):
+                return doc["choices"][doc["answer"]]
             def process_results(self, doc, results):
                 return {"acc": 1.0}
 
@@ -72,7 +81,7 @@ def hook_signature(view: FileView) -> Iterator[Finding]:
     named = view.config.get("class")
     if not isinstance(named, FunctionRef):
         return
-    tree = _tree_of(named)
+    tree = parsed(named)
     if tree is None:
         return
     classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
@@ -105,6 +114,45 @@ def _hooks_of(classes: Mapping[str, ast.ClassDef], name: str, seen: set[str]) ->
     for base in node.bases:
         if isinstance(base, ast.Name) and base.id != name:
             yield from _hooks_of({key: value for key, value in classes.items() if key != name}, base.id, seen)
+
+
+@check("PF114", "missing-package", severity=Severity.INFO, family=Family.CONFIG)
+def missing_package(study: Study) -> Iterator[Finding]:
+    r"""Report Python code of a task that imports a package which is not installed here.
+
+    Why: the module is imported without the package, so that prompts can be looked at. What uses the package, most
+    often scoring, is not tested, and lm-eval does not load the task at all.
+
+    Example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        # file: helper.py
+        from package_that_nobody_has import verify
+        def asked(doc):
+            return "Question: " + doc["question"] + "\nAnswer:"
+
+    Silent example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        # file: helper.py
+        from re import sub
+        def asked(doc):
+            return "Question: " + doc["question"] + "\nAnswer:"
+
+    Fix: install the package where the task is tested.
+
+    Real: minerva_math and leaderboard_math of lm-evaluation-harness need sympy and math_verify to score.
+    """
+    if study.failure is not None:
+        return  # which says what is missing
+    found = next(filter(None, map(missing_for, functions_of(study.given))), None)
+    if found is not None:
+        yield Finding(
+            message="code of the task was imported without a package that is not installed",
+            saw=found.cause or found.message,
+            do=found.hint or "",
+            keys=("doc_to_text",),
+        )
 
 
 @check("PF256", "prompt-by-chance", severity=Severity.WARNING, family=Family.PROMPT)
@@ -157,13 +205,20 @@ _CHANCE: Final = ("choice", "choices", "randint", "random", "randrange", "sample
 
 def definitions(named: object) -> Iterator[ast.FunctionDef]:
     """Yield the function that a task file names with `!function`, as it is written; nothing for other values."""
-    if isinstance(named, FunctionRef) and (tree := _tree_of(named)) is not None:
+    if isinstance(named, FunctionRef) and (tree := parsed(named)) is not None:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.name == named.name:
                 yield node
 
 
-def _tree_of(function: FunctionRef) -> ast.Module | None:
+def hook_of(named: FunctionRef, hook: str) -> ast.FunctionDef | None:
+    """Return a hook of the class that a task file names, as it is written in that file; None for an inherited one."""
+    tree = parsed(named)
+    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} if tree else {}
+    return next((node for node in _hooks_of(classes, named.name, set()) if node.name == hook), None)
+
+
+def parsed(function: FunctionRef) -> ast.Module | None:
     """Return the parsed file beside the YAML that a function is looked up in; None if it cannot be read."""
     try:
         return ast.parse(gate.read_bytes(function.file, limit=MAX_BYTES))

@@ -86,7 +86,8 @@ def test_of_two_pipelines_one_may_be_strict(tmp_path: Path) -> None:
     steps = "filter: [{function: regex, regex_pattern: '%s', group_select: -1}, {function: take_first}]"
     both = f"{{name: strict, {steps % '#### ([0-9,]+)'}}}, {{name: last, {steps % '([0-9][0-9,]*)'}}}"
     found = found_in(tmp_path, f"{NUMBERS}filter_list: [{both}]\n")
-    assert not {"PF503", "PF506", "PF507"} & set(found)
+    assert found.get("PF503") == "info", "0 examples give 0 right answers in one of them"
+    assert not {"PF506", "PF507"} & set(found)
 
 
 @given(
@@ -109,3 +110,21 @@ def test_no_rule_about_filters_raises(tmp_path: Path, pattern: str, select: int,
     except PromptfmtError:
         return  # not a pattern, or one that takes too long
     assert "PF003" not in found
+
+
+@pytest.mark.parametrize(
+    ("target", "metric", "severity"),
+    [
+        ("{{answer}}", "{metric: exact_match}", "warning"),
+        ("{{answer}}", "{metric: exact_match, regexes_to_ignore: ['.*#### ']}", "info"),
+        ("{% if answer %}{{answer}}{% endif %}", "{metric: exact_match}", "info"),
+    ],
+)
+def test_examples_that_are_compared_themselves_cannot_show_what_a_filter_cuts_off(
+    tmp_path: Path, target: str, metric: str, severity: str
+) -> None:
+    steps = "filter: [{function: regex, regex_pattern: '%s', group_select: -1}, {function: take_first}]"
+    both = f"{{name: strict, {steps % '#### ([0-9,]+)'}}}, {{name: last, {steps % '([0-9][0-9,]*)'}}}"
+    text = NUMBERS.replace('"{{answer}}"', f'"{target}"')
+    found = found_in(tmp_path, f"{text}filter_list: [{both}]\nmetric_list: [{metric}]\n")
+    assert found.get("PF503") == severity

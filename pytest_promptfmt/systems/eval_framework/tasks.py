@@ -28,6 +28,7 @@ from pytest_promptfmt.core.task import Dataset, FunctionRef, Locate, Task
 from pytest_promptfmt.systems.eval_framework.hooks import TaskClass, is_lm_eval_class, is_task_class, task_class
 from pytest_promptfmt.systems.eval_framework.rows import OWN_DOCS, class_docs
 from pytest_promptfmt.systems.lm_eval.functions import IMPORT_SECONDS, load_module, load_object
+from pytest_promptfmt.systems.lm_eval.task_classes import is_of_lm_eval
 from pytest_promptfmt.systems.lm_eval.yaml import YamlFile
 
 if TYPE_CHECKING:
@@ -197,8 +198,10 @@ def _with_docs(metadata: Mapping[str, Any], docs: Any) -> Mapping[str, Any]:
 def names_task_class(config: Mapping[Any, Any], path: Path) -> bool:
     """Return whether a YAML file with `class` is for this plugin: it gives docs, or names the class by `module:Name`.
 
-    Other files name classes of lm-eval's own, whose docs come from a hub.
+    Other files name classes of lm-eval's own, which have docs as its other tasks.
     """
+    if isinstance(config.get("class"), FunctionRef) and is_of_lm_eval(config["class"]):
+        return False
     if isinstance(config.get("class"), str) or "docs" in config:
         return True
     metadata = config.get("metadata")

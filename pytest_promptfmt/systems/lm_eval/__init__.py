@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.systems import HEAD_BYTES, ReadContext, System, TaskFile
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.core.task import Task
+    from pytest_promptfmt.systems.lm_eval.yaml import YamlFile
 
 
 class LmEval(System):
@@ -28,6 +32,12 @@ class LmEval(System):
         from pytest_promptfmt.systems.lm_eval.yaml_tasks import read_task_yaml
 
         return read_task_yaml(path, context.index)
+
+    def class_task(self, file: YamlFile, path: Path) -> Task | None:
+        """Return the task of a class of lm-eval's Python interface; None for another class."""
+        from pytest_promptfmt.systems.lm_eval.task_classes import task_of_class
+
+        return task_of_class(file, path)
 
     def files(self, folder: Path) -> Iterator[Path]:
         """Yield every `*.yaml`, as lm-eval finds them; the other ending is for files that are named."""

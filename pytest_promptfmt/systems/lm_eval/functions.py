@@ -29,6 +29,7 @@ from pytest_promptfmt.core.errors import (
 from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
 from pytest_promptfmt.core.task import CodeAssembly, FunctionRef, Task
 from pytest_promptfmt.systems.lm_eval.hub_loads import load_for, put_off
+from pytest_promptfmt.systems.lm_eval.missing_packages import can_wait, imported_without, missing_package
 from pytest_promptfmt.systems.lm_eval.scoring.registered import with_registered
 
 IMPORT_SECONDS: Final = 60.0
@@ -44,8 +45,14 @@ _FEWSHOT_FIELDS: Final = (
     "gen_prefix",
 )
 
+_MOST_MISSING: Final = 8
+"""Packages that a module may be imported without."""
+
 _failures: dict[tuple[str, int | None], tuple[str, str | None, bool, str]] = {}
 """Module file (or dotted name) and mtime to why its import failed: the arguments of `_ImportFailedError`."""
+
+_incomplete: dict[str, _ImportFailedError] = {}
+"""Names of modules that were imported without a package that is not installed, to what that import said."""
 
 
 def functions_of(task: Task) -> tuple[FunctionRef, ...]:
@@ -119,6 +126,7 @@ def load_object(
         raise failure.about(what, position) from failure.__cause__
     found = getattr(module, ref.name, _MISSING)
     if found is _MISSING:
+        _raise_incomplete(module, what, position)
         where = display_path(file) if file.is_file() else f"module {ref.module}"
         names = [name for name in vars(module) if not name.startswith("__")]
         raise FunctionError(
@@ -138,9 +146,12 @@ def load_module(file: Path, *, trusted: Callable[[Path], bool], time_limit: floa
     if not trusted(file):
         raise CodeNotAllowedError("the code of this file is not allowed to run", position=ref.position)
     try:
-        return _module_beside(file.resolve(), ref, ref.position, trusted, time_limit)
+        module = _module_beside(file.resolve(), ref, ref.position, trusted, time_limit)
+        if (incomplete := _incomplete.get(module.__name__)) is not None:
+            raise incomplete
     except _ImportFailedError as failure:
         raise FunctionError(failure.message, position=ref.position, hint=failure.hint) from failure.__cause__
+    return module
 
 
 def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS) -> Task:
@@ -261,7 +272,45 @@ def _module_beside(
         sys.modules[name] = module
         return module
 
-    return _imported((str(file), mtime), load, file, seconds)
+    _incomplete.pop(name, None)
+    try:
+        return _imported((str(file), mtime), load, file, seconds)
+    except _ImportFailedError as failure:
+        module = _loaded_without(failure, load, file, seconds)
+        if module is None:
+            raise
+        _incomplete[name] = failure
+        _failures.pop((str(file), mtime), None)
+        return module
+
+
+def _loaded_without(
+    failure: _ImportFailedError, load: Callable[[], ModuleType], file: Path, seconds: float
+) -> ModuleType | None:
+    """Return a module imported without the packages that are not installed; None where they are needed for that."""
+    missing = [failure.missing]
+    while missing[-1] and missing.count(missing[-1]) == 1 and len(missing) <= _MOST_MISSING:
+        if not can_wait(missing[-1], file):
+            return None
+        try:
+            with time_limit(seconds, "the import"), exits_raise(), imported_without(missing):
+                return load()
+        except BaseException as error:
+            if must_propagate(error):
+                raise
+            missing.append(missing_package(error))
+    return None
+
+
+def missing_for(ref: FunctionRef) -> FunctionError | None:
+    """Return why the module of a function is imported without a package, None where it is complete or not imported."""
+    failure = _incomplete.get(_module_name(ref.file))
+    return None if failure is None else failure.about(f"!function {ref}", ref.position)
+
+
+def _raise_incomplete(module: ModuleType, what: str, position: Position | None) -> None:
+    if (failure := _incomplete.get(module.__name__)) is not None:
+        raise failure.about(what, position) from failure.__cause__
 
 
 def _module_name(file: Path) -> str:
@@ -362,7 +411,9 @@ def _explained(error: BaseException, file: Path | None) -> tuple[str, str | None
         hint = _install_hint(error.name, file)
         return f"its module does not import{at}: no module named {error.name!r}", hint, True, error.name
     is_mistake = isinstance(error, SyntaxError | NameError)
-    return f"its module does not import{at}: {type(error).__name__}: {error}", None, not is_mistake, ""
+    message = f"its module does not import{at}: {type(error).__name__}: {error}"
+    missing = missing_package(error)
+    return message, _install_hint(missing, file) if missing else None, not is_mistake, missing
 
 
 def _install_hint(module: str, file: Path | None) -> str:

@@ -39,6 +39,47 @@ def code_facts(function: Any) -> tuple[Fact, ...]:
     return tuple(dict.fromkeys(facts))
 
 
+def row_facts(function: Any) -> tuple[Fact, ...]:
+    """Return what a function that gets a dataset asks of its rows, of columns that it leaves as they are.
+
+    The functions are read that are written inside of it, and those that it gives to `map`.
+    """
+    node = _parsed(function) if inspect.isfunction(function) else None
+    facts: list[Fact] = []
+    written: set[Any] = set()
+    for inner in _row_functions(node, function) if node is not None else ():
+        names = [argument.arg for argument in inner.args.args]
+        walk = _Walk(dict.fromkeys(names[:1], ()), getattr(function, "__globals__", {}), facts, 0)
+        with suppress(RecursionError):
+            for statement in inner.body if isinstance(inner, ast.FunctionDef) else [inner.body]:
+                walk.visit(statement)
+        written |= {_constant(key) for each in ast.walk(inner) if isinstance(each, ast.Dict) for key in each.keys}
+        written |= {
+            _constant(target.slice)
+            for each in ast.walk(inner)
+            if isinstance(each, ast.Assign)
+            for target in each.targets
+            if isinstance(target, ast.Subscript)
+        }
+    return tuple(dict.fromkeys(fact for fact in facts if fact.path[0] not in written))
+
+
+def _row_functions(node: ast.FunctionDef, function: FunctionType) -> Iterator[ast.FunctionDef | ast.Lambda]:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.FunctionDef | ast.Lambda) and inner is not node:
+            yield inner
+        elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "map":
+            for argument in inner.args[:1]:
+                known = function.__globals__.get(argument.id) if isinstance(argument, ast.Name) else None
+                given = _parsed(known) if inspect.isfunction(known) else None
+                if given is not None:
+                    yield given
+
+
+def _constant(node: ast.AST | None) -> Any:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
 def _read(function: Any, paths: Sequence[Path | None], facts: list[Fact], depth: int) -> Path | None:
     """Add what a function asks of its arguments, whose paths in the doc are given, None for something else.
 
@@ -79,6 +120,8 @@ class _Walk(ast.NodeVisitor):
         self.known = dict(known)
         self.facts = facts
         self.depth = depth
+        self.members: dict[str, Path] = {}
+        """Names of lists that the function makes, to the part of the doc that is in them."""
 
     def note(self, path: Path | None, kind: Kind, argument: Any = None) -> None:
         """Add a fact about a part of the doc."""
@@ -133,13 +176,26 @@ class _Walk(ast.NodeVisitor):
                 self._name(target.id, node.value)
 
     def _name(self, name: str, value: ast.AST) -> None:
-        self.bound.pop(name, None)
-        self.known.pop(name, None)
+        for names in (self.bound, self.known, self.members):
+            names.pop(name, None)
         path = self.path_of(value)
         if path is not None:
             self.bound[name] = path
         elif (options := self.options_of(value)) is not None:
             self.known[name] = options
+        elif (member := self._member_of(value)) is not None:
+            self.members[name] = member
+
+    def _member_of(self, node: ast.AST) -> Path | None:
+        """Return which part of the doc is in a list that the function makes."""
+        match node:
+            case ast.Name(id=name):
+                return self.members.get(name)
+            case ast.List(elts=[first, *_]):
+                return self.path_of(first)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return self._member_of(left) or self._member_of(right)
+        return None
 
     def visit_For(self, node: ast.For) -> None:
         """Follow the elements of a list."""
@@ -168,6 +224,8 @@ class _Walk(ast.NodeVisitor):
                 self.note(path, "list", 0)
                 if isinstance(name, ast.Name):
                     self.bound[name.id] = (*path, ELEMENT)
+            elif isinstance(name, ast.Name) and (member := self._member_of(source)):
+                self.bound[name.id] = member
 
     # -- expressions -------------------------------------------------------------------------------------------------
 

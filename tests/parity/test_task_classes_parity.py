@@ -1,0 +1,128 @@
+"""Classes of lm-eval's Python interface: their prompts and requests are those that lm-eval 0.4.13 makes."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+from pytest_promptfmt.core.profile import PLAIN
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.systems.lm_eval.functions import bind_functions
+from pytest_promptfmt.systems.task_files import read_task_file
+
+pytest.importorskip("lm_eval", reason="compares with lm-evaluation-harness")
+
+pytestmark = pytest.mark.parity
+
+DOCS = [{"question": "Which metal rusts?", "answer": "iron"}, {"question": " Which shines? ", "answer": "gold "}]
+QUIZ = """
+import json
+from pathlib import Path
+from lm_eval.api.instance import Instance
+from lm_eval.api.task import ConfigurableTask
+
+DOCS = [json.loads(line) for line in Path(__file__).with_name("quiz.docs.jsonl").read_text().splitlines()]
+
+class Base(ConfigurableTask):
+    def __init__(self, **kwargs):
+        super().__init__(config={"metadata": {"version": 1}})
+
+    def download(self, *args, **kwargs):
+        from datasets import Dataset
+
+        self.dataset = {"validation": Dataset.from_list(DOCS)}
+
+    def has_training_docs(self):
+        return False
+
+    def has_validation_docs(self):
+        return True
+
+    def has_test_docs(self):
+        return False
+
+    def validation_docs(self):
+        return self.dataset["validation"]
+
+    def doc_to_text(self, doc):
+        return "Q: " + doc["question"] + "\\nA:"
+
+    def doc_to_target(self, doc):
+        return " " + doc["answer"]
+
+    def aggregation(self):
+        return {"contains": max}
+
+    def higher_is_better(self):
+        return {"contains": True}
+
+    def process_results(self, doc, results):
+        return {"contains": float(doc["answer"] in results[0])}
+
+class Written(Base):
+    def construct_requests(self, doc, ctx, chat_template=None, apply_chat_template=False, **kwargs):
+        return [Instance("generate_until", doc, (ctx, {"until": ["\\n"], "max_gen_toks": 8}), 0, **kwargs)]
+
+class Judged(Base):
+    def construct_requests(self, doc, ctx, chat_template=None, apply_chat_template=False, **kwargs):
+        return [
+            Instance("generate_until", doc, (ctx, {"until": ["\\n"]}), 0, **kwargs),
+            Instance("loglikelihood", doc, (ctx, " iron"), 1, **kwargs),
+        ]
+
+class Fails(Base):
+    def construct_requests(self, doc, ctx, **kwargs):
+        return doc["choices"]
+"""
+
+
+def quiz(folder: Path, name: str) -> Task:
+    """Return the task of a class."""
+    (folder / "quiz.docs.jsonl").write_text("".join(f"{json.dumps(doc)}\n" for doc in DOCS), "utf-8")
+    (folder / "quiz_task.py").write_text(QUIZ, "utf-8")
+    (folder / "quiz.yaml").write_text(f"task: quiz\nclass: !function quiz_task.{name}\n", "utf-8")
+    file = read_task_file(folder / "quiz.yaml")
+    assert file is not None
+    assert file.kind == "class"
+    return bind_functions(file.tasks[0], trusted=lambda _path: True)
+
+
+@pytest.mark.parametrize("name", ["Written", "Judged"])
+def test_prompts_and_requests_are_those_of_lm_eval(tmp_path: Path, name: str) -> None:
+    task = quiz(tmp_path, name)
+    assert task.output_type == "generate_until"
+    theirs = runpy.run_path(str(tmp_path / "quiz_task.py"))[name]()
+    theirs.set_config(key="num_fewshot", value=0)
+    theirs.build_all_requests(limit=None, rank=0, world_size=1)
+    expected = [(one.request_type, one.args) for one in theirs.instances]
+    shown = list(task.render(profile=PLAIN))
+    ours = [(one.kind, one.arguments) for instance in shown for one in instance.requests]
+    assert sorted(ours, key=str) == sorted(expected, key=str)
+    assert [instance.target for instance in shown] == [theirs.doc_to_target(doc) for doc in DOCS]
+
+
+def test_its_results_are_processed_by_the_class(tmp_path: Path) -> None:
+    task = quiz(tmp_path, "Written")
+    assert task.process_results(DOCS[0], ["it is iron"]) == {"contains": 1.0}
+    assert [entry["metric"] for entry in task.metric_list or ()] == ["contains"]
+
+
+def test_a_hook_that_fails_is_named_with_its_doc(tmp_path: Path) -> None:
+    task = quiz(tmp_path, "Fails")
+    with pytest.raises(Exception, match="construct_requests of 'quiz', doc 1 raised KeyError: 'choices'"):
+        list(task.render(profile=PLAIN))
+
+
+def test_a_class_whose_packages_are_missing_is_skipped(tmp_path: Path) -> None:
+    quiz(tmp_path, "Written")
+    (tmp_path / "quiz_task.py").write_text(
+        f"from a_package_of_nobody import Base as B\nclass C(B): pass\n{QUIZ}", "utf-8"
+    )
+    file = read_task_file(tmp_path / "quiz.yaml")
+    assert file is not None
+    with pytest.raises(Exception, match="a_package_of_nobody") as raised:
+        bind_functions(file.tasks[0], trusted=lambda _path: True)
+    assert type(raised.value).__name__ == "TaskClassUnavailableError"
