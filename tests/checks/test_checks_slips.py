@@ -136,6 +136,12 @@ def test_a_quote_at_one_end_of_a_choice_needs_a_partner(choices: list[str], is_r
 WRITTEN = "Q: Does tin rust?\\nA: No.\\n\\nQ: Does steel rust?\\nA: Yes."
 
 
+@pytest.mark.parametrize(("label", "is_reported"), [("问题", True), ("問題", False)])
+def test_solved_examples_without_blank_lines_have_a_layout_as_well(label: str, is_reported: bool) -> None:
+    shown = f"{label}：邊個起咗呢條橋？\n答案：伊藤\n{label}：而家幾多度？\n答案：三\n"
+    assert ("PF809" in codes(doc_to_text=f"請回答。\n{shown}問題：{{{{question}}}}\n答案：")) is is_reported
+
+
 @pytest.mark.parametrize(("end", "is_reported"), [("", True), ("\\nA:", False)])
 def test_solved_examples_are_seen_in_the_expression_that_prints_the_question(end: str, is_reported: bool) -> None:
     text = "{% set examples = '" + WRITTEN + "' %}{{examples + '\\n\\nQ: ' + question + '" + end + "'}}"

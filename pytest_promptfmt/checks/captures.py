@@ -1,0 +1,324 @@
+"""Rules about how much of a completion a pattern takes: less than the answer, more than it, or a part of a word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from pytest_promptfmt.answers.answers import Answers
+from pytest_promptfmt.answers.completions import Chain
+from pytest_promptfmt.answers.phrasings import contract_sentences
+from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
+from pytest_promptfmt.checks.readings import Reader, reader_of
+from pytest_promptfmt.checks.registry import check
+from pytest_promptfmt.checks.smoke import scoring_failure
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline, looks_for_answers
+
+_NUMBER_FORMS: Final = ("{}", "The answer is {}.", "#### {}", "Answer: {}", "\\boxed{{{}}}")
+_REST: Final = " Check: $\\frac{1}{2}$ (a half) [twice] **is** one."
+"""Text after an answer with every mark that may close one."""
+
+_BARS: Final = re.compile(r"(?<!\\)<\|[\w ]+\|>|(?<!\\)\[/?(?:INST|SEP|CLS|PAD|MASK|BOS|EOS|ANSWER)\](?![*+?{])")
+_WHOLE: Final = re.compile(r"[^\W\d_]{2,}")
+_WITHOUT: Final = (
+    "I don't know what is meant.",
+    "I don't know",
+    "Nothing is said about it, and it is not certain.",
+    "This is untrue.",
+    "That is incorrect.",
+    "It is unlikely.",
+)
+"""Sentences whose words contain other answers: no, not, true, correct, likely."""
+
+_CODE: Final = "def double(x):\n    return 2 * x"
+_LANGUAGES: Final = ("python", "py", "json", "sql", "cpp", "java")
+_SHORT: Final = 60
+"""Characters of a gold answer that a sentence may end with."""
+
+
+@check("PF520", "sign-not-read", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
+def sign_not_read(study: Study) -> Iterator[Finding]:
+    r"""Report filters that read a number without the minus sign before it.
+
+    Why: `#### ([0-9]+)` does not find `#### -3`, and `([0-9]+)` reads 3 of it. Docs with a negative answer are always
+    wrong. Reported as info if none of your docs has one.
+
+    Example:
+        output_type: generate_until
+        doc_to_target: "{{answer}}"
+        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "#### ([0-9]+)"}, {function: take_first}]}]
+        metadata: {promptfmt: {docs: [{question: It was 2 degrees and falls by 5., answer: "-3"}]}}
+
+    Silent example:
+        output_type: generate_until
+        doc_to_target: "{{answer}}"
+        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "#### (-?[0-9]+)"}, {function: take_first}]}]
+        metadata: {promptfmt: {docs: [{question: It was 2 degrees and falls by 5., answer: "-3"}]}}
+
+    Fix: allow `-?` before the digits.
+
+    Real: google-deepmind/proeval #19, allenai/open-instruct #1530 (gsm8k).
+    """
+    reader = reader_of(study)
+    if reader is None or reader.answers.kind != "number":
+        return
+    found = []
+    for number, pipeline in reader.pipelines:
+        forms = (form for form in _NUMBER_FORMS if reader.is_read(pipeline, form.format("42"), "42"))
+        lost = next((form.format("-42") for form in forms if not _keeps_sign(reader, pipeline, form)), None)
+        if lost is None:
+            return  # one of the pipelines gets it
+        found.append((number, lost, reader.read(pipeline, lost)))
+    is_negative = any(str(instance.target).strip().startswith("-") for instance in study.real_instances)
+    for number, text, saw in found[:1]:
+        yield Finding(
+            message="a filter loses the minus sign of a number",
+            saw=f"{text!r} is read as {saw!r}",
+            keys=("filter_list", number),
+            severity=None if is_negative else Severity.INFO,
+        )
+
+
+def _keeps_sign(reader: Reader, pipeline: FilterPipeline, form: str) -> bool:
+    return reader.is_read(pipeline, form.format("-42"), "-42")
+
+
+@check("PF521", "capture-runs-on", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
+def capture_runs_on(study: Study) -> Iterator[Finding]:
+    r"""Report filters whose pattern goes on to the last closing mark of the line instead of the next one.
+
+    Why: `\\boxed\{(.*)\}` is greedy. Of `\boxed{7}, which is \frac{14}{2}` it reads `7}, which is \frac{14}{2`, and a
+    right answer is wrong. Reported as info unless the prompt asks for reasoning or for the form that is misread.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "{{question}}\nThink step by step, and put the answer in \\boxed{}.\n"
+        doc_to_target: "{{answer}}"
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '\\boxed\{(.*)\}'}, {function: take_first}]}
+        metadata: {promptfmt: {docs: [{question: How many legs have 9 spiders?, answer: "72"}]}}
+
+    Silent example:
+        output_type: generate_until
+        doc_to_text: "{{question}}\nThink step by step, and put the answer in \\boxed{}.\n"
+        doc_to_target: "{{answer}}"
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '\\boxed\{([^{}]*)\}'}, {function: take_first}]}
+        metadata: {promptfmt: {docs: [{question: How many legs have 9 spiders?, answer: "72"}]}}
+
+    Fix: exclude the mark from what is captured, or use `.*?`.
+
+    Real: EvolvingLMMs-Lab/lmms-eval #1511 (mathvision).
+    """
+    reader = reader_of(study)
+    if reader is None:
+        return
+    said = reader.said[-1]
+    found = []
+    for number, pipeline in reader.pipelines:
+        for form in (f"\\boxed{{{said}}}", f"**{said}**", f"[[{said}]]", f"<answer>{said}</answer>"):
+            text = f"The answer is {form}.{_REST}"
+            if reader.is_read(pipeline, f"The answer is {form}.", said) and not reader.is_read(pipeline, text, said):
+                read = reader.read(pipeline, text)
+                if read.startswith(said) and "Check" in read:
+                    found.append((number, text, read))
+                    break
+        else:
+            return
+    for number, text, read in found[:1]:
+        yield Finding(
+            message="a filter reads on to a closing mark after the answer",
+            saw=f"{text!r} is read as {read!r}",
+            keys=("filter_list", number),
+            severity=None if study.asks_for_reasoning else Severity.INFO,
+        )
+
+
+@check("PF522", "special-token-as-pattern", severity=Severity.ERROR, family=Family.EXTRACTION)
+def special_token_as_pattern(study: Study) -> Iterator[Finding]:
+    r"""Report a special token in a pattern whose bars or brackets are not escaped.
+
+    Why: in a pattern `<|endoftext|>` means `<` or `endoftext` or `>`, and `[INST]` is one of four letters. The
+    completion is cut at the first less-than sign, or an answer is read anywhere.
+
+    Example:
+        output_type: generate_until
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: "(.*?)(?:<|endoftext|>|$)"}, {function: take_first}]}
+
+    Silent example:
+        output_type: generate_until
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '(.*?)(?:<\|endoftext\|>|$)'}, {function: take_first}]}
+
+    Fix: put a backslash before each bar or bracket of the token.
+
+    Real: bigcode-project/bigcode-evaluation-harness #121 (mbpp).
+    """
+    for keys, text in study.strings:
+        found = _BARS.search(text) if any("regex" in str(key) for key in keys[-3:]) else None
+        if found is not None:
+            yield Finding(message="a special token is read as a pattern", saw=found[0], keys=keys)
+
+
+@check("PF523", "part-of-a-word", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
+def part_of_a_word(study: Study) -> Iterator[Finding]:
+    r"""Report filters that find an answer inside another word.
+
+    Why: `(yes|no)` reads `no` in `I don't know`, and `(true|false)` reads `true` in `untrue`. A completion without an
+    answer, or with the opposite one, counts as right.
+
+    Example:
+        output_type: generate_until
+        doc_to_target: "yes"
+        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(yes|no)"}, {function: take_first}]}]
+
+    Silent example:
+        output_type: generate_until
+        doc_to_target: "yes"
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '\b(yes|no)\b'}, {function: take_first}]}
+
+    Fix: put `\b` before and after the words.
+
+    Real: open-compass/VLMEvalKit #73 (`notice` read as no), UKGovernmentBEIS/inspect_evals #2334 (boolq: `know`).
+    """
+    chain = _chain_of(study)
+    if chain is None:
+        return
+    misread = []
+    for number, pipeline in enumerate(chain.pipelines):
+        readings = ((text, _read(study, chain, pipeline, text)) for text in _WITHOUT)
+        wrong = next(((text, read) for text, read in readings if _is_inside(read, text)), None)
+        if wrong is None or not pipeline.patterns:
+            return  # one of the pipelines leaves it alone
+        misread.append((number, *wrong))
+    for number, text, read in misread[:1]:
+        yield Finding(
+            message="a filter finds an answer inside another word",
+            saw=f"{text!r} is read as {read!r}",
+            keys=("filter_list", number),
+        )
+
+
+def _is_inside(read: str, text: str) -> bool:
+    word, text = read.casefold(), text.casefold()
+    return bool(_WHOLE.fullmatch(word)) and word in text and re.search(rf"\b{word}\b", text) is None
+
+
+@check("PF524", "fence-with-language-only", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
+def fence_with_language(study: Study) -> Iterator[Finding]:
+    r"""Report filters that find code only in a block that names its language, which the prompt does not ask for.
+
+    Why: models write ```` ```python ```` and ```` ``` ````. Code in the latter is not found, and counts as wrong.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "Write a function. {{question}}\n"
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '```python\n([\s\S]*?)```'}, {function: take_first}]}
+
+    Silent example:
+        output_type: generate_until
+        doc_to_text: "Write a function. {{question}}\n"
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '```(?:python)?\n([\s\S]*?)```'}, {function: take_first}]}
+
+    Fix: make the language optional, `(?:python)?`, or ask for it in the prompt.
+
+    Real: UKGovernmentBEIS/inspect_evals #2170 (mbpp), where five other tasks had the same pattern.
+    """
+    chain = _chain_of(study)
+    if chain is None:
+        return
+    prompt = trials_of(study).scoring.instances[0].prompts[0].text
+    missed = []
+    for number, pipeline in enumerate(chain.pipelines):
+        if _read(study, chain, pipeline, f"```\n{_CODE}\n```") == _CODE:
+            return
+        tags = (one for one in _LANGUAGES if f"```{one}" not in prompt)
+        tag = next((one for one in tags if _read(study, chain, pipeline, f"```{one}\n{_CODE}\n```") == _CODE), None)
+        if tag is not None:
+            missed.append((number, tag))
+    for number, tag in missed[:1]:
+        yield Finding(
+            message="a filter finds code only in a block that names its language",
+            saw=f"```{tag} is read, ``` is not",
+            keys=("filter_list", number),
+        )
+
+
+@check("PF525", "asked-sentence-compared-whole", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
+def asked_sentence_compared(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt that asks for a sentence with the answer, where whole completions are compared with the answer.
+
+    Why: a model that ends with `The answer is Lisbon`, as it is told, is wrong, because no filter takes `Lisbon` out
+    of it.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "{{question}}\nEnd with \"The answer is [answer]\".\n"
+        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
+
+    Silent example:
+        output_type: generate_until
+        doc_to_text: "{{question}}\nEnd with \"The answer is [answer]\".\n"
+        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "answer is (.+)"}, {function: take_first}]}]
+
+    Fix: add a filter that picks the answer, or ask for the answer alone.
+
+    Real: facebookresearch/multiloko #10.
+    """
+    if not study.generates or looks_for_answers(study.task) or study.has_own_scorer or study.has_guessed_text:
+        return
+    if set(study.metrics or ("exact_match",)) != {"exact_match"} or scoring_failure(study) is not None:
+        return
+    try:
+        trials = trials_of(study)
+    except PromptfmtError:
+        return  # the item that scores says why
+    for trial in trials.answers[:1] if trials.chain is not None else ():
+        gold, chain = trial.gold, trials.chain
+        if not gold or len(gold) > _SHORT or "\n" in gold:
+            return
+        said = Answers(kind="text", labels=(gold,), texts=("",), targets=(gold,), gold=0)
+        asked = contract_sentences(trial.instance.prompts[0].text, said, str(study.task.gen_prefix or ""))
+        for sentence in (one for one in asked if _WHOLE.search(one.replace(gold, ""))):
+            if chain is None or any(_is_right(chain, one, trial, sentence) for one in chain.pipelines):
+                return
+            yield Finding(
+                message="the prompt asks for a sentence, and the whole completion is compared with the answer",
+                saw=f"{sentence!r}, gold {gold!r}",
+                keys=("filter_list",) if study.task.filter_list else ("metric_list",),
+            )
+            return
+
+
+def _chain_of(study: Study) -> Chain | None:
+    """Return the filters and metrics of a generation task that looks for answers; None where they cannot be tried."""
+    if not study.generates or not looks_for_answers(study.task) or study.has_guessed_text:
+        return None
+    if scoring_failure(study) is not None or not trials_of(study).scoring.instances:
+        return None
+    return trials_of(study).chain
+
+
+def _read(study: Study, chain: Chain, pipeline: FilterPipeline, text: str) -> str:
+    """Return what a pipeline reads, as text; "" for an exception, or a pattern that takes too long."""
+    stages = chain.read(pipeline, text, trials_of(study).scoring.instances[0].doc, "a probe")
+    return "" if stages.problem is not None else str(stages.extracted).strip()
+
+
+def _is_right(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial, sentence: str) -> bool:
+    """Return whether a sentence scores as the answer in it does; so does one that cannot be tried."""
+    stages = chain.read(pipeline, sentence, trial.instance.doc, "the sentence that the prompt asks for")
+    try:
+        return stages.problem is not None or chain.is_right(trial.question, trial.instance.doc, stages.extracted)
+    except PromptfmtError:
+        raise
+    except Exception:
+        return True
