@@ -19,7 +19,9 @@ from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.smoke import scoring_failure
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.study import Study
+from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline, looks_for_answers
 
 _LAST_DOT: Final = re.compile(r"(?<!\\)\)\.\)*\$?$|\(\?=\.\)")
@@ -233,7 +235,7 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
 
     Why: the pattern has fewer letters than the prompt has options, or a letter of another word is read. Docs whose
     answer is such an option are always wrong. It is an error if the prompt asks for the sentence, and an info if the
-    prompt ends with a cue after which most models write the label alone.
+    prompt ends with a cue after which most models write the label alone, or is in another language than the sentence.
 
     Example:
         output_type: generate_until
@@ -254,6 +256,9 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
     reader = reader_of(study)
     if reader is None or reader.answers.kind != "choice" or len(reader.said) < 2:
         return
+    constant = join(span for instance in study.instances[:1] for span in constant_spans(instance))
+    is_foreign = not constant.isascii() and "answer" not in constant.casefold()
+    free = Severity.INFO if is_foreign else _of_free_answers(study, reader)
     for number, pipeline in reader.pipelines:
         forms = [[label, *reader.sentences(label)] for label in reader.said]
         asked = len(forms[0]) - _COMMON
@@ -267,7 +272,7 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
                     message="a filter reads some options and not others",
                     saw=f"{unread!r} is read as {reader.read(pipeline, unread)!r}, {right!r} is right",
                     keys=_key(number),
-                    severity=None if place < asked else _of_free_answers(study, reader),
+                    severity=None if place < asked else free,
                 )
                 break
 

@@ -160,7 +160,8 @@ def space_doubled(study: Study) -> Iterator[Finding]:
 def label_glued_to_column(study: Study) -> Iterator[Finding]:
     r"""Report a label directly after a column, without a space or newline.
 
-    Why: `{{question}}Answer:` reads `…was it builtAnswer:`, unless every text of the column ends with a newline.
+    Why: `{{question}}Answer:` reads `…was it builtAnswer:`, unless every text of the column ends with a newline. It is
+    an info after a passage or another column of long texts, which may end so.
 
     Example:
         doc_to_text: "Question: {{question}}Answer:"
@@ -184,7 +185,12 @@ def label_glued_to_column(study: Study) -> Iterator[Finding]:
             message="a label follows a column without a space or newline",
             saw=template_of(study)[max(0, match.start() - 16) : match.end()],
             keys=("doc_to_text",),
+            severity=Severity.INFO if match[1] in _LONG_TEXTS else None,
         )
+
+
+_LONG_TEXTS: Final = frozenset("article context content document paragraph passage story text".split())  # noqa: SIM905
+"""Columns of several lines, which may end with a newline."""
 
 
 @check("PF264", "odd-target-delimiter", severity=Severity.WARNING, family=Family.PROMPT)

@@ -77,6 +77,14 @@ def test_a_sentence_that_nothing_asks_for_is_only_noted_after_a_cue_for_the_lett
     assert found["PF504"] == "info"
 
 
+@pytest.mark.parametrize(("end", "severity"), [("Adım adım düşünelim. Çözüm", "info"), ("Think hard", "warning")])
+def test_an_english_sentence_is_only_noted_in_a_prompt_of_another_language(
+    tmp_path: Path, end: str, severity: str
+) -> None:
+    task = f'doc_to_text: "{OPTIONS}\\n{end}."\n{LETTERS}{filters("([ABC])")}'
+    assert found_in(tmp_path, task)["PF504"] == severity
+
+
 def test_words_that_the_prompt_names_may_be_demanded(tmp_path: Path) -> None:
     text = f'doc_to_text: "End with RESULT= and the letter.\\n{OPTIONS}\\n"\n'
     assert "PF503" not in found_in(tmp_path, text + LETTERS + filters(r"RESULT=([A-C])\b"))

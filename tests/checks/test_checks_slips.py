@@ -119,6 +119,13 @@ def test_an_answer_that_stays_a_list_is_reported_where_it_is_compared() -> None:
     assert "PF541" not in codes(**generating)
 
 
+def test_a_long_text_may_end_with_the_newline_that_its_label_needs() -> None:
+    for column, severity in (("question", "warning"), ("passage", "info")):
+        [task] = load_tasks({**TASK, "doc_to_text": f"{{{{{column}}}}}Answer:"})
+        found = linted(study_of(task), Selection(checks=known_checks(), rootdir=Path())).findings
+        assert [str(one.severity) for one in found if one.code == "PF263"] == [severity]
+
+
 def test_the_end_of_a_sentence_is_no_label_of_the_line_below() -> None:
     own = {"docs": [{"question": "Who?", "lines": ["[1] Nora keeps hens.", "[2] Pip is old."], "label": 0}]}
     text = "{{lines | join('\\n')}}\nQuestion: {{question}}\nAnswer:"
