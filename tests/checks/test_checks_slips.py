@@ -126,6 +126,15 @@ def test_a_long_text_may_end_with_the_newline_that_its_label_needs() -> None:
         assert [str(one.severity) for one in found if one.code == "PF263"] == [severity]
 
 
+@pytest.mark.parametrize(
+    ("listed", "is_reported"), [("{% if choices|length > 3 %}\nD. {{choices[3]}}{% endif %}", False), ("", True)]
+)
+def test_an_option_that_only_some_docs_have_is_listed(listed: str, is_reported: bool) -> None:
+    options = "A. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}" + listed
+    text = "{{question}}\n" + options + "\nGive one letter, one of A, B, C or D.\nAnswer:"
+    assert ("PF717" in codes(doc_to_text=text, doc_to_choice=["A", "B", "C"])) is is_reported
+
+
 def test_the_end_of_a_sentence_is_no_label_of_the_line_below() -> None:
     own = {"docs": [{"question": "Who?", "lines": ["[1] Nora keeps hens.", "[2] Pip is old."], "label": 0}]}
     text = "{{lines | join('\\n')}}\nQuestion: {{question}}\nAnswer:"
