@@ -137,7 +137,7 @@ def _without_trailing(instance: Instance, span: Span | None) -> str:
     if span is None or span.origin.field is None:
         return ""
     value = instance.doc.get(span.origin.field)
-    if isinstance(value, str) and not value[-1:].isspace():
+    if isinstance(value, str) and not (value[-1:].isspace() and span.text.endswith(value)):
         return "remove the space at the end of the text inside the braces"
     return "strip the column in the template"
 

@@ -119,6 +119,22 @@ def test_an_answer_that_stays_a_list_is_reported_where_it_is_compared() -> None:
     assert "PF541" not in codes(**generating)
 
 
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("{{'Q: ' ~ question ~ ' A: '}}", "the text inside the braces"),
+        ("{{question}}", "strip the column"),
+        ("{{question}}\nAnswer: ", "remove"),
+    ],
+)
+def test_advice_about_a_last_space_is_about_what_prints_it(text: str, advice: str) -> None:
+    docs = {"promptfmt": {"docs": [{"question": "Which rusts? ", "label": "iron"}]}}
+    [task] = load_tasks({**TASK, "output_type": "generate_until", "doc_to_text": text, "metadata": docs})
+    found = linted(study_of(task), Selection(checks=known_checks(), rootdir=Path())).findings
+    [last] = [one for one in found if one.code == "PF202"]
+    assert advice in last.do
+
+
 def test_a_long_text_may_end_with_the_newline_that_its_label_needs() -> None:
     for column, severity in (("question", "warning"), ("passage", "info")):
         [task] = load_tasks({**TASK, "doc_to_text": f"{{{{{column}}}}}Answer:"})
