@@ -53,6 +53,7 @@ _BUILTIN: Final = (
     "checks.readings",
     "checks.gold_readings",
     "checks.captures",
+    "checks.answer_texts",
     "checks.author_texts",
     "checks.glued_texts",
     "checks.mistaken_values",

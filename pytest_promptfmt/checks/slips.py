@@ -195,9 +195,10 @@ _LONG_TEXTS: Final = frozenset("article context content document paragraph passa
 
 @check("PF264", "odd-target-delimiter", severity=Severity.WARNING, family=Family.PROMPT)
 def odd_target_delimiter(study: Study) -> Iterator[Finding]:
-    """Report a `target_delimiter` of several spaces.
+    r"""Report a `target_delimiter` of several spaces, or of a space beside a newline.
 
-    Why: the answer is then scored after two spaces, which most tokenizers encode differently from one.
+    Why: the answer is then scored after two spaces, or after a space at the beginning of a line, which most tokenizers
+    encode differently.
 
     Example:
         target_delimiter: "  "
@@ -210,7 +211,7 @@ def odd_target_delimiter(study: Study) -> Iterator[Finding]:
     Real: a space that was added in the template and in the delimiter: lm-evaluation-harness #3526.
     """
     delimiter = study.written.target_delimiter
-    if isinstance(delimiter, str) and len(delimiter) > 1 and not delimiter.strip(" "):
+    if isinstance(delimiter, str) and len(delimiter) > 1 and delimiter.isspace() and " " in delimiter:
         yield Finding(message="target_delimiter is more than one space", saw=delimiter, keys=("target_delimiter",))
 
 
