@@ -326,7 +326,9 @@ def glued_choice(study: Study) -> Iterator[Finding]:
             if request.prompt is None or not isinstance(continuation, str) or not continuation:
                 continue
             last, first = context[-1:], continuation[0]
-            if last and last.isascii() and first.isascii() and first.isalnum() and (last.isalnum() or last in ":?."):
+            # synthetic docs have » at the end of a column, whose real texts end with a letter or full stop
+            ends = last == "»" or (last.isascii() and (last.isalnum() or last in ":?."))
+            if last and ends and first.isascii() and first.isalnum():
                 yield Finding(
                     message="no delimiter between the question and the choices",
                     saw=f"{context[-24:]}{continuation[:16]}",

@@ -135,6 +135,11 @@ def test_advice_about_a_last_space_is_about_what_prints_it(text: str, advice: st
     assert advice in last.do
 
 
+@pytest.mark.parametrize(("text", "is_reported"), [("Q: {{question}}", True), ("Q: {{question}}\n", False)])
+def test_a_choice_of_the_file_is_glued_to_the_end_of_a_synthetic_text(text: str, is_reported: bool) -> None:
+    assert ("PF207" in codes(doc_to_text=text, target_delimiter="")) is is_reported
+
+
 def test_a_long_text_may_end_with_the_newline_that_its_label_needs() -> None:
     for column, severity in (("question", "warning"), ("passage", "info")):
         [task] = load_tasks({**TASK, "doc_to_text": f"{{{{{column}}}}}Answer:"})
