@@ -81,7 +81,7 @@ def fence_with_language(study: Study) -> Iterator[Finding]:
     prompt = trials_of(study).scoring.instances[0].prompts[0].text
     missed = []
     for number, pipeline in enumerate(chain.pipelines):
-        if read_by(study, chain, pipeline, f"```\n{_CODE}\n```") == _CODE:
+        if not pipeline.patterns or read_by(study, chain, pipeline, f"```\n{_CODE}\n```") == _CODE:
             return
         tags = (one for one in _LANGUAGES if f"```{one}" not in prompt)
         tag = next((one for one in tags if read_by(study, chain, pipeline, f"```{one}\n{_CODE}\n```") == _CODE), None)

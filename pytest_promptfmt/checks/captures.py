@@ -205,9 +205,11 @@ def part_of_a_word(study: Study) -> Iterator[Finding]:
         return
     misread = []
     for number, pipeline in enumerate(chain.pipelines):
+        if not pipeline.patterns:
+            return  # code, which may read anything
         readings = ((text, read_by(study, chain, pipeline, text)) for text in _WITHOUT)
         wrong = next(((text, read) for text, read in readings if _is_inside(read, text)), None)
-        if wrong is None or not pipeline.patterns:
+        if wrong is None:
             return  # one of the pipelines leaves it alone
         misread.append((number, *wrong))
     for number, text, read in misread[:1]:
