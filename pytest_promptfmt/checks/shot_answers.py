@@ -264,7 +264,7 @@ def delimiter_in_shots(study: Study) -> Iterator[Finding]:
                 return
 
 
-@check("PF820", "shot-answers-with-question", severity=Severity.ERROR, family=Family.FEWSHOT)
+@check("PF841", "shot-answers-with-question", severity=Severity.ERROR, family=Family.FEWSHOT)
 def shot_answers_with_question(study: Study) -> Iterator[Finding]:
     r"""Report few-shot examples whose answer is a text that the question before it prints.
 
