@@ -31,7 +31,7 @@ _WITHOUT: Final = (
 """Sentences whose words contain other answers: no, not, true, correct, likely."""
 
 
-@check("PF520", "sign-not-read", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
+@check("PF527", "sign-not-read", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
 def sign_not_read(study: Study) -> Iterator[Finding]:
     r"""Report filters that read a number without the minus sign before it.
 

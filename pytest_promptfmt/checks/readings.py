@@ -19,7 +19,6 @@ from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.smoke import scoring_failure
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline, looks_for_answers
@@ -256,7 +255,7 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
     reader = reader_of(study)
     if reader is None or reader.answers.kind != "choice" or len(reader.said) < 2:
         return
-    constant = join(span for instance in study.instances[:1] for span in constant_spans(instance))
+    constant = "".join(span.text for instance in study.instances[:1] for span in constant_spans(instance))
     is_foreign = not constant.isascii() and "answer" not in constant.casefold()
     free = Severity.INFO if is_foreign else _of_free_answers(study, reader)
     for number, pipeline in reader.pipelines:

@@ -52,11 +52,6 @@ _BUILTIN: Final = (
     "checks.extraction",
     "checks.readings",
     "checks.gold_readings",
-    "checks.captures",
-    "checks.answer_texts",
-    "checks.author_texts",
-    "checks.glued_texts",
-    "checks.mistaken_values",
     "checks.chat_templates",
     "checks.chat_markup",
     "checks.chat_prompts",
@@ -67,6 +62,11 @@ _BUILTIN: Final = (
     "checks.characters",
     "checks.slips",
     "checks.answer_slips",
+    "checks.captures",
+    "checks.answer_texts",
+    "checks.author_texts",
+    "checks.glued_texts",
+    "checks.mistaken_values",
     "models.rules",
 )
 _PACKAGE: Final = __package__.partition(".")[0]

@@ -116,8 +116,8 @@ def test_a_first_letter_beside_a_filter_for_another_language_is_a_warning(tmp_pa
 
 def test_a_minus_sign_that_no_doc_has_is_an_info(tmp_path: Path) -> None:
     task = f'doc_to_text: "{{{{question}}}}"\n{NUMBERS}{filters("#### ([0-9]+)")}'
-    assert found_in(tmp_path, task)["PF520"] == "info"
-    assert found_in(tmp_path, task.replace('"2000"', '"-3"'))["PF520"] == "error"
+    assert found_in(tmp_path, task)["PF527"] == "info"
+    assert found_in(tmp_path, task.replace('"2000"', '"-3"'))["PF527"] == "error"
 
 
 def test_of_two_pipelines_one_may_be_strict(tmp_path: Path) -> None:
