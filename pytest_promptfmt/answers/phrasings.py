@@ -91,6 +91,9 @@ _CERTAIN_PLACEHOLDER: Final = re.compile(_CERTAIN, re.IGNORECASE)
 _TAGGED: Final = re.compile(r"(<(\w+)>)[^<>]*(</\2>)")
 _QUOTED: Final = re.compile(r"[\"“«'`]([^\"“”«»'`\n]{3,80})[\"”»'`]")
 _ASKED: Final = re.compile(rf"(?i)answer|boxed|####|{'|'.join(map(re.escape, ANSWER_WORDS.values()))}")
+_END: Final = re.compile(r"(?i)(?:\b(?:end|finish|conclude)\b|\blast line\b)[^.\n]*\Z")
+"""Words before a quoted sentence that is the end of an answer, whatever is in it."""
+
 _UNQUOTED: Final = re.compile(
     rf"(?im)(?:#{{4}} ?|(?:\bthe (?:\w+ ){{0,2}})?\banswer(?: is)?:? ?)(?:{_CERTAIN})"
     r"|#{4} ?(?:[XN](?!\w)|_{3,}|\.\.\.|…)"
@@ -130,7 +133,8 @@ def contract_sentences(prompt: str, answers: Answers, prefix: str = "") -> list[
             found.append(f"{sentence[: tagged.end(1)]}{bare}{sentence[tagged.start(3) :]}")
             continue
         places = list(_PLACEHOLDER.finditer(sentence))
-        certain = places and _CERTAIN_PLACEHOLDER.fullmatch(places[0][0])
+        is_the_end = _END.search(prompt[max(0, match.start() - 40) : match.start()])
+        certain = places and (is_the_end or _CERTAIN_PLACEHOLDER.fullmatch(places[0][0]))
         if len(places) == 1 and (_ASKED.search(sentence) or (certain and places[0][0] != sentence)):
             found.append(_filled(sentence, places[0], bare))
     if not found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pytest_promptfmt.answers.completions import Chain, is_nothing
@@ -116,6 +116,49 @@ def _cut(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial) -> tuple[st
 def _reads(chain: Chain, pipeline: FilterPipeline, text: str, doc: Doc) -> str:
     stages = chain.read(pipeline, text, doc, "a simple answer")
     return "" if stages.problem is not None else str(stages.extracted).strip()
+
+
+@check("PF746", "gold-with-marks", severity=Severity.WARNING, family=Family.ANSWERS)
+def gold_with_marks(study: Study) -> Iterator[Finding]:
+    r"""Report gold answers of a few words that all end with a full stop or are set in bold, and are compared as text.
+
+    Why: `exact_match` compares `Lisbon` with `Lisbon.` and scores 0. Few-shot examples would show the mark; a task
+    without them does not. Answers that are sentences are left alone.
+
+    Example:
+        output_type: generate_until
+        doc_to_target: "{{choices[answer]}}."
+        num_fewshot: 0
+
+    Silent example:
+        output_type: generate_until
+        doc_to_target: "{{choices[answer]}}"
+        num_fewshot: 0
+
+    Fix: remove the mark from the target, or ignore punctuation in the metric.
+
+    Real: targets written as the end of a sentence in templates for training.
+    """
+    if not study.generates or study.has_own_scorer or study.shots > 0 or looks_for_answers(study.task):
+        return
+    entries = study.task.metric_list or ({"metric": "exact_match"},)
+    if any(one.get("metric") != "exact_match" for one in entries) or any(map(_ignores_marks, entries)):
+        return
+    golds = [str(instance.target).strip() for instance in study.real_instances]
+    if len(golds) > 1 and all(_MARKED.fullmatch(gold) for gold in golds):
+        yield Finding(
+            message="gold answers have a mark that is compared as well",
+            saw=", ".join(golds[:3]),
+            keys=("doc_to_target",),
+        )
+
+
+_MARKED: Final = re.compile(r"(?:[^\W_]+ ?){1,3}\.|(\*\*|__)[^*_]+\1\.?")
+"""A word or a few with a full stop, or anything in bold."""
+
+
+def _ignores_marks(entry: Mapping[str, object]) -> bool:
+    return bool(entry.get("ignore_punctuation") or entry.get("regexes_to_ignore"))
 
 
 @check("PF721", "float-as-gold", severity=Severity.WARNING, family=Family.ANSWERS)

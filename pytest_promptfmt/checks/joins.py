@@ -166,7 +166,7 @@ def _without_trailing(instance: Instance, span: Span | None) -> str:
     if span is None or span.origin.field is None:
         return ""
     value = instance.doc.get(span.origin.field)
-    if isinstance(value, str) and not value[-1:].isspace():
+    if isinstance(value, str) and not (value[-1:].isspace() and span.text.endswith(value)):
         return "remove the space at the end of the text inside the braces"
     return "strip the column in the template"
 
@@ -355,7 +355,9 @@ def glued_choice(study: Study) -> Iterator[Finding]:
             if request.prompt is None or not isinstance(continuation, str) or not continuation:
                 continue
             last, first = context[-1:], continuation[0]
-            if last and last.isascii() and first.isascii() and first.isalnum() and (last.isalnum() or last in ":?."):
+            # synthetic docs have » at the end of a column, whose real texts end with a letter or full stop
+            ends = last == "»" or (last.isascii() and (last.isalnum() or last in ":?."))
+            if last and ends and first.isascii() and first.isalnum():
                 yield Finding(
                     message="no delimiter between the question and the choices",
                     saw=f"{context[-24:]}{continuation[:16]}",

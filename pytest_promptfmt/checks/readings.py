@@ -21,6 +21,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.study import Study
+from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline, looks_for_answers
 
 _LAST_DOT: Final = re.compile(r"(?<!\\)\)\.\)*\$?$|\(\?=\.\)")
@@ -31,7 +32,7 @@ _NUMBERS: Final = ("42", "18")
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class Reader:
     """The filters of a generation task, what can be answered, and the sentences that say an answer."""
 
     chain: Chain
@@ -74,7 +75,7 @@ def _bare(text: str) -> str:
     return text.strip("()[]*$ \n\t").rstrip(".").replace(",", "")
 
 
-def _reader_of(study: Study) -> _Reader | None:
+def reader_of(study: Study) -> Reader | None:
     """Return what reads the answers of a task; None where nothing looks for an answer, or code judges it."""
     if not study.generates or not looks_for_answers(study.task) or scoring_failure(study) is not None:
         return None
@@ -84,14 +85,14 @@ def _reader_of(study: Study) -> _Reader | None:
     return study.once("reader", lambda: _reader(trials.chain, Subject(trials.scoring)))
 
 
-def _reader(chain: Chain | None, subject: Subject) -> _Reader | None:
+def _reader(chain: Chain | None, subject: Subject) -> Reader | None:
     answers = answers_of(subject.questions[0], subject.prompt)
     if answers is not None and answers.kind == "text" and subject.synthetic:
         answers = subject.imagined(answers)
     if chain is None or answers is None or answers.kind == "text":
         return None
     found = [(number, one) for number, one in enumerate(chain.pipelines) if one.patterns]
-    return _Reader(chain, subject, answers, found) if found else None
+    return Reader(chain, subject, answers, found) if found else None
 
 
 def _key(number: int) -> tuple[str | int, ...]:
@@ -204,7 +205,7 @@ def phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3438 (gsm8k without examples), #3404 (gpqa), UKGovernmentBEIS/inspect_evals #2458.
     """
-    reader = _reader_of(study)
+    reader = reader_of(study)
     if reader is None:
         return
     are_known = study.shots == 0 or (study.docs is not None and study.docs.fewshot_kind == "given")
@@ -252,7 +253,7 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
 
     Why: the pattern has fewer letters than the prompt has options, or a letter of another word is read. Docs whose
     answer is such an option are always wrong. It is an error if the prompt asks for the sentence, and an info if the
-    prompt ends with a cue after which most models write the label alone.
+    prompt ends with a cue after which most models write the label alone, or is in another language than the sentence.
 
     Example:
         output_type: generate_until
@@ -270,9 +271,12 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
 
     Real: patterns for A to D in tasks with five options.
     """
-    reader = _reader_of(study)
+    reader = reader_of(study)
     if reader is None or reader.answers.kind != "choice" or len(reader.said) < 2:
         return
+    constant = "".join(span.text for instance in study.instances[:1] for span in constant_spans(instance))
+    is_foreign = not constant.isascii() and "answer" not in constant.casefold()
+    free = Severity.INFO if is_foreign else _of_free_answers(study, reader)
     for number, pipeline in reader.pipelines:
         forms = [[label, *reader.sentences(label)] for label in reader.said]
         asked = len(forms[0]) - _COMMON
@@ -286,12 +290,12 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
                     message="a filter reads some options and not others",
                     saw=f"{unread!r} is read as {reader.read(pipeline, unread)!r}, {right!r} is right",
                     keys=_key(number),
-                    severity=None if place < asked else _of_free_answers(study, reader),
+                    severity=None if place < asked else free,
                 )
                 break
 
 
-def _of_free_answers(study: Study, reader: _Reader) -> Severity:
+def _of_free_answers(study: Study, reader: Reader) -> Severity:
     """Return how bad it is that sentences are misread: an info where the prompt ends with a cue for the label alone."""
     has_cue = reader.subject.prompt.rstrip().endswith((":", "："))
     return Severity.INFO if has_cue and not study.asks_for_reasoning else Severity.WARNING
@@ -324,7 +328,7 @@ def depends_on_full_stop(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #2013 (bbh_cot_fewshot), gsm8k_cot reads "The answer is 18" as "1".
     """
-    reader = _reader_of(study)
+    reader = reader_of(study)
     if reader is None or any(unescaped_dot(study)):
         return
     for number, pipeline in reader.pipelines:
@@ -343,7 +347,7 @@ def depends_on_full_stop(study: Study) -> Iterator[Finding]:
                 break
 
 
-def _is_right(reader: _Reader, pipeline: FilterPipeline, text: str, said: str) -> bool:
+def _is_right(reader: Reader, pipeline: FilterPipeline, text: str, said: str) -> bool:
     """Return whether the metrics count what is read as this answer."""
     stages = reader.chain.read(pipeline, text, reader.subject.instances[0].doc, "a probe")
     if stages.problem is not None:
@@ -367,7 +371,8 @@ def first_of_reasoning(study: Study) -> Iterator[Finding]:
     r"""Report filters that read a number or letter of the reasoning instead of the answer after it.
 
     Why: the prompt asks for reasoning, which names numbers and options before it gives the answer. A pattern that
-    takes the first of them reads a step, not the result.
+    takes the first of them reads a step, not the result. It is a warning where another filter reads only sentences
+    that are not tried, such as those of another language.
 
     Example:
         output_type: generate_until
@@ -386,7 +391,7 @@ def first_of_reasoning(study: Study) -> Iterator[Finding]:
 
     Real: open-compass/opencompass #1462 (mmlu_pro).
     """
-    reader = _reader_of(study)
+    reader = reader_of(study)
     if reader is None or not study.asks_for_reasoning:
         return
     said = reader.said[-1]
@@ -412,6 +417,7 @@ def first_of_reasoning(study: Study) -> Iterator[Finding]:
                 message="a filter reads a part of the reasoning, not the answer",
                 saw=f"{text!r} is read as {saw!r}",
                 keys=_key(number),
+                severity=None if len(misread) == len(reader.pipelines) else Severity.WARNING,
             )
 
 
@@ -440,7 +446,7 @@ def number_cut(study: Study) -> Iterator[Finding]:
 
     Real: open-compass/opencompass #2647, stanford-crfm/helm #4337.
     """
-    reader = _reader_of(study)
+    reader = reader_of(study)
     if reader is None or reader.answers.kind != "number":
         return
     cut = []
@@ -482,7 +488,8 @@ def letter_of_a_word(study: Study) -> Iterator[Finding]:
     r"""Report filters that take a letter of an ordinary word for the label of an option.
 
     Why: `The answer appears to be B` is read as A, the first letter of `appears`. A pattern without regard to case
-    reads the article `a`. Both give a wrong option instead of none. Reported as info if the prompt ends with a cue.
+    reads the article `a`, and the last of A to J may be the word `I`. All give a wrong option instead of none.
+    Reported as info if the prompt ends with a cue.
 
     Example:
         output_type: generate_until
@@ -500,9 +507,9 @@ def letter_of_a_word(study: Study) -> Iterator[Finding]:
 
     Fix: end the label with `\b`, and match it with regard to case.
 
-    Real: groq/openbench #348, lm-evaluation-harness #4188 (mmlu generative).
+    Real: groq/openbench #348, openai/simple-evals #33, lm-evaluation-harness #4188 (mmlu generative).
     """
-    reader = _reader_of(study)
+    reader = reader_of(study)
     if reader is None or reader.answers.kind != "choice" or not all(one.isupper() for one in reader.said):
         return
     if any(some_options_unread(study)):
@@ -515,6 +522,10 @@ def letter_of_a_word(study: Study) -> Iterator[Finding]:
         f"Answer: Definitely {said}.",
         f"The answer is {said} because it is a city.",
     ]
+    asked = reader.sentences(said)[:-_COMMON]
+    begun = [text[: text.rindex(said)] for text in asked if study.asks_for_reasoning]
+    texts += [f"{text}{text}{said}" for text in begun if text.rstrip().endswith((":", "："))]  # the cue twice
+    texts += [f"The answer is {said} because I computed it."] if "I" in reader.said else []
     misread = []
     for number, pipeline in reader.pipelines:
         wrong = next((text for text in texts if _is_other(reader.read(pipeline, text), said)), None)
@@ -604,7 +615,7 @@ def depends_on_case(study: Study) -> Iterator[Finding]:
 
     Real: bbh_cot_fewshot of lm-evaluation-harness reads both spellings, its twins in other folders read one.
     """
-    reader = _reader_of(study)
+    reader = reader_of(study)
     if reader is None:
         return
     said = reader.said[-1]
@@ -630,7 +641,7 @@ def depends_on_case(study: Study) -> Iterator[Finding]:
         )
 
 
-def _is_sure(reader: _Reader, text: str) -> bool:
+def _is_sure(reader: Reader, text: str) -> bool:
     """Return whether every pipeline can read a text: one that needs columns of real docs may read what others miss."""
     doc = reader.subject.instances[0].doc
     return all(reader.chain.read(one, text, doc, "a probe").problem is None for one in reader.chain.pipelines)

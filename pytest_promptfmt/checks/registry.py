@@ -64,6 +64,11 @@ _BUILTIN: Final = (
     "checks.characters",
     "checks.slips",
     "checks.answer_slips",
+    "checks.captures",
+    "checks.answer_texts",
+    "checks.author_texts",
+    "checks.glued_texts",
+    "checks.mistaken_values",
     "models.rules",
 )
 _PACKAGE: Final = __package__.partition(".")[0]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.checks.shot_layout import ANNOUNCED
-from pytest_promptfmt.checks.views import question_message, severity_of_shots, shots_of
+from pytest_promptfmt.checks.views import Shot, question_message, severity_of_shots, shots_of
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Message
 from pytest_promptfmt.study import Study
@@ -262,3 +262,56 @@ def delimiter_in_shots(study: Study) -> Iterator[Finding]:
                     doc=instance.index,
                 )
                 return
+
+
+@check("PF841", "shot-answers-with-question", severity=Severity.ERROR, family=Family.FEWSHOT)
+def shot_answers_with_question(study: Study) -> Iterator[Finding]:
+    r"""Report few-shot examples whose answer is a text that the question before it prints.
+
+    Why: the target names the column of the question, or the source of a translation instead of the translation. The
+    examples teach the model to repeat what it is asked. Choices are left alone, which a question may list.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "English: {{question}}\nFrench:"
+        doc_to_target: "{{french}}"
+        fewshot_config:
+          doc_to_target: "{{question}}"
+          samples: [{question: Good day., french: Bonjour.}, {question: Goodbye., french: Au revoir.}]
+        num_fewshot: 2
+        metadata: {promptfmt: {docs: [{question: Good night., french: Bonne nuit.}]}}
+
+    Silent example:
+        output_type: generate_until
+        doc_to_text: "English: {{question}}\nFrench:"
+        doc_to_target: "{{french}}"
+        fewshot_config:
+          samples: [{question: Good day., french: Bonjour.}, {question: Goodbye., french: Au revoir.}]
+        num_fewshot: 2
+        metadata: {promptfmt: {docs: [{question: Good night., french: Bonne nuit.}]}}
+
+    Fix: print the answer in `doc_to_target`, and in that of `fewshot_config`.
+
+    Real: lukemelas/mtob #2 (examples of a translation that repeat the source).
+    """
+    written = study.config.get("fewshot_config")
+    is_written = isinstance(written, Mapping) and "doc_to_target" in written
+    if not (is_written or study.generates):
+        return
+    for instance in study.with_shots[:1]:
+        shots = shots_of(instance)
+        if len(shots) > 1 and all(shot.answer and _prints(shot, shot.answer.strip()) for shot in shots):
+            yield Finding(
+                message="few-shot examples answer with a text of their question",
+                saw=(shots[0].answer or "").strip()[:60],
+                keys=("fewshot_config", "doc_to_target") if is_written else ("doc_to_target",),
+                doc=instance.index,
+                severity=severity_of_shots(study),
+            )
+
+
+def _prints(shot: Shot, answer: str) -> bool:
+    """Return whether a column that the question prints first is the answer, word for word."""
+    spans = [span for message in shot.messages if message.role == "user" for span in message.content]
+    first = next((span.text.strip() for span in spans if span.origin.field is not None), "")
+    return first == answer

@@ -358,7 +358,8 @@ def _written_examples(instances: Sequence[Instance]) -> _Written | None:
         places = [number for number, label in enumerate(labels) if label == answer]
         asked = _asked_before(labels, places)
         if len(places) >= _LEAST_WRITTEN and asked is not None and "B" not in labels:
-            end = constant.find("\n\n", found[places[-1]].end())
+            after = found[places[-1]].end()
+            end = max(constant.find("\n\n", after), constant.find("\n", after) if "\n\n" not in constant else -1)
             return _Written(asked, answer, end) if end >= 0 else None
     return None
 

@@ -160,7 +160,8 @@ def space_doubled(study: Study) -> Iterator[Finding]:
 def label_glued_to_column(study: Study) -> Iterator[Finding]:
     r"""Report a label directly after a column, without a space or newline.
 
-    Why: `{{question}}Answer:` reads `…was it builtAnswer:`, unless every text of the column ends with a newline.
+    Why: `{{question}}Answer:` reads `…was it builtAnswer:`, unless every text of the column ends with a newline. It is
+    an info after a passage or another column of long texts, which may end so.
 
     Example:
         doc_to_text: "Question: {{question}}Answer:"
@@ -184,14 +185,20 @@ def label_glued_to_column(study: Study) -> Iterator[Finding]:
             message="a label follows a column without a space or newline",
             saw=template_of(study)[max(0, match.start() - 16) : match.end()],
             keys=("doc_to_text",),
+            severity=Severity.INFO if match[1] in _LONG_TEXTS else None,
         )
+
+
+_LONG_TEXTS: Final = frozenset("article context content document paragraph passage story text".split())  # noqa: SIM905
+"""Columns of several lines, which may end with a newline."""
 
 
 @check("PF264", "odd-target-delimiter", severity=Severity.WARNING, family=Family.PROMPT)
 def odd_target_delimiter(study: Study) -> Iterator[Finding]:
-    """Report a `target_delimiter` of several spaces.
+    r"""Report a `target_delimiter` of several spaces, or of a space beside a newline.
 
-    Why: the answer is then scored after two spaces, which most tokenizers encode differently from one.
+    Why: the answer is then scored after two spaces, or after a space at the beginning of a line, which most tokenizers
+    encode differently.
 
     Example:
         target_delimiter: "  "
@@ -204,7 +211,7 @@ def odd_target_delimiter(study: Study) -> Iterator[Finding]:
     Real: a space that was added in the template and in the delimiter: lm-evaluation-harness #3526.
     """
     delimiter = study.written.target_delimiter
-    if isinstance(delimiter, str) and len(delimiter) > 1 and not delimiter.strip(" "):
+    if isinstance(delimiter, str) and len(delimiter) > 1 and delimiter.isspace() and " " in delimiter:
         yield Finding(message="target_delimiter is more than one space", saw=delimiter, keys=("target_delimiter",))
 
 

@@ -185,6 +185,11 @@ def _unfit_metrics(scoring: Scoring, has_metrics: bool) -> Iterator[Finding]:
 
 def _of_doc(scoring: Scoring, instance: Instance, question: Question) -> Iterator[Finding]:
     task, doc = scoring.task, copy.deepcopy(dict(instance.doc))
+    gold, is_plain = question.target, task.process_results is None and task.output_type == "multiple_choice"
+    if is_plain and isinstance(gold, list) and any(isinstance(one, str) for one in gold):
+        found = _finding("the gold answer is scored", f"several golds are texts: {gold}", ("doc_to_target",))
+        yield replace(found, do="give the numbers of the right choices, which lm-eval compares", doc=instance.index)
+        return
     if task.output_type != "generate_until":
         yield from _scored(scoring, instance, doc, question, _likelihoods(task, instance))
         return

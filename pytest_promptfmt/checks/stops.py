@@ -12,13 +12,56 @@ from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.checks.generation import is_literal, question_labels
 from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.core.prompt import Span
+from pytest_promptfmt.core.prompt import Span, join
 from pytest_promptfmt.study import Study
+from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers
 
 _UNTIL: Final = ("generation_kwargs", "until")
 _SHOWN: Final = 40
 _TURN: Final = re.compile(r"<\|(?!end_?of_?text)[^|]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
+
+
+_BLOCK: Final = "```python\ndef double(x):\n    return 2 * x\n```"
+_ASKS_BLOCK: Final = re.compile(
+    r"\b(?:a|one|single|markdown|python) code block\b|\b(?:between|in|inside|within|with) (?:triple backticks|```)",
+    re.IGNORECASE,
+)
+
+
+@check("PF618", "stop-cuts-code-block", severity=Severity.ERROR, family=Family.SCORING)
+def stop_cuts_block(study: Study) -> Iterator[Finding]:
+    r"""Report a stop sequence inside the code block that the prompt asks for.
+
+    Why: `\ndef` and `\nclass` end the continuation of a function that the prompt has begun. In a block the function
+    begins after a newline, and the completion ends before it.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "Write a function. {{question}}\nAnswer with a code block.\n"
+        generation_kwargs: {until: ["\ndef"]}
+
+    Silent example:
+        output_type: generate_until
+        doc_to_text: "Write a function. {{question}}\nAnswer with a code block.\n"
+        generation_kwargs: {until: ["</s>"]}
+
+    Fix: remove the stop sequence; a filter can take the code out of the block.
+
+    Real: bigcode-project/bigcode-evaluation-harness #119 (humaneval for chat models).
+    """
+    if not study.generates or study.task.gen_prefix or study.has_guessed_text:
+        return
+    for instance in study.instances[:1]:
+        asks = _ASKS_BLOCK.search(join(constant_spans(instance)))
+        number = next((number for number, stop in enumerate(study.stop_texts) if stop and stop in _BLOCK[:-3]), None)
+        if asks is not None and number is not None:
+            yield Finding(
+                message="a stop sequence is inside the code block that the prompt asks for",
+                saw=study.stop_texts[number],
+                keys=("generation_kwargs", "until", number),
+                doc=instance.index,
+            )
 
 
 @check("PF612", "stop-in-prefix", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")

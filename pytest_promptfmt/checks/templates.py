@@ -255,7 +255,14 @@ def _constant(text: str) -> Finding:
 def _with_newlines(study: Study, finding: Finding) -> Fix | None:
     is_template = finding.keys[0] not in _PLAIN_KEYS
     change = partial(outside_markup, change=_with_real_newlines) if is_template else _with_real_newlines
-    return rewritten(study, finding, change, keeps=escapes)
+    ends_question = finding.keys[-1] == "doc_to_text" and study.task.target_delimiter.isspace()
+
+    def made(source: str) -> str | None:
+        text = change(source)
+        # the delimiter comes next, and a newline before it would be another finding
+        return text.rstrip() if text is not None and ends_question and source.endswith("\\n") else text
+
+    return rewritten(study, finding, made, keeps=escapes)
 
 
 @check("PF126", "literal-newline", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_with_newlines)

@@ -35,7 +35,10 @@ _TRIED_SHOTS: Final = 2
 """Few-shot examples that rules look at where the run shows none."""
 
 _REASONING: Final = re.compile(
-    r"step[- ]by[- ]step|chain[- ]of[- ]thought|\bthink (?:carefully|through)|show your (?:work|reasoning)", re.I
+    r"step[- ]by[- ]step|chain[- ]of[- ]thought|\bthink (?:carefully|through)|show your (?:work|reasoning)"
+    r"|schritt[- ]für[- ]schritt|étape par étape|pas[- ](?:à|a)[- ]pas|paso a paso|passo a passo|stap voor stap"
+    r"|steg (?:för|for) steg|krok po kroku|шаг за шагом|пошагов|adım adım|一步一步|逐步|단계별|ステップ(?:・)?バイ",
+    re.IGNORECASE,
 )
 
 T = TypeVar("T")

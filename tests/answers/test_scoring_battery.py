@@ -268,6 +268,8 @@ def test_reasoning_is_stripped_when_its_end_is_there() -> None:
         ('Finish with "the answer is (X)" where X is the letter.', ["the answer is (C)"]),
         ('Your response should end with "The best answer is [the_answer_letter]".', ["The best answer is C"]),
         ("End with 'Answer: $LETTER' (without quotes).", ["Answer: C"]),
+        ("Think about it. End with 'Result: ___'.", ["Result: C"]),
+        ("The sign said 'Result: ___'.", []),
         ("Say “The final answer is <answer>”.", ["The final answer is C"]),
         ('Put it into "\\boxed{answer}".', ["\\boxed{C}"]),
         ('She said "what is the answer to X and X?"', []),

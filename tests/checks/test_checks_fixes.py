@@ -139,6 +139,14 @@ def test_what_a_fix_uncovers_is_fixed_as_well(tmp_path: Path) -> None:
     assert dict(fixed.files[0].changed) == {}
 
 
+def test_a_literal_newline_before_the_answer_is_removed_with_its_fix(tmp_path: Path) -> None:
+    text = "task: a\ntest_split: test\noutput_type: multiple_choice\ndoc_to_text: '{{question}} Labels only\\n'\n"
+    write(tmp_path, a_yaml=f'{text}doc_to_choice: "{{{{choices}}}}"\ndoc_to_target: answer\n{DOCS}')
+    fixed = fixes_in(tmp_path)
+    assert fixed.refused == ()
+    assert b'doc_to_text: "{{question}} Labels only"' in fixed.files[0].after or b"Labels only'" in fixed.files[0].after
+
+
 def test_a_misspelt_filter_gets_the_name_that_is_certain(tmp_path: Path) -> None:
     task = (
         "task: a\ntest_split: test\noutput_type: generate_until\n"

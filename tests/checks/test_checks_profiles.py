@@ -149,6 +149,16 @@ def test_advice_is_about_the_template_where_the_template_lays_out_the_answers() 
         assert "enable_thinking" not in advice[code]
 
 
+def test_a_target_that_continues_a_text_is_not_told_to_lose_its_space() -> None:
+    profile = Profile(name="mine", tokenizer="archetype:sentencepiece-llama2", chat_template=LAID_OUT)
+    task = {"task": "last", "test_split": "test", "output_type": "loglikelihood", "doc_to_text": "{{text}}"}
+    docs = {"promptfmt": {"docs": [{"text": "The knife was made of", "word": " steel"}]}}
+    found = checked({**task, "doc_to_target": "{{word}}", "metadata": docs}, profile)
+    assert found is not None
+    [advice] = [finding for finding in found.findings if finding.code == "PF303"]
+    assert (str(advice.severity), "without a chat template" in advice.do) == ("info", True)
+
+
 @pytest.mark.parametrize(("tokenizer", "is_found"), [("sentencepiece-llama2", True), ("bytelevel-llama3", False)])
 def test_the_bos_of_the_tokenizer_does_not_make_a_foreign_template_its_own(tokenizer: str, is_found: bool) -> None:
     turn = "<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content }}<|eot_id|>"

@@ -77,9 +77,47 @@ def test_a_sentence_that_nothing_asks_for_is_only_noted_after_a_cue_for_the_lett
     assert found["PF504"] == "info"
 
 
+@pytest.mark.parametrize(("end", "severity"), [("Adım adım düşünelim. Çözüm", "info"), ("Think hard", "warning")])
+def test_an_english_sentence_is_only_noted_in_a_prompt_of_another_language(
+    tmp_path: Path, end: str, severity: str
+) -> None:
+    task = f'doc_to_text: "{OPTIONS}\\n{end}."\n{LETTERS}{filters("([ABC])")}'
+    assert found_in(tmp_path, task)["PF504"] == severity
+
+
 def test_words_that_the_prompt_names_may_be_demanded(tmp_path: Path) -> None:
     text = f'doc_to_text: "End with RESULT= and the letter.\\n{OPTIONS}\\n"\n'
     assert "PF503" not in found_in(tmp_path, text + LETTERS + filters(r"RESULT=([A-C])\b"))
+
+
+@pytest.mark.parametrize(("pattern", "is_reported"), [(r"Antwort: *([A-C])", True), (r"Antwort: *([A-C])\b", False)])
+def test_a_cue_in_another_language_may_be_repeated(tmp_path: Path, pattern: str, is_reported: bool) -> None:
+    asked = "Denke Schritt für Schritt und schreibe in die letzte Zeile 'Antwort: X'."
+    found = found_in(tmp_path, f'doc_to_text: "{OPTIONS}\\n{asked}\\n"\n{LETTERS}{filters(pattern)}')
+    assert ("PF508" in found) is is_reported
+
+
+def test_a_pronoun_is_no_option(tmp_path: Path) -> None:
+    listed = "{% for c in choices %}{{'ABCDEFGHI'[loop.index0]}}. {{c}}\\n{% endfor %}"
+    rows = "[{question: Which rusts?, choices: [a1, b1, c1, d1, e1, f1, g1, h1, i1], answer: 2}]"
+    task = f'doc_to_text: "{{{{question}}}}\\n{listed}Think step by step.\\n"\n'
+    task += f"doc_to_target: \"{{{{'ABCDEFGHI'[answer]}}}}\"\nmetadata: {{promptfmt: {{docs: {rows}}}}}\n"
+    assert "PF508" in found_in(tmp_path, task + filters(r"\b([A-I])\b", -1))
+    assert "PF508" not in found_in(tmp_path, task + filters(r"answer is \(?([A-I])\b", -1))
+
+
+def test_a_first_letter_beside_a_filter_for_another_language_is_a_warning(tmp_path: Path) -> None:
+    first, other = filters("([A-C])"), filters("([A-C]) .{0,2}kk.d.r")
+    both = f"{other.rstrip(chr(10))[:-1]}, {first[len('filter_list: [') :]}"
+    task = f'doc_to_text: "{OPTIONS}\\nThink step by step.\\n"\n{LETTERS}'
+    assert found_in(tmp_path, task + first)["PF506"] == "error"
+    assert found_in(tmp_path, task + both)["PF506"] == "warning"
+
+
+def test_a_minus_sign_that_no_doc_has_is_an_info(tmp_path: Path) -> None:
+    task = f'doc_to_text: "{{{{question}}}}"\n{NUMBERS}{filters("#### ([0-9]+)")}'
+    assert found_in(tmp_path, task)["PF527"] == "info"
+    assert found_in(tmp_path, task.replace('"2000"', '"-3"'))["PF527"] == "error"
 
 
 def test_of_two_pipelines_one_may_be_strict(tmp_path: Path) -> None:

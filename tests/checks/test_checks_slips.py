@@ -119,6 +119,43 @@ def test_an_answer_that_stays_a_list_is_reported_where_it_is_compared() -> None:
     assert "PF541" not in codes(**generating)
 
 
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("{{'Q: ' ~ question ~ ' A: '}}", "the text inside the braces"),
+        ("{{question}}", "strip the column"),
+        ("{{question}}\nAnswer: ", "remove"),
+    ],
+)
+def test_advice_about_a_last_space_is_about_what_prints_it(text: str, advice: str) -> None:
+    docs = {"promptfmt": {"docs": [{"question": "Which rusts? ", "label": "iron"}]}}
+    [task] = load_tasks({**TASK, "output_type": "generate_until", "doc_to_text": text, "metadata": docs})
+    found = linted(study_of(task), Selection(checks=known_checks(), rootdir=Path())).findings
+    [last] = [one for one in found if one.code == "PF202"]
+    assert advice in last.do
+
+
+@pytest.mark.parametrize(("text", "is_reported"), [("Q: {{question}}", True), ("Q: {{question}}\n", False)])
+def test_a_choice_of_the_file_is_glued_to_the_end_of_a_synthetic_text(text: str, is_reported: bool) -> None:
+    assert ("PF207" in codes(doc_to_text=text, target_delimiter="")) is is_reported
+
+
+def test_a_long_text_may_end_with_the_newline_that_its_label_needs() -> None:
+    for column, severity in (("question", "warning"), ("passage", "info")):
+        [task] = load_tasks({**TASK, "doc_to_text": f"{{{{{column}}}}}Answer:"})
+        found = linted(study_of(task), Selection(checks=known_checks(), rootdir=Path())).findings
+        assert [str(one.severity) for one in found if one.code == "PF263"] == [severity]
+
+
+@pytest.mark.parametrize(
+    ("listed", "is_reported"), [("{% if choices|length > 3 %}\nD. {{choices[3]}}{% endif %}", False), ("", True)]
+)
+def test_an_option_that_only_some_docs_have_is_listed(listed: str, is_reported: bool) -> None:
+    options = "A. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}" + listed
+    text = "{{question}}\n" + options + "\nGive one letter, one of A, B, C or D.\nAnswer:"
+    assert ("PF717" in codes(doc_to_text=text, doc_to_choice=["A", "B", "C"])) is is_reported
+
+
 def test_the_end_of_a_sentence_is_no_label_of_the_line_below() -> None:
     own = {"docs": [{"question": "Who?", "lines": ["[1] Nora keeps hens.", "[2] Pip is old."], "label": 0}]}
     text = "{{lines | join('\\n')}}\nQuestion: {{question}}\nAnswer:"
@@ -134,6 +171,12 @@ def test_a_quote_at_one_end_of_a_choice_needs_a_partner(choices: list[str], is_r
 
 
 WRITTEN = "Q: Does tin rust?\\nA: No.\\n\\nQ: Does steel rust?\\nA: Yes."
+
+
+@pytest.mark.parametrize(("label", "is_reported"), [("问题", True), ("問題", False)])
+def test_solved_examples_without_blank_lines_have_a_layout_as_well(label: str, is_reported: bool) -> None:
+    shown = f"{label}：邊個起咗呢條橋？\n答案：伊藤\n{label}：而家幾多度？\n答案：三\n"
+    assert ("PF809" in codes(doc_to_text=f"請回答。\n{shown}問題：{{{{question}}}}\n答案：")) is is_reported
 
 
 @pytest.mark.parametrize(("end", "is_reported"), [("", True), ("\\nA:", False)])

@@ -107,6 +107,13 @@ def test_a_task_that_can_be_scored_is_silent(tmp_path: Path, text: str) -> None:
     assert not scoring_findings(tmp_path, text)
 
 
+def test_several_golds_that_are_texts_are_told_at_the_target(tmp_path: Path) -> None:
+    choices = 'output_type: multiple_choice\ndoc_to_choice: [iron, gold]\ndoc_to_target: "{{[answer]}}"\n'
+    (found,) = scoring_findings(tmp_path, choices)
+    assert (found.keys, found.saw) == (("doc_to_target",), "several golds are texts: ['iron']")
+    assert "numbers of the right choices" in found.do
+
+
 def test_what_is_not_installed_here_is_an_info_and_code_that_may_not_run_is_not_tried(tmp_path: Path) -> None:
     text = "output_type: generate_until\nprocess_results: !function helper.{}\n"
     (found,) = scoring_findings(tmp_path, text.format("needs_a_package"))
