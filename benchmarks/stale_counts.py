@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     for item in items:
         if isinstance(item, UnchangedFiles | UnchangedItem):
             is_below = any(isinstance(above, UnchangedFolder) for above in item.listchain())
-            counts["files of folders" if is_below else "files"] += len(item.known)
+            counts["files of folders" if is_below else "files"] += len(item.files)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
