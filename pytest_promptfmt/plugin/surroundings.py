@@ -128,13 +128,23 @@ def _is_below(path: str, rootdir: str) -> bool:
 
 
 def _importable_in(folder: str) -> Iterator[str]:
-    """Yield the names that an import finds in a folder: modules, packages (before it looks further) and folders."""
+    """Yield the names that an import finds in a folder: modules, packages, and folders that hold any of these."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith(".py") or os.path.isfile(f"{entry.path}/__init__.py"):
+            if entry.name.endswith(".py"):
                 yield entry.name
-            elif not entry.name.startswith((".", "__")) and entry.is_dir():
+            elif not entry.name.startswith((".", "__")) and _holds_modules(entry.path):
                 yield f"{entry.name}/"
+
+
+def _holds_modules(folder: str, depth: int = 2) -> bool:
+    """Return whether there are modules in a folder, or in one of its folders: without any it is nothing to import."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return False
+    is_found = any(name.endswith(".py") for name in names)
+    return is_found or (depth > 1 and any(_holds_modules(f"{folder}/{name}", depth - 1) for name in names))
 
 
 def _is_linked(path: str, rootdir: str) -> bool:
