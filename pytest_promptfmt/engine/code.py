@@ -180,11 +180,15 @@ def _nodes_of(module: ast.Module) -> Iterator[ast.AST]:
 
 def _reads(module: ast.Module) -> bool:
     """Return whether a module opens a file while it is imported, itself or by a function of its own that it calls."""
-    functions = [node for node in ast.walk(module) if isinstance(node, _FUNCTIONS)]
-    within = {id(node) for function in functions for node in ast.walk(function)}
-    opening = {each.name for each in functions if any(not _READING.isdisjoint(_names_of(n)) for n in ast.walk(each))}
-    outside = (node for node in ast.walk(module) if id(node) not in within)
-    return any(not (_READING | opening).isdisjoint(_names_of(node)) for node in outside)
+    within = {id(node) for each in ast.walk(module) if isinstance(each, _FUNCTIONS) for node in ast.walk(each)}
+    functions = [each for each in module.body if isinstance(each, _FUNCTIONS)]
+    opening = {each.name for each in functions if any(map(_opens, ast.walk(each)))}
+    outside = [node for node in ast.walk(module) if id(node) not in within]
+    return any(_opens(node) or (isinstance(node, ast.Name) and node.id in opening) for node in outside)
+
+
+def _opens(node: ast.AST) -> bool:
+    return not _READING.isdisjoint(_names_of(node))
 
 
 def _facts_in(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:

@@ -108,7 +108,7 @@ class FileTrace(Trace):
     """What items of a worker open, apart from Python's own files, those of libraries and of this package."""
 
     def __init__(self, rootdir: Path, *, is_offline: bool) -> None:
-        super().__init__(lambda path: _is_library(path, rootdir) or path.startswith(_PACKAGE), is_offline=is_offline)
+        super().__init__(lambda path: _is_library(path, rootdir), is_offline=is_offline)
 
 
 def _search_path() -> list[str]:
@@ -116,7 +116,9 @@ def _search_path() -> list[str]:
 
 
 def _is_library(path: str, rootdir: Path) -> bool:
-    """Return whether a file belongs to an installed distribution or to Python, whose version speaks for it."""
+    """Return whether a file is of an installed distribution or of Python, whose version speaks for it, or of ours."""
+    if path.startswith(f"{_PACKAGE}{os.sep}"):
+        return True
     if path.startswith(f"{rootdir}{os.sep}"):
         inside = path[len(str(rootdir)) :]
         return any(f"{os.sep}{name}{os.sep}" in inside for name in LIBRARY_FOLDERS)
@@ -133,7 +135,7 @@ def _importable_in(folder: str) -> Iterator[str]:
         for entry in entries:
             if entry.name.endswith(".py"):
                 yield entry.name
-            elif not entry.name.startswith((".", "__")) and _holds_modules(entry.path):
+            elif entry.name.isidentifier() and not entry.name.startswith("__") and _holds_modules(entry.path):
                 yield f"{entry.name}/"
 
 
