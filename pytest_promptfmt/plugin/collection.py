@@ -192,11 +192,12 @@ class TaskNode(pytest.Class):
 
     @cached_property
     def imported(self) -> Task | None:
-        """Return the task; where it is a class, imported, as nothing else says how it reads and scores answers.
+        """Return the task; a class imported where nothing else says how it reads and scores answers.
 
         None where that fails, which the snapshot items report.
         """
-        if not isinstance(self.task.assembly, CodeAssembly):
+        assembly = self.task.assembly
+        if not isinstance(assembly, CodeAssembly) or assembly.tells_scoring:
             return self.task
         try:
             return Study(self.task, self.settings).bound_for_scoring

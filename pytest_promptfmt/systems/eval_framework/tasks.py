@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import (
@@ -67,6 +67,7 @@ class ClassAssembly:
     ref: FunctionRef
     written: str
     found: TaskClass | None = field(default=None, compare=False)
+    tells_scoring: ClassVar = False
 
     @property
     def facts(self) -> Mapping[str, str]:

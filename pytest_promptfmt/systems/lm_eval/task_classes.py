@@ -6,6 +6,7 @@ object with a configuration and nothing else.
 
 from __future__ import annotations
 
+import ast
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -14,7 +15,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import Doc, TaskDocs
@@ -22,7 +23,7 @@ from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, Ren
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Place, Request
 from pytest_promptfmt.core.randomness import OwnRandomness
-from pytest_promptfmt.core.task import OUTPUT_TYPES, FunctionRef, Task
+from pytest_promptfmt.core.task import OUTPUT_TYPES, FunctionRef, OutputType, Task
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.systems.lm_eval.functions import load_function
 from pytest_promptfmt.systems.lm_eval.rendering.assembly import LmEvalAssembler
@@ -58,8 +59,30 @@ def task_of_class(file: YamlFile, path: Path) -> Task | None:
     if not isinstance(ref, FunctionRef) or not isinstance(name, str) or not name or not is_of_lm_eval(ref):
         return None
     known = {key: value for key, value in file.config.items() if key in value_kinds()}
+    asked = _asked_in_text(ref) if "output_type" not in known else None
     task = task_from_config(known, path=path, locate=file.locate)
-    return replace(task, assembly=LmEvalClass(ref), config=file.config)
+    return replace(task, assembly=LmEvalClass(ref), config=file.config, output_type=asked or task.output_type)
+
+
+def _asked_in_text(ref: FunctionRef) -> OutputType | None:
+    """Return the type of the first request that the text of a class makes, None where that does not say."""
+    try:
+        module = ast.parse(gate.read_bytes(ref.file, limit=MAX_BYTES))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
+    name: str | None = ref.name
+    for _ in classes:
+        found = classes.pop(name or "", None)
+        if found is None:
+            return None
+        hook = next((node for node in found.body if getattr(node, "name", "") == "construct_requests"), None)
+        if hook is not None:
+            given = (each for each in ast.walk(hook) if isinstance(each, ast.keyword) and each.arg == "request_type")
+            types = (each.value.value for each in given if isinstance(each.value, ast.Constant))
+            return next((known for type_ in types for known in OUTPUT_TYPES if known == type_), None)
+        name = next((base.id for base in found.bases if isinstance(base, ast.Name)), None)
+    return None
 
 
 @dataclass(frozen=True)
@@ -68,6 +91,7 @@ class LmEvalClass:
 
     ref: FunctionRef
     made: Any = field(default=None, compare=False)
+    tells_scoring: ClassVar = True
 
     @property
     def facts(self) -> Mapping[str, str]:
