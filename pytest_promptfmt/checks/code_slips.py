@@ -9,6 +9,7 @@ import re._parser as parser  # type: ignore[import-not-found]
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final, cast
 
 from pytest_promptfmt.checks.registry import check
@@ -185,26 +186,37 @@ def _calls_of(study: Study) -> tuple[tuple[ast.Call, Position], ...]:
 
 
 def _reached_calls(functions: Iterable[FunctionRef]) -> Iterator[tuple[ast.Call, Position]]:
-    seen: set[tuple[str, str]] = set()
+    named: dict[Path, list[FunctionRef]] = {}
     for function in functions:
-        tree = parsed(function)
-        if tree is None:
+        named.setdefault(function.file, []).append(function)
+    for file, found in named.items():
+        tree = parsed(found[0])
+        if tree is not None:
+            for call in _calls_within(tree, tuple(function.name for function in found)):
+                yield call, Position(file, call.lineno, call.col_offset + 1)
+
+
+@lru_cache(maxsize=64)
+def _calls_within(tree: ast.Module, names: tuple[str, ...]) -> tuple[ast.Call, ...]:
+    """Return the calls that functions of a module come to within it."""
+    parts: dict[str, list[ast.stmt]] = {}
+    for node in tree.body:
+        for name in _defined(node):
+            parts.setdefault(name, []).append(node)
+    calls: dict[ast.Call, None] = {}
+    seen: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
             continue
-        parts: dict[str, list[ast.stmt]] = {}
-        for node in tree.body:
-            for name in _defined(node):
-                parts.setdefault(name, []).append(node)
-        waiting = [function.name]
-        while waiting:
-            name = waiting.pop()
-            if (str(function.file), name) in seen:
-                continue
-            seen.add((str(function.file), name))
-            for inner in (each for part in parts.get(name, ()) for each in ast.walk(part)):
-                if isinstance(inner, ast.Name):
-                    waiting.append(inner.id)
-                elif isinstance(inner, ast.Call):
-                    yield inner, Position(function.file, inner.lineno, inner.col_offset + 1)
+        seen.add(name)
+        for inner in (each for part in parts.get(name, ()) for each in ast.walk(part)):
+            if isinstance(inner, ast.Name):
+                waiting.append(inner.id)
+            elif isinstance(inner, ast.Call):
+                calls[inner] = None
+    return tuple(calls)
 
 
 def _defined(node: ast.stmt) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -221,9 +222,14 @@ def hook_of(named: FunctionRef, hook: str) -> ast.FunctionDef | None:
 def parsed(function: FunctionRef) -> ast.Module | None:
     """Return the parsed file beside the YAML that a function is looked up in; None if it cannot be read."""
     try:
-        return ast.parse(gate.read_bytes(function.file, limit=MAX_BYTES))
+        return _parsed(gate.read_bytes(function.file, limit=MAX_BYTES))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+@lru_cache(maxsize=16)
+def _parsed(source: bytes) -> ast.Module:
+    return ast.parse(source)  # tasks of one folder share their module
 
 
 @check("PF257", "missing-value-in-code", severity=Severity.ERROR, family=Family.PROMPT)

@@ -52,6 +52,7 @@ class Contents:
         self._found: dict[str, Input] = {}
         self._taken: set[str] = set()
         self._facts: dict[str, str] = {}
+        self._real: dict[str, str] = {}
         self.began = time.time_ns()
 
     def take(self, folder: str) -> None:
@@ -167,12 +168,21 @@ class Contents:
         is_settled = time.time_ns() - max(stamp[1], stamp[2]) > _SETTLED_NS
         try:
             digest, has_links = _listed(path) if path.endswith("/") else (_read(path, status), False)
-            real = os.path.realpath(path)
+            real = self._led_to(path.rstrip("/"))
         except OSError:
             return path, OTHER, None
         if real != path.rstrip("/"):
             digest = digest_of(f"{digest} {real}".encode("utf-8", "surrogateescape"))  # messages name where it is
         return path, digest, stamp if is_settled and not has_links else None
+
+    def _led_to(self, path: str) -> str:
+        """Return where a path leads; where its folder does is looked up once."""
+        if stat.S_ISLNK(os.lstat(path).st_mode):
+            return os.path.realpath(path)
+        folder, name = os.path.split(path)
+        if folder not in self._real:
+            self._real[folder] = os.path.realpath(folder)
+        return os.path.join(self._real[folder], name)
 
 
 def _stamp_of(path: str) -> str:

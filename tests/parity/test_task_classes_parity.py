@@ -7,6 +7,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+from plugin_project import Project
 
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.task import Task
@@ -81,6 +82,7 @@ class Fails(Base):
 
 def quiz(folder: Path, name: str) -> Task:
     """Return the task of a class."""
+    folder.mkdir(exist_ok=True)
     (folder / "quiz.docs.jsonl").write_text("".join(f"{json.dumps(doc)}\n" for doc in DOCS), "utf-8")
     (folder / "quiz_task.py").write_text(QUIZ, "utf-8")
     (folder / "quiz.yaml").write_text(f"task: quiz\nclass: !function quiz_task.{name}\n", "utf-8")
@@ -102,6 +104,25 @@ def test_prompts_and_requests_are_those_of_lm_eval(tmp_path: Path, name: str) ->
     ours = [(one.kind, one.arguments) for instance in shown for one in instance.requests]
     assert sorted(ours, key=str) == sorted(expected, key=str)
     assert [instance.target for instance in shown] == [theirs.doc_to_target(doc) for doc in DOCS]
+
+
+@pytest.mark.parametrize("name", ["Written", "Judged"])
+def test_what_a_class_asks_for_is_known_before_it_is_imported(tmp_path: Path, name: str) -> None:
+    bound = quiz(tmp_path, name)
+    text = QUIZ.replace('"generate_until"', '"loglikelihood"')
+    (tmp_path / "quiz_task.py").write_text(f"raise SystemExit\n{text}", "utf-8")
+    file = read_task_file(tmp_path / "quiz.yaml")
+    assert file is not None
+    assert (bound.output_type, file.tasks[0].output_type) == ("generate_until", "loglikelihood")
+
+
+def test_a_class_is_imported_in_workers_alone(project: Project) -> None:
+    project.write("conftest.py", "import os\nopen('tests.txt', 'w').write(str(os.getpid()))\n")
+    quiz(project.root / "tasks", "Written")
+    ended = f"import os\nif open('tests.txt').read() == str(os.getpid()):\n    os._exit(7)\n{QUIZ}"
+    project.write("tasks/quiz_task.py", ended)
+    result = project.start("--promptfmt", "tasks", "--snapshot-update")
+    result.assert_outcomes(passed=2)
 
 
 def test_its_results_are_processed_by_the_class(tmp_path: Path) -> None:

@@ -78,11 +78,16 @@ def _asked_in_text(ref: FunctionRef) -> OutputType | None:
             return None
         hook = next((node for node in found.body if getattr(node, "name", "") == "construct_requests"), None)
         if hook is not None:
-            given = (each for each in ast.walk(hook) if isinstance(each, ast.keyword) and each.arg == "request_type")
-            types = (each.value.value for each in given if isinstance(each.value, ast.Constant))
+            types = (_type_of(call) for call in ast.walk(hook) if isinstance(call, ast.Call))
             return next((known for type_ in types for known in OUTPUT_TYPES if known == type_), None)
         name = next((base.id for base in found.bases if isinstance(base, ast.Name)), None)
     return None
+
+
+def _type_of(call: ast.Call) -> object:
+    """Return the text that a call gives as `request_type`, or first."""
+    given = next((each.value for each in call.keywords if each.arg == "request_type"), next(iter(call.args), None))
+    return given.value if isinstance(given, ast.Constant) else None
 
 
 @dataclass(frozen=True)
