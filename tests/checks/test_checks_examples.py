@@ -20,6 +20,7 @@ from pytest_promptfmt.settings.file import read_settings_file
 from pytest_promptfmt.settings.profiles import defined_profiles, task_profiles
 from pytest_promptfmt.study import seen_by
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+from pytest_promptfmt.systems.lm_eval.task_classes import TaskClassUnavailableError
 from pytest_promptfmt.systems.task_files import read_task_file
 
 CHECKS = {code: check for code, check in known_checks().items() if check.is_builtin}
@@ -57,7 +58,8 @@ def findings_in(folder: Path, example: str, *, renders: bool = False) -> list[Re
             views = [seen_by(study, each) for each in task_profiles(task, resolve_profiles(("plain", *own), own), own)]
             if renders:  # else a rule would have nothing to look at, and be silent for that
                 for each in views:
-                    each.render()
+                    with suppress(TaskClassUnavailableError):  # lm-eval need not be installed
+                        each.render()
             found += linter.check(study, selection, views, file=None if number else view).findings
             if task.output_type in ("generate_until", "multiple_choice"):
                 with suppress(PromptfmtError):  # as a task that cannot be rendered

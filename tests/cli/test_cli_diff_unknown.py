@@ -79,7 +79,9 @@ def write_all(folder: Path, *, is_new: bool) -> None:
     (tasks / "own.py").write_text(f"class Own:\n    PROMPT = {'B' if is_new else 'A'!r}\n", "utf-8")
     (tasks / "own.yaml").write_text("task: own\nclass: !function own.Own\n", "utf-8")
     (tasks / "lacking.py").write_text(
-        f"import no_such_package_here\n\n\ndef text(doc):\n    return {'B' if is_new else 'A'!r}\n", "utf-8"
+        f"import no_such_package_here as n\n\nclass Own(n.Base):\n    pass\n\n"
+        f"def text(doc):\n    return {'B' if is_new else 'A'!r}\n",
+        "utf-8",
     )
     with_function(write_task(folder, "lacking"), "doc_to_text", "lacking.text")
     (tasks / "full.py").write_text(f"def text(doc):\n    return {'B' if is_new else 'A'!r}\n", "utf-8")

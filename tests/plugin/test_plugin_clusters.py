@@ -66,7 +66,9 @@ def test_what_stops_many_tasks_is_one_line_with_their_number_also_where_it_names
         lines = f"task: in_{name}\ntest_split: test\noutput_type: generate_until\ndoc_to_target: answer\n"
         docs = "metadata: {promptfmt: {docs: [{question: Why?, answer: x, number: 3}]}}\n"
         project.write(f"tasks/{name}/in.yaml", f'{lines}doc_to_text: "{{{{ number.upper() }}}}"\n{docs}')
-        project.write(f"tasks/{name}/own.py", "import no_such_package\n\ntext = str\n")
+        project.write(
+            f"tasks/{name}/own.py", "import no_such_package as n\n\nclass Own(n.Base):\n    pass\n\ntext = str\n"
+        )
         function = "doc_to_text: !function own.text\n"
         project.write(f"tasks/{name}/own.yaml", f"{lines.replace('in_', 'own_')}{function}{docs}")
     for workers in ((), ("-n", "2")):

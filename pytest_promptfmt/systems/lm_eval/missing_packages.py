@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NoReturn, cast
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.systems.lm_eval.hub_loads import PutOff
 
 _CLOSE: Final = 0.8
@@ -39,14 +40,17 @@ def missing_package(error: BaseException) -> str:
 def can_wait(name: str, beside: Path | None) -> bool:
     """Return whether a missing name is that of a package that is not installed, and no mistake of the author.
 
-    It is taken for a mistake where a part of an installed package is missing, where the folder of the module has that
-    name, and where it is close to the name of something installed.
+    It is taken for a mistake where a part of an installed package is missing, where the folder of the module or one
+    above it has that name, and where it is close to the name of something installed.
     """
     package = name.partition(".")[0]
     if package in sys.modules or package in _installed():
         return False
-    if beside is not None and ((beside.parent / f"{package}.py").is_file() or (beside.parent / package).is_dir()):
-        return False
+    for folder in beside.parents if beside is not None else ():
+        if not gate.is_allowed(folder / "-"):
+            break
+        if (folder / f"{package}.py").is_file() or (folder / package).is_dir():
+            return False
     return not difflib.get_close_matches(package, _installed(), n=1, cutoff=_CLOSE)
 
 
@@ -64,8 +68,9 @@ def imported_without(names: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
-        for name in [name for name, module in sys.modules.items() if isinstance(module, PutOff)]:
-            del sys.modules[name]
+        for name, module in list(sys.modules.items()):  # asking a module for its class may import others
+            if isinstance(module, PutOff):
+                sys.modules.pop(name, None)
 
 
 class _Absent(MetaPathFinder, Loader):

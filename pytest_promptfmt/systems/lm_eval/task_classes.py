@@ -72,7 +72,7 @@ def _asked_in_text(ref: FunctionRef) -> OutputType | None:
         return None
     classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
     name: str | None = ref.name
-    for _ in classes:
+    for _ in range(len(classes)):
         found = classes.pop(name or "", None)
         if found is None:
             return None
