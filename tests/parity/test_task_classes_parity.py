@@ -67,6 +67,9 @@ class Written(Base):
     def construct_requests(self, doc, ctx, chat_template=None, apply_chat_template=False, **kwargs):
         return [Instance("generate_until", doc, (ctx, {"until": ["\\n"], "max_gen_toks": 8}), 0, **kwargs)]
 
+class Derived(Written):
+    pass
+
 class Judged(Base):
     def construct_requests(self, doc, ctx, chat_template=None, apply_chat_template=False, **kwargs):
         return [
@@ -106,7 +109,7 @@ def test_prompts_and_requests_are_those_of_lm_eval(tmp_path: Path, name: str) ->
     assert [instance.target for instance in shown] == [theirs.doc_to_target(doc) for doc in DOCS]
 
 
-@pytest.mark.parametrize("name", ["Written", "Judged"])
+@pytest.mark.parametrize("name", ["Written", "Derived", "Judged"])
 def test_what_a_class_asks_for_is_known_before_it_is_imported(tmp_path: Path, name: str) -> None:
     bound = quiz(tmp_path, name)
     text = QUIZ.replace('"generate_until"', '"loglikelihood"')
