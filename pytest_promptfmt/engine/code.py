@@ -16,7 +16,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Final
 
-from pytest_promptfmt.engine.facts import HUB, PLATFORM, program, variable
+from pytest_promptfmt.engine.facts import HUB, PLATFORM, PROCESSORS, program, variable
 
 _ASKING_MODULES: Final = frozenset(
     {
@@ -47,6 +47,11 @@ _ASKING_OF_PATHS: Final = frozenset(
     }
 )
 """What a path is asked for that is seen by nobody, in a module that uses pathlib; what it opens and lists is seen."""
+
+_PROCESSORS: Final = frozenset(
+    {"os.cpu_count", "os.sched_getaffinity", "multiprocessing.cpu_count", "psutil.cpu_count"}
+)
+"""What asks for the number of processors."""
 
 _PURE: Final = {
     "os": frozenset(
@@ -206,6 +211,8 @@ def _facts_in(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
                 yield asked, ""  # nothing is asked
         case ast.Attribute(value=ast.Name(id="platform")):
             yield node, PLATFORM
+        case ast.Attribute() as asked if _dotted(asked) in _PROCESSORS:
+            yield asked, PROCESSORS
 
 
 def _chain(node: ast.expr) -> Iterator[ast.expr]:

@@ -19,6 +19,9 @@ _LEVELS: Final = 5
 PLATFORM: Final = f"{_BEGIN}platform"
 """What `platform` says of the machine."""
 
+PROCESSORS: Final = f"{_BEGIN}processors"
+"""How many processors the machine has, and which of them this process may use."""
+
 HUB: Final = f"{_BEGIN}hub"
 """The names of what is in the caches of Hugging Face's libraries."""
 
@@ -48,6 +51,9 @@ def value_of(fact: str) -> str:
         return repr(shutil.which(name))
     if fact == PLATFORM:
         return repr(platform.uname())
+    if fact == PROCESSORS:
+        may_use = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+        return repr((os.cpu_count(), sorted(may_use)))
     return repr([found for folder in hub_caches() for found in sorted(_names_below(folder, _LEVELS))])
 
 

@@ -474,6 +474,20 @@ def test_code_that_may_ask_for_something_else_is_run_each_time(project: Project,
     assert unchanged(project) == 0
 
 
+def test_the_number_of_processors_is_an_input(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write("conftest.py", SETTLED)
+    project.write("tasks/utils.py", "import os\n\ndef text(doc):\n    return f'{os.cpu_count() == 1000} Q'\n")
+    file = project.task("tasks/zoo.yaml", doc_to_text=None)
+    file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
+    project.task("tasks/first.yaml")
+    project.accept("tasks")
+    warm(project)
+    assert unchanged(project) == 1
+    project.write("conftest.py", f"{SETTLED}import os\nos.cpu_count = lambda: 1000\n")
+    settle(project)
+    assert result(project) == result(project, "--promptfmt-no-cache")
+
+
 def test_code_of_tasks_finds_no_network_and_is_remembered(project: Project) -> None:
     code = """
 from urllib.request import urlopen
