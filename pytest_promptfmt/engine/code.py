@@ -74,7 +74,7 @@ _PURE: Final = {
     "importlib.util": frozenset({"find_spec"}),
     "platform": frozenset[str](),
     "resource": frozenset({"setrlimit", "RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_STACK"}),
-    "shutil": frozenset({"rmtree"}),
+    "shutil": frozenset({"copy", "copy2", "copyfile", "copyfileobj", "copytree", "move", "rmtree"}),
     "uuid": frozenset({"UUID", "uuid3", "uuid5", "NAMESPACE_DNS", "NAMESPACE_URL"}),
 }
 """What of a module is the same in every run with the same Python and the same packages, or is seen when it happens."""
