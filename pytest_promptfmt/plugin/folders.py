@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +18,21 @@ from pytest_promptfmt.settings import Settings, SettingsTree
 from pytest_promptfmt.settings.profiles import task_profiles
 from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 
+Known = tuple[str, Path, int | None, int | None]
+"""A task as id, file, and where in it, line and column."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A task that is known from an earlier run: the file that defines it, and the line."""
+    """A task that is known from an earlier run: the file that defines it, and where."""
 
     path: Path
-    written_at: Position
+    line: int | None
+    column: int | None
 
     def position(self, *_keys: str) -> Position:
         """Return where the task is written."""
-        return self.written_at
+        return Position(self.path, self.line, self.column)
 
 
 class Folders:
@@ -46,8 +51,8 @@ class Folders:
         self._checks = known_checks(() if tree.root.no_code else tree.root.checks)
         self._selections: dict[int, tuple[Settings, Selection]] = {}
         self._roots: dict[Path, Path] = {}
-        self._first_named: dict[tuple[Path, str], Task | Unread] = {}
-        self._passed_over: list[tuple[Path, Callable[[], Iterable[tuple[str, Path, Position]]]]] = []
+        self._first_named: dict[Path, dict[str, Task | Unread]] = defaultdict(dict)
+        self._passed_over: list[tuple[Path, Callable[[], Iterable[Known]]]] = []
         self.names_are_indexed = True
         self._select(tree.root)
 
@@ -115,24 +120,30 @@ class Folders:
         if isinstance(task.assembly, ProfiledAssembly) and task.path is not None:
             root = task.path.parent  # folders of models name their files alike
         self.names_are_indexed &= task.id == task.name and task.path is not None and task.path.suffix == ".yaml"
-        first = self._first_named.setdefault((root, task.id), task)
+        first = self._first_named[root].setdefault(task.id, task)
         return first if first.path != task.path else None
 
-    def is_first(self, task_id: str, path: Path, position: Position, root: Path) -> bool:
+    def is_first(self, task_id: str, file: Path, root: Path) -> bool:
         """Return whether no other file defines the task, which is not read, for nothing of it has changed."""
         self._meet_passed_over()
-        known = self._first_named.setdefault((root, task_id), Unread(path, position))
-        return known.path == path
+        known = self._first_named[root].get(task_id)
+        return known is None or known.path == file
 
-    def pass_over(self, root: Path, tasks: Callable[[], Iterable[tuple[str, Path, Position]]]) -> None:
+    def meet(self, root: Path, tasks: Iterable[Known]) -> None:
+        """Take note of tasks that are known from an earlier run."""
+        named = self._first_named[root]
+        for task_id, path, line, column in tasks:
+            if task_id not in named:
+                named[task_id] = Unread(path, line, column)
+
+    def pass_over(self, root: Path, tasks: Callable[[], Iterable[Known]]) -> None:
         """Take note of tasks that are not looked at one by one, for where they are the index says what it said before.
 
-        `tasks` is called once it matters which they are: id, file and place of each.
+        `tasks` is called once it matters which they are.
         """
         self._passed_over.append((root, tasks))
 
     def _meet_passed_over(self) -> None:
-        for root, tasks in self._passed_over:
-            for task_id, path, position in tasks():
-                self._first_named.setdefault((root, task_id), Unread(path, position))
-        self._passed_over.clear()
+        waiting, self._passed_over = self._passed_over, []
+        for root, tasks in waiting:
+            self.meet(root, tasks())

@@ -101,7 +101,7 @@ class KnownFolders:
         row = mapping(self._store.row(_FOLDERS, self._key(str(folder))))
         try:
             context = self._context(folder)
-            if not row or context == OTHER or row["context"] != context or row["names"] != self._digest_of_names():
+            if not row or context == OTHER or row["context"] != context or row["names"] != self.digest_of_names():
                 return None
             if not self._has_stamps(row):
                 return None
@@ -138,7 +138,7 @@ class KnownFolders:
         except (KeyError, TypeError, ValueError):
             return None
 
-    def _digest_of_names(self) -> str:
+    def digest_of_names(self) -> str:
         """Return the digest of all that the index says; it is read only where a file or folder has changed."""
         if self._names is None:
             self._names = str(self._index["digest"]) if "digest" in self._index else self._folders.index.digest()
@@ -201,7 +201,7 @@ class KnownFolders:
         rows = [(child, each.row) for child, each in known.items() if each is not None and each.told == QUIET]
         row = {
             "context": self._context(Path(folder)),
-            "names": self._digest_of_names(),
+            "names": self.digest_of_names(),
             **made_of,
             "children": told,
             "counted": together(rows),
@@ -244,7 +244,7 @@ class KnownFolders:
         stamps = self._contents.stamps(inputs) if is_seen else None
         if stamps is not None:
             entries = [written_entry(entry) for entry in index.entries]
-            row = {"digest": self._digest_of_names(), "inputs": inputs, "stamps": stamps, "entries": entries}
+            row = {"digest": self.digest_of_names(), "inputs": inputs, "stamps": stamps, "entries": entries}
             self._store.put(_INDEX, self._root, row)
 
     def _key(self, folder: str) -> str:

@@ -149,7 +149,7 @@ class Memory:
                 return None
             if not all(map(self._is_same, row["inputs"])):
                 return None
-            if any(self._answered(question, about) != answer for question, about, answer in row["asked"]):
+            if not self._has_same_answers(row):
                 return None
         except Exception:  # somebody else's data: whatever is wrong with it, it says nothing
             return None
@@ -181,6 +181,17 @@ class Memory:
         if same is None:
             same = self._same[key] = self._contents.is_same(self._input(key) or ())
         return same
+
+    def _has_same_answers(self, row: Mapping[str, Any]) -> bool:
+        """Return whether the index says what it said: all of it, or each answer."""
+        if not row["asked"] or (row["names"] is not None and row["names"] == self._names()):
+            return True
+        return all(self._answered(question, about) == answer for question, about, answer in row["asked"])
+
+    def _names(self) -> str | None:
+        """Return the digest of all that the index says, None where nobody has it."""
+        is_one = self.folders is not None and len(self._folders.index.roots) == 1
+        return self.folders.digest_of_names() if self.folders is not None and is_one else None
 
     def _answered(self, question: str, about: str) -> str:
         """Return the digest of what the index says to a question; some answers are long, and given to many files."""
@@ -340,6 +351,7 @@ class Memory:
                 "context": context,
                 "inputs": [self._kept(each) for each in inputs],
                 "asked": [[*question, self._answered(*question)] for question in asked],
+                "names": self._names() if asked else None,
             }
             told = {"made": _made(row), "tasks": watched.tasks, "claims": watched.claims, **summary(watched.items)}
             self._found[name] = row["inputs"], told

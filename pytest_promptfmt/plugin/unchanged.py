@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.core.errors import Position, SnapshotError
+from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.engine.store import mapping
 from pytest_promptfmt.plugin.collection import TaskFileNode, TaskNode, task_file_node
+from pytest_promptfmt.plugin.folders import Known
 from pytest_promptfmt.plugin.items.base import PromptItem, accept_command_of
 from pytest_promptfmt.plugin.known_files import Counted, Remembered
 from pytest_promptfmt.plugin.known_folders import QUIET, RUN_AGAIN, KnownFolder
@@ -195,8 +196,10 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
     known = run.memory.of(path)
     if known is None or (run.shows_only_outcomes and known.counted is None):
         return None
-    if not all(run.folders.is_first(*task, root) for task in _placed(known, path)):
+    tasks = [(task, path, line, column) for task, _, _, line, column in known.tasks]
+    if not all(run.folders.is_first(task, path, root) for task, *_ in tasks):
         return None
+    run.folders.meet(root, tasks)
     return unchanged_item(path, parent, known)
 
 
@@ -216,16 +219,16 @@ def known_folder(folder: Path, parent: pytest.Collector) -> KnownFolder | None:
     if known is None:
         return None
 
-    def tasks() -> Iterator[tuple[str, Path, Position]]:
+    def tasks() -> Iterator[Known]:
         paths: dict[str, Path] = {}
         for task, name, line, column in run.memory.tasks_in(folder):
-            path = paths.setdefault(name, folder / name) if name not in paths else paths[name]
-            yield task, path, Position(path, line, column)
+            if name not in paths:
+                paths[name] = folder / name
+            yield task, paths[name], line, column
 
-    if run.folders.names_are_indexed:
-        run.folders.pass_over(root, tasks)
-    elif not all(run.folders.is_first(*task, root) for task in tasks()):
+    if not run.folders.names_are_indexed and not all(run.folders.is_first(*task[:2], root) for task in tasks()):
         return None
+    run.folders.pass_over(root, tasks)
     return known
 
 
@@ -245,11 +248,6 @@ def children_of(collected: Iterable[pytest.Item | pytest.Collector]) -> list[str
 def is_below_named(path: Path, session: pytest.Session) -> bool:
     """Return whether a folder that was named on the command line holds a path."""
     return any(session.isinitpath(above) for above in path.parents)
-
-
-def _placed(known: Remembered, path: Path) -> Iterator[tuple[str, Path, Position]]:
-    """Yield the tasks of a file with where each is written."""
-    return ((task, path, Position(path, line, column)) for task, _, _, line, column in known.tasks)
 
 
 def unchanged_item(path: Path, parent: pytest.Collector, known: Remembered) -> UnchangedItem | None:
