@@ -17,7 +17,7 @@ from typing import Any, Final
 
 VERSION: Final = 5
 FILE_NAME: Final = "outcomes.sqlite"
-_MOST_BYTES: Final = 2**28
+_MOST_BYTES: Final = 2**29
 _MOST_BYTES_OF_ROW: Final = 2**26
 _SCHEMA: Final = "CREATE TABLE rows (kind TEXT, path TEXT, content TEXT, PRIMARY KEY (kind, path)) WITHOUT ROWID"
 _DAMAGE: Final = (sqlite3.Error, UnicodeDecodeError)
