@@ -37,25 +37,18 @@ class UnchangedFolder(pytest.Directory):
         self.known = known
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
-        """Yield an item for all files that need not be shown, and one for each of the others."""
-        yield from self._nodes_in(self.path, self.known)
-
-    def _nodes_in(self, folder: Path, known: KnownFolder) -> Iterator[pytest.Item | pytest.Collector]:
-        run = self.config.stash[RUN]
+        """Yield an item for all files that need not be shown, one for each of the others, and the folders."""
+        run, known = self.config.stash[RUN], self.known
         quiet = [name for name, made in known.children if made == QUIET and not name.endswith("/")]
         counted_at = known.first[0] if known.first is not None else next(iter(quiet), None)
         for name, made in known.children:
-            if name.endswith("/"):
-                below = known_folder(folder / name, self)
-                if below is None:
-                    yield self.ihook.pytest_collect_directory(path=folder / name, parent=self)
-                else:
-                    yield from self._nodes_in(folder / name, below)
+            if name.endswith("/"):  # a node of its own, for pytest reads the conftests of each
+                yield self.ihook.pytest_collect_directory(path=self.path / name, parent=self)
             elif made == QUIET:
                 if name == counted_at:  # those before it say nothing of a profile
-                    yield UnchangedFiles.from_parent(self, name=folder.name, path=folder, known=known, files=quiet)
+                    yield UnchangedFiles.from_parent(self, name=self.name, path=self.path, known=known, files=quiet)
             else:
-                path = folder / name
+                path = self.path / name
                 remembered = run.memory.made_as(path, made) if made is not RUN_AGAIN else None
                 if remembered is None or (run.shows_only_outcomes and remembered.counted is None):
                     yield task_file_node(self, path)
@@ -207,12 +200,6 @@ def unchanged_folder(folder: Path, parent: pytest.Collector) -> UnchangedFolder 
     """Return a node for a folder in which nothing is other than it was, None where nobody knows."""
     if not is_below_named(folder / "-", parent.session):
         return None
-    known = known_folder(folder, parent)
-    return UnchangedFolder.from_parent(parent, path=folder, known=known) if known is not None else None
-
-
-def known_folder(folder: Path, parent: pytest.Collector) -> KnownFolder | None:
-    """Return what is known of the files right in a folder, None where something may have changed."""
     run = parent.config.stash[RUN]
     root = run.folders.root_of(folder / "-", parent.session)
     known = run.memory.folder(folder)
@@ -229,7 +216,7 @@ def known_folder(folder: Path, parent: pytest.Collector) -> KnownFolder | None:
     if not run.folders.names_are_indexed and not all(run.folders.is_first(*task[:2], root) for task in tasks()):
         return None
     run.folders.pass_over(root, tasks)
-    return known
+    return UnchangedFolder.from_parent(parent, path=folder, known=known)
 
 
 def children_of(collected: Iterable[pytest.Item | pytest.Collector]) -> list[str] | None:

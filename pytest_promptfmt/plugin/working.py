@@ -6,6 +6,7 @@ xdist's workers send theirs. Nothing of a task's own code runs in pytest's proce
 
 from __future__ import annotations
 
+import copy
 import faulthandler
 import gc
 import itertools
@@ -251,7 +252,8 @@ class Working:
             if data["when"] == "call":
                 passed.promptfmt = Outcome.from_json(data["promptfmt"])  # type: ignore[attr-defined]
             return passed
-        report: pytest.TestReport = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
+        given = {**data, "longrepr": copy.deepcopy(data.get("longrepr"))}  # pytest writes into it, and `data` is kept
+        report: pytest.TestReport = self._config.hook.pytest_report_from_serializable(config=self._config, data=given)
         if report.skipped and isinstance(report.longrepr, list):
             report.longrepr = tuple(report.longrepr)
         outcome: Outcome | None = getattr(report, "promptfmt", None)

@@ -386,6 +386,17 @@ def test_two_files_that_claim_one_snapshot_are_told_of_each_time(tree: Project) 
     assert result(tree) == result(tree, "--promptfmt-no-cache")
 
 
+def test_an_exception_of_somebody_elses_hook_is_remembered_with_its_traceback(tree: Project) -> None:
+    hook = "def pytest_runtest_call(item):\n    if 'boolq' in item.nodeid:\n        raise ValueError('odd')\n"
+    tree.write("conftest.py", f"{SETTLED}\n{hook}")
+    settle(tree)
+    for _ in range(3):
+        found = tree.run("tasks")
+        assert found.ret == pytest.ExitCode.TESTS_FAILED
+        found.stdout.fnmatch_lines(["*raise ValueError('odd')*"])
+    assert found.parseoutcomes() == {"failed": 4, "passed": 4, "unchanged": 3}
+
+
 def folders_kept(project: Project) -> dict[str, list[tuple[str, str | None]]]:
     """Return the folders that are kept, with what is told of each file."""
     with contextlib.closing(sqlite3.connect(next(project.root.rglob("outcomes.sqlite")))) as connection:
