@@ -99,7 +99,7 @@ def fence_with_language(study: Study) -> Iterator[Finding]:
 def asked_sentence_compared(study: Study) -> Iterator[Finding]:
     r"""Report a prompt that asks for a sentence with the answer, where whole completions are compared with the answer.
 
-    Why: a model that ends with `The answer is Lisbon`, as it is told, is wrong, because no filter takes `Lisbon` out
+    Why: a model that ends with `The answer is Lisbon`, as asked, is wrong, because no filter takes `Lisbon` out
     of it.
 
     Example:

@@ -28,7 +28,7 @@ _LABEL: Final = re.compile(r"^((?:[A-Z]{3,}|[A-Z]\w+)(?: [A-Za-z]\w*){1,2})(:?)(
 
 @check("PF280", "description-for-readers", severity=Severity.WARNING, family=Family.PROMPT)
 def description_for_readers(study: Study) -> Iterator[Finding]:
-    r"""Report a `description` that tells people about the benchmark.
+    r"""Report a `description` that describes the benchmark to people.
 
     Why: lm-eval prints the description before the first few-shot example of every prompt. What the task measures and
     where its paper is belongs into `metadata` or a README.

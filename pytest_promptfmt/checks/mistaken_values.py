@@ -102,8 +102,8 @@ def column_names_as_choices(study: Study) -> Iterator[Finding]:
 def labels_named_numbers_scored(study: Study) -> Iterator[Finding]:
     r"""Report an instruction that names labels in words, where the answers are numbers that it does not explain.
 
-    Why: the data have 0, 1 and 2 for entailment, neutral and contradiction. A model that answers with a word, as it is
-    told, is always wrong.
+    Why: the data have 0, 1 and 2 for entailment, neutral and contradiction. A model that answers with a word, as
+    asked, is always wrong.
 
     Example:
         output_type: generate_until

@@ -159,11 +159,11 @@ class ProfiledAssembly(Assembly, Protocol):
 class CodeAssembly(Assembly, Protocol):
     """An assembly that is the user's code, which has to be imported before it can make prompts.
 
-    Where it `tells_scoring`, output type and filters stand in the task before.
+    Where it `describes_scoring`, output type and filters stand in the task before.
     """
 
     @property
-    def tells_scoring(self) -> bool:
+    def describes_scoring(self) -> bool:
         """Return whether nothing has to be imported to know what a task asks for and how it reads answers."""
         ...
 

@@ -83,13 +83,14 @@ class Contents:
 
     def all(self, paths: Iterable[str]) -> list[Input] | None:
         """Return the inputs of these paths; None where one of them may have changed since this run began."""
-        inputs = [self.input(path) for path in sorted(self._telling(set(paths)))]
+        inputs = [self.input(path) for path in sorted(self._without_implied(set(paths)))]
         return None if any(self._is_young(each) for each in inputs) else inputs
 
-    def _telling(self, paths: set[str]) -> Iterator[str]:
-        """Yield the paths without those of which others tell that they are not there.
+    def _without_implied(self, paths: set[str]) -> Iterator[str]:
+        """Yield the paths without those whose absence follows from other ones.
 
-        That is so in a folder whose names count; and below one that is not there either, which stands for them all.
+        That is so in a folder whose names count; and below one that is not there either, which stands for them all. A
+        link to nothing is a name, and what it leads to may appear elsewhere.
         """
         absent: set[str] = set()
         for path in paths:
@@ -100,7 +101,7 @@ class Contents:
             while folder and self.input(folder)[1] == ABSENT:
                 path = folder
                 folder, _, name = folder.rpartition("/")
-            if f"{folder}/" not in paths or name.startswith(_UNCOUNTED):
+            if f"{folder}/" not in paths or name.startswith(_UNCOUNTED) or os.path.lexists(path):
                 absent.add(path)
         yield from absent
 
@@ -207,7 +208,7 @@ def _stamp(status: os.stat_result) -> Stamp:
 
 
 def _listed(path: str) -> tuple[str, bool]:
-    """Return the digest of the names in a folder and of where links among them lead, and whether there are any.
+    """Return the digest of the names in a folder and of where links among them lead, and whether there are links.
 
     What is opened through a link is known by the name of the file that it led to.
     """
@@ -217,7 +218,7 @@ def _listed(path: str) -> tuple[str, bool]:
             if not entry.name.startswith(_UNCOUNTED):
                 names.append(entry.name)
                 if entry.is_symlink():
-                    links.append(f"{entry.name}/{os.path.realpath(entry.path)}")
+                    links.append(f"{entry.name}/{Path(entry.path).exists()}/{os.path.realpath(entry.path)}")
     digest = digest_of("\0".join([*sorted(names), "", *sorted(links)]).encode("utf-8", "surrogateescape"))
     return digest, bool(links)
 

@@ -47,18 +47,14 @@ class Store:
                 return _parsed(content)
         return None
 
-    def rows(self, kind: str, below: str = "") -> dict[str, Any]:
-        """Return all rows of a kind by their paths, as they were written by earlier runs.
-
-        With `below` only those whose path begins with it.
-        """
+    def rows(self, kind: str) -> dict[str, Any]:
+        """Return all rows of a kind by their paths, as they were written by earlier runs."""
         found: dict[str, Any] = {}
         if self._reading is None:
             self._reading = self._opened()
         if self._reading is not None:
             with contextlib.suppress(*_DAMAGE):
-                within = "SELECT path, content FROM rows WHERE kind = ? AND path >= ? AND path < ?"
-                rows = self._reading.execute(within, (kind, below, below + "\U0010ffff"))
+                rows = self._reading.execute("SELECT path, content FROM rows WHERE kind = ?", (kind,))
                 found.update((path, _parsed(content)) for path, content in rows)
         return found
 

@@ -197,7 +197,7 @@ class TaskNode(pytest.Class):
         None where that fails, which the snapshot items report.
         """
         assembly = self.task.assembly
-        if not isinstance(assembly, CodeAssembly) or assembly.tells_scoring:
+        if not isinstance(assembly, CodeAssembly) or assembly.describes_scoring:
             return self.task
         try:
             return Study(self.task, self.settings).bound_for_scoring

@@ -39,10 +39,10 @@ _COLLECTING_INI: Final = ("norecursedirs", "python_files")
 
 
 QUIET: Final = ""
-"""What is told of a file of which every test passed: that it is one of those that are counted together."""
+"""The state of a file of which every test passed: it is one of those that are counted together."""
 
 RUN_AGAIN: Final = None
-"""What is told of a file of which nothing is kept: it is run each time."""
+"""The state of a file of which nothing is kept: it is run each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Found:
     is_open: bool = False
 
     @property
-    def told(self) -> str | None:
-        """Return what the folder tells of the file."""
+    def state(self) -> str | None:
+        """Return how the row of the folder describes the file."""
         return QUIET if self.made is not None and self.row["is_quiet"] else self.made
 
 
@@ -193,17 +193,17 @@ class KnownFolders:
         """Remove what is known of a folder where a file of it was run again and became something else."""
         for folder, known in self._held.items():
             now = ((found.get(f"{folder}{os.sep}{child}"), made) for child, made in known.children)
-            if any(each is not None and (each.is_open or each.told != made) for each, made in now):
+            if any(each is not None and (each.is_open or each.state != made) for each, made in now):
                 self._store.put(_FOLDERS, self._key(str(folder)), None)
 
     def _put(self, folder: str, known: Mapping[str, Found | None], made_of: Mapping[str, object]) -> None:
-        told = [(child, QUIET if child.endswith("/") else each and each.told) for child, each in known.items()]
-        rows = [(child, each.row) for child, each in known.items() if each is not None and each.told == QUIET]
+        states = [(child, QUIET if child.endswith("/") else each and each.state) for child, each in known.items()]
+        rows = [(child, each.row) for child, each in known.items() if each is not None and each.state == QUIET]
         row = {
             "context": self._context(Path(folder)),
             "names": self.digest_of_names(),
             **made_of,
-            "children": told,
+            "children": states,
             "counted": together(rows),
             "first": next(snapshots_in(rows), None),
         }
@@ -224,6 +224,7 @@ class KnownFolders:
             return None
         directory = expected.tree.directory(folder)
         inputs = {f"{folder}/", f"{directory.parent}/", *_folders_of_snapshots(str(directory))}
+        inputs.update(self._surroundings.conftests_above(folder))
         if any(path.startswith(f"{directory}{os.sep}") for path in obsolete):
             return None
         stems = [child.rpartition(".")[0] for child in known if not child.endswith("/")]

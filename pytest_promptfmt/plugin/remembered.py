@@ -44,7 +44,7 @@ from pytest_promptfmt.systems.lm_eval.functions import functions_of
 from pytest_promptfmt.systems.lm_eval.index import Entry
 
 _OUTCOMES: Final = "outcomes"
-_TOLD: Final = "told"
+_SUMMARIES: Final = "summaries"
 _ITEMS: Final = "items"
 """Three rows of a file: what its outcomes were made of, what they come to, and what each item showed."""
 
@@ -153,9 +153,10 @@ class Memory:
                 return None
         except Exception:  # somebody else's data: whatever is wrong with it, it says nothing
             return None
-        found = self.made_as(path, _made(row))
+        kept = self._summary_of(path, _made(row))
+        found = self._remembered(path, kept)
         if found is not None:
-            self._found[str(path)] = row["inputs"], mapping(store.row(_TOLD, str(path)))
+            self._found[str(path)] = row["inputs"], kept
         return found
 
     def folder(self, folder: Path) -> KnownFolder | None:
@@ -168,10 +169,17 @@ class Memory:
 
     def made_as(self, path: Path, made: str) -> Remembered | None:
         """Return what is known of a file whose outcomes were made of this digest, None where others are kept."""
+        return self._remembered(path, self._summary_of(path, made))
+
+    def _summary_of(self, path: Path, made: str) -> Mapping[str, Any]:
+        """Return the row of what the outcomes of a file come to, empty where others are kept."""
+        row = mapping(self._store.row(_SUMMARIES, str(path)) if self._store is not None else None)
+        return row if row.get("made") == made else {}
+
+    def _remembered(self, path: Path, row: Mapping[str, Any]) -> Remembered | None:
         assert self._store is not None
-        row = mapping(self._store.row(_TOLD, str(path)))
         try:
-            return remembered(row, partial(self._store.row, _ITEMS, str(path))) if row["made"] == made else None
+            return remembered(row, partial(self._store.row, _ITEMS, str(path))) if row else None
         except Exception:  # as above
             return None
 
@@ -255,6 +263,7 @@ class Memory:
         if path.is_symlink():
             watched.refused = "a link, whose tasks stand in another file"
         watched.paths |= reached.files | reached.facts
+        self._take_conftests(path.parent, watched)
         if reached.loads:
             watched.paths.add(f"{Path.cwd()}/")  # what is called like a repository of a hub comes before it
         for text in texts:
@@ -263,6 +272,15 @@ class Memory:
             else:
                 watched.paths.update(os.path.normpath(folder / text) for folder in (path.parent, Path.cwd()))
         self._watched[str(path)] = watched
+
+    def _take_conftests(self, folder: Path, watched: _Watched) -> None:
+        """Take note of the conftests of a folder: pytest reads them where it comes to it, not when it begins."""
+        conftests = self._surroundings.conftests_above(folder)
+        watched.paths.update(conftests)
+        reached = self._surroundings.reached_from(filter(os.path.isfile, conftests), watched.settings)
+        watched.paths |= reached.files | reached.facts
+        if reached.reads:
+            watched.refused = watched.refused or "a file that a conftest reads"
 
     def claim(self, path: Path, task: str, profile: str) -> None:
         """Take note of a snapshot that a task of a file has."""
@@ -338,7 +356,7 @@ class Memory:
             self._found.pop(name, None)
             if watched.refused or context == OTHER or not is_whole:
                 if name in self._stored and self._held.get(name) is None:
-                    for kind in (_OUTCOMES, _TOLD, _ITEMS):
+                    for kind in (_OUTCOMES, _SUMMARIES, _ITEMS):
                         self._store.put(kind, name, None)
                 continue
             asked = sorted(watched.asked)
@@ -353,10 +371,11 @@ class Memory:
                 "asked": [[*question, self._answered(*question)] for question in asked],
                 "names": self._names() if asked else None,
             }
-            told = {"made": _made(row), "tasks": watched.tasks, "claims": watched.claims, **summary(watched.items)}
-            self._found[name] = row["inputs"], told
+            made_of = {"made": _made(row), "tasks": watched.tasks, "claims": watched.claims}
+            found = {**made_of, **summary(watched.items)}
+            self._found[name] = row["inputs"], found
             self._store.put(_OUTCOMES, name, row)
-            self._store.put(_TOLD, name, told)
+            self._store.put(_SUMMARIES, name, found)
             self._store.put(_ITEMS, name, watched.items)
         if self.folders is not None:
             self.folders.write({name: self._found_of(name) for name in {*self._watched, *self._found}}, expected)
@@ -367,8 +386,8 @@ class Memory:
     def _found_of(self, name: str) -> Found:
         if name not in self._found:
             return Found(is_open=not self._watched[name].refused)
-        inputs, told = self._found[name]
-        return Found(told["made"], [self._inputs[key][0] for key in inputs], told)
+        inputs, row = self._found[name]
+        return Found(row["made"], [self._inputs[key][0] for key in inputs], row)
 
     def _kept(self, found: Input) -> str:
         """Return the key of an input, which is kept."""
@@ -385,7 +404,7 @@ class Memory:
     def _forget(self) -> None:
         """Remove what is known of files that are gone, and inputs that no longer are as they were."""
         assert self._store is not None
-        for kind in (_OUTCOMES, _TOLD, _ITEMS, _ENTRIES):
+        for kind in (_OUTCOMES, _SUMMARIES, _ITEMS, _ENTRIES):
             for path in self._store.paths(kind):
                 if not os.path.lexists(path):
                     self._store.put(kind, path, None)

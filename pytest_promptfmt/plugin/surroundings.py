@@ -51,6 +51,12 @@ class Surroundings:
             return Reached(reached.files, "a module behind a link, which it may look for its files by")
         return reached
 
+    def conftests_above(self, folder: Path) -> list[str]:
+        """Return the conftests that hold for a folder, from the rootdir down to it, whether they are there or not."""
+        root = self._config.rootpath
+        chain = [folder, *folder.parents]
+        return [f"{each}/conftest.py" for each in (chain[: chain.index(root) + 1] if root in chain else chain)]
+
     def digest(self, settings: Settings) -> str:
         """Return the digest of what holds for all tasks of a folder; `OTHER` where nobody can say what that is."""
         known = self._digests.get(id(settings))

@@ -263,20 +263,16 @@ def test_what_appears_elsewhere_or_is_read_early_is_an_input(
     assert result(tree) == result(tree, "--promptfmt-no-cache") != found
 
 
-def test_a_snapshot_under_another_name_is_looked_for_again(project: Project) -> None:
-    project.write("conftest.py", SETTLED)
-    project.write("pytest.ini", "[pytest]\npromptfmt_profiles = plain\n")
-    for name in ("a/first", "plain/arc", "plain/hella", "shared/boolq"):
-        project.task(f"tasks/{name}.yaml")
-    project.accept("tasks")
-    folder = project.root / "tasks/shared/__prompts__/boolq"
-    (folder / "boolq").rename(folder / "other")
-    warm(project)
-    assert result(project)["counts"]["renamed"] > 0
-    (project.root / "tasks/plain/arc.yaml").unlink()  # whose snapshot shows the same docs, and is nobody's now
-    found = result(project)
+def test_a_snapshot_under_another_name_is_looked_for_again(tree: Project) -> None:
+    folder = next(tree.root.rglob("boolq/plain.txt")).parent
+    folder.rename(folder.with_name("boolq2"))
+    warm(tree)
+    tree.run("tasks")
+    assert result(tree)["counts"]["renamed"] > 0
+    (tree.root / "tasks/plain/arc.yaml").unlink()  # whose snapshot shows the same docs, and has no task any more
+    found = result(tree)
     assert "renamed" not in found["counts"]
-    assert found == result(project, "--promptfmt-no-cache")
+    assert found == result(tree, "--promptfmt-no-cache")
 
 
 def test_a_snapshot_that_comes_back_is_compared(tree: Project) -> None:
@@ -397,8 +393,31 @@ def test_an_exception_of_somebody_elses_hook_is_remembered_with_its_traceback(tr
     assert found.parseoutcomes() == {"failed": 4, "passed": 4, "unchanged": 3}
 
 
+@pytest.mark.parametrize("name", ["wic", "sub/rte"])
+def test_a_conftest_of_a_folder_is_an_input_of_all_tasks_below(tree: Project, name: str) -> None:
+    tree.task("tasks/docs/sub/rte.yaml")
+    hook = "def pytest_runtest_call(item):\n    if '{}' in item.nodeid:\n        raise ValueError('odd')\n"
+    tree.write("tasks/docs/conftest.py", hook.format("nothing"))
+    tree.accept("tasks")
+    warm(tree)
+    tree.run("tasks")
+    found = result(tree)
+    tree.write("tasks/docs/conftest.py", hook.format(name))
+    assert result(tree) == result(tree, "--promptfmt-no-cache") != found
+
+
+def test_what_a_link_to_nothing_leads_to_is_an_input_once_it_is_there(tree: Project) -> None:
+    (tree.root / "tasks/docs/wic.docs.jsonl").unlink()
+    (tree.root / "tasks/docs/wic.docs.jsonl").symlink_to("../../rows.jsonl")
+    warm(tree)
+    tree.run("tasks")
+    found = result(tree)
+    tree.write("rows.jsonl", '{"question": "when", "answer": "now"}\n')
+    assert result(tree) == result(tree, "--promptfmt-no-cache") != found
+
+
 def folders_kept(project: Project) -> dict[str, list[tuple[str, str | None]]]:
-    """Return the folders that are kept, with what is told of each file."""
+    """Return the folders that are kept, with the state of each file."""
     with contextlib.closing(sqlite3.connect(next(project.root.rglob("outcomes.sqlite")))) as connection:
         rows = connection.execute("SELECT path, content FROM rows WHERE kind = 'folders'").fetchall()
     return {path: json.loads(content)["children"] for path, content in rows}

@@ -67,7 +67,7 @@ class ClassAssembly:
     ref: FunctionRef
     written: str
     found: TaskClass | None = field(default=None, compare=False)
-    tells_scoring: ClassVar = False
+    describes_scoring: ClassVar = False
 
     @property
     def facts(self) -> Mapping[str, str]:

@@ -96,7 +96,7 @@ class LmEvalClass:
 
     ref: FunctionRef
     made: Any = field(default=None, compare=False)
-    tells_scoring: ClassVar = True
+    describes_scoring: ClassVar = True
 
     @property
     def facts(self) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
-"""The words of synthetic docs: what a made-up text calls its column, so that a renamed column has the same text.
+"""The words of synthetic docs: what a synthetic text calls its column, so that a renamed column has the same text.
 
 A text that no renaming changes cannot show that two columns were swapped: a swap is two renamings. So a few names of
-the field are told apart by the role they play (`query` is a `question`, `context` a `passage`, `premise` a `premise`),
+the field differ by their role (`query` is a `question`, `context` a `passage`, `premise` a `premise`),
 and numbers and letters at their end by their order (`sentence1` and `sentence2`, `option_a` and `option_b`): swapping
 such columns changes the prompt. Other names are not looked at. What they are called depends on the field that uses
 them, and among several on the order of their first use. Renaming one changes nothing, and neither does swapping two
@@ -91,7 +91,7 @@ def names_choices(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Something that a made-up text is put into: the names that lead to it, and the roles of the fields that read it.
+    """Something that a synthetic text is put into: the names that lead to it, and the roles of the fields that read it.
 
     `is_list` says whether it is a list, or in one.
     """
@@ -103,7 +103,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a made-up text is called: its role, and the text with its number among those of the same role."""
+    """What a synthetic text is called: its role, and the text with its number among those of the same role."""
 
     role: str
     text: str
