@@ -164,6 +164,8 @@ def outer_name_in_loop(study: Study) -> Iterator[Finding]:
 
 def _loops(source: str) -> Iterator[tuple[str, str]]:
     """Yield each name that a loop over a column prints, with the column, where it prints parts of the item as well."""
+    if "for" not in source:
+        return
     try:
         tree = Environment().parse(source)  # parsed, never rendered
     except TemplateError:

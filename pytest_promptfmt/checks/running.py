@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -130,6 +131,13 @@ def check_model(study: Study, selection: Selection, judged: object, *, profile: 
     return run.result("model")
 
 
+@lru_cache(maxsize=64)
+def _rules_about(chosen: Sequence[Check], scope: Scope, system: str | None) -> tuple[Check, ...]:
+    """Return the rules of a scope that look at tasks of a system; None for whatever there is."""
+    found = (check for check in chosen if check.scope == scope)
+    return tuple(check for check in found if system is None or concerns(check.code, check.rule.__module__, system))
+
+
 def _limit(study: Study) -> AbstractContextManager[None]:
     task = study.given
     return time_limit(study.settings.time_limit, f"checking {task.id}", task.position("doc_to_text"))
@@ -163,15 +171,10 @@ class _Run:
         profile: str = "",
     ) -> None:
         """Apply the rules of a scope; raises LimitExceededError where a time limit around it ends a rule."""
-        for check in self.selection.chosen:
-            if check.scope == scope and chooses(check) and self._concerns(check):
+        system = None if self.study is None or scope == "ignores" else self.study.given.system
+        for check in _rules_about(self.selection.chosen, scope, system):
+            if chooses(check):
                 self.found += self._findings(check, subject, profile)
-
-    def _concerns(self, check: Check) -> bool:
-        """Return whether a rule looks at tasks of this system; rules about ignores do at all."""
-        if self.study is None or check.scope == "ignores":
-            return True
-        return concerns(check.code, check.rule.__module__, self.study.given)
 
     def _findings(self, check: Check, subject: object, profile: str) -> Iterable[_Found]:
         kept: dict[tuple[object, ...], _Found] = {}
@@ -302,7 +305,7 @@ def _position(run: _Run, finding: Finding) -> Position:
 def _in_own_keys(run: _Run, text: str) -> str:
     """Return a text about keys of lm-eval in the names that the task has for them."""
     assembly = run.study.task.assembly if run.study is not None else None
-    if isinstance(assembly, CodeAssembly):
+    if assembly is not None and isinstance(assembly, CodeAssembly):
         for key, name in assembly.key_names.items():
             text = text.replace(key, name)
     return text

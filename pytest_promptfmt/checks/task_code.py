@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -207,9 +209,7 @@ _CHANCE: Final = ("choice", "choices", "randint", "random", "randrange", "sample
 def definitions(named: object) -> Iterator[ast.FunctionDef]:
     """Yield the function that a task file names with `!function`, as it is written; nothing for other values."""
     if isinstance(named, FunctionRef) and (tree := parsed(named)) is not None:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and node.name == named.name:
-                yield node
+        yield from _functions_of(tree).get(named.name, ())
 
 
 def hook_of(named: FunctionRef, hook: str) -> ast.FunctionDef | None:
@@ -222,14 +222,26 @@ def hook_of(named: FunctionRef, hook: str) -> ast.FunctionDef | None:
 def parsed(function: FunctionRef) -> ast.Module | None:
     """Return the parsed file beside the YAML that a function is looked up in; None if it cannot be read."""
     try:
-        return _parsed(gate.read_bytes(function.file, limit=MAX_BYTES))
+        file = function.file
+        status = os.stat(file)
+        return _parsed(file, (status.st_mtime_ns, status.st_size))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
 @lru_cache(maxsize=16)
-def _parsed(source: bytes) -> ast.Module:
-    return ast.parse(source)  # tasks of one folder share their module
+def _parsed(file: Path, _stamp: tuple[int, int]) -> ast.Module:
+    return ast.parse(gate.read_bytes(file, limit=MAX_BYTES))  # tasks of one folder share their module
+
+
+@lru_cache(maxsize=16)
+def _functions_of(tree: ast.Module) -> Mapping[str, Sequence[ast.FunctionDef]]:
+    """Return the functions of a module by name, wherever they are defined."""
+    found: dict[str, list[ast.FunctionDef]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            found.setdefault(node.name, []).append(node)
+    return found
 
 
 @check("PF257", "missing-value-in-code", severity=Severity.ERROR, family=Family.PROMPT)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
 from pytest_promptfmt.checks.registry import check
@@ -33,9 +35,14 @@ _SLICE: Final = re.compile(r"\{\{-?\s*(\w+)\s*\[\s*:\s*(\d+)\s*\]|\{\{-?\s*(\w+)
 def _lines(view: FileView) -> list[str]:
     """Return the lines of the file itself, without its includes; none if it cannot be read any more."""
     try:
-        return gate.read_bytes(view.path, limit=MAX_BYTES).decode("utf-8", "replace").splitlines()
+        return _lines_of(view.path, view.yaml.parts[-1].stamp)
     except OSError:
         return []
+
+
+@lru_cache(maxsize=4)
+def _lines_of(path: Path, _stamp: tuple[int, int]) -> list[str]:
+    return gate.read_bytes(path, limit=MAX_BYTES).decode("utf-8", "replace").splitlines()
 
 
 @check("PF110", "comment-cuts-text", severity=Severity.ERROR, family=Family.CONFIG, scope="file")

@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 from pytest_promptfmt.engine.code import asks_for
@@ -60,11 +60,13 @@ class Trace:
     def __init__(self, is_left_out: Callable[[str], bool], *, is_offline: bool = False) -> None:
         self._is_left_out = is_left_out
         self._is_offline = is_offline
+        self._above: CodeType | None = None
         self._known: dict[str, bool] = {}
         self._seen: dict[str, Seen] = defaultdict(Seen)
 
-    def begin(self) -> None:
-        """See everything that is opened from now on."""
+    def begin(self, *, above: CodeType | None = None) -> None:
+        """See everything that is opened from now on; no code of a task calls the function `above` all of it."""
+        self._above = above
         sys.addaudithook(self._see)
 
     def taken(self) -> list[tuple[str, list[str], str]]:
@@ -119,6 +121,8 @@ class Trace:
         frame = sys._getframe(3)
         while frame is not None:
             code, caller = frame.f_code, frame.f_back
+            if code is self._above:
+                break
             name = code.co_filename
             if not self._leaves_out(name):
                 files.add(name)

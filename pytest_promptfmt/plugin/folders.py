@@ -94,7 +94,7 @@ class Folders:
 
     def profiles_for(self, task: Task) -> tuple[Profile, ...]:
         """Return the profiles that a task is rendered for; raises SettingsError also for one that it names wrongly."""
-        if isinstance(task.assembly, ProfiledAssembly):
+        if task.assembly is not None and isinstance(task.assembly, ProfiledAssembly):  # asking a protocol takes long
             return task.assembly.profiles
         settings = self.settings_of(task)
         if settings.has_chosen_profiles or "profiles" not in task.own_metadata:

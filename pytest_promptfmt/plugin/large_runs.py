@@ -11,12 +11,28 @@ import pytest
 _MANY_ITEMS: Final = 5_000
 """Of fewer, collecting leaves less garbage than it takes time to look for."""
 
+_GC_THRESHOLDS: Final = (100_000, 50, 100)
+"""Of Python's collector in pytest's process."""
+
 
 class LargeRuns:
     """Hooks that save time and memory and change nothing that a run shows."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._thresholds = gc.get_threshold()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """Have garbage looked for less often from now on: what is made lives to the end, nearly all of it.
+
+        A quarter of the time of collecting 60,000 items.
+        """
+        gc.set_threshold(*_GC_THRESHOLDS)
+
+    def pytest_unconfigure(self) -> None:
+        """Have it looked for as before."""
+        gc.set_threshold(*self._thresholds)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Keep the garbage collector from walking the collected tree, which lives to the end, over and over.

@@ -237,6 +237,7 @@ class Working:
         self._numbers = {item: number for number, item in enumerate(self._items)}
         jobs = [tuple(job) for _, job in groupby(range(len(self._items)), lambda n: id(self._items[n].parent))]
         count = max(1, min(self._workers, len(jobs)))
+        self._run.expected.obsolete()  # looked up once, before there are workers that ask for it
         pool = Pool(self._work, count=count, limits=self._limits, prepare=self._prepare)
         if self._is_alone:
             pool.plan(jobs)
@@ -309,7 +310,7 @@ class Working:
         gc.set_threshold(*_GC_THRESHOLDS)
         session = self._items[0].session
         self._trace = FileTrace(self._run.settings.rootdir, is_offline=is_offline() and not self._run.settings.download)
-        self._trace.begin()
+        self._trace.begin(above=Working._work.__code__)
         session._setupstate = type(session._setupstate)()  # what is set up belongs to pytest's process
 
     def _work(self, job: Job) -> list[Any]:

@@ -204,9 +204,9 @@ def replaced_rules(task: Task) -> tuple[str, ...]:
     return system.replaced_rules if system is not None else ()
 
 
-def concerns(code: str, module: str, task: Task) -> bool:
-    """Return whether a rule, by its code and module, looks at a task at all."""
-    system = known_systems().get(task.system)
+def concerns(code: str, module: str, name: str) -> bool:
+    """Return whether a rule, by its code and module, looks at tasks of the system of this name at all."""
+    system = known_systems().get(name)
     if system is None or not system.has_own_rules:
         return True
     return module in system.rules or code in system.general_rules

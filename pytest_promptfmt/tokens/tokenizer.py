@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 MAX_CHARACTERS: Final = 6_000_000
 """The longest text that is encoded; a prompt beyond it is a mistake, and would take gigabytes."""
+
+_MOST_KEPT: Final = 512
+_LONGEST_KEPT: Final = 20_000
+"""Of so many texts, with at most so many characters, the ids are kept: tasks beside each other have the same texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ class Tokenizer:
         self._backend = backend
         self._facts = facts
         self._pieces: dict[int, str] = {}
+        self._known_ids = lru_cache(maxsize=_MOST_KEPT)(self._ids)
         self.source = source
         self.name = name
         self.is_archetype = is_archetype
@@ -135,7 +140,8 @@ class Tokenizer:
 
     def ids(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Return the ids alone: cheaper than `encode` for long texts."""
-        return tuple(self._encoded(text, add_special_tokens).ids)
+        ids = self._known_ids if len(text) <= _LONGEST_KEPT else self._ids
+        return ids(text, add_special_tokens)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Return `AutoTokenizer(...).decode(ids, skip_special_tokens=...)`."""
@@ -242,6 +248,9 @@ class Tokenizer:
             if number not in known:
                 known[number] = self._backend.id_to_token(number) or ""
         return tuple([known[number] for number in ids])
+
+    def _ids(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
+        return tuple(self._encoded(text, add_special_tokens).ids)
 
     def _id_of_named(self, token: str | None) -> int | None:
         return None if token is None else self.id_of(token)

@@ -304,7 +304,7 @@ def _loaded_without(
 
 def missing_for(ref: FunctionRef) -> FunctionError | None:
     """Return why the module of a function is imported without a package, None where it is complete or not imported."""
-    failure = _incomplete.get(_module_name(ref.file))
+    failure = _incomplete.get(_module_name(ref.file)) if _incomplete else None
     return None if failure is None else failure.about(f"!function {ref}", ref.position)
 
 
