@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final
 
 from pytest_promptfmt.answers.answers import Answers, answers_of
@@ -47,7 +46,6 @@ from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.expectations import ExpectedCompletion, expected_failures, unmet_expectations
 from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline
-from pytest_promptfmt.systems.lm_eval.scoring.regexes import within_budget
 from pytest_promptfmt.systems.lm_eval.scoring.results import Question
 
 BATTERY_SECONDS: Final = 30.0
@@ -103,6 +101,7 @@ class _Trial:
     cells: Cells = field(init=False)
     slow_metric: str = ""
     judged: dict[tuple[str, int, str], bool] = field(default_factory=dict)
+    asked: dict[int, Question] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pipelines = self.subject.chain.pipelines
@@ -284,7 +283,9 @@ class _Trial:
         question = self.subject.questions[0]
         if callable(self.subject.task.process_results):
             return question
-        return with_gold(question, answers.targets[index], index)
+        if index not in self.asked:  # of one task all answers have the same targets
+            self.asked[index] = with_gold(question, answers.targets[index], index)
+        return self.asked[index]
 
     def _try_number(self, phrasing: Phrasing, answers: Answers) -> None:
         doc = self.subject.instances[0].doc
@@ -312,15 +313,11 @@ class _Trial:
         doc, question = self.subject.instances[0].doc, self.subject.questions[0]
         chain = self.subject.chain
         for pipeline in chain.pipelines:
-            stages = chain.read_once(pipeline, phrasing.text, doc, phrasing.id)
+            stages = chain.read_uncounted(pipeline, phrasing.text, doc, phrasing.id)
             verdict = problem_of(stages)
             if verdict is None:
                 try:
-                    what = f"the metrics on {phrasing.id}"
-                    if chain.only_compares:  # which has a budget of its own
-                        chain.is_right(question, doc, stages.extracted)
-                    else:
-                        within_budget(partial(chain.is_right, question, doc), stages.extracted, what=what)
+                    chain.try_scoring(question, doc, stages.extracted, f"the metrics on {phrasing.id}")
                     verdict = OK
                 except LimitExceededError as error:
                     verdict, stages = SLOW, replace(stages, problem=error.message)

@@ -6,12 +6,13 @@ import math
 import os
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from pytest_promptfmt.answers.starting import starts_processes
+from pytest_promptfmt.answers.values import aggregated_in_time, number_of
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import (
     LimitExceededError,
@@ -21,12 +22,13 @@ from pytest_promptfmt.core.errors import (
     TooSlowError,
     did_you_mean,
 )
-from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.limits import are_applied, time_limit
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline, pipelines_of
-from pytest_promptfmt.systems.lm_eval.scoring.metrics import METRICS, TaskMetric, metrics_of
+from pytest_promptfmt.systems.lm_eval.scoring.memory import Memory
+from pytest_promptfmt.systems.lm_eval.scoring.metrics import METRICS, TaskMetric, key_of_metrics, metrics_of
 from pytest_promptfmt.systems.lm_eval.scoring.regexes import BUDGET_SECONDS, require_speed, within_budget
-from pytest_promptfmt.systems.lm_eval.scoring.results import Question, aggregated, process_results, score_doc
+from pytest_promptfmt.systems.lm_eval.scoring.results import Question, key_of_question, process_results, score_doc
 
 THINK_END: Final = "</think>"
 """The reasoning tag that is stripped when it occurs; `metadata.promptfmt.think_end_token` names another, or none."""
@@ -38,10 +40,19 @@ NONSENSE: Final = "⁂ zxqv ⁂"
 SECONDS_FOR_CODE: Final = 10.0
 """Seconds of processor time that scoring functions of a task have for one completion."""
 
+_SLOW: Final = "SLOW: "
 _MOST_REPEATS: Final = 64
 _MOST_GOLDS: Final = 10_000
-_MOST_READ: Final = 2_000
+_MOST_READ: Final = 24_000_000
+"""Characters of what was read before that a process keeps."""
+
+_MOST_SCORED: Final = 8_000_000
+"""Characters of what was scored before."""
+
 _MOST_SHOWN: Final = 40
+_LONG: Final = 1_000
+"""Characters of a completion from which it takes time to cut it; the longest are the same for many tasks."""
+
 _MOST_SLOW: Final = 10
 """So many slow completions, when they are most of all, end a trial or a replay."""
 
@@ -96,6 +107,7 @@ class Chain:
             _refuse_missing(task, self.metrics)
         self._repeats = max(1, min(task.repeats, _MOST_REPEATS)) if isinstance(task.repeats, int) else 1
         self._think_end = _think_end_of(task)
+        self._fingerprints: dict[int, tuple[FilterPipeline, Hashable | None]] = {}  # of pipelines that live as long
         self._ranges: dict[tuple[str, str, int], tuple[float | None, float | None]] = {}  # of the golds met last
         self._patterns = tuple(
             pattern
@@ -106,24 +118,20 @@ class Chain:
         functions = [task.process_results, *(entry.get("metric") for entry in task.metric_list or ())]
         own = [function for function in functions if callable(function)]
         self._has_code = bool(own)
+        self._metrics_key = None if own else key_of_metrics(self.metrics)
+        self._questions: dict[int, tuple[Question, Hashable | None]] = {}  # those met last
         self.scores_nothing = is_synthetic and any(map(starts_processes, own))
         self.processes = 0
         self._tried = self._slow = 0
 
     def begun(self, raw: str) -> Stages:
         """Return what is left after reasoning and stop sequences are cut off, in lm-eval 0.4.13's order."""
-        answer = raw
-        if self._think_end and self._think_end in raw:
-            answer = raw.split(self._think_end)[-1].lstrip()
-        stopped = answer
-        for stop in self.stops:
-            stopped = stopped.split(stop)[0]
-        return Stages(raw, answer, stopped)
+        return Stages(raw, *_cut(raw, self._think_end, self.stops))
 
     def read(self, pipeline: FilterPipeline, raw: str, doc: Doc, what: str) -> Stages:
         """Return what a pipeline makes of a completion, within its time budget."""
-        stages = self._read(pipeline, raw, doc, what)
-        slow = stages.problem if stages.problem is not None and stages.problem.startswith("SLOW") else None
+        stages = self.read_uncounted(pipeline, raw, doc, what)
+        slow = stages.problem if stages.problem is not None and stages.problem.startswith(_SLOW) else None
         self._count(slow, self.task.position("filter_list"))
         return stages
 
@@ -134,38 +142,46 @@ class Chain:
         if slow is not None and self._slow >= _MOST_SLOW and 2 * self._slow > self._tried:
             others = f"nor did {self._slow - 1} others of {self._tried}: nothing more is tried"
             raise TooSlowError(
-                f"{slow.removeprefix('SLOW: ')}, {others}",
+                f"{slow.removeprefix(_SLOW)}, {others}",
                 position=position,
                 hint="look for a regular expression that backtracks without end",
             )
 
-    def _read(self, pipeline: FilterPipeline, raw: str, doc: Doc, what: str) -> Stages:
-        stages = self.begun(raw)
-        about = f"the filters {pipeline.name!r}" + "".join(f" (regex {one!r})" for one in pipeline.patterns)
-        try:
-            value = within_budget(
-                lambda text: pipeline.extract(text, doc, self._repeats), stages.stopped, what=f"{about} on {what}"
-            )
-        except LimitExceededError as error:
-            return replace(stages, problem=f"SLOW: {error.message}")
-        except Exception as error:
-            return replace(stages, problem=f"CRASH: {type(error).__name__}: {error}")
-        return replace(stages, extracted=value)
-
-    def read_once(self, pipeline: FilterPipeline, raw: str, doc: Doc, what: str) -> Stages:
-        """Return the same as `read`, remembered for all tasks of the process that filter alike.
-
-        For completions that are long, and the same for every task.
-        """
-        fingerprint = pipeline.fingerprint
+    def read_uncounted(self, pipeline: FilterPipeline, raw: str, doc: Doc, what: str) -> Stages:
+        """Return the same as `read`; a slow completion does not bring the end of all trials nearer."""
+        answer, stopped = (_cut_once if len(raw) > _LONG else _cut)(raw, self._think_end, self.stops)
+        if id(pipeline) not in self._fingerprints:
+            self._fingerprints[id(pipeline)] = pipeline, pipeline.fingerprint
+        _, fingerprint = self._fingerprints[id(pipeline)]
         if fingerprint is None:
-            return self._read(pipeline, raw, doc, what)
-        key = (pipeline.name, fingerprint, self._repeats, self.stops, repr(self._think_end), what)
-        if key not in _read_before:
-            if len(_read_before) >= _MOST_READ:
-                _read_before.clear()
-            _read_before[key] = self._read(pipeline, raw, doc, what)
-        return _read_before[key]
+            extracted, problem = self._filtered(pipeline, stopped, doc, _about(pipeline, what))
+        else:
+            extracted, problem = self._filtered_once(fingerprint, pipeline, stopped, doc)
+            if problem is not None and problem.startswith(_SLOW):
+                problem = f"{_SLOW}{_about(pipeline, what)}{problem.removeprefix(_SLOW)}"
+        return Stages(raw, answer, stopped, extracted, problem)
+
+    def _filtered_once(
+        self, fingerprint: Hashable, pipeline: FilterPipeline, text: str, doc: Doc
+    ) -> tuple[Any, str | None]:
+        """Return what any pipeline of this fingerprint gives, tried once in this process: no doc has a say."""
+        key = fingerprint, self._repeats, are_applied(), text
+        known = _read_before.get(key)
+        if known is not None:
+            return known
+        extracted, problem = filtered = self._filtered(pipeline, text, doc, "")
+        if type(extracted) is str or extracted is None:  # what could be changed is not shared
+            _read_before.keep(key, filtered, len(text) + len(extracted or "") + len(problem or ""))
+        return filtered
+
+    def _filtered(self, pipeline: FilterPipeline, text: str, doc: Doc, what: str) -> tuple[Any, str | None]:
+        """Return what a pipeline extracts of a text, and the problem if there is one, which begins with `what`."""
+        try:
+            return within_budget(lambda part: pipeline.extract(part, doc, self._repeats), text, what=what), None
+        except LimitExceededError as error:
+            return None, f"{_SLOW}{error.message}"
+        except Exception as error:
+            return None, f"CRASH: {type(error).__name__}: {error}"
 
     def read_all(
         self, pipeline: FilterPipeline, raws: Sequence[str], docs: Sequence[Doc], whats: Sequence[str]
@@ -199,16 +215,50 @@ class Chain:
         """
         if self.scores_nothing:
             return None
+        key = self._score_key(question, extracted)
+        known = None if key is None else _scored_before.get(key)
+        if known is None:
+            known = (number_of(self.metrics, self._values(question, doc, extracted)),)
+            if key is not None:
+                _scored_before.keep(key, known, len(extracted))
+        elif self._patterns:
+            self._count(None, None)
+        return known[0]
+
+    def _score_key(self, question: Question, extracted: Any) -> Hashable | None:
+        """Return all that a score depends on; None where code of the task has a say, or what could be changed."""
+        if self._metrics_key is None or type(extracted) is not str:
+            return None
+        if id(question) not in self._questions:
+            if len(self._questions) >= _MOST_GOLDS:
+                self._questions.clear()
+            self._questions[id(question)] = question, key_of_question(question)
+        _, asked = self._questions[id(question)]
+        return None if asked is None else (self._metrics_key, asked, are_applied(), extracted)
+
+    def _values(self, question: Question, doc: Doc, extracted: Any) -> Mapping[str, Any]:
         if self._patterns:
-            values = self._within_budget(question, extracted)
-        elif self._has_code:
-            before = _started.count
-            with time_limit(SECONDS_FOR_CODE, "scoring one completion", self._scored_at):
-                values = score_doc(self.task, self.metrics, doc, question, [extracted])
-            self.processes += _started.count - before
-        else:
+            return self._within_budget(question, extracted)
+        if not self._has_code:
+            return score_doc(self.task, self.metrics, doc, question, [extracted])
+        before = _started.count
+        with time_limit(SECONDS_FOR_CODE, "scoring one completion", self._scored_at):
             values = score_doc(self.task, self.metrics, doc, question, [extracted])
-        return number_of(self.metrics, values)
+        self.processes += _started.count - before
+        return values
+
+    def try_scoring(self, question: Question, doc: Doc, extracted: Any, what: str) -> None:
+        """Score an extraction as `is_right` does, only to see whether that ends, and with what exception.
+
+        Raises LimitExceededError where the time of the metrics grows too fast with its length, or of what aggregates
+        their values; the latter is tried once in this process for equal values.
+        """
+        if self.only_compares:  # which has a budget of its own
+            self.is_right(question, doc, extracted)
+        elif not self.scores_nothing:
+            values = within_budget(partial(self._values, question, doc), extracted, what=what)
+            number_of(self.metrics, values, partial(aggregated_in_time, what=what))
+            self._range(question, doc, _gold_text(question), self._count_of(extracted))
 
     @property
     def _scored_at(self) -> Position | None:
@@ -242,8 +292,7 @@ class Chain:
         """
         score = self.score(question, doc, extracted)
         gold = _gold_text(question)
-        count = len(extracted) if self._has_code and isinstance(extracted, list | tuple) else 0
-        best, worst = self._range(question, doc, gold, count)
+        best, worst = self._range(question, doc, gold, self._count_of(extracted))
         if score is None or best is None or worst is None:
             return str(extracted).strip() == gold.strip()
         if best > worst:
@@ -251,6 +300,9 @@ class Chain:
         if callable(self.task.process_results):
             return score > worst
         return str(extracted).strip() == gold.strip()
+
+    def _count_of(self, extracted: Any) -> int:
+        return len(extracted) if self._has_code and isinstance(extracted, list | tuple) else 0
 
     def _range(self, question: Question, doc: Doc, gold: str, count: int) -> tuple[float | None, float | None]:
         """Return what the gold answer and what nonsense scores: as texts, or as lists of `count` unless that is 0."""
@@ -266,8 +318,24 @@ class Chain:
         """Return whether what a pipeline reads of a completion holds something of the doc, as code to be run does."""
         if pipeline.fingerprint is not None:
             return False  # it has no code of the task
-        read = {repr(self._read(pipeline, raw, doc, "a completion").extracted) for doc in docs}
+        read = {repr(self.read_uncounted(pipeline, raw, doc, "a completion").extracted) for doc in docs}
         return len(read) > 1
+
+
+def _cut(raw: str, think_end: str | None, stops: tuple[str, ...]) -> tuple[str, str]:
+    answer = raw.split(think_end)[-1].lstrip() if think_end and think_end in raw else raw
+    stopped = answer
+    for stop in stops:
+        stopped = stopped.split(stop)[0]
+    return answer, stopped
+
+
+_cut_once: Final = lru_cache(maxsize=256)(_cut)
+
+
+def _about(pipeline: FilterPipeline, what: str) -> str:
+    patterns = "".join(f" (regex {one!r})" for one in pipeline.patterns)
+    return f"the filters {pipeline.name!r}{patterns} on {what}"
 
 
 def _think_end_of(task: Task) -> str | None:
@@ -280,19 +348,8 @@ def _think_end_of(task: Task) -> str | None:
     )
 
 
-_read_before: dict[tuple[Any, ...], Stages] = {}
-
-
-def number_of(metrics: Sequence[TaskMetric], values: Mapping[str, Any]) -> float | None:
-    """Return the first value of a doc that is a number, better when higher; None where there is none."""
-    by_name = {metric.name: metric for metric in metrics}
-    for name, value in values.items():
-        metric = by_name.get(name)
-        number = _as_number(metric, value)
-        if number is None or (metric is not None and metric.name == "bypass"):
-            continue
-        return -number if metric is not None and metric.higher_is_better is False else number
-    return None
+_read_before: Final[Memory[tuple[Any, str | None]]] = Memory(_MOST_READ)
+_scored_before: Final[Memory[tuple[float | None]]] = Memory(_MOST_SCORED)
 
 
 def _refuse_missing(task: Task, metrics: Sequence[TaskMetric]) -> None:
@@ -303,16 +360,6 @@ def _refuse_missing(task: Task, metrics: Sequence[TaskMetric]) -> None:
         message = f"the metric {metric.name!r} is not lm-eval's, and Hugging Face evaluate does not give it here"
         kind = ScoringError if close else MetricUnavailableError
         raise kind(message, position=task.position("metric_list"), hint=close)
-
-
-def _as_number(metric: TaskMetric | None, value: Any) -> float | None:
-    if isinstance(value, tuple | list) and metric is not None and metric.aggregation is not None:
-        value = aggregated(metric, [value])
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return None if math.isnan(number) else number
 
 
 def _gold_text(question: Question) -> str:

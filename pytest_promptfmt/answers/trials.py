@@ -6,8 +6,9 @@ How an answer is phrased is the battery's part.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_promptfmt.answers.answers import Answers, answers_of
@@ -17,6 +18,8 @@ from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.scoring import Scoring
+from pytest_promptfmt.systems.lm_eval.scoring.memory import Memory, plain_key
+from pytest_promptfmt.systems.lm_eval.scoring.metrics import key_of_metrics
 from pytest_promptfmt.systems.lm_eval.scoring.results import OUTSIDE, Question, gold_of, score_doc
 
 TINY: Final = -1000.0
@@ -24,6 +27,9 @@ TINY: Final = -1000.0
 
 _FAR: Final = -9000.0
 """So much less that no length makes up for it."""
+
+_MOST_SCORED: Final = 4_000_000
+"""Characters of choices whose scores a process keeps."""
 
 _LENGTHS: Final[Mapping[str, Callable[[str], int]]] = {
     "acc_norm": len,
@@ -93,7 +99,8 @@ def trials_of(study: Study) -> Trials:
 def _trials(scoring: Scoring) -> Trials:
     asked = list(zip(scoring.instances, scoring.questions, strict=True))
     if scoring.task.output_type == "multiple_choice":
-        choices = [_choice_trial(scoring, *pair) for pair in asked]
+        known_by = None if scoring.has_own_code else key_of_metrics(scoring.metrics)
+        choices = [_choice_trial(scoring, known_by, *pair) for pair in asked]
         return Trials(scoring=scoring, choices=[trial for trial in choices if trial is not None])
     if scoring.task.output_type == "generate_until":
         chain = Chain(scoring.task, scoring.stops, is_synthetic=scoring.is_synthetic)
@@ -139,32 +146,51 @@ def _answer_trial(scoring: Scoring, chain: Chain, instance: Instance, question: 
 # -- choices ---------------------------------------------------------------------------------------------------------
 
 
-def _choice_trial(scoring: Scoring, instance: Instance, question: Question) -> ChoiceTrial | None:
+def _choice_trial(
+    scoring: Scoring, metrics: Hashable | None, instance: Instance, question: Question
+) -> ChoiceTrial | None:
     golds = _gold_indices(question)
     if golds is None:
         return None
-    count, own, right = len(question.choices), len(instance.requests), set(golds)
     trial = ChoiceTrial(instance=instance, question=question, golds=golds)
-
-    def score(results: Results, asked: Question = question) -> Mapping[str, float | None]:
-        at = scoring.task.position("process_results" if scoring.has_own_code else "metric_list")
-        with time_limit(SECONDS_FOR_CODE if scoring.has_own_code else 0, "scoring one doc", at):
-            values = score_doc(scoring.task, scoring.metrics, copy.deepcopy(instance.doc), asked, results)
-        return {name: _number(value) for name, value in values.items()}
-
+    asked = plain_key([question.target, question.choices, question.text if question.has_several_inputs else None])
+    known_by = metrics, asked, question.has_several_targets, question.has_several_inputs, len(instance.requests)
+    may_be_known = metrics is not None and asked is not None
+    known = _scored_before.get(known_by) if may_be_known else None
+    if known is not None:
+        return replace(trial, **known)
     try:
-        return replace(
-            trial,
-            gold_best=score([(-0.01, True) if index % count in right else (_FAR, False) for index in range(own)]),
-            other_best=score([(_FAR, False) if index % count in right else (-0.01, True) for index in range(own)]),
-            all_tiny=score([(TINY - index, False) for index in range(own)]),
-            all_equal=score([(-1.0, False)] * own),
-            spaced=dict(_spaced(scoring, score, question, golds, own)),
-        )
+        scores = _choice_scores(scoring, instance, question, golds)
     except LimitExceededError:
         raise
     except Exception as error:
         return replace(trial, error=f"{type(error).__name__}: {error}")
+    if may_be_known:
+        _scored_before.keep(known_by, scores, sum(map(len, question.choices)))
+    return replace(trial, **scores)
+
+
+_scored_before: Final[Memory[Mapping[str, Any]]] = Memory(_MOST_SCORED)
+
+
+def _choice_scores(scoring: Scoring, instance: Instance, question: Question, golds: Sequence[int]) -> Mapping[str, Any]:
+    """Return what a trial of choices holds by its name: scores that nobody may change, for all who ask the same."""
+    count, own, right = len(question.choices), len(instance.requests), set(golds)
+
+    def score(results: Results, asked: Question = question) -> Mapping[str, float | None]:
+        at = scoring.task.position("process_results" if scoring.has_own_code else "metric_list")
+        with time_limit(SECONDS_FOR_CODE if scoring.has_own_code else 0, "scoring one doc", at):
+            doc = copy.deepcopy(instance.doc) if scoring.has_own_code else instance.doc
+            values = score_doc(scoring.task, scoring.metrics, doc, asked, results)
+        return MappingProxyType({name: _number(value) for name, value in values.items()})
+
+    return {
+        "gold_best": score([(-0.01, True) if index % count in right else (_FAR, False) for index in range(own)]),
+        "other_best": score([(_FAR, False) if index % count in right else (-0.01, True) for index in range(own)]),
+        "all_tiny": score([(TINY - index, False) for index in range(own)]),
+        "all_equal": score([(-1.0, False)] * own),
+        "spaced": MappingProxyType(dict(_spaced(scoring, score, question, golds, own))),
+    }
 
 
 def _gold_indices(question: Question) -> Sequence[int] | None:

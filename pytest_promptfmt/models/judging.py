@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.answers.answers import answers_of
-from pytest_promptfmt.answers.completions import Chain, is_nothing, number_of
+from pytest_promptfmt.answers.completions import Chain, is_nothing
+from pytest_promptfmt.answers.values import number_of
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import ModelError, PromptfmtError, did_you_mean
 from pytest_promptfmt.core.prompt import Instance

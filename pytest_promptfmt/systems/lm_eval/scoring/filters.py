@@ -11,7 +11,7 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import signature
@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import Position, PromptfmtError, ScoringError, did_you_mean
 from pytest_promptfmt.core.task import FunctionRef, Task
+from pytest_promptfmt.systems.lm_eval.scoring.memory import plain_key
 
 NUMBER_AFTER_HASHES: Final = r"#### (\-?[0-9\.\,]+)"
 NOT_FOUND: Final = "[invalid]"
@@ -330,11 +331,12 @@ class FilterPipeline:
         return any(step.filter.picks for step in self.steps)
 
     @property
-    def fingerprint(self) -> str | None:
-        """Return a text that is the same for pipelines that do the same; None where a doc or a function has a say."""
-        if any(step.filter.reads_docs for step in self.steps):
+    def fingerprint(self) -> Hashable | None:
+        """Return what is equal for pipelines that do the same; None where a doc, a function or an object has a say."""
+        parts = [(step.filter.make, plain_key(dict(step.arguments))) for step in self.steps]
+        if any(step.filter.reads_docs for step in self.steps) or any(arguments is None for _, arguments in parts):
             return None
-        return repr([(step.filter.make, dict(step.arguments)) for step in self.steps])
+        return tuple(parts)
 
     def _arguments(self, name: str) -> Iterator[Any]:
         return (step.arguments[name] for step in self.steps if name in step.arguments)

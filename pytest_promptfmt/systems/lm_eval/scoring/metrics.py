@@ -7,7 +7,7 @@ import os
 import re
 import string
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,8 @@ from typing import Any, Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, ScoringError, did_you_mean, shortened
 from pytest_promptfmt.core.task import FunctionRef, Task
-from pytest_promptfmt.systems.lm_eval.scoring.aggregations import AGGREGATIONS, Aggregation
+from pytest_promptfmt.systems.lm_eval.scoring.aggregations import AGGREGATIONS, Aggregation, f1, matthews_corrcoef
+from pytest_promptfmt.systems.lm_eval.scoring.memory import plain_key
 
 MetricFunction = Callable[..., Any]
 
@@ -232,6 +233,28 @@ def _may_be_had(name: str) -> bool:
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     modules = Path(os.environ.get("HF_MODULES_CACHE") or Path(home, "modules")).expanduser()
     return Path(name).exists() or Path(f"{name}.py").exists() or (modules / "evaluate_modules" / "metrics").exists()
+
+
+def key_of_metrics(metrics: Sequence[TaskMetric]) -> Hashable | None:
+    """Return what is equal for metrics that give equal scores for equal answers; None where code has a say."""
+    parts = [
+        (metric.name, metric.aggregation, arguments, better)
+        for metric in metrics
+        if metric.name in METRICS
+        and metric.function is METRICS[metric.name].function
+        and gives_the_same(metric.aggregation)
+        and (arguments := plain_key(metric.arguments)) is not None
+        and (better := plain_key(metric.higher_is_better)) is not None
+    ]
+    return tuple(parts) if len(parts) == len(metrics) else None
+
+
+def gives_the_same(aggregation: Aggregation | None) -> bool:
+    """Return whether an aggregation is lm-eval's own, so that it gives the same for the same values.
+
+    Not scikit-learn's: its warnings belong to each task.
+    """
+    return any(aggregation is one for one in AGGREGATIONS.values()) and aggregation not in (f1, matthews_corrcoef)
 
 
 def takes_arguments(metric: TaskMetric) -> bool:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, wraps
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -99,8 +99,16 @@ def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return named
 
 
+@cache
+def _entries(group: str, _path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Return the entry points of a group, for one `sys.path`: the files of all packages are read for them."""
+    return tuple(entry_points(group=group))
+
+
 def _of_package(group: str, name: str, position: Position | None) -> Any:
-    for entry in entry_points(group=group, name=name):
+    for entry in _entries(group, tuple(sys.path)):
+        if entry.name != name:
+            continue
         try:
             return entry.load()
         except Exception as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.core.prompt import Place
 from pytest_promptfmt.core.task import OutputType, Task
 from pytest_promptfmt.systems.lm_eval.rendering.field_mappings import choice_field, target_field, text_field
+from pytest_promptfmt.systems.lm_eval.scoring.memory import plain_key
 from pytest_promptfmt.systems.lm_eval.scoring.metrics import TaskMetric
 
 OUTSIDE: Final = -100
@@ -44,6 +45,14 @@ class LogLikelihood(tuple[float, bool]):
         pair = super().__new__(cls, (sum(logprobs), is_greedy))
         pair.logprobs = tuple(logprobs)
         return pair
+
+
+def key_of_question(question: Question) -> Hashable | None:
+    """Return what is equal for questions to which equal answers score alike; None for what is no generation of text."""
+    target, choices = plain_key(question.target), plain_key(question.choices)
+    if target is None or choices is None or question.output_type != "generate_until":
+        return None
+    return target, choices, question.has_several_targets
 
 
 def questions_of(task: Task, docs: Sequence[Doc]) -> list[Question]:
