@@ -23,6 +23,7 @@ from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.known_files import Counted, read_entry, snapshots_in, together, written_entry
 from pytest_promptfmt.plugin.surroundings import Surroundings
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
+from pytest_promptfmt.snapshots.paths import DIRECTORY
 from pytest_promptfmt.systems import systems_for
 from pytest_promptfmt.systems.lm_eval.index import Entry
 
@@ -227,6 +228,10 @@ class KnownFolders:
         inputs.update(self._surroundings.conftests_above(folder))
         if any(path.startswith(f"{directory}{os.sep}") for path in obsolete):
             return None
+        if expected.rests_on_others(directory, self._folders.settings_for(folder / "-").defined):
+            return None  # obsolete once that profile is gone
+        if directory.parent != folder and os.path.lexists(folder / DIRECTORY):
+            return None  # left where they were before: each is obsolete once it is in the other tree
         stems = [child.rpartition(".")[0] for child in known if not child.endswith("/")]
         if len(set(stems)) < len(stems):
             return None  # their snapshots may be claimed twice

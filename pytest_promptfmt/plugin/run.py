@@ -64,7 +64,7 @@ class Run:
         self.expected = ExpectedSnapshots(_tree(tree.root))
         self.expected.set_rootdir(tree.root.rootdir)
         names = (*BUILTIN_PROFILES, *snapshot_names)
-        self.folders = Folders(tree, lambda defined: self.expected.set_profiles((*names, *defined)))
+        self.folders = Folders(tree, lambda defined: self.expected.set_profiles(defined, everywhere=names))
         self.studies = Studies(self.folders.settings_of)
         self.linter = Linter()
         needs_all = outputs.baseline is not None or outputs.needs_views

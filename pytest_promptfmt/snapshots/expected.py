@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -75,14 +75,17 @@ class ExpectedSnapshots:
         self._visited: set[Path] = set()
         self._is_in_run: Callable[[Path], bool] = lambda _file: True
         self._profiles: frozenset[str] | None = None
+        self._everywhere: frozenset[str] = frozenset()
         self._absent: frozenset[str] | None = None
         self._rootdir: Path | None = None
         self._obsolete: tuple[Path, ...] | None = None
+        self._unclaimed: dict[Path, set[str]] = {}
         self._obsolete_by_docs: dict[tuple[DocRecord, ...], list[Path]] | None = None
 
-    def set_profiles(self, names: Iterable[str]) -> None:
-        """Set which profiles exist; without this, no file is obsolete for its profile alone."""
-        self._profiles = frozenset(names)
+    def set_profiles(self, names: Iterable[str], *, everywhere: Iterable[str] = ()) -> None:
+        """Set which profiles exist, and which do whatever settings say; without this, none makes a file obsolete."""
+        self._everywhere = frozenset(everywhere)
+        self._profiles = self._everywhere.union(names)
         self._obsolete = self._obsolete_by_docs = None
 
     def claim(self, task_file: Path, task_id: str, profile: str) -> Place:
@@ -156,8 +159,18 @@ class ExpectedSnapshots:
     def obsolete(self) -> tuple[Path, ...]:
         """Return the snapshot files that no task defines, sorted. Looked up once, then remembered."""
         if self._obsolete is None:
+            self._unclaimed.clear()
             self._obsolete = tuple(sorted({*self._undefined(), *self._orphans()}))
         return self._obsolete
+
+    def rests_on_others(self, directory: Path, names: Collection[str]) -> bool:
+        """Return whether a file in a `__prompts__` folder is not obsolete for a profile that is none of these.
+
+        Only settings of another folder define that, where no item of this run has the file.
+        """
+        self.obsolete()
+        known = self._everywhere.union(names)
+        return not all(_is_named(profile, known) for profile in self._unclaimed.get(directory, ()))
 
     def obsolete_like(self, document: Document) -> Path | None:
         """Return the obsolete file with the same docs, whatever its header; None unless exactly one has them."""
@@ -189,8 +202,11 @@ class ExpectedSnapshots:
                 task_id = decode_name(path.parent.name)
                 defined = task_id in ids or any(name in open_names for name in _names_before_format(task_id))
                 profile = decode_name(path.name.removesuffix(SUFFIX))
-                known = defined and (self._knows_profile(profile) or self._claims.hold(path))
-                if not known and _is_ours(path):
+                if defined and self._claims.hold(path):
+                    continue
+                if defined and self._knows_profile(profile):
+                    self._unclaimed.setdefault(folder.parent, set()).add(profile)
+                elif _is_ours(path):
                     yield path
 
     def _orphans(self) -> Iterator[Path]:
@@ -211,11 +227,13 @@ class ExpectedSnapshots:
                     yield from lost
 
     def _knows_profile(self, profile: str) -> bool:
-        if self._profiles is None or profile in self._profiles:
-            return True
-        # Arguments of the command line follow the name, or are all of it.
-        name = _SHOTS.sub("", profile)
-        return is_given_name(name) or name.partition(",")[0] in self._profiles
+        return self._profiles is None or _is_named(profile, self._profiles)
+
+
+def _is_named(profile: str, names: Collection[str]) -> bool:
+    """Return whether a snapshot's profile is one of these, with or without arguments, or given on a command line."""
+    name = _SHOTS.sub("", profile)  # arguments of the command line follow the name, or are all of it
+    return profile in names or is_given_name(name) or name.partition(",")[0] in names
 
 
 def left_over_files(folder: Path) -> Iterator[Path]:

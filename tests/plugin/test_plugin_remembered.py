@@ -406,6 +406,22 @@ def test_a_conftest_of_a_folder_is_an_input_of_all_tasks_below(tree: Project, na
     assert result(tree) == result(tree, "--promptfmt-no-cache") != found
 
 
+def test_a_profile_that_is_gone_elsewhere_makes_snapshots_obsolete_in_each_run(tree: Project) -> None:
+    tree.write("tasks/plain/promptfmt.yaml", "profiles: {own: {mode: generate}}\n")
+    shutil.copyfile(next(tree.root.rglob("wic/plain.txt")), next(tree.root.rglob("wic/plain.txt")).with_name("own.txt"))
+    warm(tree)
+    assert "unused" not in tree.run("tasks").stdout.str()
+    tree.edit("tasks/plain/promptfmt.yaml", "own:", "other:")
+    assert "1 snapshot unused" in tree.run("tasks").stdout.str()
+
+
+def test_snapshots_that_were_left_in_their_old_place_are_obsolete_in_each_run(tree: Project) -> None:
+    tree.write("pytest.ini", "[pytest]\npromptfmt_snapshot_dir = kept\n")
+    tree.accept("tasks")
+    warm(tree)
+    assert "12 snapshots unused" in tree.run("tasks").stdout.str()
+
+
 def test_what_a_link_to_nothing_leads_to_is_an_input_once_it_is_there(tree: Project) -> None:
     (tree.root / "tasks/docs/wic.docs.jsonl").unlink()
     (tree.root / "tasks/docs/wic.docs.jsonl").symlink_to("../../rows.jsonl")
