@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import sha256
 from html import escape
 from pathlib import Path
@@ -161,18 +162,26 @@ class Reported(Finding):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reported:
         """Return the finding that `to_json` wrote."""
-        values = {each.name: data[each.name] for each in fields(cls) if each.name in data or each.name not in _LATER}
+        values = {name: data[name] for name in _FIELDS}
+        values.update((name, data[name]) for name in _LATER if name in data)
         values["effect"] = Effect(data.get("effect", Effect.SOME_DOCS))
+        values["severity"] = Severity(data["severity"])
         if data["position"] is not None:
             path, line, column = data["position"]
-            values["position"] = Position(Path(path), line, column)
-        lists = ("keys", "span", "stable_keys", "profiles")
-        tuples = {name: tuple(data[name]) for name in lists if data[name] is not None}
-        return cls(**{**values, **tuples, "severity": Severity(data["severity"])})
+            values["position"] = Position(_path(path), line, column)
+        for name in _LISTS:
+            if values[name] is not None:
+                values[name] = tuple(values[name])
+        return cls(**values)
 
 
 _LATER: Final = ("effect", "conversation")
 """Fields that results of earlier versions lack."""
+
+_FIELDS: Final = tuple(each.name for each in fields(Reported) if each.name not in _LATER)
+_LISTS: Final = ("keys", "span", "stable_keys", "profiles")
+
+_path = lru_cache(maxsize=4096)(Path)  # many findings are about one file
 
 
 def merged(findings: Iterable[Reported]) -> list[Reported]:

@@ -53,6 +53,7 @@ class Contents:
         self._taken: set[str] = set()
         self._facts: dict[str, str] = {}
         self._real: dict[str, str] = {}
+        self._stamps: dict[str, str] = {}
         self.began = time.time_ns()
 
     def take(self, folder: str) -> None:
@@ -126,7 +127,12 @@ class Contents:
 
     def stamps_now(self, paths: Iterable[str]) -> str:
         """Return the digest of the stamps of files and folders as they are now, and of facts as this run found them."""
-        return _digest_of_stamps(self._fact(path) if is_fact(path) else _stamp_of(path) for path in paths)
+        known = self._stamps  # what holds for many folders is looked at once
+        return _digest_of_stamps(known.get(path) or self._stamp_now(path) for path in paths)
+
+    def _stamp_now(self, path: str) -> str:
+        stamp = self._stamps[path] = self._fact(path) if is_fact(path) else _stamp_of(path)
+        return stamp
 
     def _fact(self, fact: str) -> str:
         if fact not in self._facts:  # the names in a cache are many
@@ -196,7 +202,8 @@ def _stamp_of(path: str) -> str:
 
 
 def _written(stamp: Stamp) -> str:
-    return " ".join(map(str, stamp))
+    size, changed, made, number = stamp
+    return f"{size} {changed} {made} {number}"
 
 
 def _digest_of_stamps(stamps: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -404,10 +404,10 @@ class Memory:
     def _forget(self) -> None:
         """Remove what is known of files that are gone, and inputs that no longer are as they were."""
         assert self._store is not None
+        is_gone = lru_cache(maxsize=None)(lambda path: not os.path.lexists(path))  # four rows are about one file
         for kind in (_OUTCOMES, _SUMMARIES, _ITEMS, _ENTRIES):
-            for path in self._store.paths(kind):
-                if not os.path.lexists(path):
-                    self._store.put(kind, path, None)
+            for path in filter(is_gone, self._store.paths(kind)):
+                self._store.put(kind, path, None)
         for kind in KINDS:
             for key in self._store.paths(kind):
                 if not os.path.lexists(folder_of(key)):

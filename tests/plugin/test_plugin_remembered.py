@@ -406,6 +406,15 @@ def test_a_conftest_of_a_folder_is_an_input_of_all_tasks_below(tree: Project, na
     assert result(tree) == result(tree, "--promptfmt-no-cache") != found
 
 
+def test_an_include_of_a_file_without_a_task_may_name_one(tree: Project) -> None:
+    tree.write("tasks/shared/more.yaml", "include: _more\noutput_type: generate_until\ndoc_to_text: '{{question}}'\n")
+    tree.write("tasks/shared/_more", "doc_to_target: answer\n")
+    warm(tree)
+    tree.edit("tasks/shared/_more", "doc_to_target", "task: arc\ndoc_to_target")
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+    assert "task 'arc' is also defined" in tree.run("tasks").stdout.str()
+
+
 def test_a_profile_that_is_gone_elsewhere_makes_snapshots_obsolete_in_each_run(tree: Project) -> None:
     tree.write("tasks/plain/promptfmt.yaml", "profiles: {own: {mode: generate}}\n")
     shutil.copyfile(next(tree.root.rglob("wic/plain.txt")), next(tree.root.rglob("wic/plain.txt")).with_name("own.txt"))

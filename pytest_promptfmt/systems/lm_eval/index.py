@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from pytest_promptfmt.core.errors import Position, SourceError
-from pytest_promptfmt.systems.lm_eval.kinds import kind_of, read_if_task
+from pytest_promptfmt.systems.lm_eval.kinds import kind_of, read_candidate, read_if_task
 from pytest_promptfmt.systems.lm_eval.yaml import YamlFile, resolved
 
 _SKIPPED: Final = frozenset({"__pycache__", ".ipynb_checkpoints", "__prompts__"})
@@ -92,6 +92,7 @@ class TaskIndex:
         self._names: dict[str, Entry] = {}
         self._duplicates: list[Duplicate] = []
         self._dropped: dict[Path, list[Duplicate]] = {}
+        self._nameless: set[str] = set()
         self._errors: dict[Path, SourceError] = {}
         for folder in folders:
             self.add(folder)
@@ -132,6 +133,7 @@ class TaskIndex:
         self._update()
         for entry in self._entries:
             yield from entry.parts
+        yield from self._nameless
         for folder in self._folders:
             for root, folders, files in _walk(folder):
                 yield from (f"{root}/{name}" for name in files)
@@ -218,20 +220,23 @@ class TaskIndex:
         known = self._known.get(path) if self._known is not None else None
         if known is not None:
             return known[0]
-        file = self._file(path)
-        entry = entry_of(file) if file is not None else None
-        if self._known is not None and path not in self._errors:
-            self._known.put(path, entry, [str(path), *(_parts_of(file) if file is not None else ())])
+        file, is_task = self._file(path)
+        entry = entry_of(file) if file is not None and is_task else None
+        parts = _parts_of(file) if file is not None else ()
+        if entry is None and len(parts) > 1:  # an include may come to name a task
+            self._nameless.update(parts)
+        elif self._known is not None and path not in self._errors:
+            self._known.put(path, entry, [str(path), *parts])
         return entry
 
-    def _file(self, path: Path) -> YamlFile | None:
+    def _file(self, path: Path) -> tuple[YamlFile | None, bool]:
         try:
-            return read_if_task(path)
+            return read_candidate(path)
         except SourceError as error:
             self._errors[path] = error
         except OSError:
             pass  # a lookup ignores unreadable files
-        return None
+        return None, False
 
 
 def entry_of(file: YamlFile) -> Entry | None:

@@ -139,16 +139,26 @@ class _Level:
 def read_if_task(path: Path) -> YamlFile | None:
     """Return the file with its includes when it defines a task, group or class; None for any other YAML.
 
-    Raises SourceError for a file that looks like a task and cannot be read, OSError when it cannot be opened.
+    Raises what `read_candidate` raises.
+    """
+    file, is_task = read_candidate(path)
+    return file if is_task else None
+
+
+def read_candidate(path: Path) -> tuple[YamlFile | None, bool]:
+    """Return a file that looks like a task, with its includes, and whether it defines a task, group or class.
+
+    None for any other YAML. Raises SourceError for a file that looks like a task and cannot be read, OSError when it
+    cannot be opened.
     """
     with gate.open_file(path) as stream:
         whole = os.fstat(stream.fileno()).st_size <= MAX_BYTES
         data = stream.read() if whole else stream.read(_HEAD_BYTES)
     if not looks_like_task(data):
-        return None
+        return None, False
     file = read_yaml(path, data if whole else None)
     is_ours = is_task_config(file.config) or _NAMED_CLASS.search(data) is not None
-    return file if is_ours and kind_of(file.config) is not None else None
+    return file, is_ours and kind_of(file.config) is not None
 
 
 def is_task_config(keys: Collection[Any]) -> bool:
