@@ -61,7 +61,7 @@ class Outcome:
     a finding away. `detail` shows the first of a cluster in full. `snapshot` is the snapshot file, and `new_text` what
     --snapshot-update would write to it, where that was asked for. `sections` are the titles of the sections of a
     snapshot that changed. `figures` are a row of the table about a model, by
-    column. `tokens` is the line about the tokens that followed the text, of the first item of a profile in its cluster.
+    column. `tokens` is the line about the tokens that followed the text.
     `view` is what the HTML report shows of the item, where one is wanted: JSON, compressed, as text. `accepted` is what
     the baseline accepts; it may call an entry fixed where the item was `rendered`, where the rules looked at the task
     (`linted` has "") or at how a profile sees it (its name), where those about scoring did (`scored`), and in the

@@ -133,7 +133,6 @@ class Tally:
         self._obsolete: list[Path] = []
         self.keeps = keeps
         self._first: dict[tuple[str, str], str] = {}
-        self._profiles: set[tuple[str, str, str]] = set()
 
     def add(self, outcome: Outcome, item: str) -> bool:
         """Count the outcome of an item; return whether it repeats a problem that an earlier item had."""
@@ -144,16 +143,11 @@ class Tally:
             self.outcomes.append(outcome)
         if outcome.category in ("passed", "accepted", "skipped"):
             return False
-        self._profiles.add((outcome.category, outcome.key, outcome.profile))
         return self._first.setdefault((outcome.category, outcome.key), item) != item
 
     def first_item(self, outcome: Outcome) -> str | None:
         """Return the item that had the same problem first, None when there was none yet."""
         return self._first.get((outcome.category, outcome.key))
-
-    def knows_profile(self, outcome: Outcome) -> bool:
-        """Return whether an item of the same profile had the same problem."""
-        return (outcome.category, outcome.key, outcome.profile) in self._profiles
 
     def add_obsolete(self, paths: Iterable[Path]) -> None:
         """Count the snapshots that no task defines; one that was found again under another name counts as renamed."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _TASK_SUFFIXES = (".yaml", ".yml")
 # Files that can define tasks of other systems; a folder is an orphan only when none of them could own it.
-_OWNER_SUFFIXES = (*_TASK_SUFFIXES, ".json", ".json5", ".py")
+_OWNER_SUFFIXES = (*_TASK_SUFFIXES, ".json", ".json5", ".py", ".jinja", ".gguf")
 _SHOTS = re.compile(r"-\d+shot")
 
 

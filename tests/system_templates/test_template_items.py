@@ -55,6 +55,19 @@ def test_templates_below_the_rootdir_are_collected_only_where_they_are_asked_for
     assert "models/two/__prompts__/chat_template/chat_template/answer.txt" in project.snapshots()
 
 
+def test_snapshots_of_a_template_that_a_run_does_not_collect_are_not_obsolete(project: Project) -> None:
+    project.write("models/one/chat_template.jinja", CHATML)
+    project.task("arc.yaml")
+    project.accept("arc.yaml")
+    project.accept("models/one")
+    written = set(project.snapshots())
+    assert "unused" not in project.run().stdout.str()
+    project.accept()
+    assert set(project.snapshots()) == written
+    (project.root / "models/one/chat_template.jinja").unlink()
+    assert "unused" in project.run().stdout.str()
+
+
 def test_json_files_of_transformers_give_their_templates_by_name(project: Project) -> None:
     named = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": CHATML}]
     project.write("tokenizer_config.json", json.dumps({"chat_template": named, "eos_token": {"content": "<|im_end|>"}}))

@@ -110,7 +110,7 @@ class SnapshotItem(RenderedItem):
         outcome = outcome_of(verdict, outcome, change=change, note=note)
         outcome = self.run.outputs.with_edit(outcome, verdict)
         outcome = self.with_view(outcome, verdict, seen)
-        if verdict.comparison is not None and not self.run.tally.knows_profile(outcome):
+        if verdict.comparison is not None:
             outcome = replace(outcome, tokens=describe_token_change(verdict.comparison.changes))
         self.outcome = outcome
         if verdict.passed:
