@@ -12,6 +12,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -245,8 +246,13 @@ def _read(path: str, status: os.stat_result) -> str:
 def _folders_of_programs() -> tuple[Path, ...]:
     """Return where a run reads besides what it may open for the repository: Python's packages and the user's caches."""
     own = cache_directory()
-    programs = (*map(Path, filter(None, sys.path)), Path(sys.base_prefix))
+    programs = (*_paths(tuple(sys.path)), Path(sys.base_prefix))
     return (*programs, *([own] if own is not None else []), *hub_cache())
+
+
+@lru_cache(maxsize=8)
+def _paths(names: tuple[str, ...]) -> tuple[Path, ...]:
+    return tuple(map(Path, filter(None, names)))
 
 
 def digest_of(content: bytes) -> str:

@@ -164,8 +164,8 @@ class Inbox:
     def __init__(self) -> None:
         self._received = bytearray()
 
-    def add(self, content: bytes) -> list[Any]:
-        """Return the messages that are complete now; raises ValueError for what is none."""
+    def add(self, content: bytes) -> list[bytes]:
+        """Return the messages that are complete now, as they were written; raises ValueError for what is none."""
         self._received += content
         messages = []
         while len(self._received) >= _LENGTH.size:
@@ -175,7 +175,7 @@ class Inbox:
             end = _LENGTH.size + size
             if len(self._received) < end:
                 break
-            messages.append(json.loads(bytes(self._received[_LENGTH.size : end])))
+            messages.append(bytes(self._received[_LENGTH.size : end]))
             del self._received[:end]
         return messages
 

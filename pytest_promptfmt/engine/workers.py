@@ -9,6 +9,7 @@ number by number, each in a new worker, which shows the guilty one; the others k
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import selectors
 import signal
@@ -44,6 +45,9 @@ _IDLE: Final = 0.01
 
 _TRIES: Final = 2
 """How often a job of one number is tried again whose worker ended for no reason that is known."""
+
+_OUT_OF_MEMORY: Final = b"MemoryError"
+"""Where a result mentions it, code may have caught it, and gone on with less."""
 
 _LOOK_SECONDS: Final = 0.5
 """How often it is looked whether workers are alive and at work."""
@@ -253,17 +257,17 @@ class Pool:
     def _read(self, worker: _Worker) -> None:
         try:
             content = os.read(worker.results, 1 << 20)
-            messages = worker.inbox.add(content)
+            messages = [(json.loads(written), written) for written in worker.inbox.add(content)]
         except (OSError, ValueError):  # nothing more, or nothing that a worker says
             content, messages = b"", []
-        for message in messages:
+        for message, written in messages:
             if not worker.given or not _is_result(message, worker.given[0]):
                 content = b""  # code of a task wrote to the pipe of its worker
                 break
             found, was_first, is_full = message
             job = worker.given.popleft()
             worker.begin()
-            if found is None or (not was_first and _ran_out_of_memory(found)):
+            if found is None or (not was_first and _OUT_OF_MEMORY in written):
                 # Whatever ran in this worker before may be why: only a new one tells.
                 self._replace(worker, [job] if was_first else [], Lost("memory", limit=self._limits.memory))
                 if not was_first:
@@ -348,8 +352,3 @@ def _is_result(message: Any, job: Job) -> bool:
         return False
     found = message[0]
     return found is None or (isinstance(found, list) and len(found) == len(job))
-
-
-def _ran_out_of_memory(found: Sequence[Any]) -> bool:
-    """Return whether any of the results mentions it: code may catch MemoryError, and go on with less."""
-    return "MemoryError" in str(found)
