@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_promptfmt.answers import trials
 from pytest_promptfmt.answers.completions import Chain
+from pytest_promptfmt.answers.values import aggregated_in_time
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import TooSlowError
 from pytest_promptfmt.core.task import Task
@@ -179,6 +180,15 @@ def test_each_task_scores_for_itself_what_others_scored_before(order: int) -> No
         task = chain(metric_list=metrics)
         found = task.score(asked, {}, extracted)
         assert found == (expected if expected is None else pytest.approx(expected)), (metrics, asked, extracted)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_values_are_aggregated_for_each_metric_and_each_value(order: int) -> None:
+    pytest.importorskip("sacrebleu", reason="chrF and TER are sacrebleu's")
+    cases = [("chrf", "a b", 100), ("ter", "a b", 0), ("ter", "a c", 50), ("ter", "c d", 100)]
+    for aggregation, answer, expected in [*cases, *cases][::order]:
+        (one,) = chain(metric_list=metric("chrf", aggregation=aggregation)).metrics
+        assert aggregated_in_time(one, [("a b", answer)], what="a metric") == pytest.approx(expected)
 
 
 def test_what_a_function_scores_is_scored_each_time() -> None:
