@@ -219,8 +219,9 @@ def test_a_child_that_holds_the_pipe_does_not_hide_that_its_worker_ended(pool: M
 
 
 OWNER = """
-import os, sys, time, subprocess
+import os, signal, sys, time, subprocess
 from pytest_promptfmt.engine.workers import Limits, Pool
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
 def run(job):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"]).pid
     return [[os.getpid(), child] for _ in job]
