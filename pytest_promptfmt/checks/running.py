@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +22,6 @@ from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.task import CodeAssembly, ProfiledAssembly
 from pytest_promptfmt.study import ProfileView, Study
-from pytest_promptfmt.systems import concerns
 
 _MOST_PER_RULE: Final = 25
 """How many findings of one rule are kept for one task, or for one profile of it."""
@@ -131,13 +129,6 @@ def check_model(study: Study, selection: Selection, judged: object, *, profile: 
     return run.result("model")
 
 
-@lru_cache(maxsize=64)
-def _rules_about(chosen: Sequence[Check], scope: Scope, system: str | None) -> tuple[Check, ...]:
-    """Return the rules of a scope that look at tasks of a system; None for whatever there is."""
-    found = (check for check in chosen if check.scope == scope)
-    return tuple(check for check in found if system is None or concerns(check.code, check.rule.__module__, system))
-
-
 def _limit(study: Study) -> AbstractContextManager[None]:
     task = study.given
     return time_limit(study.settings.time_limit, f"checking {task.id}", task.position("doc_to_text"))
@@ -172,7 +163,7 @@ class _Run:
     ) -> None:
         """Apply the rules of a scope; raises LimitExceededError where a time limit around it ends a rule."""
         system = None if self.study is None or scope == "ignores" else self.study.given.system
-        for check in _rules_about(self.selection.chosen, scope, system):
+        for check in self.selection.about(scope, system):
             if chooses(check):
                 self.found += self._findings(check, subject, profile)
 

@@ -12,10 +12,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.checks.registry import Check
+from pytest_promptfmt.checks.registry import Check, Scope
 from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean, display_path
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.settings.values import split_codes
+from pytest_promptfmt.systems import concerns
 
 _WILDCARD: Final = re.compile(r"[*?\[]")
 _FOREIGN: Final = frozenset({"node_modules", "venv", "site-packages", "__pycache__"})
@@ -42,6 +43,8 @@ class Selection:
     positions: Mapping[str, Position] = field(default_factory=dict)
     """The positions of `select`, `ignore` and `per_file_ignores`, if they are in a file."""
 
+    _about: dict[tuple[Scope, str | None], tuple[Check, ...]] = field(default_factory=dict, init=False, compare=False)
+
     def __post_init__(self) -> None:
         """Raise SettingsError for an unknown code."""
         self._require_known(self.select, "--promptfmt-select", "select")
@@ -66,6 +69,16 @@ class Selection:
     def chosen(self) -> tuple[Check, ...]:
         """Return the rules that run."""
         return tuple(check for check in self.checks.values() if self._chooses(check.code))
+
+    def about(self, scope: Scope, system: str | None) -> tuple[Check, ...]:
+        """Return the rules of a scope that look at tasks of a system; None for whatever there is."""
+        known = self._about.get((scope, system))
+        if known is None:
+            found = (check for check in self.chosen if check.scope == scope)
+            known = self._about[scope, system] = tuple(
+                check for check in found if system is None or concerns(check.code, check.rule.__module__, system)
+            )
+        return known
 
     @cached_property
     def looks_at_profiles(self) -> bool:

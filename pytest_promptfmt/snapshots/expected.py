@@ -83,7 +83,10 @@ class ExpectedSnapshots:
         self._obsolete_by_docs: dict[tuple[DocRecord, ...], list[Path]] | None = None
 
     def set_profiles(self, names: Iterable[str], *, everywhere: Iterable[str] = ()) -> None:
-        """Set which profiles exist, and which do whatever settings say; without this, none makes a file obsolete."""
+        """Set which profiles exist; without this, none makes a file obsolete.
+
+        Those `everywhere` do whatever settings define.
+        """
         self._everywhere = frozenset(everywhere)
         self._profiles = self._everywhere.union(names)
         self._obsolete = self._obsolete_by_docs = None

@@ -229,8 +229,8 @@ CHOICES: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
     ({}, {"q": "?", "gold": [0, 1], "choices": ["ab", "c"]}),
     ({"metric_list": metric("acc")}, {"q": "?", "gold": 0, "choices": ["ab", "c"]}),
     ({"metric_list": metric("acc_mutual_info")}, {"q": "?", "gold": 0, "choices": ["ab", "c"]}),
-    ({"doc_to_text": "blank"}, {"blank": 0, "gold": 0, "choices": ["ab", "c"]}),
-    ({"doc_to_text": "blank"}, {"blank": 1, "gold": 0, "choices": ["ab", "c"]}),
+    ({"doc_to_text": "slot"}, {"slot": 0, "gold": 0, "choices": ["ab", "c"]}),
+    ({"doc_to_text": "slot"}, {"slot": 1, "gold": 0, "choices": ["ab", "c"]}),
 ]
 
 

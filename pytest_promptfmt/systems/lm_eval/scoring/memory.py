@@ -1,6 +1,6 @@
 """What was computed before in this process: values that depend on nothing but plain values, kept under all of them.
 
-Many tasks read and score alike, and made-up docs of theirs have the same answers. Nothing is kept of what code of a
+Many tasks read and score alike, and synthetic docs of theirs have the same answers. Nothing is kept of what code of a
 task has a say in.
 """
 
