@@ -9,6 +9,7 @@ number by number, each in a new worker, which shows the guilty one; the others k
 from __future__ import annotations
 
 import atexit
+import itertools
 import json
 import os
 import selectors
@@ -20,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from pytest_promptfmt.engine.plan import Job, Plan
 from pytest_promptfmt.engine.processes import (
     Inbox,
     Reaper,
@@ -33,9 +35,6 @@ from pytest_promptfmt.engine.processes import (
     send,
     worked_seconds,
 )
-
-Job = tuple[int, ...]
-"""The numbers of a job, in the order in which they run."""
 
 _QUEUED: Final = 2
 """Jobs that a worker has before it: the next is there when one is done."""
@@ -92,6 +91,7 @@ class _Worker:
     results: int
     inbox: Inbox = field(default_factory=Inbox)
     given: deque[Job] = field(default_factory=deque)
+    group: int | None = None
     done: int = 0
     since: float = 0.0
     worked: float | None = None
@@ -115,7 +115,8 @@ class Pool:
     """Up to `count` workers that run jobs; results are kept until they are asked for.
 
     `run` is called in a worker with the numbers of a job and returns its results, one for each; `prepare` is called
-    once at the start of each worker. `ahead` is how many results may be there before anybody asks for them.
+    once at the start of each worker. Numbers are asked for in their order; `ahead` is how far beyond the last that was
+    asked for a job may begin.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Pool:
         count: int,
         limits: Limits,
         prepare: Callable[[], None] = lambda: None,
-        ahead: int = 512,
+        ahead: int = 2048,
     ) -> None:
         self._run = run
         self._prepare = prepare
@@ -134,7 +135,8 @@ class Pool:
         self._ahead = ahead
         self._owner = os.getpid()
         self._base = data_bytes()  # what this process itself holds is nobody's fault
-        self._waiting: deque[Job] = deque()
+        self._plan = Plan()
+        self._asked = 0
         self._results: dict[int, Any] = {}
         self._known: set[int] = set()
         self._ended: Counter[int] = Counter()
@@ -145,10 +147,10 @@ class Pool:
         atexit.register(self.close)
 
     def plan(self, jobs: Iterable[Job]) -> None:
-        """Have these jobs done in this order, as far ahead of the questions as allowed."""
-        for job in jobs:
-            self._waiting.append(job)
-            self._known.update(job)
+        """Have these jobs done after those planned before; they have much in common, best done by one worker."""
+        group = [*jobs]
+        self._plan.add(group)
+        self._known.update(itertools.chain.from_iterable(group))
 
     def result(self, number: int) -> Any:
         """Return the result of a number, or a `Lost`; a number that was not planned is a job of its own.
@@ -156,7 +158,8 @@ class Pool:
         Each can be asked for once. Raises OSError where no process can be started.
         """
         if number not in self._known:
-            self._waiting.appendleft((number,))
+            self._plan.put_back((number,))
+        self._asked = number
         while number not in self._results:
             self._give()
             self._wait()
@@ -171,7 +174,7 @@ class Pool:
             return
         for worker in [*self._workers]:
             self._end(worker)
-        self._waiting.clear()
+        self._plan.clear()
         if self._reaper is not None:
             self._reaper.close()
             self._reaper = None
@@ -181,13 +184,16 @@ class Pool:
 
     def _give(self) -> None:
         """Give waiting jobs to workers that have room, and start workers while there is work for them."""
-        while self._waiting and len(self._results) < self._ahead:
+        before = self._asked + self._ahead
+        while self._plan.has_any(before):
             free = min(self._workers, key=lambda worker: len(worker.given), default=None)
             if (free is None or free.given) and len(self._workers) < self._count:
                 free = self._start()
             if free is None or len(free.given) >= _QUEUED:
                 return
-            self._hand(free, self._waiting.popleft())
+            others = {worker.group for worker in self._workers if worker is not free}
+            job, free.group = self._plan.take(free.group, others, before)
+            self._hand(free, job)
 
     def _hand(self, worker: _Worker, job: Job) -> None:
         if not worker.given:
@@ -271,7 +277,7 @@ class Pool:
                 # Whatever ran in this worker before may be why: only a new one tells.
                 self._replace(worker, [job] if was_first else [], Lost("memory", limit=self._limits.memory))
                 if not was_first:
-                    self._waiting.appendleft(job)
+                    self._plan.put_back(job)
                 return
             self._results.update(zip(job, found, strict=True))
             worker.done += 1
@@ -320,13 +326,13 @@ class Pool:
         again = [*worker.given]
         self._end(worker)
         for job in reversed(again):
-            self._waiting.appendleft(job)
+            self._plan.put_back(job)
         for job in guilty:
             if len(job) == 1 and self._is_proved(job[0], lost):
                 self._results[job[0]] = lost
                 continue
             for number in reversed(job):
-                self._waiting.appendleft((number,))
+                self._plan.put_back((number,))
 
     def _is_proved(self, number: int, lost: Lost | None) -> bool:
         """Return whether a job of one number is why its worker ended; else it is tried again."""

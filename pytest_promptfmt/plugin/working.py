@@ -23,8 +23,9 @@ import pytest
 from pytest_promptfmt.core import limits
 from pytest_promptfmt.core.network import is_offline
 from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.engine.plan import Job
 from pytest_promptfmt.engine.store import FILE_NAME as STORE_NAME
-from pytest_promptfmt.engine.workers import Job, Lost, Pool
+from pytest_promptfmt.engine.workers import Lost, Pool
 from pytest_promptfmt.plugin.items.base import PromptItem
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.surroundings import FileTrace
@@ -240,7 +241,8 @@ class Working:
         self._run.expected.obsolete()  # looked up once, before there are workers that ask for it
         pool = Pool(self._work, count=count, limits=self._limits, prepare=self._prepare)
         if self._is_alone:
-            pool.plan(jobs)
+            for _, together in groupby(jobs, lambda job: self._items[job[0]].path.parent):
+                pool.plan(together)
         return pool
 
     def _is_to_run(self, item: pytest.Item) -> bool:
