@@ -7,6 +7,7 @@ or of what the metric needs: only scoring uses it.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
@@ -14,6 +15,9 @@ from typing import Any, Final
 from pytest_promptfmt.systems.lm_eval.reach import functions_reached
 
 _LOADS: Final = (("evaluate", "load"), ("datasets", "load_dataset"))
+
+_UNUSED: Final = "transformers.pipelines"
+"""`evaluate` imports it for evaluators that run models, and torch with it: seconds and 300 MB that no task uses."""
 
 _importing = 0
 """How many imports are under way in which loads are put off."""
@@ -73,7 +77,7 @@ def put_off(source: bytes) -> Iterator[None]:
     with ExitStack() as stack:
         for module, name in _LOADS:
             if module.encode() in source and name.encode() in source:
-                with suppress(ImportError):
+                with suppress(ImportError), _without(_UNUSED):
                     owner = importlib.import_module(module)
                     load = getattr(owner, name)
                     stack.callback(setattr, owner, name, load)
@@ -83,6 +87,19 @@ def put_off(source: bytes) -> Iterator[None]:
             yield
         finally:
             _importing -= 1
+
+
+@contextmanager
+def _without(module: str) -> Iterator[None]:
+    """Let a module that nobody has imported so far look as if it were not installed inside the block."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]  # which is how Python itself writes that
+    try:
+        yield
+    finally:
+        del sys.modules[module]
 
 
 def _later(what: str, load: Callable[..., Any]) -> Callable[..., PutOff]:
