@@ -134,7 +134,6 @@ class Pool:
         self._limits = limits
         self._ahead = ahead
         self._owner = os.getpid()
-        self._base = data_bytes()  # what this process itself holds is nobody's fault
         self._plan = Plan()
         self._asked = 0
         self._results: dict[int, Any] = {}
@@ -229,7 +228,7 @@ class Pool:
 
     def _work(self, jobs: int, results: int) -> None:
         limits = self._limits
-        limit_memory(self._base + limits.memory)
+        limit_memory(data_bytes() + limits.memory)  # what the process holds that it is a copy of is nobody's fault
         resident = Resident()
         before = resident.bytes()
         self._prepare()

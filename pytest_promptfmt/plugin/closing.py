@@ -74,7 +74,7 @@ class Closing:
             arguments=tuple(run.config.invocation_params.args),
             patch=outputs.patch,
             exit_status=exit_status,
-            outcomes=tuple(tally.outcomes),
+            outcomes=tally.in_order(),
             counts=tally.counts,
             edits=tuple(tally.edits()) if outputs.needs_edits else (),
             lock=None if lock is None else Edit(path=lock[0], old=content_of(lock[0]), new=lock[1].encode()),
@@ -82,7 +82,7 @@ class Closing:
             archetypes=archetypes_of(run.settings),
             not_run=tuple(tally.not_run),
             unmatched=tuple(found.unmatched),
-            unmatched_globs=tuple(dict.fromkeys(folders.unmatched_globs(used_globs(tally.outcomes)))),
+            unmatched_globs=tuple(dict.fromkeys(folders.unmatched_globs(used_globs(tally.in_order())))),
             notes=tuple(notes),
             defined=None if outputs.left_out is None else found.defined,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -148,6 +149,13 @@ class Tally:
     def first_item(self, outcome: Outcome) -> str | None:
         """Return the item that had the same problem first, None when there was none yet."""
         return self._first.get((outcome.category, outcome.key))
+
+    def in_order(self) -> tuple[Outcome, ...]:
+        """Return what was kept by folder and file, as pytest collects them, in whatever order the items came to be run.
+
+        Items that are run again come after those beside them that are only counted, and processes change places.
+        """
+        return tuple(sorted(self.outcomes, key=lambda outcome: outcome.file.split(os.sep)))
 
     def add_obsolete(self, paths: Iterable[Path]) -> None:
         """Count the snapshots that no task defines; one that was found again under another name counts as renamed."""

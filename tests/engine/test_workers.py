@@ -110,6 +110,20 @@ def test_a_worker_that_holds_much_is_replaced_after_its_job(pool: Made) -> None:
     assert jobs.result(0) != jobs.result(1)
 
 
+def test_a_worker_that_is_started_late_has_as_much_memory_as_the_first(pool: Made) -> None:
+    def run(number: int) -> int:
+        if number == 1:
+            os._exit(1)
+        return len(bytearray(2**27))
+
+    jobs = pool(run, count=1, memory=2**28)
+    assert jobs.result(0) == 2**27
+    mine = bytearray(b"x") * 2**28  # what its owner takes meanwhile is in the next worker, too
+    assert isinstance(jobs.result(1), Lost)
+    assert jobs.result(2) == 2**27
+    assert mine
+
+
 def test_a_job_that_only_waits_is_ended(pool: Made) -> None:
     def run(number: int) -> int:
         if number == 1:
