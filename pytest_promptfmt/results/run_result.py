@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -155,7 +154,7 @@ class Tally:
 
         Items that are run again come after those beside them that are only counted, and processes change places.
         """
-        return tuple(sorted(self.outcomes, key=lambda outcome: outcome.file.split(os.sep)))
+        return tuple(sorted(self.outcomes, key=lambda outcome: Path(outcome.file).parts))
 
     def add_obsolete(self, paths: Iterable[Path]) -> None:
         """Count the snapshots that no task defines; one that was found again under another name counts as renamed."""

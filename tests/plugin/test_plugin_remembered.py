@@ -353,6 +353,18 @@ def test_a_file_that_is_run_each_time_lets_its_folder_be_passed_over(tree: Proje
     assert dict(folders_kept(tree)[folder]) == {"late.yaml": "", "wic.yaml": ""}
 
 
+def test_findings_name_tasks_in_one_order_whichever_are_run_again(tree: Project) -> None:
+    tree.write("tasks/order/clock.py", "import time\n\n\ndef text(doc):\n    return str(time.time() > 0)\n")
+    for name in ("early", "middle", "west"):
+        tree.task(f"tasks/order/{name}.yaml", num_fewshot=1)
+    tree.edit("tasks/order/middle.yaml", '"Q: {{question}}\\nA:"', "!function clock.text")
+    tree.accept("tasks")
+    warm(tree)
+    found = result(tree)
+    assert ["early", "middle", "west"] in [each["tasks"] for each in found["findings"]]
+    assert found == result(tree, "--promptfmt-no-cache")
+
+
 def test_a_file_that_is_edited_meets_the_names_of_folders_that_are_passed_over(tree: Project) -> None:
     tree.task("tasks/zoo/cola.yaml", task="boolq@mcqa")
     warm(tree)
