@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 from plugin_project import Project
 
 from pytest_promptfmt.core import limits
@@ -11,6 +12,11 @@ pytest_plugins = ["pytester"]
 
 # Hypothesis' own plugin imports much at the end of each run, a quarter of the time of a small one.
 RUN_OPTIONS = "-o promptfmt_lint=false -p no:hypothesispytest --promptfmt-no-cache"
+
+# On a busy machine any example takes long. Examples share the folder of their test: each writes all that it reads.
+_UNCHECKED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("promptfmt", settings(), deadline=None, suppress_health_check=_UNCHECKED)
+settings.load_profile("promptfmt")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -59,7 +59,7 @@ def test_time_in_which_nothing_is_done_is_not_counted() -> None:
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_what_a_quick_call_gives_or_raises_comes_through(text: str) -> None:
     assert within_budget(str.upper, text, what="upper") == text.upper()
     with pytest.raises(KeyError):

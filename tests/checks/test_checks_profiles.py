@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from linting import linted, study_of
 from test_checks_engine import run, write_task
@@ -95,7 +95,7 @@ def checked(config: dict[str, Any], profile: Profile) -> Checked | None:
         return None
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(whole_configs, st.sampled_from(PROFILES))
 def test_no_rule_about_profiles_raises_and_findings_are_stable(config: dict[str, Any], profile: Profile) -> None:
     first, second = checked(config, profile), checked(config, profile)

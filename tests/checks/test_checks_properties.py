@@ -206,7 +206,7 @@ def assert_sound(first: Checked, second: Checked) -> None:
     assert len(keys) == len(set(keys))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200)
 @given(st.one_of(configs, whole_configs, whole_configs), st.sampled_from((PLAIN, CHAT)))
 def test_no_rule_raises_and_findings_are_stable(config: dict[str, Any], profile: Profile) -> None:
     first, second = checked(config, profile), checked(config, profile)
@@ -216,7 +216,7 @@ def test_no_rule_raises_and_findings_are_stable(config: dict[str, Any], profile:
     assert_sound(first, second)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(st.one_of(groups, groups, whole_configs), st.sampled_from(NOISE))
 def test_no_rule_raises_on_a_file_whatever_is_written_in_it(config: dict[str, Any], more: str) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -247,7 +247,7 @@ def file_findings(path: Path) -> Checked | None:
 def test_most_tasks_that_are_made_up_here_are_rendered_and_many_have_findings() -> None:
     seen: list[Checked | None] = []
 
-    @settings(max_examples=60, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(whole_configs)
     def collect(config: dict[str, Any]) -> None:
         seen.append(checked(config))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from linting import study_of
 from rule_examples import complete
@@ -139,7 +139,7 @@ def test_of_two_pipelines_one_may_be_strict(tmp_path: Path) -> None:
     prompt=st.sampled_from(["Think step by step.", "Answer with the letter only.", "End with '#### N'.", "Answer:"]),
     target=st.sampled_from(["{{'ABC'[answer]}}", "{{answer}}", "{{choices[answer]}}"]),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 def test_no_rule_about_filters_raises(tmp_path: Path, pattern: str, select: int, prompt: str, target: str) -> None:
     written = pattern.replace("'", "")
     task = f'doc_to_text: "{OPTIONS}\\n{prompt}"\ndoc_to_target: "{target}"\n{filters(written, select)}'

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_promptfmt.core.errors import SettingsError
@@ -30,7 +30,7 @@ def apply(repository: Path, patch: bytes) -> None:
         assert done.returncode == 0, done.stderr.decode() + patch.decode("latin-1")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(files=st.dictionaries(st.sampled_from(NAMES), st.tuples(CONTENTS | st.none(), CONTENTS | st.none()), min_size=3))
 def test_git_applies_the_patch_and_every_byte_is_as_it_was_to_be(
     repository: Path, files: dict[str, tuple[bytes | None, bytes | None]]

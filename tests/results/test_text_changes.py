@@ -129,7 +129,7 @@ DOC = st.fixed_dictionaries(
 FOUR_DOCS = st.lists(DOC, min_size=4, max_size=4, unique_by=lambda doc: doc["question"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(docs=FOUR_DOCS, shots=st.integers(0, 2), edit=st.sampled_from(sorted(EDITS)))
 def test_an_edit_has_the_same_key_whatever_the_docs_say(docs: list[Doc], shots: int, edit: str) -> None:
     other = BEFORE | {"num_fewshot": shots, "name": "other", "path": Path("other.yaml")}

@@ -129,7 +129,7 @@ def test_header_tells_the_loader_without_its_versions(loader: str, kind: str) ->
 
 
 @pytest.mark.parametrize("name", ARCHETYPES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     context=st.text(st.characters(codec="utf-8"), min_size=1, max_size=40),
     continuation=st.text(st.characters(codec="utf-8"), min_size=1, max_size=40),

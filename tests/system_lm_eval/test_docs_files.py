@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_promptfmt.core.errors import DocsError, Position
@@ -60,7 +60,6 @@ def test_field_of_a_json_file(tmp_path: Path) -> None:
         max_size=5,
     )
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_json_values_come_back_as_they_were_written(tmp_path: Path, docs: Any) -> None:
     path = written(tmp_path, "x.jsonl", "".join(json.dumps(doc) + "\n" for doc in docs))
     assert read(path) == docs

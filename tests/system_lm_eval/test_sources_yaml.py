@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_promptfmt.core.errors import Position, SourceError
@@ -276,7 +276,6 @@ plain_values = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.dictionaries(st.text(min_size=1, max_size=8).filter(lambda key: key not in ("include", "<<")), plain_values))
 def test_what_pyyaml_writes_is_read_back(tmp_path: Path, value: dict[str, object]) -> None:
     path = tmp_path / "t.yaml"
@@ -286,7 +285,6 @@ def test_what_pyyaml_writes_is_read_back(tmp_path: Path, value: dict[str, object
     assert all(file.locate((key,)) is not None for key in value)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.binary(max_size=200) | st.text("ab:-[]{}#&*!|>'\"% \n\t?,<", max_size=60).map(str.encode))
 def test_any_bytes_give_a_mapping_or_a_source_error(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "t.yaml"
