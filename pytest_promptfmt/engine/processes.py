@@ -11,11 +11,15 @@ import json
 import os
 import signal
 import struct
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
+
+from pytest_promptfmt.engine import reaper
 
 try:
     import resource
@@ -184,38 +188,28 @@ class Reaper:
     """A small process that kills the groups that it watches as soon as this process is gone, however that ended."""
 
     def __init__(self) -> None:
-        read, self._pipe = os.pipe()
-        self._owner = os.getpid()
-        self._pid = forked(lambda: self._watch(read))
-        os.close(read)
+        null = subprocess.DEVNULL
+        command = [sys.executable, "-I", "-S", reaper.__file__]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null, process_group=0)
+        assert self._process.stdin is not None
+        self._pipe = self._process.stdin
 
     def watch(self, group: int) -> None:
         """Kill this group as well."""
-        send(self._pipe, [group, True])
+        self._tell(group)
 
     def forget(self, group: int) -> None:
         """Leave this group alone: it has ended, and its number may be given to another."""
-        send(self._pipe, [group, False])
+        self._tell(-group)
 
     def leave(self) -> None:
         """Let go of the pipe in a process that was forked from this one."""
-        with suppress(OSError):
-            os.close(self._pipe)
+        self._pipe.close()
 
     def close(self) -> None:
         """End it; what it still watches is killed."""
-        if os.getpid() == self._owner:
-            self.leave()
-            with suppress(OSError):
-                os.waitpid(self._pid, 0)
+        self.leave()
+        self._process.wait()
 
-    def _watch(self, read: int) -> None:
-        os.close(self._pipe)
-        groups: set[int] = set()
-        with suppress(EOFError):
-            while True:
-                group, is_alive = receive(read)
-                (groups.add if is_alive else groups.discard)(group)
-        for group in groups:
-            with suppress(OSError):
-                os.killpg(group, signal.SIGKILL)
+    def _tell(self, number: int) -> None:
+        os.write(self._pipe.fileno(), b"%d\n" % number)
