@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from functools import partial
 
@@ -45,10 +46,27 @@ def test_work_that_grows_as_the_text_does_may_take_longer_than_the_budget() -> N
     assert within_budget(work_on, text, what="counting", seconds=took / 4) == len(text)
 
 
-def test_work_that_grows_too_fast_is_too_slow_also_when_it_ends_in_time() -> None:
-    def pairs(text: str) -> int:
-        return sum(one == other for one in text for other in text)
+def pairs(text: str) -> int:
+    """Return how many pairs of characters are equal, after looking at each pair."""
+    return sum(one == other for one in text for other in text)
 
+
+def test_where_nothing_is_interrupted_too_slow_is_said_all_the_same() -> None:
+    def run() -> None:
+        for size in (1_500, 10):
+            try:
+                found.append(within_budget(pairs, "ab" * size, what="the pairs", seconds=1))
+            except LimitExceededError as error:
+                found.append(error.message)
+
+    found: list[object] = []
+    thread = threading.Thread(target=run)  # limits hold in the main thread alone
+    thread.start()
+    thread.join()
+    assert found == ["the pairs: its processor time grows too fast with the length of the text", 200]
+
+
+def test_work_that_grows_too_fast_is_too_slow_also_when_it_ends_in_time() -> None:
     # Far more than the tenth of the budget from which growth is asked for, and less than the budget.
     with pytest.raises(LimitExceededError, match="the pairs: its processor time grows too fast with the length"):
         within_budget(pairs, "ab" * 1500, what="the pairs", seconds=1)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from pytest_promptfmt.core.errors import LimitExceededError
-from pytest_promptfmt.core.limits import are_applied, time_limit
+from pytest_promptfmt.core.limits import time_limit
 
 BUDGET_SECONDS: Final = 0.5
 """The processor time that one filter pipeline has for one completion, before it is asked how its time grows."""
@@ -44,10 +44,8 @@ def within_budget(call: Callable[[Any], T], text: Any, *, what: str, seconds: fl
     """Return `call(text)`; raises LimitExceededError for one that is too slow, else whatever the call raises.
 
     Of what is no text nobody can say how its time grows: that has the patience of one that grows as it should. Where
-    limits do not hold (`apply_here` of core/limits.py) the call has all the time that it takes.
+    limits do not hold (`apply_here` of core/limits.py) the call is not ended, and judged by how its time grows as well.
     """
-    if not are_applied():
-        return call(text)
     if not isinstance(text, str):
         with time_limit(seconds * _PATIENCE, what):
             return call(text)
@@ -70,7 +68,7 @@ def require_speed(patterns: Sequence[str], text: str, what: str) -> None:
 
     Many tasks have the same patterns: those are tried once on the same text.
     """
-    problem = _slowness(tuple(patterns), text) if are_applied() else None
+    problem = _slowness(tuple(patterns), text)
     if problem is not None:
         raise LimitExceededError(f"{what}{problem}")
 
