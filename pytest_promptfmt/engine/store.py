@@ -79,13 +79,17 @@ class Store:
 
     def write(self) -> None:
         """Write the rows that were put, all of them or none."""
-        if self._reading is not None:
-            self._reading.close()
-            self._reading = None
+        self.close()
         if self._changed:
             with contextlib.suppress(OSError, *_DAMAGE):
                 self._write()
             self._changed.clear()
+
+    def close(self) -> None:
+        """End reading."""
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
 
     def _write(self) -> None:
         if os.path.lexists(self._path) and not (self._is_ours() and self._is_whole()):

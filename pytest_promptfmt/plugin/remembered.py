@@ -48,6 +48,9 @@ _SUMMARIES: Final = "summaries"
 _ITEMS: Final = "items"
 """Three rows of a file: what its outcomes were made of, what they come to, and what each item showed."""
 
+MET: Final = "met"
+"""The names of the items of a file that any run met."""
+
 _ENTRIES: Final = "entries"
 _INPUTS: Final = "inputs"
 """Inputs by a digest of themselves: most are those of many files, and each is kept once."""
@@ -126,6 +129,11 @@ class Memory:
     def is_on(self) -> bool:
         """Return whether this run remembers anything."""
         return self._store is not None
+
+    @property
+    def store(self) -> Store | None:
+        """Return where it is kept, None for nowhere; `write` writes what others put there, too."""
+        return self._store
 
     # -- what is known -------------------------------------------------------------------------------------------------
 
@@ -404,8 +412,8 @@ class Memory:
     def _forget(self) -> None:
         """Remove what is known of files that are gone, and inputs that no longer are as they were."""
         assert self._store is not None
-        is_gone = lru_cache(maxsize=None)(lambda path: not os.path.lexists(path))  # four rows are about one file
-        for kind in (_OUTCOMES, _SUMMARIES, _ITEMS, _ENTRIES):
+        is_gone = lru_cache(maxsize=None)(lambda path: not os.path.lexists(path))  # five rows are about one file
+        for kind in (_OUTCOMES, _SUMMARIES, _ITEMS, _ENTRIES, MET):
             for path in filter(is_gone, self._store.paths(kind)):
                 self._store.put(kind, path, None)
         for kind in KINDS:

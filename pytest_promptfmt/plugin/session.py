@@ -27,6 +27,7 @@ from pytest_promptfmt.plugin.items.base import PromptItem
 from pytest_promptfmt.plugin.items.kind import LOADED, load_kinds
 from pytest_promptfmt.plugin.kinds import KINDS
 from pytest_promptfmt.plugin.large_runs import LargeRuns
+from pytest_promptfmt.plugin.new_first import NewFirst
 from pytest_promptfmt.plugin.outcome_reports import OutcomeReports
 from pytest_promptfmt.plugin.remembered import Memory
 from pytest_promptfmt.plugin.run import RUN, Found, Run
@@ -70,9 +71,16 @@ def activate(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     workers = workers_of(config)
     folder, shows = kept_in(run, workers)
-    run.remember(Memory(config, run.folders, run.outputs, folder, shows=shows))
-    working = Working(run, workers)
-    plugins = [PromptfmtPlugin(run), working, OutcomeReports(run.tally, is_worker=is_worker), LargeRuns(config), *kinds]
+    memory = Memory(config, run.folders, run.outputs, folder, shows=shows)
+    run.remember(memory)
+    plugins = [
+        PromptfmtPlugin(run),
+        Working(run, workers),
+        OutcomeReports(run.tally, is_worker=is_worker),
+        LargeRuns(config),
+        NewFirst(config, memory.store),
+        *kinds,
+    ]
     for plugin in plugins if is_worker else (*plugins, Closing(run)):
         config.pluginmanager.register(plugin, f"promptfmt-{type(plugin).__name__}")
     if not is_asked:
