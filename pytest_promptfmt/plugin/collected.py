@@ -136,6 +136,22 @@ def settings_around(path: Path) -> Settings:
     return reader.settings
 
 
+class _NoTests(pytest.Module):
+    """A Python file that was named and is not imported: what tests it has are not asked for."""
+
+    def collect(self) -> Sequence[pytest.Item]:
+        return ()
+
+
+class _TaskFilesAlone:
+    """A plugin that keeps pytest from its own tests, also in files that it is given by name."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> pytest.Module:
+        module: pytest.Module = _NoTests.from_parent(parent, path=module_path)
+        return module
+
+
 def start(arguments: Sequence[str], plugin: object) -> int:
     """Return the exit status of pytest for task files alone, with a plugin that takes what it is for; nothing is shown.
 
@@ -145,7 +161,7 @@ def start(arguments: Sequence[str], plugin: object) -> int:
     added = os.environ.pop("PYTEST_ADDOPTS", None)
     alone = ["--promptfmt", "-p", "no:terminal", "-p", "no:xdist", "-o", "addopts=", "-o", "python_files="]
     try:
-        status = pytest.main([*alone, *arguments], plugins=[plugin])
+        status = pytest.main([*alone, *arguments], plugins=[plugin, _TaskFilesAlone()])
     finally:
         if added is not None:
             os.environ["PYTEST_ADDOPTS"] = added

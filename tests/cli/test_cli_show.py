@@ -111,6 +111,16 @@ def test_a_name_that_no_file_has_is_told_without_collecting_anything(folder: Pat
     assert done.stderr == "no task matches 'arc_esy'\n  hint: did you mean 'arc_easy'?\n"
 
 
+def test_python_files_that_name_a_task_are_not_run(folder: Path) -> None:
+    write_task(folder, "arc")
+    (folder / "tasks/utils.py").write_text("open('run', 'w').write('arc')\n", "utf-8")
+    done = promptfmt(folder, "show", "arc", "--profile", "plain", "--no-blanks")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Q: " in done.stdout
+    promptfmt(folder, "check", "tasks/arc.yaml", "tasks/utils.py")
+    assert not (folder / "run").exists()
+
+
 def test_a_task_is_found_from_a_folder_below_the_root(folder: Path) -> None:
     write_task(folder, "arc")
     (folder / "docs").mkdir()
