@@ -61,6 +61,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Pointer(), "promptfmt-pointer")
         return
     _load_as_compiled(config)
+    from pytest_promptfmt.plugin.large_runs import look_for_garbage_less
+
+    look_for_garbage_less(config)
     from pytest_promptfmt.core.errors import SettingsError
     from pytest_promptfmt.core.text import escape_controls
     from pytest_promptfmt.plugin.session import activate

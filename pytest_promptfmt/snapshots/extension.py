@@ -167,10 +167,18 @@ def add_matched(config: pytest.Config, number: int) -> None:
     """Add to syrupy's report, once it is made, what was not counted one by one: that takes longer than many an item."""
     report = config._syrupy.report  # type: ignore[attr-defined]  # as above
     if report is not None and number:
-        counted = SnapshotCollection(location="")
-        for each in range(number):
-            counted.add(Snapshot(name=str(each)))
-        report.matched.update(counted)
+        report.matched.add(_Number(number))
+
+
+class _Number(SnapshotCollection):
+    """Snapshots of which only the number is known."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(location="")
+        self._number = number
+
+    def __len__(self) -> int:
+        return self._number
 
 
 def _note(config: pytest.Config, location: PromptLocation, counted: Counted) -> None:
