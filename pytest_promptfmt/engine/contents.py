@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -126,10 +126,15 @@ class Contents:
             parts.append(found[1] if found[2] is None else _written(found[2]))
         return _digest_of_stamps(parts)
 
-    def stamps_now(self, paths: Iterable[str]) -> str:
-        """Return the digest of the stamps of files and folders as they are now, and of facts as this run found them."""
-        known = self._stamps  # what holds for many folders is looked at once
-        return _digest_of_stamps(known.get(path) or self._stamp_now(path) for path in paths)
+    def stamps_now(self, paths: Iterable[str], is_shared: Callable[[str], bool]) -> str:
+        """Return the digest of the stamps of files and folders as they are now, and of facts as this run found them.
+
+        What `is_shared` by many is looked at once; the stamps of the others, which are most, are not kept.
+        """
+        known = self._stamps
+        return _digest_of_stamps(
+            (known.get(path) or self._stamp_now(path)) if is_shared(path) else _stamp_of(path) for path in paths
+        )
 
     def _stamp_now(self, path: str) -> str:
         stamp = self._stamps[path] = self._fact(path) if is_fact(path) else _stamp_of(path)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-VERSION: Final = 5
+VERSION: Final = 6
 FILE_NAME: Final = "outcomes.sqlite"
 _MOST_BYTES: Final = 2**29
 _MOST_BYTES_OF_ROW: Final = 2**26
@@ -37,6 +37,10 @@ class Store:
 
     def row(self, kind: str, path: str) -> Any:
         """Return the content of a row as it was written by an earlier run, None where there is none."""
+        return parsed(self.text(kind, path))
+
+    def text(self, kind: str, path: str) -> object:
+        """Return the content of a row as it is kept, to be `parsed` later; None where there is none."""
         if self._reading is None:
             self._reading = self._opened()
         if self._reading is None:
@@ -44,7 +48,7 @@ class Store:
         with contextlib.suppress(*_DAMAGE):
             found = self._reading.execute("SELECT content FROM rows WHERE kind = ? AND path = ?", (kind, path))
             for (content,) in found:
-                return _parsed(content)
+                return content
         return None
 
     def rows(self, kind: str) -> dict[str, Any]:
@@ -55,7 +59,7 @@ class Store:
         if self._reading is not None:
             with contextlib.suppress(*_DAMAGE):
                 rows = self._reading.execute("SELECT path, content FROM rows WHERE kind = ?", (kind,))
-                found.update((path, _parsed(content)) for path, content in rows)
+                found.update((path, parsed(content)) for path, content in rows)
         return found
 
     def paths(self, kind: str) -> list[str]:
@@ -157,7 +161,8 @@ def _has_schema(connection: sqlite3.Connection) -> bool:
     return version == VERSION and found == [("table", _SCHEMA)]
 
 
-def _parsed(content: object) -> Any:
+def parsed(content: object) -> Any:
+    """Return what the text of a row says, None where it is no JSON."""
     if not isinstance(content, str):
         return None
     try:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.engine.store import mapping
+from pytest_promptfmt.engine.store import mapping, parsed
 from pytest_promptfmt.systems.lm_eval.index import Entry
 
 TaskRow = tuple[str, str, str | None, int | None, int | None]
@@ -56,7 +56,8 @@ class Remembered:
 
     `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile; `size` counts its
     items. Those that passed without a warning are `quiet`: nobody needs to see them one by one, and where it `is_quiet`
-    there are no others. `counted` are all items where only outcomes are wanted: None where there is more to say.
+    there are no others. `counted` are all items where only outcomes are wanted: None where there is more to say. `read`
+    returns the text of what the items showed.
     """
 
     tasks: tuple[TaskRow, ...]
@@ -65,12 +66,20 @@ class Remembered:
     is_quiet: bool
     quiet: Counted
     counted: Counted | None
-    read: Callable[[], Any]
+    read: Callable[[], object]
+
+    @cached_property
+    def _text(self) -> object:
+        return self.read()  # once: another run may write another
+
+    def pack(self) -> None:
+        """Keep what the items showed as text, a quarter of the memory, until it is asked for again."""
+        vars(self).pop("items", None)
 
     @cached_property
     def items(self) -> Mapping[str, Shown]:
         """Return what each item showed, by the rest of its node id; of one that cannot be read nothing."""
-        items = {str(key): mapping(shown) for key, shown in mapping(self.read()).items()}
+        items = {str(key): mapping(shown) for key, shown in mapping(parsed(self._text)).items()}
         return {key: shown for key, shown in items.items() if shown.keys() >= _SHOWN and _can_be_shown(shown)}
 
     @property
@@ -83,7 +92,7 @@ class Remembered:
         return (shown for shown in self.items.values() if not is_quiet(shown))
 
 
-def remembered(row: Mapping[str, Any], read: Callable[[], Any]) -> Remembered:
+def remembered(row: Mapping[str, Any], read: Callable[[], object]) -> Remembered:
     """Return what a row says of a file; raises whatever reading data of somebody else raises."""
     quiet = Counted.read(row["quiet"])
     counted = row["counted"]
@@ -112,7 +121,7 @@ def _can_be_shown(shown: Shown) -> bool:
             if "promptfmt" in report:
                 Outcome.from_json(report["promptfmt"])
             if "passed" not in report:
-                pytest.TestReport._from_json(copy.deepcopy(report))
+                pytest.TestReport._from_json(own_copy(report))
             elif not isinstance(report["passed"], int | float) or (
                 report["when"] == "call" and "promptfmt" not in report
             ):
@@ -121,6 +130,11 @@ def _can_be_shown(shown: Shown) -> bool:
         return written and all(isinstance(each, str) for each in shown["counted"])
     except Exception:  # whatever is wrong with it, it says nothing
         return False
+
+
+def own_copy(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of a report as pytest may read it: it writes into what says why an item failed."""
+    return {**report, "longrepr": copy.deepcopy(report["longrepr"])}
 
 
 def _is_about_item(shown: Shown) -> bool:

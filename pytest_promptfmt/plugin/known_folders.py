@@ -7,6 +7,7 @@ is looked at by what is in it: then a new stamp alone changes nothing.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.known_files import Counted, read_entry, snapshots_in, together, written_entry
 from pytest_promptfmt.plugin.surroundings import Surroundings
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
-from pytest_promptfmt.snapshots.paths import DIRECTORY
+from pytest_promptfmt.snapshots.paths import DIRECTORY, folded
 from pytest_promptfmt.systems import systems_for
 from pytest_promptfmt.systems.lm_eval.index import Entry
 
@@ -33,6 +34,7 @@ _TASKS: Final = "tasks"
 KINDS: Final = (_FOLDERS, _TASKS)
 """The kinds of rows about one folder."""
 
+_BELOW_SNAPSHOTS: Final = f"{os.sep}{DIRECTORY}{os.sep}"
 
 _COLLECTING: Final = ("ignore", "ignore_glob", "noconftest", "confcutdir", "importmode", "keepduplicates", "plugins")
 _COLLECTING_INI: Final = ("norecursedirs", "python_files")
@@ -135,8 +137,8 @@ class KnownFolders:
         if str(folder) != self._root:
             return None
         try:
-            return [read_entry(written) for written in self._index["entries"]]
-        except (KeyError, TypeError, ValueError):
+            return [read_entry(written) for written in json.loads(self._index["entries"])]
+        except (KeyError, TypeError, ValueError, RecursionError):
             return None
 
     def digest_of_names(self) -> str:
@@ -147,16 +149,16 @@ class KnownFolders:
 
     @cached_property
     def _index(self) -> Mapping[str, Any]:
-        """Return what the index found, empty where a file or folder has changed."""
+        """Return what the index found, empty where a file or folder has changed; its entries are seldom read."""
         row = mapping(self._store.row(_INDEX, self._root))
-        return row if self._has_stamps(row) else {}
+        return {name: row[name] for name in ("digest", "entries")} if self._has_stamps(row) else {}
 
     def _has_stamps(self, row: Mapping[str, Any]) -> bool:
         """Return whether what a row was made of has the same stamps as then."""
         inputs = row.get("inputs")
         if not row or not isinstance(inputs, list) or not all(isinstance(path, str) for path in inputs):
             return False
-        return bool(row.get("stamps") == self._contents.stamps_now(inputs))
+        return bool(row.get("stamps") == self._contents.stamps_now(inputs, _may_be_shared))
 
     @property
     def _root(self) -> str:
@@ -232,7 +234,7 @@ class KnownFolders:
             return None  # obsolete once that profile is gone
         if directory.parent != folder and os.path.lexists(folder / DIRECTORY):
             return None  # left where they were before: each is obsolete once it is in the other tree
-        stems = [child.rpartition(".")[0] for child in known if not child.endswith("/")]
+        stems = [folded(child.rpartition(".")[0]) for child in known if not child.endswith("/")]
         if len(set(stems)) < len(stems):
             return None  # their snapshots may be claimed twice
         for each in known.values():
@@ -250,7 +252,8 @@ class KnownFolders:
         stamps = self._contents.stamps(inputs) if is_seen else None
         if stamps is not None:
             entries = [written_entry(entry) for entry in index.entries]
-            row = {"digest": self.digest_of_names(), "inputs": inputs, "stamps": stamps, "entries": entries}
+            written = json.dumps(entries, separators=(",", ":"))
+            row = {"digest": self.digest_of_names(), "inputs": inputs, "stamps": stamps, "entries": written}
             self._store.put(_INDEX, self._root, row)
 
     def _key(self, folder: str) -> str:
@@ -268,6 +271,11 @@ class KnownFolders:
 def folder_of(key: str) -> str:
     """Return the folder that a row is about."""
     return key.partition(" ")[2]
+
+
+def _may_be_shared(path: str) -> bool:
+    """Return whether several folders may be made of a file: snapshots are those of one."""
+    return _BELOW_SNAPSHOTS not in path
 
 
 def _three(file: str, task: str, profile: str) -> tuple[str, str, str]:

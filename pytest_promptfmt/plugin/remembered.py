@@ -187,7 +187,7 @@ class Memory:
     def _remembered(self, path: Path, row: Mapping[str, Any]) -> Remembered | None:
         assert self._store is not None
         try:
-            return remembered(row, partial(self._store.row, _ITEMS, str(path))) if row else None
+            return remembered(row, partial(self._store.text, _ITEMS, str(path))) if row else None
         except Exception:  # as above
             return None
 

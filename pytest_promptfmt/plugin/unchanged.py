@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,8 @@ class UnchangedFolder(pytest.Directory):
                 remembered = run.memory.made_as(path, made) if made is not RUN_AGAIN else None
                 if remembered is None or (run.shows_only_outcomes and remembered.counted is None):
                     yield task_file_node(self, path)
-                else:
-                    yield unchanged_item(path, self, remembered) or task_file_node(self, path)
+                else:  # as of the quiet ones, their snapshots are those of no other file, and none is obsolete
+                    yield UnchangedItem.from_parent(self, name=name, path=path, remembered=remembered)
 
 
 class UnchangedFiles(pytest.Item):
@@ -84,7 +85,7 @@ class UnchangedFiles(pytest.Item):
         if self.known.first is None:
             return None
         file, task, name = self.known.first
-        return Place(str(self.config.stash[RUN].expected.tree.path(self.path / file, task, name)), f"{task}/{name}")
+        return self.config.stash[RUN].expected.place(self.path / file, task, name)
 
     def apart(self) -> Iterator[pytest.Item]:
         """Yield the items of the first file that has a profile, which are run, and what is known of the others."""
@@ -108,11 +109,15 @@ class UnchangedItem(pytest.Item):
         super().__init__(**kwargs)
         self.remembered = remembered
         self.files = (self.path.name,)
-        self.places: Sequence[Place] = ()
 
     def __repr__(self) -> str:
         """Return the line of --collect-only."""
         return f"<Unchanged {self.name}>"
+
+    @cached_property
+    def ihook(self) -> Any:
+        """Return the hooks of the folder, which pytest looks up each time."""
+        return super().ihook
 
     @property
     def is_counted(self) -> bool:
@@ -135,12 +140,16 @@ class UnchangedItem(pytest.Item):
     @property
     def place(self) -> Place | None:
         """Return the first snapshot."""
-        return next(iter(self.places), None)
+        return next(self._places(), None)
+
+    def _places(self) -> Iterator[Place]:
+        expected = self.config.stash[RUN].expected
+        return (expected.place(self.path, task, profile) for task, profile in self.remembered.claims)
 
     def stored(self, *, quiet: bool) -> Iterator[tuple[StoredItem, Mapping[str, Any]]]:
         """Yield the items of the file with what each showed; those that are quiet only where they are wanted."""
         run = self.config.stash[RUN]
-        places = {place.name: place for place in self.places}
+        places = {place.name: place for place in self._places()}
         for shown in self.remembered.items.values() if quiet else self.remembered.loud():
             nodeid, location, marker, repeats, place = shown["about"]
             path, line, name = location
@@ -241,12 +250,12 @@ def unchanged_item(path: Path, parent: pytest.Collector, known: Remembered) -> U
     """Return the item of a file that is as it was, None where its snapshots are those of another."""
     run = parent.config.stash[RUN]
     try:
-        claimed = [run.expected.claim(path, task, profile) for task, profile in known.claims]
+        for task, profile in known.claims:
+            run.expected.claim(path, task, profile)
     except SnapshotError:
         return None
     run.expected.define(path, (Defined(*task[:3]) for task in known.tasks))
     item: UnchangedItem = UnchangedItem.from_parent(parent, name=path.name, path=path, remembered=known)
-    item.places = claimed
     return item
 
 
@@ -294,6 +303,7 @@ def _says_everything(remembered: Remembered, said: set[tuple[str, str]]) -> bool
             if report.get("outcome") == "failed":
                 is_whole = is_whole and (bool(outcome.get("detail")) or problem in said)
                 said.add(problem)
+    remembered.pack()
     return is_whole
 
 

@@ -6,7 +6,6 @@ xdist's workers send theirs. Nothing of a task's own code runs in pytest's proce
 
 from __future__ import annotations
 
-import copy
 import faulthandler
 import gc
 import itertools
@@ -27,6 +26,7 @@ from pytest_promptfmt.engine.plan import Job
 from pytest_promptfmt.engine.store import FILE_NAME as STORE_NAME
 from pytest_promptfmt.engine.workers import Lost, Pool
 from pytest_promptfmt.plugin.items.base import PromptItem
+from pytest_promptfmt.plugin.known_files import own_copy
 from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.plugin.surroundings import FileTrace
 from pytest_promptfmt.plugin.unchanged import StoredItem, UnchangedFiles, UnchangedItem, about
@@ -167,12 +167,13 @@ class Working:
         wants_each = self._shows_phases or reporter is None or any(map(reporter.hasopt, "pP"))
         for item in items:
             if isinstance(item, UnchangedItem) and not item.is_counted:
+                if not wants_each:
+                    passed = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, "call")
+                    reporter.stats.setdefault("passed", []).extend(itertools.repeat(passed, item.counted.passed))
+                self._show_again(item.stored(quiet=wants_each))
+                item.remembered.pack()
                 if wants_each:
-                    self._show_again(item.stored(quiet=True))
                     continue
-                passed = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, "call")
-                reporter.stats.setdefault("passed", []).extend(itertools.repeat(passed, item.counted.passed))
-                self._show_again(item.stored(quiet=False))
             counted = item.counted
             item.session.testsfailed += counted.failed
             self._run.tally.counts.update(counted.counts)
@@ -255,7 +256,7 @@ class Working:
             if data["when"] == "call":
                 passed.promptfmt = Outcome.from_json(data["promptfmt"])  # type: ignore[attr-defined]
             return passed
-        given = {**data, "longrepr": copy.deepcopy(data.get("longrepr"))}  # pytest writes into it, and `data` is kept
+        given = own_copy(data)
         report: pytest.TestReport = self._config.hook.pytest_report_from_serializable(config=self._config, data=given)
         if report.skipped and isinstance(report.longrepr, list):
             report.longrepr = tuple(report.longrepr)

@@ -97,6 +97,10 @@ class ExpectedSnapshots:
         self._claims.claim(path, f"{task_id} [{profile}] in {task_file.name}", Position(task_file))
         return Place(str(path), f"{task_id}/{profile}")
 
+    def place(self, task_file: Path, task_id: str, profile: str) -> Place:
+        """Return the place of a snapshot that is not claimed: it is known that no other task has it."""
+        return Place(str(self.tree.path(task_file, task_id, profile)), f"{task_id}/{profile}")
+
     def define(self, task_file: Path, tasks: Iterable[Named]) -> None:
         """Record that `task_file` was read completely and defines exactly these tasks, whatever this run selects.
 

@@ -112,7 +112,7 @@ class Claims:
                     position=position,
                     hint="shorten the name of the task or profile",
                 )
-        other = self._claimants.setdefault(_folded(path), who)
+        other = self._claimants.setdefault(folded(str(path)), who)
         if other != who:
             raise SnapshotError(
                 f"{who} and {other} would write the same snapshot file {path.parent.name}/{path.name}"
@@ -123,11 +123,12 @@ class Claims:
 
     def hold(self, path: Path) -> bool:
         """Return whether `path` is reserved."""
-        return _folded(path) in self._claimants
+        return folded(str(path)) in self._claimants
 
 
-def _folded(path: Path) -> str:
-    return unicodedata.normalize("NFC", str(path)).casefold()
+def folded(name: str) -> str:
+    """Return what names have in common that are one where letter case and Unicode form do not count."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def read_snapshot(path: str) -> bytes | None:

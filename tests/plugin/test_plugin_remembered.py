@@ -385,10 +385,13 @@ def test_a_format_that_a_file_declares_meets_the_names_of_folders_that_are_passe
     assert result(tree) == result(tree, "--promptfmt-no-cache")
 
 
-def test_two_files_that_claim_one_snapshot_are_told_of_each_time(tree: Project) -> None:
+@pytest.mark.parametrize(("file", "task", "again"), [("wic.yml", "wic", "wic.yml"), ("WIC.yaml", "Wic", "wic.yaml")])
+def test_two_files_that_claim_one_snapshot_are_told_of_each_time(
+    tree: Project, file: str, task: str, again: str
+) -> None:
     tree.write("tasks/docs/clock.py", "import time\n\n\ndef text(doc):\n    return str(time.time() > 0)\n")
-    tree.write("tasks/docs/wic.yml", (tree.root / "tasks/docs/wic.yaml").read_text("utf-8"))
-    tree.edit("tasks/docs/wic.yml", '"Q: {{question}}\\nA:"', "!function clock.text")
+    tree.task(f"tasks/docs/{file}", task)
+    tree.edit(f"tasks/docs/{again}", '"Q: {{question}}\\nA:"', "!function clock.text")
     warm(tree)
     assert result(tree) == result(tree, "--promptfmt-no-cache")
     assert result(tree) == result(tree, "--promptfmt-no-cache")
