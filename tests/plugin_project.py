@@ -46,7 +46,7 @@ class Project:
 
     def start(self, *args: str) -> pytest.RunResult:
         """Return what pytest did; nothing of it was an error of pytest or of ours."""
-        result = self.pytester.runpytest_subprocess(*args, timeout=120)
+        result = self.pytester.runpytest_subprocess(*args, timeout=900)
         output = result.stdout.str() + result.stderr.str()
         assert "INTERNALERROR" not in output
         assert "Traceback" not in output

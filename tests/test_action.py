@@ -65,7 +65,7 @@ def run(script: str, folder: Path, **variables: str) -> subprocess.CompletedProc
     environment["PATH"] = f"{folder / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # As GitHub runs `shell: bash`.
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
-    return subprocess.run(command, cwd=folder, env=environment | variables, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, env=environment | variables, capture_output=True, text=True, timeout=900)
 
 
 @pytest.fixture

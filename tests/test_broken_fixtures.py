@@ -56,7 +56,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         "--snapshot-update",
         "broken",
     ]
-    done = subprocess.run([*command, *workers], cwd=root, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([*command, *workers], cwd=root, capture_output=True, text=True, timeout=900, check=False)
     reports = [tuple(json.loads(line)) for line in (root / "reports.jsonl").read_text("utf-8").splitlines()]
     return Run(done.returncode, done.stdout + done.stderr, sorted(reports))
 

@@ -92,7 +92,7 @@ def run_in(folder: Path, command: str, *, must_succeed: bool = False) -> str:
         environment.pop(name, None)
     shell = ["bash", "-c", command]
     done = subprocess.run(
-        shell, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120
+        shell, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900
     )
     assert done.returncode == 0 or not must_succeed, f"{command}\n{done.stdout}"
     return done.stdout

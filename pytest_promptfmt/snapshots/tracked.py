@@ -9,7 +9,7 @@ from typing import Final
 
 # Nothing that the repository configures is run: no monitor of files, and no repository inside it that is bare.
 _GIT: Final = ("git", "-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit")
-_SECONDS: Final = 60
+_SECONDS: Final = 600
 
 
 def absent_files(folder: Path) -> frozenset[str]:

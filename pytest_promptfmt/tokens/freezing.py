@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 
-TIMEOUT_SECONDS: Final = 180
+TIMEOUT_SECONDS: Final = 900
 
 _ERROR: Final = "error.json"
 _EXTRAS: Final = {

@@ -51,7 +51,7 @@ def run(folder: Path, *options: str, ini: str = "", profile: str | None = "plain
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=900,
         env={**os.environ, "COLUMNS": "200", "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )
 
@@ -336,7 +336,7 @@ def test_a_file_of_rules_that_is_not_there_ends_the_run_with_one_message(tmp_pat
 def promptfmt(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest_promptfmt", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=60, env={**os.environ, **environment}
+        command, capture_output=True, text=True, check=False, timeout=900, env={**os.environ, **environment}
     )
 
 

@@ -21,7 +21,7 @@ def promptfmt(folder: Path, *args: str, typed: str = "") -> subprocess.Completed
         input=typed,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
     )
     assert "Traceback" not in done.stderr + done.stdout, done.stderr
     return done

@@ -308,7 +308,7 @@ def test_command_runs_as_a_process_in_any_encoding(task: Path, command: list[str
 
     def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [*command, "convert", "capitals.yaml", *arguments], env=environment, capture_output=True, timeout=120
+            [*command, "convert", "capitals.yaml", *arguments], env=environment, capture_output=True, timeout=900
         )
 
     done = run("--to", "mcq", "--stdout")

@@ -92,7 +92,7 @@ def test_formats_of_installed_packages_are_listed(folder: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(folder), "NO_COLOR": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
     )
     assert done.stdout.startswith("from installed packages\nlab\n  The lab.\n  | L: What is"), done.stderr
 
@@ -131,6 +131,6 @@ def test_help_names_every_command_and_loads_no_heavy_package() -> None:
         "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code\n"
         "assert not {'transformers', 'torch', 'datasets', 'jinja2', 'pytest', 'syrupy'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert all(name in done.stdout for name in ("convert", "formats"))

@@ -199,7 +199,7 @@ def is_alive(pid: int) -> bool:
 
 
 def gone(pids: Sequence[int]) -> bool:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 900
     while any(map(is_alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
     return not any(map(is_alive, pids))

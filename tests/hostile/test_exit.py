@@ -50,7 +50,7 @@ def _is_alive_with(place: Path, mark: str) -> bool:
         return False
 
 
-def wait_for(condition: Callable[[], object], *, seconds: float = 100) -> bool:
+def wait_for(condition: Callable[[], object], *, seconds: float = 900) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():
@@ -90,10 +90,10 @@ def test_no_process_is_left(project: Project, how: str, options: tuple[str, ...]
                 run.send_signal(
                     {"interrupted": signal.SIGINT, "terminated": signal.SIGTERM, "killed": signal.SIGKILL}[how]
                 )
-            run.wait(timeout=110)
+            run.wait(timeout=900)
         finally:
             run.kill()
-    is_clean = wait_for(lambda: not processes(mark), seconds=20)
+    is_clean = wait_for(lambda: not processes(mark), seconds=900)
     left = processes(mark)
     for pid in left:
         os.kill(pid, signal.SIGKILL)

@@ -60,7 +60,7 @@ def commands_of(page: str) -> list[str]:
 
 def start(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "PYTEST_ADDOPTS": "", "GH_TOKEN": TOKEN}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
 
 
 @pytest.mark.parametrize("options", [(), ("--promptfmt-workers=0",), ("tasks", "-v", "--promptfmt-workers=0")])
@@ -128,7 +128,7 @@ def test_a_token_in_the_environment_of_the_job_is_in_no_output(project: Project)
         }
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
-            cwd=root, env=variables, capture_output=True, text=True, timeout=300,
+            cwd=root, env=variables, capture_output=True, text=True, timeout=900,
         )  # fmt: skip
         said.append(done.stdout + done.stderr)
     assert any("environ" in text for text in said), said
@@ -178,7 +178,7 @@ def test_a_hostile_run_opens_nothing_but_the_repository_python_and_its_own(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(PACKAGE.parent)]))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--promptfmt", "--promptfmt-no-code", "-p", "opened_files"],
-        capture_output=True, text=True, timeout=300,
+        capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert " failed" in done.stdout, done.stdout + done.stderr
     opened = log.read_text("utf-8", "surrogateescape").splitlines()

@@ -27,7 +27,7 @@ def lines(*rows: dict[str, str]) -> str:
 
 def freeze(project: Project, *args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest_promptfmt", "freeze", *args]
-    return subprocess.run(command, cwd=project.root, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=project.root, capture_output=True, text=True, timeout=900)
 
 
 def prompts(project: Project) -> str:

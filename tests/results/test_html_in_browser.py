@@ -40,7 +40,7 @@ def write(folder: Path, name: str, text: str, more: str = "output_type: generate
 def run(folder: Path, *options: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTEST_ADDOPTS": ""}
     command = [sys.executable, "-m", "pytest", "--promptfmt", "-q", *options]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode in (0, 1), done.stdout + done.stderr
 
 

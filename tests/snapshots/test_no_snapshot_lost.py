@@ -42,7 +42,7 @@ class Suite:
         self.root = pytester.path
 
     def run(self, *args: str, paths: tuple[str, ...] = ("tasks",)) -> pytest.RunResult:
-        return self.pytester.runpytest_subprocess("--promptfmt", *paths, *self.distribution, *args, timeout=120)
+        return self.pytester.runpytest_subprocess("--promptfmt", *paths, *self.distribution, *args, timeout=900)
 
     def files(self) -> Files:
         """Return the content of every file below a snapshot folder, temporary ones too."""
@@ -76,7 +76,7 @@ def accepted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("accepted")
     write_tasks(root)
     command = [sys.executable, "-m", "pytest", "--promptfmt", "tasks", "--snapshot-update", "-p", "no:cacheprovider"]
-    made = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=120)
+    made = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=900)
     assert made.returncode == 0, made.stdout + made.stderr
     return root
 
