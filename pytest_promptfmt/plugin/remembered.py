@@ -264,7 +264,8 @@ class Memory:
             paths.update(format_files(folder))
         watched = _Watched(settings, paths, set(), [(t.id, t.name, t.format, *_line_of(t)) for t in made])
         watched.asked |= self._folders.index.asked
-        texts, modules = _texts_and_modules(file.yaml.config)
+        configs = [file.yaml.config, *(task.config for task in made if task.config != file.yaml.config)]
+        texts, modules = _texts_and_modules(configs)
         modules |= {str(ref.file) for task in made for ref in functions_of(task)}
         reached = self._surroundings.reached_from(modules, settings)
         watched.refused, watched.loads = reached.asks, reached.loads
@@ -454,12 +455,15 @@ def _line_of(task: Task) -> tuple[int | None, int | None]:
     return (position.line, position.column) if position is not None else (None, None)
 
 
-def _texts_and_modules(config: Mapping[Any, Any]) -> tuple[set[str], set[str]]:
-    """Return the texts of a config that may be paths, and the files of its functions."""
-    modules = {str(leaf.file) for leaf in _leaves(config) if isinstance(leaf, FunctionRef)}
-    leaves = _leaves([value for key, value in config.items() if key not in _PROMPT_KEYS])
+def _texts_and_modules(configs: Sequence[Mapping[Any, Any]]) -> tuple[set[str], set[str]]:
+    """Return the texts of configs that may be paths, and the files of their functions.
+
+    Those of a file and of its tasks: a member of a group has what another file says, and what the group changes.
+    """
+    modules = {str(leaf.file) for leaf in _leaves(configs) if isinstance(leaf, FunctionRef)}
+    leaves = _leaves([value for config in configs for key, value in config.items() if key not in _PROMPT_KEYS])
     texts = {leaf for leaf in leaves if isinstance(leaf, str) and _may_be_path(leaf)}
-    named = (leaf for key in _DATA_KEYS for leaf in _leaves(config.get(key)))
+    named = (leaf for config in configs for key in _DATA_KEYS for leaf in _leaves(config.get(key)))
     return texts | {leaf for leaf in named if isinstance(leaf, str) and 0 < len(leaf) <= _MOST_TEXT}, modules
 
 

@@ -353,6 +353,16 @@ def test_a_file_that_is_run_each_time_lets_its_folder_be_passed_over(tree: Proje
     assert dict(folders_kept(tree)[folder]) == {"late.yaml": "", "wic.yaml": ""}
 
 
+def test_docs_that_appear_are_those_of_a_group_that_changes_a_task_of_another_file(tree: Project) -> None:
+    tree.edit("tasks/group.yaml", "[arc, wic]", "[arc, {task: boolq, num_fewshot: 1}]")
+    tree.accept("tasks")
+    warm(tree)
+    tree.write("nowhere/docs/test.jsonl", '{"question": "why", "answer": "so"}\n')
+    found = result(tree)
+    assert "all.boolq" in [member["task"] for each in found["clusters"] for member in each["members"]]
+    assert found == result(tree, "--promptfmt-no-cache")
+
+
 def test_findings_name_tasks_in_one_order_whichever_are_run_again(tree: Project) -> None:
     tree.write("tasks/order/clock.py", "import time\n\n\ndef text(doc):\n    return str(time.time() > 0)\n")
     for name in ("early", "middle", "west"):
