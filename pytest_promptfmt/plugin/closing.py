@@ -62,19 +62,20 @@ class Closing:
         run = self._run
         tally, outputs, found, folders = run.tally, run.outputs, run.found, run.folders
         tally.add_obsolete(snapshots.obsolete_snapshots(run.config))
+        outcomes = tally.in_order()
         notes = list(self._notes)
         if not found.has_items and not notes and not found.unmatched and not found.other_shards:
             notes.append("there is no task file here; `promptfmt init` writes an example")
         lock = run.lock.would_write(tally.tokenizers)
         baseline = run.baseline.result(
-            tally.outcomes, defined=found.defined, codes_for=folders.codes_for, not_run=tally.not_run
+            outcomes, defined=found.defined, codes_for=folders.codes_for, not_run=tally.not_run
         )
         result = RunResult(
             rootdir=run.settings.rootdir,
             arguments=tuple(run.config.invocation_params.args),
             patch=outputs.patch,
             exit_status=exit_status,
-            outcomes=tally.in_order(),
+            outcomes=outcomes,
             counts=tally.counts,
             edits=tuple(tally.edits()) if outputs.needs_edits else (),
             lock=None if lock is None else Edit(path=lock[0], old=content_of(lock[0]), new=lock[1].encode()),
@@ -82,7 +83,7 @@ class Closing:
             archetypes=archetypes_of(run.settings),
             not_run=tuple(tally.not_run),
             unmatched=tuple(found.unmatched),
-            unmatched_globs=tuple(dict.fromkeys(folders.unmatched_globs(used_globs(tally.in_order())))),
+            unmatched_globs=tuple(dict.fromkeys(folders.unmatched_globs(used_globs(outcomes)))),
             notes=tuple(notes),
             defined=None if outputs.left_out is None else found.defined,
         )
