@@ -49,7 +49,14 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
 ) -> None:
     """Show the prompts of a task, each piece in the colour of its origin, with requests and findings."""
-    from pytest_promptfmt.plugin.collected import Collection, with_collected
+    chosen = paths or []
+    files, names = _narrowed(task, chosen)
+    in_root = bool(chosen) or _is_root(Path())
+    if files is None and in_root:
+        if as_json:
+            typer.echo("[]")
+        raise _unknown(task, names)
+    from pytest_promptfmt.plugin.collected import Collection, with_collected  # later: an unknown name is said at once
 
     options = ["--promptfmt-task", task]
     for name in profile or ():
@@ -60,7 +67,6 @@ def show(
         options += ["--promptfmt-allow-code", str(path)]
     if doc is not None:
         options += ["--promptfmt-docs", str(doc)]
-    chosen = paths or []
     shown: list[dict[str, Any]] = []
     problems: list[str] = []
 
@@ -83,9 +89,8 @@ def show(
                 if (tokens or ids) and seen.tokenizer is None:
                     problems.append(f"{prompts.task.id} [{prompts.profile_id}]: this profile has no tokenizer")
 
-    files, names = _narrowed(task, chosen)
     collected = with_collected(use, files, options) if files is not None else Collection()
-    if not collected.found and files != chosen and not (chosen or _is_root(Path())):
+    if not collected.found and files != chosen and not in_root:
         collected = with_collected(use, chosen, options)  # the project begins above the working directory
     if as_json:
         typer.echo(json.dumps(shown, indent=1, ensure_ascii=False))
@@ -97,10 +102,14 @@ def show(
             typer.echo(escape_controls(line), err=True)
         if named:
             raise typer.Exit(1)
-        hint = did_you_mean(task.partition("@")[0], names) or "give the files or folders to search, or a glob of names"
-        raise SettingsError(f"no task matches {task!r}", hint=hint)
+        raise _unknown(task, names)
     if not shown:
         raise typer.Exit(1)
+
+
+def _unknown(task: str, names: Iterable[str]) -> SettingsError:
+    hint = did_you_mean(task.partition("@")[0], names) or "give the files or folders to search, or a glob of names"
+    return SettingsError(f"no task matches {task!r}", hint=hint)
 
 
 def _narrowed(task: str, paths: Sequence[Path]) -> tuple[Sequence[Path] | None, set[str]]:

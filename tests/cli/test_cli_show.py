@@ -111,6 +111,15 @@ def test_a_name_that_no_file_has_is_told_without_collecting_anything(folder: Pat
     assert done.stderr == "no task matches 'arc_esy'\n  hint: did you mean 'arc_easy'?\n"
 
 
+def test_a_name_that_no_file_has_is_told_before_what_collects_is_imported(folder: Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "pytest_promptfmt", "show", "nobody"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 2
+    assert "no task matches 'nobody'" in done.stderr
+    assert "pytest_promptfmt.cli.show" in done.stderr
+    assert "pytest_promptfmt.plugin.collected" not in done.stderr
+
+
 def test_python_files_that_name_a_task_are_not_run(folder: Path) -> None:
     write_task(folder, "arc")
     (folder / "tasks/utils.py").write_text("open('run', 'w').write('arc')\n", "utf-8")
