@@ -30,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -183,6 +184,7 @@ class Trials:
     """Projects that are edited and asked, and what came out."""
 
     root: Path
+    always: Sequence[str] = ()
     chance: random.Random = field(default_factory=random.Random)
     edits: Counter[str] = field(default_factory=Counter)
     touched: Counter[str] = field(default_factory=Counter)
@@ -196,7 +198,8 @@ class Trials:
 
     def one_project(self, edits: int, until: float) -> None:
         """Lay out a project, edit it so many times, and compare after each edit."""
-        parts = self.chance.sample(sorted(PARTS), self.chance.randint(*PARTS_OF_A_PROJECT))
+        others = sorted({*PARTS} - {*self.always})
+        parts = [*self.always, *self.chance.sample(others, self.chance.randint(*PARTS_OF_A_PROJECT))]
         project = Project(self.root, self.chance, parts)
         project.begin()
         run(project, ("pytest", "tasks"), "--snapshot-update", "--promptfmt-workers=1")
@@ -263,6 +266,7 @@ def main() -> None:
     parser.add_argument("--edits", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="when to stop at the latest")
+    parser.add_argument("--parts", nargs="+", default=[], choices=sorted(PARTS), help="what each project has")
     parser.add_argument("--first", type=int, default=0, help="the project to begin with, to see one again")
     given = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also in the background: what was found is printed
@@ -276,7 +280,7 @@ def main() -> None:
         everything = Project(root, random.Random(0), sorted(PARTS))
         everything.begin()
         import_what_runs_import(everything)
-        trials = Trials(root)
+        trials = Trials(root, given.parts)
         with suppress(KeyboardInterrupt):
             for number in count(given.first):
                 trials.chance = random.Random(f"{given.seed} {number}")

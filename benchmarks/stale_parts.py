@@ -121,6 +121,14 @@ PARTS: Final[Mapping[str, Mapping[str, str]]] = {
         "tasks/chat/tok/tokenizer_config.json": '{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}',
         "tasks/chat/tok/tokenizer.json": "",  # that of the package, by `files_of`
     },
+    "model": {
+        "tasks/model.jinja": "{% for message in messages %}<{{ message.role }}>{{ message.content }}{{ eos_token }}"
+        "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
+        "tasks/own.conversations.yaml": "conversations:\n  why:\n    about: asked why\n    messages:\n"
+        "      - {role: user, content: why}\n      - {role: assistant, content: so}\n",
+        "tasks/tokenizer_config.json": '{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}',
+        "tasks/tokenizer.json": "",  # as above
+    },
     "rule": {"promptfmt.yaml": "checks: [rules.py]\n", "rules.py": _RULE, "rule_words.py": "WORDS = ['banned']\n"},
     "conftest": {
         "conftest.py": "import own_formats\n",
@@ -154,6 +162,13 @@ APPEARING: Final[Mapping[str, str]] = {
     "tasks/formats/own.yaml": "task: [1]\n",
     "tasks/chat/tok/special_tokens_map.json": '{"bos_token": "<s>"}',
     "tasks/chat/tok/chat_template.jinja": "{{ messages }}",
+    "tasks/model_training.jinja": "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}",
+    "tasks/more.conversations.yaml": "conversations: {why: {about: why, messages: [{role: user, content: why not}]}}\n",
+    "tasks/special_tokens_map.json": '{"bos_token": "<s>"}',
+    "tasks/chat_template.jinja": "{% for message in messages %}{{ message.content }}{% endfor %}",
+    "tasks/additional_chat_templates/rag.jinja": "{{ messages }}",
+    "tasks/model.yaml": _task("model"),
+    "tasks/plain/model.jinja": "{% for message in messages %}{{ message.content }}{% endfor %}",
     "nowhere/docs/test.jsonl": _rows(ROW),
     "promptfmt.yaml": "docs: 1\n",
 }
@@ -184,7 +199,7 @@ def files_of(parts: Iterable[str]) -> dict[str, bytes]:
     files = {name: text.encode() for name, text in _MINIMAL.items()}
     for part in parts:
         files |= {name: text.encode() for name, text in PARTS[part].items()}
-    if "tasks/chat/tok/tokenizer.json" in files:
-        paths = (PACKAGE / "data/tokenizers").glob("*/tokenizer.json")
-        files["tasks/chat/tok/tokenizer.json"] = min(paths, key=lambda path: path.stat().st_size).read_bytes()
+    paths = (PACKAGE / "data/tokenizers").glob("*/tokenizer.json")
+    smallest = min(paths, key=lambda path: path.stat().st_size).read_bytes()
+    files |= {name: smallest for name in files if name.endswith("/tokenizer.json")}
     return files

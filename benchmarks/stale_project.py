@@ -28,8 +28,10 @@ def kind_of(name: str) -> str:
         return "snapshot"
     if path.name in ("promptfmt.yaml", "pytest.ini"):
         return "settings"
-    if "tok" in path.parts:
+    if "tok" in path.parts or path.name.startswith("tokenizer"):
         return "tokenizer"
+    if path.name.endswith(".conversations.yaml"):
+        return "conversations"
     if path.name.startswith("_") and path.suffix == ".yaml":
         return "include"
     if "formats" in path.parts[:-1] and path.name == "own.yaml":

@@ -73,10 +73,12 @@ class Linter:
         where a rule was selected by its code or prefix, and dropped by the report otherwise. Raises
         LimitExceededError for the time limit; whatever else a rule raises becomes a finding.
 
-        `introduces` are the names of the profiles that this task is the first of a run to have, where that is known.
+        `introduces` are the names of the profiles that this task is the first of a run to have, where that is known. A
+        task that brings its profiles, as a chat template does, introduces them whatever came before.
         """
         seen = views if selection.looks_at_profiles else ()
-        if isinstance(study.given.assembly, ProfiledAssembly):
+        has_own_profiles = isinstance(study.given.assembly, ProfiledAssembly)
+        if has_own_profiles:
             seen = seen[:1]  # all of them have one template, which rules about tasks try with every conversation
         run = _Run(selection, study.given.path or Path(), study.given.id, study, file)
         study.failure  # noqa: B018  # rendering has limits of its own
@@ -89,7 +91,7 @@ class Linter:
             view.failure, view.facts  # noqa: B018  # rendered, and the chat template tried out, by limits of their own
             with _limit(study):
                 run.apply("profile", view, profile=view.name)
-                if view.name in introduces if introduces is not None else self._meets(view):
+                if has_own_profiles or (view.name in introduces if introduces is not None else self._meets(view)):
                     run.apply("template", view.loaded, profile=view.name)
         looked_at = tuple(view.name for view in seen if view.failure is None)
         return replace(run.result("task", "file"), profiles=looked_at)

@@ -57,12 +57,13 @@ class Remembered:
     `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile; `size` counts its
     items. Those that passed without a warning are `quiet`: nobody needs to see them one by one, and where it `is_quiet`
     there are no others. `counted` are all items where only outcomes are wanted: None where there is more to say. `read`
-    returns the text of what the items showed.
+    returns the text of what the items showed. A file that `brings_profiles` says nothing of the profiles of the run.
     """
 
     tasks: tuple[TaskRow, ...]
     claims: tuple[tuple[str, str], ...]
     size: int
+    brings_profiles: bool
     is_quiet: bool
     quiet: Counted
     counted: Counted | None
@@ -100,6 +101,7 @@ def remembered(row: Mapping[str, Any], read: Callable[[], object]) -> Remembered
         tasks=tuple((str(a), str(b), c, d, e) for a, b, c, d, e in row["tasks"]),
         claims=tuple((str(a), str(b)) for a, b in row["claims"]),
         size=int(row["size"]),
+        brings_profiles=row["brings_profiles"] is True,
         is_quiet=row["is_quiet"] is True,
         quiet=quiet,
         counted=None if counted is None else quiet if row["is_quiet"] is True else Counted.read(counted),

@@ -42,7 +42,7 @@ _COLLECTING_INI: Final = ("norecursedirs", "python_files")
 
 
 QUIET: Final = ""
-"""The state of a file of which every test passed: it is one of those that are counted together."""
+"""The state of a file of which every test passed, in profiles of the run: it is one that is counted with others."""
 
 RUN_AGAIN: Final = None
 """The state of a file of which nothing is kept: it is run each time."""
@@ -78,7 +78,8 @@ class Found:
     @property
     def state(self) -> str | None:
         """Return how the row of the folder describes the file."""
-        return QUIET if self.made is not None and self.row["is_quiet"] else self.made
+        is_counted = self.made is not None and self.row["is_quiet"] and not self.row["brings_profiles"]
+        return QUIET if is_counted else self.made
 
 
 class KnownFolders:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pytest
 
-from pytest_promptfmt.core.task import FunctionRef, Task
+from pytest_promptfmt.core.task import FunctionRef, ProfiledAssembly, Task
 from pytest_promptfmt.engine.contents import OTHER, Contents, Input, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.engine.traces import Seen
@@ -39,7 +39,7 @@ from pytest_promptfmt.plugin.surroundings import Surroundings
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
-from pytest_promptfmt.systems import TaskFile
+from pytest_promptfmt.systems import TaskFile, known_systems
 from pytest_promptfmt.systems.lm_eval.functions import functions_of
 from pytest_promptfmt.systems.lm_eval.index import Entry
 
@@ -86,6 +86,7 @@ class _Watched:
     items: dict[str, Shown] = field(default_factory=dict)
     refused: str = ""
     loads: bool = False
+    brings_profiles: bool = False
 
     def add(self, seen: Seen, *, is_of_module: bool) -> None:
         """Take note of what was seen while a module of the tasks, or anything else, was at work."""
@@ -253,18 +254,19 @@ class Memory:
 
     def watch(self, path: Path, file: TaskFile, tasks: Iterable[Task], settings: Settings) -> None:
         """Take note of a file that was read: what it is made of as far as reading shows."""
-        if self._store is None or file.yaml is None:
+        read = _read_for(file, settings) if self._store is not None else None
+        if read is None:
             return
         made = list(tasks)
-        paths = {str(path), f"{path.parent}/", str(settings.rootdir / LOCK_NAME)}
+        paths = {str(path), f"{path.parent}/", str(settings.rootdir / LOCK_NAME), *read}
         self._contents.take(f"{path.parent}/")
-        paths.update(str(part.path) for part in file.yaml.parts)
-        paths.update(file.yaml.named)
         for folder in {path.parent, *(task.path.parent for task in made if task.path is not None)}:
             paths.update(format_files(folder))
         watched = _Watched(settings, paths, set(), [(t.id, t.name, t.format, *_line_of(t)) for t in made])
         watched.asked |= self._folders.index.asked
-        configs = [file.yaml.config, *(task.config for task in made if task.config != file.yaml.config)]
+        watched.brings_profiles = any(isinstance(task.assembly, ProfiledAssembly) for task in made)
+        whole = file.yaml.config if file.yaml is not None else {}
+        configs = [whole, *(task.config for task in made if task.config != whole)]
         texts, modules = _texts_and_modules(configs)
         modules |= {str(ref.file) for task in made for ref in functions_of(task)}
         reached = self._surroundings.reached_from(modules, settings)
@@ -381,7 +383,7 @@ class Memory:
                 "names": self._names() if asked else None,
             }
             made_of = {"made": _made(row), "tasks": watched.tasks, "claims": watched.claims}
-            found = {**made_of, **summary(watched.items)}
+            found = {**made_of, "brings_profiles": watched.brings_profiles, **summary(watched.items)}
             self._found[name] = row["inputs"], found
             self._store.put(_OUTCOMES, name, row)
             self._store.put(_SUMMARIES, name, found)
@@ -438,6 +440,14 @@ class Memory:
 def _made(row: Mapping[str, Any]) -> str:
     """Return the digest of what the outcomes of a file were made of."""
     return digest_of(repr((row["context"], row["inputs"], row["asked"])).encode("utf-8", "backslashreplace"))
+
+
+def _read_for(file: TaskFile, settings: Settings) -> Collection[str] | None:
+    """Return the paths of what was read for a file besides itself, None where nobody can say."""
+    if file.yaml is not None:
+        return [*(str(part.path) for part in file.yaml.parts), *file.yaml.named]
+    system = known_systems().get(file.tasks[0].system) if file.tasks else None
+    return system.made_of(file.path, settings) if system is not None else None
 
 
 def _may_be_renamed(shown: Shown) -> bool:

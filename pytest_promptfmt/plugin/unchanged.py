@@ -281,7 +281,8 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
             known.update(map(id, node.profiles) if isinstance(node, TaskNode) else ())
             yield item
             continue
-        profiles = item.config.stash[RUN].folders.settings_for(item.path).profiles
+        own = item.remembered.brings_profiles
+        profiles = () if own else item.config.stash[RUN].folders.settings_for(item.path).profiles
         if known.issuperset(map(id, profiles)) and (item.is_counted or _says_everything(item.remembered, said)):
             yield item
             continue

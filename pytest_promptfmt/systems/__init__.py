@@ -7,7 +7,7 @@ system imports from inside it: whoever needs one asks here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_promptfmt.core.finding import Reported
     from pytest_promptfmt.core.recorded import BadRecord, Recorded
     from pytest_promptfmt.core.task import Task
+    from pytest_promptfmt.settings import Settings
     from pytest_promptfmt.systems.lm_eval.index import TaskIndex
     from pytest_promptfmt.systems.lm_eval.kinds import Kind
     from pytest_promptfmt.systems.lm_eval.yaml import YamlFile
@@ -149,6 +150,14 @@ class System(ABC):
     def record(self, views: Sequence[Any], engine: str, file: Path) -> str:
         """Write what a server renders for some views of tasks, and return what was done; raises SettingsError."""
         raise SettingsError(f"prompts of {self.name} are rendered here", hint="record those of chat templates")
+
+    def made_of(self, path: Path, settings: Settings) -> Collection[str] | None:
+        """Return the paths that the outcomes of a file are made of besides itself and the names in its folder.
+
+        Those of folders end with a slash. None where nobody can say: its outcomes are not kept, and it is run each
+        time. What is read of YAML is known without asking.
+        """
+        return None
 
     def class_task(self, file: YamlFile, path: Path) -> Task | None:
         """Return the task of a YAML file with lm-eval's key `class` where this system makes its prompts."""

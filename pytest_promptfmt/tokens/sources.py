@@ -37,7 +37,9 @@ _FILE_NAMES: Final = frozenset(
     }
 )  # fmt: skip
 _SUFFIXES: Final = frozenset({".json", ".model", ".txt", ".jinja", ".spm", ".tiktoken", ".codes", ".v1", ".v2", ".v3"})
-_NAMED_TEMPLATES: Final = "additional_chat_templates"
+NAMED_TEMPLATES: Final = "additional_chat_templates"
+"""The folder of a tokenizer's further chat templates, beside its files."""
+
 _OTHER_FILE_BYTES: Final = 32 * 1024 * 1024
 """Files that AutoTokenizer rarely uses count only below this size: such folders contain data sets too."""
 
@@ -189,12 +191,12 @@ def download_tokenizer(hub_id: str, revision: str | None) -> Path:
 
     Raises TokenizerError.
     """
-    patterns = [*sorted(_FILE_NAMES), "*.model", "*.model.v*", "*.tiktoken", f"{_NAMED_TEMPLATES}/*.jinja"]
+    patterns = [*sorted(_FILE_NAMES), "*.model", "*.model.v*", "*.tiktoken", f"{NAMED_TEMPLATES}/*.jinja"]
     return download_files(hub_id, revision, patterns)
 
 
 def _deciding_files(folder: Path) -> Iterator[Path]:
-    templates = folder / _NAMED_TEMPLATES
+    templates = folder / NAMED_TEMPLATES
     _require_allowed(folder / "-")
     entries = [*folder.iterdir(), *(templates.iterdir() if templates.is_dir() else ())]
     for entry in entries:

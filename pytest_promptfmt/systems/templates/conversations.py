@@ -169,14 +169,18 @@ def _builtin_tools() -> Mapping[str, Any]:
     return tools
 
 
+def conversation_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that hold conversations, sorted."""
+    return sorted(path for suffix in SUFFIXES for path in folder.glob(f"*{suffix}"))
+
+
 def conversations_beside(folder: Path) -> Mapping[str, Conversation]:
     """Return the built-in conversations with those of the files of a folder, which win.
 
     Raises SourceError for a file that cannot be read, and for a `base` or `same_as` that does not exist.
     """
-    files = sorted(path for suffix in SUFFIXES for path in folder.glob(f"*{suffix}"))
     found = dict(builtin_conversations())
-    for path in files:
+    for path in conversation_files(folder):
         own = read_conversations(path)
         found |= own
         for each in own.values():

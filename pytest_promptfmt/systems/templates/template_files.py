@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, SourceError
+from pytest_promptfmt.core.errors import Position, SourceError, TokenizerError
+from pytest_promptfmt.systems.templates.conversations import conversation_files
 from pytest_promptfmt.systems.templates.gguf import read_gguf
 from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS
+from pytest_promptfmt.tokens.sources import NAMED_TEMPLATES, find_source
 
 _CONFIG: Final = "tokenizer_config.json"
 _OWN: Final = "chat_template.jinja"
@@ -69,6 +71,22 @@ def tokenizer_beside(path: Path) -> str | None:
     """Return what `load_tokenizer` takes for the tokenizer in a folder, or in that of a file; None without one."""
     folder = path if path.is_dir() else path.parent
     return str(folder) if any((folder / each).exists() for each in _TOKENIZERS) else None
+
+
+def files_beside(path: Path) -> list[str] | None:
+    """Return the paths of what is read with a template of a folder; None where its tokenizer cannot be found.
+
+    What appears in the folder is no path here: whoever asks looks at the names in it as well.
+    """
+    found = [str(path.with_name(_CONFIG)), *map(str, conversation_files(path.parent))]
+    tokenizer = tokenizer_beside(path)
+    if tokenizer is None:
+        return found
+    try:
+        source = find_source(path.parent)
+    except TokenizerError:
+        return None
+    return [*found, f"{path.with_name(NAMED_TEMPLATES)}/", *map(str, source.files)]
 
 
 def _token(value: Any) -> str:
