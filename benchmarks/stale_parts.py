@@ -121,6 +121,22 @@ PARTS: Final[Mapping[str, Mapping[str, str]]] = {
         "tasks/chat/tok/tokenizer_config.json": '{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}',
         "tasks/chat/tok/tokenizer.json": "",  # that of the package, by `files_of`
     },
+    "helm": {
+        "tasks/helm/quiz.json": json.dumps(
+            {
+                "adapter_spec": {"input_prefix": "Q: ", "output_prefix": "\nA:", "max_tokens": 5},
+                "instances": [
+                    {
+                        "input": {"text": "why"},
+                        "references": [{"output": {"text": "so"}, "tags": ["correct"]}],
+                        "split": "test",
+                        "id": "1",
+                    }
+                ],
+            },
+            indent=1,
+        ),
+    },
     "model": {
         "tasks/model.jinja": "{% for message in messages %}<{{ message.role }}>{{ message.content }}{{ eos_token }}"
         "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
@@ -139,6 +155,7 @@ PARTS: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 APPEARING: Final[Mapping[str, str]] = {
+    "tasks/helm/arc.json": PARTS["helm"]["tasks/helm/quiz.json"],
     "tasks/plain/arc.docs.jsonl": _rows({"question": "x", "answer": "y"}),
     "tasks/plain/arc.docs.train.jsonl": _rows({"question": "z", "answer": "y"}),
     "tasks/plain/arc.recording.jsonl": _rows({"doc": 0, "completion": "2", "expected": "2", "correct": True}),
@@ -168,6 +185,8 @@ APPEARING: Final[Mapping[str, str]] = {
     "tasks/chat_template.jinja": "{% for message in messages %}{{ message.content }}{% endfor %}",
     "tasks/additional_chat_templates/rag.jinja": "{{ messages }}",
     "tasks/model.yaml": _task("model"),
+    "tasks/zebra/model.yaml": _task("model"),
+    "tasks/arc.jinja": "{% for message in messages %}{{ message.content }}{% endfor %}",
     "tasks/plain/model.jinja": "{% for message in messages %}{{ message.content }}{% endfor %}",
     "nowhere/docs/test.jsonl": _rows(ROW),
     "promptfmt.yaml": "docs: 1\n",

@@ -129,8 +129,9 @@ class Folders:
         known = self._first_named[root].get(task_id)
         return known is None or known.path == file
 
-    def meet(self, root: Path, tasks: Iterable[Known]) -> None:
-        """Take note of tasks that are known from an earlier run."""
+    def meet(self, root: Path, tasks: Iterable[Known], *, are_indexed: bool = True) -> None:
+        """Take note of tasks that are known from an earlier run; the index has names of YAML files alone."""
+        self.names_are_indexed &= are_indexed
         named = self._first_named[root]
         for task_id, path, line, column in tasks:
             if task_id not in named:

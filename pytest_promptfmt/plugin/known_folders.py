@@ -42,7 +42,7 @@ _COLLECTING_INI: Final = ("norecursedirs", "python_files")
 
 
 QUIET: Final = ""
-"""The state of a file of which every test passed, in profiles of the run: it is one that is counted with others."""
+"""The state of a file of which every test passed: it is one of those that are counted together."""
 
 RUN_AGAIN: Final = None
 """The state of a file of which nothing is kept: it is run each time."""
@@ -78,8 +78,7 @@ class Found:
     @property
     def state(self) -> str | None:
         """Return how the row of the folder describes the file."""
-        is_counted = self.made is not None and self.row["is_quiet"] and not self.row["brings_profiles"]
-        return QUIET if is_counted else self.made
+        return QUIET if self.made is not None and self.row["is_quiet"] else self.made
 
 
 class KnownFolders:
@@ -239,8 +238,8 @@ class KnownFolders:
         if len(set(stems)) < len(stems):
             return None  # their snapshots may be claimed twice
         for each in known.values():
-            if each is not None and each.is_open:
-                return None
+            if each is not None and (each.is_open or each.row.get("brings_profiles")):
+                return None  # names and profiles of the latter are those of no run
             inputs.update(each.paths if each is not None else ())
         with os.scandir(folder) as entries:
             inputs.update(entry.path for entry in entries if entry.is_file() and systems_for(Path(entry.path)))

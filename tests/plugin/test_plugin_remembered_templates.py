@@ -1,0 +1,152 @@
+"""Chat templates of which nothing has changed are not rendered again, and what they are made of is watched."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plugin_project import Project
+
+from pytest_promptfmt.core.profile import builtin_template
+from pytest_promptfmt.engine.processes import CAN_FORK
+from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.systems.templates import SYSTEM
+from pytest_promptfmt.tokens.archetypes import archetype_folder
+
+pytestmark = pytest.mark.skipif(not CAN_FORK, reason="outcomes are remembered of workers alone")
+
+CHATML = builtin_template("chatml")
+SETTLED = "import pytest_promptfmt.engine.contents as contents\ncontents._SETTLED_NS = 0\n"
+"""Two seconds are for file systems that count in such steps; a test would have to wait for them."""
+
+CONVERSATION = (
+    "conversations: {why: {about: asked why, messages: [{role: user, content: why}, {role: assistant, content: so}]}}\n"
+)
+SETTINGS = "training_of: {second.jinja: ../other/model.jinja}\n"
+
+
+@pytest.fixture
+def models(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Return a project with two templates that share a tokenizer and a conversation."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+    project.write("pytest.ini", "[pytest]\n")
+    project.write("conftest.py", SETTLED)
+    project.write("models/first.jinja", CHATML)
+    project.write("models/second.jinja", CHATML.replace("system", "developer"))
+    project.write("models/why.conversations.yaml", CONVERSATION)
+    project.write("models/promptfmt.yaml", SETTINGS)
+    project.write("other/model.jinja", CHATML)
+    for file in archetype_folder("bytelevel-qwen").iterdir():
+        if file.suffix == ".json":
+            project.write(f"models/{file.name}", file.read_text("utf-8"))
+    project.accept("models")
+    return project
+
+
+def result(project: Project, *options: str) -> dict[str, Any]:
+    """Return what a run found, as JSON."""
+    project.start("--promptfmt", "models", "--promptfmt-json=found.json", *options)
+    found: dict[str, Any] = json.loads((project.root / "found.json").read_text("utf-8"))
+    del found["command"], found["next_steps"]  # they quote the options
+    return found
+
+
+def warm(project: Project) -> None:
+    """Run until everything that can be remembered is: the first run writes what it makes of a tokenizer."""
+    for path in sorted(project.root.rglob("*"), reverse=True):
+        if ".pytest_cache" not in path.parts and path.exists():
+            os.utime(path, (1_600_000_000, 1_600_000_000))
+    project.run("models")
+    project.run("models")
+
+
+def unchanged(project: Project) -> int:
+    return project.run("models").parseoutcomes().get("unchanged", 0)
+
+
+def test_templates_that_are_the_same_are_not_run(models: Project) -> None:
+    before = result(models, "--promptfmt-no-cache")
+    warm(models)
+    again = models.run("models")
+    failed = models.run("models", "--promptfmt-no-cache").parseoutcomes().get("failed", 0)
+    outcomes = again.parseoutcomes()
+    assert outcomes.get("unchanged", 0) + (outcomes.get("failed", 0) > 0) == 2
+    assert outcomes.get("failed", 0) == failed
+    assert result(models) == before
+    listed = models.run("models", "-v").stdout.str()
+    assert "models/first.jinja::first::snapshot[why] PASSED" in listed
+    assert models.run(".").ret == pytest.ExitCode.NO_TESTS_COLLECTED, "they are tested where they are asked for"
+
+
+def edit_snapshot(project: Project) -> None:
+    path = next(project.root.rglob("first/why.txt"))
+    path.write_text(path.read_text("utf-8").replace("why", "who"), "utf-8")
+
+
+EDITS: dict[str, Callable[[Project], object]] = {
+    "a template": lambda p: p.edit("models/first.jinja", "assistant", "model"),
+    "a conversation": lambda p: p.edit("models/why.conversations.yaml", "so", "for a reason"),
+    "a conversation that appears": lambda p: p.write(
+        "models/x.conversations.yaml", CONVERSATION.replace("{why:", "{x:").replace("content: why", "content: x")
+    ),
+    "conversations that make no sense": lambda p: p.write("models/x.conversations.yaml", "a: b\n"),
+    "the configuration of a tokenizer": lambda p: p.edit("models/tokenizer_config.json", "<|im_end|>", "<|end|>"),
+    "a tokenizer": lambda p: p.edit("models/tokenizer.json", "<|im_end|>", "<|im_ende|>"),
+    "a tokenizer that vanishes": lambda p: (p.root / "models/tokenizer.json").unlink(),
+    "a template for training": lambda p: p.write("models/first_training.jinja", CHATML.replace("im_end", "end")),
+    "a template that is trained for": lambda p: p.edit("other/model.jinja", "im_end", "end"),
+    "a snapshot": edit_snapshot,
+    "a snapshot that vanishes": lambda p: next(p.root.rglob("first/why.txt")).unlink(),
+    "a task of the same name": lambda p: p.task("models/first.yaml"),
+    "settings": lambda p: p.write("models/promptfmt.yaml", f"{SETTINGS}ignore: [PF]\n"),
+    "a link": lambda p: (p.root / "models/third.jinja").symlink_to("first.jinja"),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_after_an_edit_a_run_finds_what_a_fresh_one_finds(models: Project, name: str) -> None:
+    warm(models)
+    before = result(models)
+    EDITS[name](models)
+    after = result(models)
+    assert after != before
+    assert after == result(models, "--promptfmt-no-cache")
+    assert after == result(models)
+
+
+def test_a_task_beside_templates_still_says_what_there_is_to_say_of_its_profiles(models: Project) -> None:
+    models.write("models/promptfmt.yaml", "profiles: {own: {chat_template: own.txt}}\ndefault_profiles: [own]\n")
+    models.write("models/own.txt", "{% for message in messages %}{{ message.content | trim }}{% endfor %}")
+    models.task("models/task.yaml")
+    models.task("models/zebra.yaml")
+    models.accept("models")
+    warm(models)
+    found = result(models)
+    assert unchanged(models) > 0
+    assert found == result(models, "--promptfmt-no-cache")
+
+
+def test_a_copy_of_a_template_is_told_the_same(models: Project) -> None:
+    for name in ("one", "two"):
+        models.write(f"copies/{name}.jinja", "{{ strftime_now('%d') }}" + CHATML)
+    models.start("--promptfmt", "copies", "--promptfmt-json=found.json", "--snapshot-update")
+    found = json.loads((models.root / "found.json").read_text("utf-8"))
+    assert "PF402" in {finding["code"] for finding in found["findings"]}, "a rule about any profile's template"
+    assert {finding["count"] for finding in found["findings"]} == {2}
+
+
+def test_what_another_program_renders_is_rendered_each_time(tmp_path: Path) -> None:
+    settings = Settings(profiles=(), rootdir=tmp_path)
+    template = tmp_path / "model.jinja"
+    template.write_text(CHATML, "utf-8")
+    assert SYSTEM.made_of(template, replace(settings, template_engines=("minijinja",))) is not None
+    assert SYSTEM.made_of(template, replace(settings, template_engines=("@huggingface/jinja",))) is None
+    recorded = SYSTEM.made_of(template, replace(settings, template_engines=("vllm.jsonl",)))
+    assert recorded is not None
+    assert "vllm.jsonl" in recorded
+    assert SYSTEM.made_of(tmp_path / "model.gguf", settings) is None
