@@ -40,7 +40,8 @@ class Folders:
 
     `settings` are those of the rootdir; `index` holds the names of tasks and groups below the folders of the run.
     `know_profiles` is called with all names of profiles whenever a folder defines more. As long as `names_are_indexed`,
-    the index knows all tasks that were met by their ids.
+    the index knows all tasks that were met by their ids. `overtaken` are files of which nothing has changed, and that
+    were met before their turn: another file, which comes before them, defines a task of theirs.
     """
 
     def __init__(self, tree: SettingsTree, know_profiles: Callable[[Iterable[str]], None]) -> None:
@@ -54,6 +55,7 @@ class Folders:
         self._first_named: dict[Path, dict[str, Task | Unread]] = defaultdict(dict)
         self._passed_over: list[tuple[Path, Callable[[], Iterable[Known]]]] = []
         self.names_are_indexed = True
+        self.overtaken: set[Path] = set()
         self._select(tree.root)
 
     def settings_for(self, file: Path) -> Settings:
@@ -121,6 +123,9 @@ class Folders:
             root = task.path.parent  # folders of models name their files alike
         self.names_are_indexed &= task.id == task.name and task.path is not None and task.path.suffix == ".yaml"
         first = self._first_named[root].setdefault(task.id, task)
+        if isinstance(first, Unread) and task.path is not None and task.path.parts < first.path.parts:
+            self.overtaken.add(first.path)
+            first = self._first_named[root][task.id] = task
         return first if first.path != task.path else None
 
     def is_first(self, task_id: str, file: Path, root: Path) -> bool:

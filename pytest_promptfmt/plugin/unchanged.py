@@ -264,14 +264,17 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield the items, those of a file one by one where its items have to be run again.
 
     What there is to say about a profile itself is said with the first file that has it, so nothing is remembered of
-    that. A failure that repeats an earlier one was kept without its text: where no file before says it, it is run.
+    that. A failure that repeats an earlier one was kept without its text: where no file before says it, it is run. So
+    is a file with a task that one before it, which was read, defines.
     """
     known: set[int] = set()
     said: set[tuple[str, str]] = set()
     for item in items:
         if isinstance(item, UnchangedFiles):
-            profiles = item.config.stash[RUN].folders.settings_for(item.path / "-").profiles
-            if known.issuperset(map(id, profiles)):
+            folders = item.config.stash[RUN].folders
+            profiles = folders.settings_for(item.path / "-").profiles
+            is_overtaken = any(path.parent == item.path and path.name in item.files for path in folders.overtaken)
+            if known.issuperset(map(id, profiles)) and not is_overtaken:
                 yield item
             else:
                 known.update(map(id, profiles))
@@ -282,9 +285,10 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
             known.update(map(id, node.profiles) if isinstance(node, TaskNode) else ())
             yield item
             continue
-        own = item.remembered.brings_profiles
-        profiles = () if own else item.config.stash[RUN].folders.settings_for(item.path).profiles
-        if known.issuperset(map(id, profiles)) and (item.is_counted or _says_everything(item.remembered, said)):
+        folders = item.config.stash[RUN].folders
+        profiles = () if item.remembered.brings_profiles else folders.settings_for(item.path).profiles
+        is_whole = known.issuperset(map(id, profiles)) and item.path not in folders.overtaken
+        if is_whole and (item.is_counted or _says_everything(item.remembered, said)):
             yield item
             continue
         assert item.parent is not None

@@ -27,6 +27,9 @@ FUNCTION = (
 SETTLED = "import pytest_promptfmt.engine.contents as contents\ncontents._SETTLED_NS = 0\n"
 """Two seconds are for file systems that count in such steps; a test would have to wait for them."""
 
+HELM = """{"adapter_spec": {"input_prefix": "Q: ", "output_prefix": "A:"}, "instances": [{"input": {"text": "why"},
+ "references": [{"output": {"text": "so"}, "tags": ["correct"]}], "split": "test", "id": "1"}]}"""
+
 HELPER = "def mark():\n    return '?'\n"
 
 
@@ -112,6 +115,7 @@ EDITS: dict[str, Callable[[Project], object]] = {
     "settings of the run": lambda p: p.write("pytest.ini", "[pytest]\npromptfmt_docs = 1\n"),
     "rules": lambda p: p.write("promptfmt.yaml", "ignore: [PF]\n"),
     "a second file of the same name": lambda p: p.task("tasks/plain/arc2.yaml", task="arc"),
+    "a task of another system before it": lambda p: p.write("tasks/code/boolq.json", HELM),
     "a member of a group": lambda p: rename_task(p),
     "a name in another folder": lambda p: p.task("tasks/new/cola.yaml", task="arc"),
     "a snapshot that no task defines": lambda p: p.write("tasks/docs/__prompts__/gone/gone/plain.txt", old(p)),
