@@ -117,14 +117,11 @@ def test_after_an_edit_a_run_finds_what_a_fresh_one_finds(models: Project, name:
     assert after == result(models)
 
 
-def test_a_template_that_can_be_read_again_comes_before_a_task_of_its_name(models: Project) -> None:
-    models.write("models/bee.jinja", CHATML)
-    models.write("models/x.conversations.yaml", "a: b\n")
+def test_what_becomes_a_template_comes_before_a_later_task_of_its_name(models: Project) -> None:
+    models.write("models/bee.jinja", "Dear {{ name }}")
     warm(models)
-    assert unchanged(models) == 1, "the task"
-    models.write(
-        "models/x.conversations.yaml", CONVERSATION.replace("{why:", "{x:").replace("content: why", "content: x")
-    )
+    assert unchanged(models) == 3
+    models.write("models/bee.jinja", CHATML)
     assert result(models) == result(models, "--promptfmt-no-cache")
 
 
