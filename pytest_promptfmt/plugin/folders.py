@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -20,6 +21,9 @@ from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 
 Known = tuple[str, Path, int | None, int | None]
 """A task as id, file, and where in it, line and column."""
+
+INDEXED: Final = ".yaml"
+"""The ending of the files whose tasks the index knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ class Folders:
         self._meet_passed_over()
         if isinstance(task.assembly, ProfiledAssembly) and task.path is not None:
             root = task.path.parent  # folders of models name their files alike
-        self.names_are_indexed &= task.id == task.name and task.path is not None and task.path.suffix == ".yaml"
+        self.names_are_indexed &= task.id == task.name and task.path is not None and task.path.suffix == INDEXED
         first = self._first_named[root].setdefault(task.id, task)
         if isinstance(first, Unread) and task.path is not None and task.path.parts < first.path.parts:
             self.overtaken.add(first.path)
@@ -134,11 +138,11 @@ class Folders:
         known = self._first_named[root].get(task_id)
         return known is None or known.path == file
 
-    def meet(self, root: Path, tasks: Iterable[Known], *, are_indexed: bool = True) -> None:
-        """Take note of tasks that are known from an earlier run; the index has names of YAML files alone."""
-        self.names_are_indexed &= are_indexed
+    def meet(self, root: Path, tasks: Iterable[Known]) -> None:
+        """Take note of tasks that are known from an earlier run."""
         named = self._first_named[root]
         for task_id, path, line, column in tasks:
+            self.names_are_indexed &= path.suffix == INDEXED
             if task_id not in named:
                 named[task_id] = Unread(path, line, column)
 

@@ -20,7 +20,7 @@ import pytest
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
-from pytest_promptfmt.plugin.folders import Folders
+from pytest_promptfmt.plugin.folders import INDEXED, Folders
 from pytest_promptfmt.plugin.known_files import Counted, read_entry, snapshots_in, together, written_entry
 from pytest_promptfmt.plugin.surroundings import Surroundings
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
@@ -237,9 +237,9 @@ class KnownFolders:
         stems = [folded(child.rpartition(".")[0]) for child in known if not child.endswith("/")]
         if len(set(stems)) < len(stems):
             return None  # their snapshots may be claimed twice
-        for each in known.values():
-            if each is not None and (each.is_open or each.row.get("brings_profiles")):
-                return None  # names and profiles of the latter are those of no run
+        for child, each in known.items():
+            if each is not None and (each.is_open or (each.row and not child.endswith(INDEXED))):
+                return None  # the names of the latter are looked at
             inputs.update(each.paths if each is not None else ())
         with os.scandir(folder) as entries:
             inputs.update(entry.path for entry in entries if entry.is_file() and systems_for(Path(entry.path)))

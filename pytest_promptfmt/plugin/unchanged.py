@@ -199,10 +199,10 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
     if known is None or (run.shows_only_outcomes and known.counted is None):
         return None
     tasks = [(task, path, line, column) for task, _, _, line, column in known.tasks]
-    own = path.parent if known.brings_profiles else None
-    if not all(run.folders.is_first(task, path, own or root) for task, *_ in tasks):
+    root = path.parent if known.brings_profiles else root  # as `earlier_definition`
+    if not all(run.folders.is_first(task, path, root) for task, *_ in tasks):
         return None
-    run.folders.meet(own or root, tasks, are_indexed=own is None)
+    run.folders.meet(root, tasks)
     return unchanged_item(path, parent, known)
 
 

@@ -27,8 +27,8 @@ FUNCTION = (
 SETTLED = "import pytest_promptfmt.engine.contents as contents\ncontents._SETTLED_NS = 0\n"
 """Two seconds are for file systems that count in such steps; a test would have to wait for them."""
 
-HELM = """{"adapter_spec": {"input_prefix": "Q: ", "output_prefix": "A:"}, "instances": [{"input": {"text": "why"},
- "references": [{"output": {"text": "so"}, "tags": ["correct"]}], "split": "test", "id": "1"}]}"""
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+HELM = (FIXTURES / "helm/quiz.json").read_text("utf-8")
 
 HELPER = "def mark():\n    return '?'\n"
 
@@ -148,6 +148,43 @@ def test_after_an_edit_a_run_finds_what_a_fresh_one_finds(tree: Project, name: s
     assert unchanged(tree) == 4
     EDITS[name](tree)
     assert result(tree) == result(tree, "--promptfmt-no-cache")
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda p: p.edit("tasks/helm/quiz.json", "Answer: ", "A: "),
+        lambda p: p.edit("tasks/helm/quiz.json", "Which ocean", "What ocean"),
+        lambda p: next(p.root.rglob("quiz/plain.txt")).unlink(),
+        lambda p: p.write("tasks/helm/promptfmt.yaml", "docs: 1\n"),
+        lambda p: p.task("tasks/docs/quiz.yaml"),
+        lambda p: p.task("tasks/zoo/quiz.yaml"),
+        lambda p: p.write("tasks/helm/quiz.recording.jsonl", '{"doc": 0, "completion": "so", "correct": false}\n'),
+    ],
+    ids=["the adapter", "an instance", "a snapshot", "settings", "a task before it", "a task after it", "a recording"],
+)
+def test_a_file_of_helm_is_remembered(tree: Project, edit: Callable[[Project], object]) -> None:
+    tree.write("tasks/helm/quiz.json", HELM)
+    tree.accept("tasks")
+    warm(tree)
+    assert unchanged(tree) == 5
+    before = result(tree)
+    edit(tree)
+    after = result(tree)
+    assert after != before
+    assert after == result(tree, "--promptfmt-no-cache")
+
+
+def test_the_metrics_of_a_run_of_helm_are_read_beside_its_request_states(tree: Project) -> None:
+    tree.write("tasks/run/scenario_state.json", (FIXTURES / "helm/oceans/scenario_state.json").read_text("utf-8"))
+    metrics = [{"class_name": "helm.Basic", "args": {"names": ["quasi_exact_match"]}}]
+    tree.write("tasks/run/run_spec.json", json.dumps({"adapter_spec": {}, "metric_specs": metrics}))
+    tree.accept("tasks")
+    warm(tree)
+    assert result(tree)["exit"] == 0
+    tree.edit("tasks/run/run_spec.json", "quasi_exact_match", "f1_score")
+    assert result(tree)["exit"] == 1
     assert result(tree) == result(tree, "--promptfmt-no-cache")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +11,7 @@ from pytest_promptfmt.systems import ReadContext, System, TaskFile
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.recorded import BadRecord, Recorded
+    from pytest_promptfmt.settings import Settings
 
 _SIGN: Final = re.compile(rb"""[{,\s]["']?adapter_spec["']?\s*:""")
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
@@ -41,6 +42,12 @@ class Helm(System):
         from pytest_promptfmt.systems.helm.adapter_tasks import read_adapter_task
 
         return read_adapter_task(path)
+
+    def made_of(self, path: Path, settings: Settings) -> Collection[str]:
+        """Return where the metrics of a run stand, beside its request states."""
+        from pytest_promptfmt.systems.helm.adapter_files import RUN_SPEC
+
+        return [str(path.with_name(RUN_SPEC))]
 
     def recording(
         self, path: Path, head: bytes, progress: Callable[[int], object]
