@@ -28,6 +28,9 @@ ENGINES: Final = ("minijinja", "@huggingface/jinja")
 RECORDED: Final = ".jsonl"
 """The ending of a file that keeps what an engine behind a server rendered."""
 
+NODE_ENGINE: Final = ENGINES[1]
+"""The engine that is a program of its own, of which nobody sees what it is made of."""
+
 OWN: Final = "own"
 """The name of a tokenizer's default chat template."""
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pytest
 
+from pytest_promptfmt.core.profile import NODE_ENGINE
 from pytest_promptfmt.core.task import FunctionRef, ProfiledAssembly, Task
 from pytest_promptfmt.engine.contents import OTHER, Contents, Input, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
@@ -254,7 +255,7 @@ class Memory:
 
     def watch(self, path: Path, file: TaskFile, tasks: Iterable[Task], settings: Settings) -> None:
         """Take note of a file that was read: what it is made of as far as reading shows."""
-        read = _read_for(file, settings) if self._store is not None else None
+        read = _read_for(file) if self._store is not None else None
         if read is None:
             return
         made = list(tasks)
@@ -271,6 +272,8 @@ class Memory:
         modules |= {str(ref.file) for task in made for ref in functions_of(task)}
         reached = self._surroundings.reached_from(modules, settings)
         watched.refused, watched.loads = reached.asks, reached.loads
+        if watched.brings_profiles and NODE_ENGINE in settings.template_engines:
+            watched.refused = "what another program renders"
         if path.is_symlink():
             watched.refused = "a link, whose tasks stand in another file"
         watched.paths |= reached.files | reached.facts
@@ -442,12 +445,12 @@ def _made(row: Mapping[str, Any]) -> str:
     return digest_of(repr((row["context"], row["inputs"], row["asked"])).encode("utf-8", "backslashreplace"))
 
 
-def _read_for(file: TaskFile, settings: Settings) -> Collection[str] | None:
+def _read_for(file: TaskFile) -> Collection[str] | None:
     """Return the paths of what was read for a file besides itself, None where nobody can say."""
     if file.yaml is not None:
         return [*(str(part.path) for part in file.yaml.parts), *file.yaml.named]
     system = known_systems().get(file.tasks[0].system) if file.tasks else None
-    return system.made_of(file.path, settings) if system is not None else None
+    return system.made_of(file.path) if system is not None else None
 
 
 def _may_be_renamed(shown: Shown) -> bool:

@@ -20,6 +20,7 @@ from typing import Final
 import pytest
 
 from pytest_promptfmt.core.files import LIBRARY_FOLDERS, is_installed
+from pytest_promptfmt.core.profile import RECORDED
 from pytest_promptfmt.engine.code import Reached, reached_from
 from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
 from pytest_promptfmt.engine.traces import Trace
@@ -99,6 +100,9 @@ class Surroundings:
             reached = reached_from([str(file)], (str(settings.rootdir),), self.is_library)
             yield sorted(self._contents.input(name)[:2] for name in reached.files | reached.facts)
             yield OTHER if reached.asks or reached.loads or reached.reads else None
+        engines = (*settings.template_engines, *(each.engine or "" for each in settings.profiles))
+        recorded = (engine for engine in engines if engine.endswith(RECORDED))
+        yield [self._contents.input(name)[:2] for name in (*recorded, *(str(file) for _, file in settings.training_of))]
         for profile in settings.profiles:
             tokenizer = profile.tokenizer
             if tokenizer is None or profile.is_archetype:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pytest_promptfmt.core.finding import Reported
     from pytest_promptfmt.core.recorded import BadRecord, Recorded
     from pytest_promptfmt.core.task import Task
-    from pytest_promptfmt.settings import Settings
     from pytest_promptfmt.systems.lm_eval.index import TaskIndex
     from pytest_promptfmt.systems.lm_eval.kinds import Kind
     from pytest_promptfmt.systems.lm_eval.yaml import YamlFile
@@ -151,11 +150,11 @@ class System(ABC):
         """Write what a server renders for some views of tasks, and return what was done; raises SettingsError."""
         raise SettingsError(f"prompts of {self.name} are rendered here", hint="record those of chat templates")
 
-    def made_of(self, path: Path, settings: Settings) -> Collection[str] | None:
+    def made_of(self, path: Path) -> Collection[str] | None:
         """Return the paths that the outcomes of a file are made of besides itself and the names in its folder.
 
         Those of folders end with a slash. None where nobody can say: its outcomes are not kept, and it is run each
-        time. What is read of YAML is known without asking.
+        time. What is read of YAML, and what settings name, is known without asking.
         """
         return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from plugin_project import Project
 
 from pytest_promptfmt.core.profile import builtin_template
 from pytest_promptfmt.engine.processes import CAN_FORK
-from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.systems.templates import SYSTEM
 from pytest_promptfmt.tokens.archetypes import archetype_folder
 
@@ -146,13 +144,23 @@ def test_a_copy_of_a_template_is_told_the_same(models: Project) -> None:
     assert {finding["count"] for finding in found["findings"]} == {2}
 
 
-def test_what_another_program_renders_is_rendered_each_time(tmp_path: Path) -> None:
-    settings = Settings(profiles=(), rootdir=tmp_path)
-    template = tmp_path / "model.jinja"
-    template.write_text(CHATML, "utf-8")
-    assert SYSTEM.made_of(template, replace(settings, template_engines=("minijinja",))) is not None
-    assert SYSTEM.made_of(template, replace(settings, template_engines=("@huggingface/jinja",))) is None
-    recorded = SYSTEM.made_of(template, replace(settings, template_engines=("vllm.jsonl",)))
-    assert recorded is not None
-    assert "vllm.jsonl" in recorded
-    assert SYSTEM.made_of(tmp_path / "model.gguf", settings) is None
+def test_what_another_program_renders_is_rendered_each_time(models: Project) -> None:
+    models.write("models/promptfmt.yaml", 'template_engines: ["@huggingface/jinja"]\n')
+    warm(models)
+    assert unchanged(models) == 1, "the task"
+
+
+def test_what_is_compared_with_a_recording_is_compared_with_it_as_it_is_now(models: Project) -> None:
+    models.write("models/promptfmt.yaml", "template_engines: [vllm.jsonl]\n")
+    line = {"engine": "vllm", "from": "first why", "key": "0" * 32, "text": "why"}
+    models.write("models/vllm.jsonl", json.dumps(line) + "\n")
+    warm(models)
+    before = result(models)
+    models.write("models/vllm.jsonl", json.dumps({**line, "key": 1}) + "\n")
+    after = result(models)
+    assert after != before
+    assert after == result(models, "--promptfmt-no-cache")
+
+
+def test_the_metadata_of_a_model_is_read_each_time(tmp_path: Path) -> None:
+    assert SYSTEM.made_of(tmp_path / "model.gguf") is None

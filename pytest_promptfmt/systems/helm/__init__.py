@@ -11,7 +11,6 @@ from pytest_promptfmt.systems import ReadContext, System, TaskFile
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.recorded import BadRecord, Recorded
-    from pytest_promptfmt.settings import Settings
 
 _SIGN: Final = re.compile(rb"""[{,\s]["']?adapter_spec["']?\s*:""")
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
@@ -43,7 +42,7 @@ class Helm(System):
 
         return read_adapter_task(path)
 
-    def made_of(self, path: Path, settings: Settings) -> Collection[str]:
+    def made_of(self, path: Path) -> Collection[str]:
         """Return where the metrics of a run stand, beside its request states."""
         from pytest_promptfmt.systems.helm.adapter_files import RUN_SPEC
 

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.profile import RECORDED
 from pytest_promptfmt.systems import HEAD_BYTES, ReadContext, System, TaskFile, head_of
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.finding import Reported
-    from pytest_promptfmt.settings import Settings
 
 JSON_NAMES: Final = ("chat_template.json", "tokenizer_config.json")
 """The JSON files of transformers that hold chat templates."""
@@ -58,19 +56,11 @@ class Templates(System):
                     if self.recognizes(path, head_of(path)):
                         yield path
 
-    def made_of(self, path: Path, settings: Settings) -> Collection[str] | None:
-        """Return what is read beside a template, and what settings name for it.
-
-        None where a program renders it that is not part of this process, and for GGUF files, which are large.
-        """
+    def made_of(self, path: Path) -> Collection[str] | None:
+        """Return what is read beside a template; None for a GGUF file, which is large."""
         from pytest_promptfmt.systems.templates.template_files import files_beside
 
-        recordings = [engine for engine in settings.template_engines if engine.endswith(RECORDED)]
-        if path.suffix == ".gguf" or {*settings.template_engines} - {*recordings, "minijinja"}:
-            return None
-        beside = files_beside(path)
-        inference = settings.trained_by(path)
-        return beside and [*beside, *recordings, *([] if inference is None else [str(inference)])]
+        return None if path.suffix == ".gguf" else files_beside(path)
 
     def check(
         self,
