@@ -120,35 +120,36 @@ def _narrowed(task: str, paths: Sequence[Path]) -> tuple[Sequence[Path] | None, 
     name = task.partition("@")[0]
     if any(wildcard in task for wildcard in "*?["):
         return paths, set()
-    written = re.compile(rb"(?<![\w.-])" + re.escape(name.encode()) + rb"(?![\w-])")
+    text = name.encode()
+    written = re.compile(rb"(?<![\w.-])" + re.escape(text) + rb"(?![\w-])")
     found: list[Path] = []
     names: set[str] = set()
     for file in _candidates(list(paths) or [Path()]):
         try:
             content = gate.read_bytes(file)
         except OSError:
-            found.append(file)  # collecting it says why it cannot be read
+            found.append(Path(file))  # collecting it says why it cannot be read
             continue
-        if written.search(content):
-            found.append(file)
+        if text in content and written.search(content):
+            found.append(Path(file))
         names |= {each.decode() for each in _NAMED.findall(content)}
     return found or None, names
 
 
-def _candidates(paths: Iterable[Path]) -> Iterator[Path]:
+def _candidates(paths: Iterable[Path]) -> Iterator[str]:
     """Yield the files that may define a task, in the order of their folders."""
     from pytest_promptfmt.settings.file import FILE_NAMES
     from pytest_promptfmt.snapshots.paths import DIRECTORY
 
     for root in paths:
         if not root.is_dir():
-            yield root
+            yield str(root)
             continue
         for folder, folders, names in os.walk(root):
             folders[:] = sorted(each for each in folders if each != DIRECTORY and not each.startswith((".", "__")))
             for name in sorted(names):
                 if name.endswith(_SUFFIXES) and name not in FILE_NAMES:
-                    yield Path(folder, name)
+                    yield os.path.join(folder, name)
 
 
 def _is_root(folder: Path) -> bool:

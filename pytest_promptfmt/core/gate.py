@@ -253,7 +253,10 @@ def open_file(path: Path | str, *, limit: int | None = None, also: Iterable[Path
 def read_bytes(path: Path | str, *, limit: int = MAX_BYTES, also: Iterable[Path] = ()) -> bytes:
     """Return what is in a file of at most `limit` bytes; raises as `open_file`."""
     with open_file(path, limit=limit, also=also) as file:
-        data = file.read(limit + 1)
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(size + 1)  # not `limit`: room for so much would be made and given back for each file
+        if len(data) > size:
+            data += file.read(limit + 1 - len(data))
     if len(data) > limit:  # it grows
         raise RefusedError(_too_large(limit), path)
     return data
