@@ -103,6 +103,15 @@ def test_an_engine_of_the_repository_is_not_tried_where_no_code_may_run() -> Non
     assert [finding.message for finding in engines_differ(trial)] == [f"{PACKAGE} is not tried"]
 
 
+def test_a_recording_that_cannot_be_read_is_named_as_one_would_type_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "vllm.jsonl").write_text("{}\n", "utf-8")
+    trial = Trial(lone_profile(LOOP.replace("BODY", "''")), engines=[str(tmp_path / "vllm.jsonl")])
+    assert [finding.message for finding in engines_differ(trial)] == ["vllm.jsonl is not tried"]
+
+
 def test_without_node_or_its_package_the_setting_is_a_mistake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError, match=r"needs node|is not installed"):

@@ -10,8 +10,9 @@ from typing import Final
 
 from pytest_promptfmt.chat.dialect import compiled_template
 from pytest_promptfmt.checks.registry import check
-from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.profile import RECORDED
 from pytest_promptfmt.study import ProfileView, Study
 from pytest_promptfmt.systems.templates.conversations import Conversation, State
 from pytest_promptfmt.systems.templates.emitted_lines import constructs_at, line_at
@@ -169,7 +170,8 @@ def _differences(trial: Trial, engine: str) -> Iterator[Finding]:
     try:
         yield from _compared(trial, compiled_by(engine, trial.source))
     except SettingsError as error:
-        yield Finding(message=f"{engine} is not tried", saw=str(error), position=error.position or trial.place())
+        name = display_path(engine) if engine.endswith(RECORDED) else engine
+        yield Finding(message=f"{name} is not tried", saw=str(error), position=error.position or trial.place())
     except RuntimeError as error:
         at = _PLACE.search(str(error))
         yield Finding(
