@@ -31,8 +31,8 @@ _DIGEST_DIGITS: Final = 16
 _PATIENCE_SECONDS: Final = 200
 """How long to wait for another process that makes the same tokenizer: more than its own time limit."""
 
-_loaded: dict[tuple[object, ...], Tokenizer] = {}
-"""Tokenizers of this process, by location, sizes and times of their files, and the cache folder."""
+_loaded: dict[tuple[object, ...], Tokenizer | TokenizerError] = {}
+"""Tokenizers of this process, or why they do not load, by location, sizes and times of their files, and the cache."""
 
 
 def load_tokenizer(source: str | Path, *, download: bool = False, cache_dir: Path | None = None) -> Tokenizer:
@@ -46,8 +46,14 @@ def load_tokenizer(source: str | Path, *, download: bool = False, cache_dir: Pat
     found = find_source(source, download=download)
     key = (found.written, found.signature(), cache_dir)
     if key not in _loaded:
-        _loaded[key] = _load(found, cache_dir)
-    return _loaded[key]
+        try:
+            _loaded[key] = _load(found, cache_dir)
+        except TokenizerError as error:
+            _loaded[key] = error  # to try takes seconds, and each of a template's conversations asks for it
+    loaded = _loaded[key]
+    if isinstance(loaded, TokenizerError):
+        raise loaded.with_traceback(None)
+    return loaded
 
 
 def is_first_use(source: str | Path, *, cache_dir: Path | None = None) -> bool:

@@ -385,3 +385,25 @@ def test_unrelated_large_data_in_the_folder_is_left_alone(gpt2: Path) -> None:
     (gpt2 / "train.json").touch()
     os.truncate(gpt2 / "train.json", 2 * sources.MAX_FILE_BYTES)
     assert load_tokenizer(gpt2).ids("A")
+
+
+def test_what_does_not_load_is_tried_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Path] = []
+    make = loader._make
+
+    def counted(source: sources.Source, made: Path, digest: str) -> None:
+        tried.append(made)
+        make(source, made, digest)
+
+    monkeypatch.setattr(loader, "_make", counted)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(archetype_folder("wordpiece-bert") / "tokenizer.json", tmp_path / name)
+    messages = []
+    for _ in range(3):
+        with pytest.raises(TokenizerError) as caught:
+            load_tokenizer(tmp_path)
+        messages.append(str(caught.value))
+    assert len(tried) == 1
+    assert len(set(messages)) == 1
+    shutil.copyfile(archetype_folder("wordpiece-bert") / "tokenizer_config.json", tmp_path / "tokenizer_config.json")
+    assert load_tokenizer(tmp_path).ids("the answer")
