@@ -359,12 +359,11 @@ class Memory:
             return
         index = self._folders.index
         self._share_what_modules_saw()
-        has_obsolete = bool(expected.obsolete())
         for name, watched in self._watched.items():
             if not watched.items and self._held.get(name) is not None:
                 continue  # what is known of it was shown again item by item
-            if has_obsolete and any(map(_may_be_renamed, watched.items.values())):
-                watched.refused = watched.refused or "snapshots that no task defines, which may be those of this one"
+            if any(map(_may_be_renamed, watched.items.values())):
+                watched.refused = watched.refused or "a snapshot that another task may leave to this one"
             context = self._surroundings.digest(watched.settings)
             is_whole = watched.items.keys() == self._parts[name] and len(watched.items) == self._planned[name] > 0
             self._found.pop(name, None)

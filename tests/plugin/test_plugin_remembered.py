@@ -188,6 +188,15 @@ def test_the_metrics_of_a_run_of_helm_are_read_beside_its_request_states(tree: P
     assert result(tree) == result(tree, "--promptfmt-no-cache")
 
 
+def test_a_task_without_snapshot_is_run_until_it_has_one(tree: Project) -> None:
+    for path in (tree.root / "tasks/docs/__prompts__").rglob("*.txt"):
+        path.unlink()
+    warm(tree)
+    assert unchanged(tree) == 3
+    tree.edit("tasks/plain/arc.yaml", '"arc"', '"arc2"')
+    assert result(tree) == result(tree, "--promptfmt-no-cache")
+
+
 FIELDS = "metadata: {promptfmt: {fields: {question: q, choices: c, answer: a}, docs: [{q: x, c: [a, b], a: 0}]}}\n"
 
 
