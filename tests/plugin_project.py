@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,19 @@ class Project:
     def run(self, *args: str) -> pytest.RunResult:
         """Return what `pytest --promptfmt` did; equal failures after the first are short."""
         return self.start("--promptfmt", *args)
+
+    def found(self, folder: str, *options: str) -> dict[str, Any]:
+        """Return what a run of a folder found, as JSON, without what quotes the options."""
+        self.run(folder, "--promptfmt-json=found.json", *options)
+        found: dict[str, Any] = json.loads((self.root / "found.json").read_text("utf-8"))
+        del found["command"], found["next_steps"]
+        return found
+
+    def settle(self) -> None:
+        """Make the files look older than the run: those that are too young are not remembered."""
+        for path in sorted(self.root.rglob("*"), reverse=True):
+            if ".pytest_cache" not in path.parts and path.exists():
+                os.utime(path, (1_600_000_000, 1_600_000_000))
 
     def accept(self, *args: str) -> None:
         """Write the snapshots of everything that passes."""

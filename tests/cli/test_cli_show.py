@@ -111,7 +111,7 @@ def test_a_name_that_no_file_has_is_told_without_collecting_anything(folder: Pat
     assert done.stderr == "no task matches 'arc_esy'\n  hint: did you mean 'arc_easy'?\n"
 
 
-def test_a_name_that_no_file_has_is_told_before_what_collects_is_imported(folder: Path) -> None:
+def test_an_unknown_name_is_an_error_before_what_collects_is_imported(folder: Path) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "pytest_promptfmt", "show", "nobody"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
     assert done.returncode == 2

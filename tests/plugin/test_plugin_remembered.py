@@ -59,10 +59,7 @@ def tree(project: Project) -> Project:
 
 def result(project: Project, *options: str) -> dict[str, Any]:
     """Return what a run found, as JSON."""
-    project.start("--promptfmt", "tasks", "--promptfmt-json=found.json", *options)
-    found: dict[str, Any] = json.loads((project.root / "found.json").read_text("utf-8"))
-    del found["command"], found["next_steps"]  # they quote the options
-    return found
+    return project.found("tasks", *options)
 
 
 def unchanged(project: Project) -> int:
@@ -76,10 +73,8 @@ def warm(project: Project) -> None:
 
 
 def settle(project: Project) -> None:
-    """Make the files look older than the run: those that are too young are not remembered."""
-    for path in sorted(project.root.rglob("*"), reverse=True):
-        if ".pytest_cache" not in path.parts and path.exists():
-            os.utime(path, (1_600_000_000, 1_600_000_000))
+    """Make the files look older than the run."""
+    project.settle()
 
 
 def test_files_that_are_the_same_are_shown_as_one_number(tree: Project) -> None:

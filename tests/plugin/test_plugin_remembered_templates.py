@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,17 +49,12 @@ def models(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def result(project: Project, *options: str) -> dict[str, Any]:
     """Return what a run found, as JSON."""
-    project.start("--promptfmt", "models", "--promptfmt-json=found.json", *options)
-    found: dict[str, Any] = json.loads((project.root / "found.json").read_text("utf-8"))
-    del found["command"], found["next_steps"]  # they quote the options
-    return found
+    return project.found("models", *options)
 
 
 def warm(project: Project) -> None:
     """Run until everything that can be remembered is: the first run writes what it makes of a tokenizer."""
-    for path in sorted(project.root.rglob("*"), reverse=True):
-        if ".pytest_cache" not in path.parts and path.exists():
-            os.utime(path, (1_600_000_000, 1_600_000_000))
+    project.settle()
     project.run("models")
     project.run("models")
 
@@ -135,7 +129,7 @@ def test_a_task_beside_templates_still_says_what_there_is_to_say_of_its_profiles
     assert found == result(models, "--promptfmt-no-cache")
 
 
-def test_a_copy_of_a_template_is_told_the_same(models: Project) -> None:
+def test_the_rules_say_the_same_of_a_copy_of_a_template(models: Project) -> None:
     for name in ("one", "two"):
         models.write(f"copies/{name}.jinja", "{{ strftime_now('%d') }}" + CHATML)
     models.start("--promptfmt", "copies", "--promptfmt-json=found.json", "--snapshot-update")
