@@ -15,19 +15,19 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from pytest_promptfmt.checks.registry import known_checks
-from pytest_promptfmt.checks.running import Linter, check_file, check_scoring
-from pytest_promptfmt.checks.selection import Selection
-from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.network import go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES, resolve_profiles
+from pytest_promptfmt.rules.linter import Linter, check_file, check_scoring
+from pytest_promptfmt.rules.rule_registry import known_rules
+from pytest_promptfmt.rules.rule_selection import Selection
+from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.content import snapshot_document
 from pytest_promptfmt.study import Studies, seen_by
-from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
 from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.tasks.task_index import TaskIndex, yaml_files
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
     profiles = resolve_profiles(DEFAULT_PROFILES)
     settings = Settings(rootdir=root, profiles=profiles)
     studies, linter = Studies(lambda _task: settings), Linter()
-    selection = Selection(checks=known_checks(), rootdir=root)
+    selection = Selection(rules=known_rules(), rootdir=root)
     index = TaskIndex([root])
     began = time.process_time()
     names = len(index.names)

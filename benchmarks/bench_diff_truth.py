@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
 from pytest_promptfmt.systems.task_files import load_tasks, read_task_file
+from pytest_promptfmt.tasks.docs.doc_sources import load_docs
 
 SIDE = Path(__file__).with_name("lm_eval_side.py")
 SHOTS = 2

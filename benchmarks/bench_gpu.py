@@ -22,8 +22,8 @@ from bench_models import questions, random_llama
 
 from pytest_promptfmt.core.prompt import Request
 from pytest_promptfmt.models import open_model
-from pytest_promptfmt.models.asking import Asked, with_ids
-from pytest_promptfmt.models.base import Ask, ModelOptions
+from pytest_promptfmt.models.asking import AskedQuestion, with_ids
+from pytest_promptfmt.models.model import Ask, ModelOptions
 from pytest_promptfmt.models.tiny import FOLDER
 
 COMPARED = 32
@@ -31,7 +31,7 @@ COMPARED = 32
 
 def with_tokens(asks: Sequence[Ask], tokenizer: Any) -> list[Ask]:
     request = Request(kind="generate_until", index=0)
-    asked = [Asked(ask=ask, doc=0, request=request) for ask in asks]
+    asked = [AskedQuestion(ask=ask, doc=0, request=request) for ask in asks]
     return [one.ask for one in with_ids(asked, tokenizer, split="lm-eval")]
 
 

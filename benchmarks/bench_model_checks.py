@@ -18,18 +18,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from pytest_promptfmt.checks.registry import known_checks
-from pytest_promptfmt.checks.running import Linter
-from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.profiles import load_tokenizer
+from pytest_promptfmt.rules.linter import Linter
+from pytest_promptfmt.rules.rule_registry import known_rules
+from pytest_promptfmt.rules.rule_selection import Selection
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import Studies, seen_by
-from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
 from pytest_promptfmt.systems.task_files import read_task_file
-from pytest_promptfmt.tokens import load_tokenizer
+from pytest_promptfmt.tasks.task_index import TaskIndex, yaml_files
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
 MODELS: Final = MappingProxyType(
@@ -64,8 +64,8 @@ def main() -> None:
     profiles = (PLAIN, *real_profiles())
     settings = Settings(rootdir=root, profiles=(PLAIN,), num_fewshot=arguments.shots)
     studies, linter = Studies(lambda _task: settings), Linter()
-    checks = {code: check for code, check in known_checks().items() if code[:3] in ("PF3", "PF4")}
-    selection = Selection(checks=checks, rootdir=root)
+    checks = {code: check for code, check in known_rules().items() if code[:3] in ("PF3", "PF4")}
+    selection = Selection(rules=checks, rootdir=root)
     index = TaskIndex([root])
     findings: list[Reported] = []
     tasks, began = 0, time.process_time()

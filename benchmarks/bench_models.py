@@ -22,8 +22,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from pytest_promptfmt.core.prompt import Request
 from pytest_promptfmt.models import open_model
-from pytest_promptfmt.models.asking import Asked, with_ids
-from pytest_promptfmt.models.base import Ask, ModelOptions
+from pytest_promptfmt.models.asking import AskedQuestion, with_ids
+from pytest_promptfmt.models.model import Ask, ModelOptions
 from pytest_promptfmt.models.tiny import FOLDER
 
 WORDS = ["river", "lamp", "goat", "window", "paper", "stone", "cloud", "harbour", "engine", "violin"]
@@ -132,7 +132,7 @@ def main() -> None:
         [
             one.ask
             for one in with_ids(
-                [Asked(ask=ask, doc=0, request=request) for ask in asks], ours.tokenizer, split="lm-eval"
+                [AskedQuestion(ask=ask, doc=0, request=request) for ask in asks], ours.tokenizer, split="lm-eval"
             )
         ]
         for asks in questions(options.docs)

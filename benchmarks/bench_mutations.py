@@ -28,25 +28,25 @@ import yaml
 from mutation_operators import OPERATORS, Named
 
 from pytest_promptfmt.answers.battery import try_answers
-from pytest_promptfmt.checks.registry import known_checks
-from pytest_promptfmt.checks.running import Linter, check_file, check_scoring
-from pytest_promptfmt.checks.selection import Selection
-from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.network import go_offline
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.formats import laid_out
+from pytest_promptfmt.rules.linter import Linter, check_file, check_scoring
+from pytest_promptfmt.rules.rule_registry import known_rules
+from pytest_promptfmt.rules.rule_selection import Selection
+from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.content import snapshot_document
 from pytest_promptfmt.snapshots.document import body_lines
-from pytest_promptfmt.snapshots.verdicts import extraction_document
+from pytest_promptfmt.snapshots.snapshot_verdicts import extraction_document
 from pytest_promptfmt.study import Study, seen_by
-from pytest_promptfmt.systems import TaskFile
-from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
-from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers
 from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.tasks import TaskFile
+from pytest_promptfmt.tasks.scoring.filters import looks_for_answers
+from pytest_promptfmt.tasks.task_index import TaskIndex, yaml_files
 
 BY = ("rule", "load", "answers", "snapshot", "survived")
 WITHOUT_SNAPSHOT = ("rule", "load", "answers")
@@ -77,7 +77,7 @@ class Bench:
         self.root = root
         self.index = TaskIndex([root])
         self.settings = Settings(rootdir=root, profiles=(PLAIN,))
-        self.selection = Selection(checks=known_checks(), rootdir=root)
+        self.selection = Selection(rules=known_rules(), rootdir=root)
 
     def seen(self, path: Path) -> Seen:
         """Return what a default run says about a file with one task, or with none."""

@@ -19,8 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from pytest_promptfmt.tokens import load_tokenizer
-from pytest_promptfmt.tokens.encoding import encode_pairs
+from pytest_promptfmt.profiles import load_tokenizer
+from pytest_promptfmt.profiles.encoding import encode_pairs
 
 ARCHETYPES = ("archetype:bytelevel-qwen", "archetype:sentencepiece-llama2", "archetype:unigram-t5")
 HEAVY = ("transformers", "torch", "tokenizers")

@@ -20,8 +20,8 @@ from lm_eval.api.task import ConfigurableTask
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.task import locate_nowhere
-from pytest_promptfmt.systems.lm_eval.task_config import task_from_config
-from pytest_promptfmt.systems.renderer import render_task
+from pytest_promptfmt.tasks.renderer import render_task
+from pytest_promptfmt.tasks.task_config import task_from_config
 
 SHOTS = 5
 CONFIG = {

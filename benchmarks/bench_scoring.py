@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from pytest_promptfmt.answers.battery import Tried, try_answers
-from pytest_promptfmt.checks.registry import known_checks
-from pytest_promptfmt.checks.running import check_scoring
-from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.task import FunctionRef, Task
+from pytest_promptfmt.rules.linter import check_scoring
+from pytest_promptfmt.rules.rule_registry import known_rules
+from pytest_promptfmt.rules.rule_selection import Selection
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
-from pytest_promptfmt.systems.lm_eval.scoring.filters import looks_for_answers
 from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.tasks.scoring.filters import looks_for_answers
+from pytest_promptfmt.tasks.task_index import TaskIndex, yaml_files
 
 
 def needs_code(value: Any) -> bool:
@@ -87,7 +87,7 @@ def main() -> None:
         sys.exit("lm_eval is not installed: pip install --group parity")
     root = Path(spec.origin).parent / "tasks"
     settings = Settings(rootdir=root, profiles=(PLAIN,))
-    selection = Selection(checks=known_checks(), select=("PF6", "PF109"), rootdir=root)
+    selection = Selection(rules=known_rules(), select=("PF6", "PF109"), rootdir=root)
     verdicts: Counter[str] = Counter()
     tasks: Counter[str] = Counter()
     failing: dict[str, list[str]] = {}

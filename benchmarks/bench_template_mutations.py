@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Final
 
 from pytest_promptfmt.core.finding import Severity
-from pytest_promptfmt.systems.templates.checking import findings_of
 from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference
-from pytest_promptfmt.systems.templates.trial import Trial, lone_profile
+from pytest_promptfmt.systems.templates.template_check import findings_of
+from pytest_promptfmt.systems.templates.trial import TemplateTrial, lone_profile
 
 TEMPLATES: Final = Path(__file__).parents[2] / "shared" / "data" / "chat_templates"
 SEED: Final = 20261122
@@ -145,7 +145,7 @@ class Mutant:
     change: str = ""
 
 
-def _renderings(trial: Trial) -> dict[tuple[str, int], str | None]:
+def _renderings(trial: TemplateTrial) -> dict[tuple[str, int], str | None]:
     return {
         (each.name, number): trial.render(each, state).text
         for each in trial.conversations.values()
@@ -153,7 +153,7 @@ def _renderings(trial: Trial) -> dict[tuple[str, int], str | None]:
     }
 
 
-def _findings(trial: Trial) -> set[tuple[str, str, Severity]]:
+def _findings(trial: TemplateTrial) -> set[tuple[str, str, Severity]]:
     return {(each.code, each.message, each.severity) for each in findings_of(trial, "template")}
 
 
@@ -169,11 +169,11 @@ def mutants_of(path: Path, seed: int) -> Iterator[tuple[str, str]]:
 def judged(work: tuple[Path, list[tuple[str, str]]]) -> list[Mutant]:
     """Return what became of the mutants of one template."""
     path, mutants = work
-    usual = Trial(lone_profile(path.read_text("utf-8")))
+    usual = TemplateTrial(lone_profile(path.read_text("utf-8")))
     texts, findings = _renderings(usual), _findings(usual)
     outcomes = []
     for operator, source in mutants:
-        trial = Trial(lone_profile(source))
+        trial = TemplateTrial(lone_profile(source))
         if trial.syntax_error is not None:
             continue
         changed = _renderings(trial)

@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_promptfmt.tokens import load_tokenizer
-from pytest_promptfmt.tokens.archetypes import archetype_folder
-from pytest_promptfmt.tokens.encoding import encode_pairs
+from pytest_promptfmt.profiles import load_tokenizer
+from pytest_promptfmt.profiles.archetypes import archetype_folder
+from pytest_promptfmt.profiles.encoding import encode_pairs
 
 HEAVY = ("transformers", "torch", "huggingface_hub")
 PROMPTS = [
@@ -35,7 +35,7 @@ PROMPTS = [
 START = """
 import json, sys, time
 began = time.perf_counter()
-from pytest_promptfmt.tokens import load_tokenizer
+from pytest_promptfmt.profiles import load_tokenizer
 count = len(load_tokenizer(sys.argv[1]).ids("Answer: A"))
 print(json.dumps([time.perf_counter() - began, sorted(set(sys.argv[2:]) & set(sys.modules))]))
 """

@@ -61,7 +61,7 @@ YAML_PIECES: Final = (
     b"!function ", b"!function utils.f", b"include: ", b"include: _base.yaml\n", b"? ", b": ", b"- ", b"---\n", b"...\n",
     b"%YAML 1.1\n", b"|-\n  ", b">+\n  ", b"{", b"}", b"[", b"]", b"#", b"\t", b"~", b"null", b"1:1:1", b"0o17", b"0x",
     b".inf", b".nan", b"2026-02-30", b"=", b"task: ", b"group: ", b"class: ", b"metadata: {promptfmt: {docs: ",
-    b"formats: ", b"profiles: ", b"chat_template: ", b"tokenizer: ", b"extends: ", b"checks: ", b"template_args: ",
+    b"formats: ", b"profiles: ", b"chat_template: ", b"tokenizer: ", b"extends: ", b"rules: ", b"template_args: ",
     b"doc_to_choice: ", b"{{question}}", b"{% for i in range(9) %}", b"data_files: ", b"dataset_path: json\n",
 )  # fmt: skip
 JSON_PIECES: Final = (
@@ -121,8 +121,8 @@ def read_task(folder: Path, data: bytes) -> object:
     from pytest_promptfmt.core.errors import PromptfmtError
     from pytest_promptfmt.study.expectations import expected_completions, expected_failures
     from pytest_promptfmt.systems import recognized
-    from pytest_promptfmt.systems.lm_eval.docs.doc_sources import _Search
     from pytest_promptfmt.systems.task_files import read_task_file
+    from pytest_promptfmt.tasks.docs.doc_sources import _Search
 
     path = _written(folder, "t.yaml", data)
     recognized(path)
@@ -164,7 +164,7 @@ def read_helm(folder: Path, data: bytes) -> object:
 
 def read_docs(name: str) -> Callable[[Path, bytes], object]:
     def read(folder: Path, data: bytes) -> object:
-        from pytest_promptfmt.systems.lm_eval.docs.data_files import read_data_file
+        from pytest_promptfmt.tasks.docs.data_files import read_data_file
 
         return list(islice(read_data_file(_written(folder, name, data)), 100))
 
@@ -172,8 +172,8 @@ def read_docs(name: str) -> Callable[[Path, bytes], object]:
 
 
 def read_tokenizer(folder: Path, data: bytes) -> object:
-    from pytest_promptfmt.tokens.loader import _facts_if_verbatim, _tokenizer
-    from pytest_promptfmt.tokens.sources import find_source
+    from pytest_promptfmt.profiles.tokenizer_loader import _facts_if_verbatim, _tokenizer
+    from pytest_promptfmt.profiles.tokenizer_sources import find_source
 
     path = _written(folder, "tokenizer.json", data)
     source = find_source(path)
@@ -183,8 +183,8 @@ def read_tokenizer(folder: Path, data: bytes) -> object:
 
 
 def read_tokenizer_config(folder: Path, data: bytes) -> object:
-    from pytest_promptfmt.tokens.loader import _facts_if_verbatim
-    from pytest_promptfmt.tokens.sources import find_source
+    from pytest_promptfmt.profiles.tokenizer_loader import _facts_if_verbatim
+    from pytest_promptfmt.profiles.tokenizer_sources import find_source
 
     below = folder / "tokenizer"
     if not (below / "tokenizer.json").exists():
@@ -198,8 +198,8 @@ def read_tokenizer_config(folder: Path, data: bytes) -> object:
 def read_template(folder: Path, data: bytes) -> object:
     from jinja2 import TemplateError
 
-    from pytest_promptfmt.chat.conversation import render_messages
     from pytest_promptfmt.core.profile import PLAIN
+    from pytest_promptfmt.profiles.conversation import render_messages
     from pytest_promptfmt.settings.profiles import with_template
 
     profile = with_template(PLAIN, str(_written(folder, "chat.jinja", data)), folder, None)
@@ -245,8 +245,7 @@ def read_baseline(folder: Path, data: bytes) -> object:
 
 
 def read_lock(folder: Path, data: bytes) -> object:
-    from pytest_promptfmt.snapshots.lock import lock_text
-    from pytest_promptfmt.snapshots.lock import read_lock as read
+    from pytest_promptfmt.snapshots.lock import lock_text, read_lock as read
 
     locked = read(_written(folder, "promptfmt.lock", data))
     return lock_text(locked.tokenizers, locked.origins)
@@ -271,7 +270,7 @@ def read_pending(folder: Path, data: bytes) -> object:
 
 
 def read_format(folder: Path, data: bytes) -> object:
-    from pytest_promptfmt.formats.registry import find_format
+    from pytest_promptfmt.formats.format_registry import find_format
 
     _written(folder / "formats", "f.yaml", data)
     return find_format("f", folder)
@@ -461,7 +460,7 @@ READERS: Final = (
         + [
             b"profiles:\n  x: {extends: chat-chatml, chat_template: chat.jinja, template_args: {a: 1}}\n"
             b"default_profiles: [x, plain]\nignore: [PF201]\nper_file_ignores: {'*.yaml': [PF1]}\ndownload: false\n"
-            b"checks: [rules.py]\nallow_code: [lib]\npaths: [tasks]\ntime_limit: 3\ndocs: 2\nscoring: auto\n"
+            b"rules: [rules.py]\nallow_code: [lib]\npaths: [tasks]\ntime_limit: 3\ndocs: 2\nscoring: auto\n"
         ],
         read_settings,
         YAML_PIECES,

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from bench_bugs import BUGBENCH, results
 
-from pytest_promptfmt.checks.documentation import documentation_of
-from pytest_promptfmt.checks.registry import known_checks
+from pytest_promptfmt.rules.documentation import documentation_of
+from pytest_promptfmt.rules.rule_registry import known_rules
 
 _WIDTH = 90
 _ELSEWHERE = ("PF0", "PF15", "PF16", "PF4", "PF65", "PF75")
@@ -50,7 +50,7 @@ def main() -> None:
     described = by_rule((name, what) for name, (before, after) in pairs.items() for what in {*before} - {*after})
     bugs = by_rule((one.case["id"], what) for one in results(arguments.bugbench) for what in one.caught)
     print("| rule | severity | seen in | tasks | mutants (operators) | pairs | bugs |\n|---|---|---|--:|--:|--:|--:|")
-    for code, check in sorted(known_checks().items()):
+    for code, check in sorted(known_rules().items()):
         if code.startswith(_ELSEWHERE):
             continue
         operators = {who.split()[0] for who in killed[code]}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.plugin.items.base import PromptItem
+from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.run import RUN
 from pytest_promptfmt.plugin.unchanged import UnchangedFiles, UnchangedFolder, UnchangedItem
 

@@ -39,9 +39,9 @@ _NUMBER = [{"name": "n", "filter": [{"function": "regex", "regex_pattern": "([0-
 _RULE = """\
 from rule_words import WORDS
 
-from pytest_promptfmt.checks import Family, Finding, Severity, check
+from pytest_promptfmt.rules import Family, Finding, Severity, rule
 
-@check("XX101", "word", severity=Severity.WARNING, family=Family.PROMPT)
+@rule("XX101", "word", severity=Severity.WARNING, family=Family.PROMPT)
 def word(task):
     if any(word in str(task.config) for word in WORDS):
         yield Finding(message="a word of the list")
@@ -145,7 +145,7 @@ PARTS: Final[Mapping[str, Mapping[str, str]]] = {
         "tasks/tokenizer_config.json": '{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}',
         "tasks/tokenizer.json": "",  # as above
     },
-    "rule": {"promptfmt.yaml": "checks: [rules.py]\n", "rules.py": _RULE, "rule_words.py": "WORDS = ['banned']\n"},
+    "rule": {"promptfmt.yaml": "rules: [rules.py]\n", "rules.py": _RULE, "rule_words.py": "WORDS = ['banned']\n"},
     "conftest": {
         "conftest.py": "import own_formats\n",
         "own_formats.py": _FORMAT,
@@ -194,7 +194,7 @@ APPEARING: Final[Mapping[str, str]] = {
 SWAPS: Final = (
     ("Q: ", "Question: "), ("Question: ", "Q: "), ("A:", "B:"), ("B:", "A:"), ("?", "!"), ("!", "?"), ("why", "who"),
     ("' '", "'  '"), ("1", "2"), ("2", "1"), (") ", "] "), ("'.'", "';'"), ("<", "["), ("[", "<"), ("Q:", "banned"),
-    ("docs: 1", "docs: 2"), ("task", "tasq"), ("answer", "question"), ("checks: [rules.py]", "ignore: [PF]"),
+    ("docs: 1", "docs: 2"), ("task", "tasq"), ("answer", "question"), ("rules: [rules.py]", "ignore: [PF]"),
     ("Severity.WARNING", "Severity.INFO"), ("[pytest]", "[pytest]\npromptfmt_docs = 1"), ("banned", "answer"),
     ("= plain", "= plain chat-chatml"), ("arc", "wic"), ("a word", "words"), ("tasq", "task"), ("[rules", "[/rules"),
     ("[pytest]", "[pytest]\nfilterwarnings = error"), ("[pytest]", "[pytest]\npromptfmt_lint = false"),

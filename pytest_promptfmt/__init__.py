@@ -52,14 +52,14 @@ if TYPE_CHECKING:
         RankingTemplateConfig,
         TemplateConfig,
     )
+    from pytest_promptfmt.profiles import ARCHETYPES, Encoding, Tokenizer, load_tokenizer
+    from pytest_promptfmt.profiles.encoding import EncodedPair, encode_pairs
     from pytest_promptfmt.results.library import check, compare, render, study_of
     from pytest_promptfmt.snapshots.changes import Change
     from pytest_promptfmt.study import Study
-    from pytest_promptfmt.systems import ReadContext, System, TaskFile, check_template, register_system
-    from pytest_promptfmt.systems.renderer import render_task
+    from pytest_promptfmt.systems import ReadContext, System, check_template, register_system
     from pytest_promptfmt.systems.task_files import load_tasks
-    from pytest_promptfmt.tokens import ARCHETYPES, Encoding, Tokenizer, load_tokenizer
-    from pytest_promptfmt.tokens.encoding import EncodedPair, encode_pairs
+    from pytest_promptfmt.tasks import TaskFile, render_task
 
 __all__ = [
     "ARCHETYPES",
@@ -171,14 +171,14 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     "snapshots.changes": ("Change",),
     "study": ("Study",),
     "core.profile": ("PLAIN", "Profile", "builtin_profile"),
-    "systems": ("ReadContext", "System", "TaskFile", "check_template", "register_system"),
-    "systems.renderer": ("render_task",),
+    "systems": ("ReadContext", "System", "check_template", "register_system"),
+    "tasks": ("TaskFile", "render_task"),
     "core.prompt": ("Instance", "Message", "Origin", "Prompt", "Request", "Span"),
     "systems.task_files": ("load_tasks",),
     "core.docs": ("TaskDocs",),
     "core.task": ("Dataset", "FewShot", "Task"),
-    "tokens": ("ARCHETYPES", "Encoding", "Tokenizer", "load_tokenizer"),
-    "tokens.encoding": ("EncodedPair", "encode_pairs"),
+    "profiles": ("ARCHETYPES", "Encoding", "Tokenizer", "load_tokenizer"),
+    "profiles.encoding": ("EncodedPair", "encode_pairs"),
 }
 _ROOM_OF = {name: f"{__name__}.{room}" for room, names in _ROOMS.items() for name in names}
 

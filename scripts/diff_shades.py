@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-GALLERIES: Final = ("fixtures/tasks", "fixtures/helm", "fixtures/checks")
+GALLERIES: Final = ("fixtures/tasks", "fixtures/helm", "fixtures/rules")
 TASKS: Final = (".yaml", ".yml")
 SHOWN: Final = 40
 """Lines of one part of the report."""

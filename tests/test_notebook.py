@@ -3,8 +3,7 @@
 from html.parser import HTMLParser
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Finding, Reported, Severity

@@ -16,13 +16,13 @@ PACKAGE = ROOT / "pytest_promptfmt"
 # From left to right; each may import from those before it, and from those on its own line. Imports for types count.
 ORDER = (
     "core",
-    "tokens",
-    "chat",
+    "profiles",
     "formats",
+    "tasks",
     "systems",
     "settings",
     "study",
-    "checks answers snapshots",
+    "rules answers snapshots",
     "results",
     "engine",
     "systems.helm systems.eval_framework systems.templates models",
@@ -44,9 +44,9 @@ ONLY_IN = {
     "_pytest": set[str](),
     "syrupy": {"snapshots"},
     "torch": {"models"},
-    "transformers": {"models", "tokens"},
-    "tokenizers": {"tokens"},
-    "huggingface_hub": {"systems", "tokens"},
+    "transformers": {"models", "profiles"},
+    "tokenizers": {"profiles"},
+    "huggingface_hub": {"tasks", "profiles"},
     "lm_eval": set[str](),
 }
 HEAVY = {
@@ -163,6 +163,13 @@ def test_no_module_imports_from_a_package_on_its_right() -> None:
 
 def test_nothing_outside_a_slice_imports_from_inside_it() -> None:
     inside = [each for each in OURS if each.package in SLICES and room_of(each.module) != each.package]
+    assert inside == []
+
+
+def test_the_task_model_is_imported_through_its_face() -> None:
+    inside = [
+        each for each in OURS if each.target.startswith("pytest_promptfmt.tasks.") and room_of(each.module) != "tasks"
+    ]
     assert inside == []
 
 

@@ -12,8 +12,23 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pytest_promptfmt.answers.answers import Answers, answers_of
+from pytest_promptfmt.answers.answer_space import Answers, answers_of
 from pytest_promptfmt.answers.completions import Stages, is_nothing, with_gold
+from pytest_promptfmt.answers.phrasing_verdicts import (
+    MISS,
+    OK,
+    SLOW,
+    UNKNOWN,
+    Cells,
+    Matrix,
+    PhrasingRow,
+    in_words,
+    label_in,
+    number_in,
+    problem_of,
+    short,
+    stages_in_words,
+)
 from pytest_promptfmt.answers.phrasings import (
     Phrasing,
     PhrasingClass,
@@ -24,29 +39,13 @@ from pytest_promptfmt.answers.phrasings import (
     number_phrasings,
 )
 from pytest_promptfmt.answers.subject import SHORT_WORDS, Subject
-from pytest_promptfmt.answers.verdicts import (
-    MISS,
-    OK,
-    SLOW,
-    UNKNOWN,
-    Cells,
-    Matrix,
-    Row,
-    in_words,
-    label_in,
-    number_in,
-    problem_of,
-    short,
-    stages_in_words,
-)
 from pytest_promptfmt.core.errors import LimitExceededError, ScoringError, TooSlowError, did_you_mean
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.expectations import ExpectedCompletion, expected_failures, unmet_expectations
 from pytest_promptfmt.study.scoring import Scoring
-from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline
-from pytest_promptfmt.systems.lm_eval.scoring.results import Question
+from pytest_promptfmt.tasks import FilterPipeline, Question
 
 BATTERY_SECONDS: Final = 30.0
 """The processor time that all phrasings of a task have together; half a second is usual."""
@@ -75,7 +74,7 @@ class Tried:
     """What the battery made of a task: the matrix, the rows that fail unexpectedly, and wrong expectations."""
 
     matrix: Matrix
-    failing: Sequence[Row]
+    failing: Sequence[PhrasingRow]
     problems: Sequence[str]
     docs: str
 

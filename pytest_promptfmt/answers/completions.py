@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Final
 
+from pytest_promptfmt.answers.metric_values import aggregated_in_time, number_of
 from pytest_promptfmt.answers.starting import starts_processes
-from pytest_promptfmt.answers.values import aggregated_in_time, number_of
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import (
     LimitExceededError,
@@ -24,11 +24,22 @@ from pytest_promptfmt.core.errors import (
 )
 from pytest_promptfmt.core.limits import are_applied, time_limit
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline, pipelines_of
-from pytest_promptfmt.systems.lm_eval.scoring.memory import Memory
-from pytest_promptfmt.systems.lm_eval.scoring.metrics import METRICS, TaskMetric, key_of_metrics, metrics_of
-from pytest_promptfmt.systems.lm_eval.scoring.regexes import BUDGET_SECONDS, require_speed, within_budget
-from pytest_promptfmt.systems.lm_eval.scoring.results import Question, key_of_question, process_results, score_doc
+from pytest_promptfmt.tasks import (
+    BUDGET_SECONDS,
+    METRICS,
+    FilterPipeline,
+    Question,
+    TaskMetric,
+    ValueCache,
+    key_of_metrics,
+    key_of_question,
+    metrics_of,
+    pipelines_of,
+    process_results,
+    require_speed,
+    score_doc,
+    within_budget,
+)
 
 THINK_END: Final = "</think>"
 """The reasoning tag that is stripped when it occurs; `metadata.promptfmt.think_end_token` names another, or none."""
@@ -348,8 +359,8 @@ def _think_end_of(task: Task) -> str | None:
     )
 
 
-_read_before: Final[Memory[tuple[Any, str | None]]] = Memory(_MOST_READ)
-_scored_before: Final[Memory[tuple[float | None]]] = Memory(_MOST_SCORED)
+_read_before: Final[ValueCache[tuple[Any, str | None]]] = ValueCache(_MOST_READ)
+_scored_before: Final[ValueCache[tuple[float | None]]] = ValueCache(_MOST_SCORED)
 
 
 def _refuse_missing(task: Task, metrics: Sequence[TaskMetric]) -> None:

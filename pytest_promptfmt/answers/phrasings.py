@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final, Literal
 
-from pytest_promptfmt.answers.answers import Answers
+from pytest_promptfmt.answers.answer_space import Answers
 
 ANSWER_WORDS: Final[Mapping[str, str]] = MappingProxyType(
     {

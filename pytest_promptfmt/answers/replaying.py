@@ -20,9 +20,7 @@ from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.recorded import BadRecord, Recorded
 from pytest_promptfmt.core.task import UNSET, Task
 from pytest_promptfmt.study.scoring import Scoring, stops_of
-from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
-from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline
-from pytest_promptfmt.systems.lm_eval.scoring.results import Question, questions_of
+from pytest_promptfmt.tasks import FilterPipeline, Question, load_docs, questions_of
 
 SHOWN_CHANGES: Final = 1000
 """Changed verdicts that a replay keeps to list; all are counted."""
@@ -64,7 +62,7 @@ class Replayed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class VerdictChange:
     """One verdict that is not what the recording says."""
 
     number: int
@@ -88,7 +86,7 @@ class Replay:
     failed: int = 0
     verdicts: int = 0
     changed: int = 0
-    changes: list[Change] = field(default_factory=list)
+    changes: list[VerdictChange] = field(default_factory=list)
     bad: list[BadRecord] = field(default_factory=list)
     bad_count: int = 0
 
@@ -111,7 +109,7 @@ class Replay:
             self.changed += 1
             if len(self.changes) < SHOWN_CHANGES:
                 self.changes.append(
-                    Change(
+                    VerdictChange(
                         number=record.number,
                         doc_index=record.doc_index,
                         pipeline=reading.pipeline,

@@ -29,7 +29,7 @@ _ORDER: Final = ("task", "profile", "doc", "request")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
+class AskedDoc:
     """One doc as it was asked: digests of its parts, without those that the file does not show.
 
     `key` is equal for the same doc in another run. `number` is that of the doc, `start` where its line begins.
@@ -50,14 +50,14 @@ class TaskSamples:
 
     task: str
     path: Path
-    samples: tuple[Sample, ...]
+    samples: tuple[AskedDoc, ...]
     checked: int = 0
     wrong: tuple[str, ...] = ()
     digest: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
+class FinishedRun:
     """A finished run: its tasks, and what its result file says about it (nothing for a recording)."""
 
     path: Path
@@ -65,7 +65,7 @@ class Run:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> FinishedRun:
     """Return the newest run of a folder of lm-eval's results, or a recording of ours.
 
     Raises SettingsError for a place that is neither or holds the results of several models, SourceError for a file that
@@ -88,10 +88,10 @@ def read_run(path: Path) -> Run:
     newest = max(date for date, _, _ in next(iter(dated.values())))
     files = [(file, task) for date, file, task in next(iter(dated.values())) if date == newest]
     facts = next((_json(file) for file, task in files if not task), {})
-    return Run(path=path, tasks={task: _logged(file, task) for file, task in files if task}, facts=facts)
+    return FinishedRun(path=path, tasks={task: _logged(file, task) for file, task in files if task}, facts=facts)
 
 
-def line_of(samples: TaskSamples, sample: Sample) -> Mapping[str, Any]:
+def line_of(samples: TaskSamples, sample: AskedDoc) -> Mapping[str, Any]:
     """Return the line of a sample as it was written; raises OSError."""
     with gate.open_file(samples.path) as file:
         file.seek(sample.start)
@@ -113,7 +113,7 @@ def arguments_of(line: Mapping[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def _logged(path: Path, task: str) -> TaskSamples:
-    samples: dict[tuple[str, int], Sample] = {}
+    samples: dict[tuple[str, int], AskedDoc] = {}
     wrong: list[str] = []
     checked = 0
     chain: Any = sha256()
@@ -134,7 +134,7 @@ def _logged(path: Path, task: str) -> TaskSamples:
         parts = dict(_parts(line, said))
         key, at = parts.get("doc", ""), _number(line.get("doc_id", number - 1), Position(path, number))
         # A line for each filter; the requests are the same in all of them.
-        samples.setdefault((key, at), Sample(key=key, number=at, parts=parts, start=start))
+        samples.setdefault((key, at), AskedDoc(key=key, number=at, parts=parts, start=start))
     return TaskSamples(
         task=task,
         path=path,
@@ -191,7 +191,7 @@ def _digest(text: str) -> str:
 # -- recordings --------------------------------------------------------------------------------------------------------
 
 
-def _recorded(path: Path) -> Run:
+def _recorded(path: Path) -> FinishedRun:
     """Return the run of a recording; a sample is a doc of a task in one profile with `key` and `sent` of its questions.
 
     Its facts are the models and the packages that asked them.
@@ -205,16 +205,16 @@ def _recorded(path: Path) -> Run:
     for _, line in lines:
         facts |= line["with"] if isinstance(line.get("with"), dict) else {}
     lines.sort(key=lambda pair: tuple(str(pair[1].get(name)) for name in _ORDER))
-    found: dict[str, list[Sample]] = {}
+    found: dict[str, list[AskedDoc]] = {}
     for (task, profile, doc), group in groupby(lines, key=lambda pair: tuple(pair[1][name] for name in _ORDER[:3])):
         entries = [*group]
         parts: dict[Part, str] = {"request": json.dumps(sorted(str(line["key"]) for _, line in entries))}
         if all(line.get("sent") is not None for _, line in entries):
             parts["tokens"] = json.dumps(sorted(str(line["sent"]) for _, line in entries))
-        sample = Sample(key=str(doc), number=int(doc), parts=parts, start=entries[0][0])
+        sample = AskedDoc(key=str(doc), number=int(doc), parts=parts, start=entries[0][0])
         found.setdefault(f"{task} [{profile}]", []).append(sample)
     tasks = {name: TaskSamples(task=name, path=path, samples=tuple(made)) for name, made in found.items()}
-    return Run(path=path, tasks=tasks, facts=facts)
+    return FinishedRun(path=path, tasks=tasks, facts=facts)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, Final
 
-from pytest_promptfmt.systems.lm_eval.reach import functions_reached
+from pytest_promptfmt.tasks import functions_reached
 
 _MODULES: Final = ("multiprocessing", "subprocess", "concurrent.futures")
 _PREFIXES: Final = tuple(f"{module}." for module in _MODULES)

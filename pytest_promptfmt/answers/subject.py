@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pytest_promptfmt.answers.answers import Answers
+from pytest_promptfmt.answers.answer_space import Answers
 from pytest_promptfmt.answers.completions import Chain, is_nothing
 from pytest_promptfmt.answers.phrasings import choice_phrasings, contract_sentences, number_phrasings
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import UNSET, Task
 from pytest_promptfmt.study.scoring import Scoring
-from pytest_promptfmt.systems.lm_eval.scoring.results import Question
+from pytest_promptfmt.tasks import Question
 
 _ASKED_IN_DEMO: Final = re.compile(r"(?i)answer is:?\s*\(?([^\s().]+)\)?|####\s*(\S+)|boxed\{([^{}]*)\}")
 SHORT_WORDS: Final = 8

@@ -11,16 +11,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from pytest_promptfmt.answers.answers import Answers, answers_of
+from pytest_promptfmt.answers.answer_space import Answers, answers_of
 from pytest_promptfmt.answers.completions import NONSENSE, SECONDS_FOR_CODE, Chain
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.scoring import Scoring
-from pytest_promptfmt.systems.lm_eval.scoring.memory import Memory, plain_key
-from pytest_promptfmt.systems.lm_eval.scoring.metrics import key_of_metrics
-from pytest_promptfmt.systems.lm_eval.scoring.results import OUTSIDE, Question, gold_of, score_doc
+from pytest_promptfmt.tasks import OUTSIDE, Question, ValueCache, gold_of, key_of_metrics, plain_key, score_doc
 
 TINY: Final = -1000.0
 """A log-likelihood whose exponential is 0."""
@@ -40,7 +38,7 @@ Results = list[tuple[float, bool]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
+class ScoringTrial:
     """One doc's scoring; `error` is the exception that it ended with, in words: then there are no scores."""
 
     instance: Instance
@@ -49,7 +47,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerTrial(Trial):
+class AnswerTrial(ScoringTrial):
     """What one doc's answers score: better when higher, None where the score is no number.
 
     `gold` is the right answer, `others` are the other options that count as right.
@@ -64,7 +62,7 @@ class AnswerTrial(Trial):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChoiceTrial(Trial):
+class ChoiceTrial(ScoringTrial):
     """What made-up log-likelihoods of one doc's choices score, by metric: `golds` are the indices of right choices.
 
     `spaced` are the scores with and without the space that all choices begin with, where they differ.
@@ -170,7 +168,7 @@ def _choice_trial(
     return replace(trial, **scores)
 
 
-_scored_before: Final[Memory[Mapping[str, Any]]] = Memory(_MOST_SCORED)
+_scored_before: Final[ValueCache[Mapping[str, Any]]] = ValueCache(_MOST_SCORED)
 
 
 def _choice_scores(scoring: Scoring, instance: Instance, question: Question, golds: Sequence[int]) -> Mapping[str, Any]:

@@ -14,17 +14,17 @@ from typer.core import TyperGroup
 
 from pytest_promptfmt.cli.accept import accept, reject
 from pytest_promptfmt.cli.check import check
-from pytest_promptfmt.cli.comparable import comparable
 from pytest_promptfmt.cli.compare import compare
+from pytest_promptfmt.cli.compare_runs import comparable
 from pytest_promptfmt.cli.convert import convert
 from pytest_promptfmt.cli.diff import diff
-from pytest_promptfmt.cli.docs import docs
+from pytest_promptfmt.cli.docs_pages import docs
 from pytest_promptfmt.cli.explain import explain
 from pytest_promptfmt.cli.fix import fix
 from pytest_promptfmt.cli.formats import formats
 from pytest_promptfmt.cli.freeze import freeze
 from pytest_promptfmt.cli.init import init
-from pytest_promptfmt.cli.listings import checks, profiles
+from pytest_promptfmt.cli.listings import profiles, rules
 from pytest_promptfmt.cli.outdated import outdated
 from pytest_promptfmt.cli.record import record
 from pytest_promptfmt.cli.review import review
@@ -96,7 +96,7 @@ app.command()(fix)
 app.command()(convert)
 app.command()(formats)
 app.command()(profiles)
-app.command()(checks)
+app.command()(rules)
 app.command()(schema)
 app.command()(init)
 app.command()(freeze)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pytest_promptfmt.cli.versions import version_lines
+from pytest_promptfmt.cli.version_lines import version_lines
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
 from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.plugin.checking import Checked
+    from pytest_promptfmt.plugin.check_summary import CheckSummary
     from pytest_promptfmt.results.run_result import RunResult
     from pytest_promptfmt.revisions.versions import VersionFinding
 
@@ -74,7 +74,7 @@ def check(
         from pytest_promptfmt.cli.fix import fix_files
 
         fix_files(paths or [], write=True, select=select or (), allow_code=allow_code or ())
-    from pytest_promptfmt.plugin.checking import check as checked_by_pytest
+    from pytest_promptfmt.plugin.check_summary import check as checked_by_pytest
 
     options = [f"--promptfmt-task={name}" for name in task or ()]
     options += [f"--promptfmt-profile={name}" for name in profile or ()]
@@ -122,7 +122,7 @@ def _versions(
     options = [f"--promptfmt-profile={name}" for name in profiles]
     options += ["--promptfmt-no-code", "--noconftest"] if no_code else []
     try:
-        compared = compare_revisions(base, None, paths=[*map(str, paths)], tasks=tasks, options=options, checks=False)
+        compared = compare_revisions(base, None, paths=[*map(str, paths)], tasks=tasks, options=options, findings=False)
     except PromptfmtError as error:
         raise SettingsError(error.message, position=error.position, hint=error.hint) from error
     return compared.versions
@@ -196,7 +196,7 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _ending(checked: Checked) -> str:
+def _ending(checked: CheckSummary) -> str:
     from pytest_promptfmt.results.wording import counted
 
     counts = checked.result.counts

@@ -78,8 +78,8 @@ def convert(
 
 def _only_task(path: Path, *, allow_code: bool) -> Task:
     """Return the task of a file that defines exactly one. Raises SourceError."""
-    from pytest_promptfmt.systems.lm_eval.functions import bind_functions
     from pytest_promptfmt.systems.task_files import load_tasks, read_task_file
+    from pytest_promptfmt.tasks import bind_functions
 
     if path.is_dir():
         raise SourceError("this is a folder; one file is converted at a time", position=Position(path))
@@ -109,7 +109,7 @@ def _conversion(task: Task, to: str | None, format_name: str | None) -> tuple[Co
     from pytest_promptfmt.formats.conversion import convert_layout, convert_template_key
     from pytest_promptfmt.formats.template import has_template
     from pytest_promptfmt.plugin.collected import settings_around
-    from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
+    from pytest_promptfmt.tasks import load_docs
 
     if to is not None and has_template(task):
         return convert_template_key(task, to), ("one template becomes another, so the prompts change",)
@@ -142,7 +142,7 @@ def _to_template(task: Task, kind: str, docs: TaskDocs) -> Conversion:
 
 def _refuse_keys_elsewhere(path: Path, task: Task, conversion: Conversion) -> None:
     """Raise FormatError for a key that is to change and was not written in this file's own lines."""
-    from pytest_promptfmt.systems.lm_eval.yaml import read_yaml
+    from pytest_promptfmt.tasks import read_yaml
 
     file = read_yaml(path)
     for key in (*conversion.written, *conversion.removed):

@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from pytest_promptfmt.results.clusters import Cluster
     from pytest_promptfmt.results.findings import FindingGroup
-    from pytest_promptfmt.revisions import Comparison, Unknown
+    from pytest_promptfmt.revisions import RevisionComparison, Unknown
 
 COMMENT_LIMIT = 65_000
 """Bytes of Markdown: a comment on GitHub takes 65,536 characters."""
@@ -50,7 +50,7 @@ def diff(
     ] = None,
     task: Annotated[list[str] | None, typer.Option("--task", metavar="GLOB", help="Like --promptfmt-task.")] = None,
     profile: Annotated[list[str] | None, typer.Option("--profile", metavar="NAME", help="Repeatable.")] = None,
-    checks: Annotated[bool, typer.Option("--checks", help="Report new findings too.")] = False,
+    findings: Annotated[bool, typer.Option("--findings", help="Report new findings too.")] = False,
     versions: Annotated[
         bool, typer.Option("--versions", help="Exit with 1 only where a change needs a new version.")
     ] = False,
@@ -79,7 +79,7 @@ def diff(
     from pytest_promptfmt.cli.display import waiting
     from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
     from pytest_promptfmt.revisions import compare_revisions
-    from pytest_promptfmt.revisions.clusters import short_name
+    from pytest_promptfmt.revisions.change_groups import short_name
     from pytest_promptfmt.revisions.git import WORK_TREE
 
     prints_data = as_json or html or str(markdown) == "-"
@@ -102,7 +102,9 @@ def diff(
             old, why = _default_base()
             typer.echo(f"comparing the work tree with {short_name(old)}: {why}", err=prints_data)
         with waiting(f"rendering {short_name(old)} and {short_name(new or WORK_TREE)}"):
-            compared = compare_revisions(old, new, paths=paths or [], tasks=task or [], options=options, checks=checks)
+            compared = compare_revisions(
+                old, new, paths=paths or [], tasks=task or [], options=options, findings=findings
+            )
     except PromptfmtError as error:
         raise SettingsError(error.message, position=error.position, hint=error.hint) from error  # exit code 2
     if as_json:
@@ -129,7 +131,7 @@ def diff(
         except OSError as error:
             raise SettingsError(f"--markdown {markdown} cannot be written: {error.strerror or error}") from error
     if bump:
-        from pytest_promptfmt.cli.versions import raise_versions
+        from pytest_promptfmt.cli.version_lines import raise_versions
 
         is_wrong = not raise_versions(compared.versions)
     elif versions:
@@ -152,11 +154,11 @@ def _default_base() -> tuple[str, str]:
     return Repository.around(Path.cwd()).default_base()
 
 
-def _page(compared: Comparison) -> str:
+def _page(compared: RevisionComparison) -> str:
     from pytest_promptfmt.cli.diff_page import diff_page
-    from pytest_promptfmt.cli.versions import version_lines
+    from pytest_promptfmt.cli.version_lines import version_lines
     from pytest_promptfmt.results.wording import counted, listed
-    from pytest_promptfmt.revisions.clusters import short_name
+    from pytest_promptfmt.revisions.change_groups import short_name
 
     notes = [_headline(compared)]
     for (reason, step), tasks in _by_reason(compared).items():
@@ -168,23 +170,23 @@ def _page(compared: Comparison) -> str:
     return diff_page(_clusters(compared), _findings(compared), old=old, new=new, notes=notes)
 
 
-def _clusters(compared: Comparison) -> list[Cluster]:
+def _clusters(compared: RevisionComparison) -> list[Cluster]:
     from pytest_promptfmt.results.clusters import Cluster
 
     return [Cluster.from_json(cluster) for cluster in compared.result["clusters"]]
 
 
-def _findings(compared: Comparison) -> list[FindingGroup]:
+def _findings(compared: RevisionComparison) -> list[FindingGroup]:
     from pytest_promptfmt.results.findings import FindingGroup
 
     return [FindingGroup.from_json(group) for group in compared.result["findings"]]
 
 
-def _errors(compared: Comparison) -> list[FindingGroup]:
+def _errors(compared: RevisionComparison) -> list[FindingGroup]:
     return [group for group in _findings(compared) if group.severity == "error"]
 
 
-def _by_reason(compared: Comparison) -> dict[tuple[str, str], list[Unknown]]:
+def _by_reason(compared: RevisionComparison) -> dict[tuple[str, str], list[Unknown]]:
     """Return the unknown tasks by reason, the most frequent first, each with the step for its first task."""
     found: dict[str, list[Unknown]] = {}
     for each in compared.unknown:
@@ -196,10 +198,10 @@ def _names(tasks: Sequence[Unknown]) -> list[str]:
     return [*dict.fromkeys(each.task for each in tasks)]
 
 
-def _headline(compared: Comparison) -> str:
+def _headline(compared: RevisionComparison) -> str:
     from pytest_promptfmt.core.outcome import CATEGORIES
     from pytest_promptfmt.results.wording import counted
-    from pytest_promptfmt.revisions.clusters import short_name
+    from pytest_promptfmt.revisions.change_groups import short_name
 
     counts = compared.result["counts"]
     changes = [f"{counts[name]:,} {name}" for name in CATEGORIES if counts.get(name)]
@@ -216,12 +218,12 @@ def _headline(compared: Comparison) -> str:
     return f"{names}: {', '.join(changes) or 'nothing changed'}; {same} the same{unseen}{untouched}"
 
 
-def _print(compared: Comparison, *, verbose: bool) -> None:
+def _print(compared: RevisionComparison, *, verbose: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
     from pytest_promptfmt.cli.display import cluster_lines
-    from pytest_promptfmt.cli.versions import version_lines
+    from pytest_promptfmt.cli.version_lines import version_lines
     from pytest_promptfmt.core.text import escape_controls
     from pytest_promptfmt.results.wording import counted, listed
 
@@ -250,8 +252,8 @@ def _print(compared: Comparison, *, verbose: bool) -> None:
     console.print(Text(escape_controls(_headline(compared)), "bold"))
 
 
-def _markdown(compared: Comparison, limit: int) -> str:
-    from pytest_promptfmt.cli.versions import version_block
+def _markdown(compared: RevisionComparison, limit: int) -> str:
+    from pytest_promptfmt.cli.version_lines import version_block
     from pytest_promptfmt.results.markdown import bounded, cluster_blocks, code, finding_table
     from pytest_promptfmt.results.wording import counted
 

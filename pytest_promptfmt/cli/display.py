@@ -18,9 +18,9 @@ from pytest_promptfmt.snapshots.hunks import changed_words
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.prompt import Instance, Prompt, Request
+    from pytest_promptfmt.profiles import Tokenizer
+    from pytest_promptfmt.profiles.encoding import EncodedPair
     from pytest_promptfmt.results.clusters import Cluster
-    from pytest_promptfmt.tokens import Tokenizer
-    from pytest_promptfmt.tokens.encoding import EncodedPair
 
 
 STYLES: Final[Mapping[str, str]] = {

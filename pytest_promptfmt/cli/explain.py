@@ -14,21 +14,21 @@ WIDTH: Final = 100
 """Longer lines are hard to read."""
 
 CHECK_FILES: Final = typer.Option(
-    "--checks", metavar="FILE", help="A Python file that defines rules of your own. Repeatable."
+    "--rules", metavar="FILE", help="A Python file that defines rules of your own. Repeatable."
 )
 
 
 def explain(
     code: Annotated[str | None, typer.Argument(help="A code or name of a rule.", show_default=False)] = None,
-    checks: Annotated[list[Path] | None, CHECK_FILES] = None,
+    rules: Annotated[list[Path] | None, CHECK_FILES] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
 ) -> None:
     """Explain what a rule reports, why, and what to do. Without a code all rules are listed."""
-    from pytest_promptfmt.checks.documentation import documentation_of, page
-    from pytest_promptfmt.checks.registry import find_check, known_checks
+    from pytest_promptfmt.rules.documentation import documentation_of, page
+    from pytest_promptfmt.rules.rule_registry import find_rule, known_rules
 
-    files = tuple(checks or ())
-    found = [find_check(code, files)] if code is not None else [*known_checks(files).values()]
+    files = tuple(rules or ())
+    found = [find_rule(code, files)] if code is not None else [*known_rules(files).values()]
     if as_json:
         facts = ({"code": each.code, "name": each.name, "severity": each.severity.value} for each in found)
         data = [fact | asdict(documentation_of(each)) for fact, each in zip(facts, found, strict=True)]

@@ -13,8 +13,8 @@ from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.checks.fixing import Fixed
     from pytest_promptfmt.plugin.collected import CollectedPrompts
+    from pytest_promptfmt.rules.fixing import Fixed
 
 _SHOWN_TASKS = 6
 
@@ -46,8 +46,8 @@ def fix_files(
     paths: Sequence[Path], *, write: bool, select: Sequence[str] = (), allow_code: Sequence[Path] = ()
 ) -> Sequence[Fixed]:
     """Find, print and, where asked, write the fixes of these paths; return them."""
-    from pytest_promptfmt.checks.fixing import find_fixes, write_fixes
     from pytest_promptfmt.plugin.collected import with_collected
+    from pytest_promptfmt.rules.fixing import find_fixes, write_fixes
 
     options = ["--promptfmt-profile", "plain"]
     for codes in select:

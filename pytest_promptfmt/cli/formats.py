@@ -29,7 +29,7 @@ def formats(
     brief: Annotated[bool, typer.Option("--brief", help="Print names and summaries only.")] = False,
 ) -> None:
     """Show the formats: built in, from the literature, and your own, each with a sample of its prompt."""
-    from pytest_promptfmt.formats.registry import known_formats
+    from pytest_promptfmt.formats.format_registry import known_formats
 
     if not tasks.is_dir():
         raise SettingsError(f"there is no folder {display_path(tasks)}", hint="--tasks takes the folder of task files")
@@ -56,7 +56,7 @@ def sample(format_: Format) -> str:
     from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.formats.apply import lay_out
     from pytest_promptfmt.formats.labels import label_count
-    from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import synthetic_docs
+    from pytest_promptfmt.tasks import synthetic_docs
 
     asked = Task(name="sample", doc_to_text="question", doc_to_choice="choices", doc_to_target="answer")
     task = lay_out(asked, format_)
@@ -74,7 +74,7 @@ def sample(format_: Format) -> str:
 
 def catalogue(formats: Iterable[Format]) -> str:
     """Return formats as a section of a Markdown page: what each is, a sample, and where it comes from."""
-    from pytest_promptfmt.formats.scorers import make_scorer
+    from pytest_promptfmt.formats.format_scorers import make_scorer
 
     blocks = []
     for format_ in formats:
@@ -90,7 +90,7 @@ def catalogue(formats: Iterable[Format]) -> str:
 
 def _kind(format_: Format, folder: Path) -> str:
     """Return where a format comes from, in words that are headings too."""
-    from pytest_promptfmt.formats.registry import FOLDER, PUBLISHED, published_format
+    from pytest_promptfmt.formats.format_registry import FOLDER, PUBLISHED, published_format
 
     for kind, names in PUBLISHED.items():
         if format_.name in names and format_ == published_format(format_.name):
@@ -104,7 +104,7 @@ def _as_data(format_: Format, kind: str) -> Mapping[str, Any]:
     import dataclasses
 
     from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS
-    from pytest_promptfmt.formats.scorers import make_scorer
+    from pytest_promptfmt.formats.format_scorers import make_scorer
 
     scorer = make_scorer(format_.scorer, format_.choice_labels)
     fields = {
@@ -147,7 +147,7 @@ def _print(shown: Mapping[str, Format], folder: Path, *, brief: bool) -> None:
 
 def _details(format_: Format) -> Iterator[str]:
     """Yield the indented lines below a format's summary: its sample, how answers are read, notes and source."""
-    from pytest_promptfmt.formats.scorers import make_scorer
+    from pytest_promptfmt.formats.format_scorers import make_scorer
 
     yield from (f"  | {line}" for line in sample(format_).splitlines())
     yield f"  output type: {format_.output_type}"

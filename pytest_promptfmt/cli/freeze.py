@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_promptfmt.core.docs import Doc
     from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.settings import Settings
-    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import Redaction, Rows
+    from pytest_promptfmt.tasks import Redaction, Rows
 
 ORIGIN: Final = ".docs.origin.json"
 """The suffix of the file that names the source of frozen docs; it is never read as docs."""
@@ -64,8 +64,8 @@ def freeze(
     task without docs is frozen; those that cannot be are named, and the exit code is 1.
     """
     from pytest_promptfmt.plugin.collected import settings_around
-    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import Redaction, Rows
     from pytest_promptfmt.systems.task_files import load_tasks
+    from pytest_promptfmt.tasks import Redaction, Rows
 
     tasks = load_tasks(file)
     if not file.is_dir() and len(tasks) != 1:
@@ -127,7 +127,7 @@ class _Asked:
 
     def splits(self, task: Task) -> Iterator[_Asked]:
         """Yield what is asked of each split of a task: of that of its shots one row more, for one may be left out."""
-        from pytest_promptfmt.systems.lm_eval.docs.doc_sources import shot_split
+        from pytest_promptfmt.tasks import shot_split
 
         yield self
         split = shot_split(task) if self.shots and task.assembly is None else None
@@ -139,7 +139,7 @@ class _Asked:
         return replace(self.rows, choose=partial(self._covering, task)) if self.cover else self.rows
 
     def _covering(self, task: Task, docs: Sequence[Doc]) -> Sequence[int]:
-        from pytest_promptfmt.systems.lm_eval.docs.covering import LOOKED_AT, covering_rows
+        from pytest_promptfmt.tasks import LOOKED_AT, covering_rows
 
         first = [docs[number] for number in range(min(len(docs), LOOKED_AT))]
         found = covering_rows(task, first, self.rows.count, trusted=self.settings.trusts)
@@ -159,8 +159,7 @@ class _Asked:
 
 
 def _freeze_one(task: Task, asked: _Asked, *, force: bool, stdout: bool) -> None:
-    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import as_lines, redacted
-    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import freeze as frozen_docs
+    from pytest_promptfmt.tasks import as_lines, freeze as frozen_docs, redacted
 
     target, note = asked.places(task)
     if target.exists() and not (force or stdout):
@@ -201,9 +200,7 @@ def _check_one(task: Task, asked: _Asked, target: Path, note: Path) -> bool:
 
     Raises PromptfmtError where the dataset cannot be had: then it is unknown.
     """
-    from pytest_promptfmt.systems.lm_eval.docs.data_files import read_data_file
-    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import Rows
-    from pytest_promptfmt.systems.lm_eval.docs.frozen_docs import freeze as frozen_docs
+    from pytest_promptfmt.tasks import Rows, freeze as frozen_docs, read_data_file
 
     known = json.loads(gate.read_text(note))
     if asked.source is None and "file" in known:

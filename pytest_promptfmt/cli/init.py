@@ -181,7 +181,7 @@ def _shipped(name: str) -> str:
 
 
 def _tasks_in(folder: Path) -> Iterator[Path]:
-    from pytest_promptfmt.systems.lm_eval.kinds import looks_like_task
+    from pytest_promptfmt.tasks import looks_like_task
 
     for path in _files(folder, ("*.yaml",)):
         if looks_like_task(gate.read_bytes(path)):

@@ -1,4 +1,4 @@
-"""`promptfmt profiles` and `promptfmt checks`: one line for each profile or rule."""
+"""`promptfmt profiles` and `promptfmt rules`: one line for each profile or rule."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.chat.template_facts import TemplateFacts
-    from pytest_promptfmt.checks.registry import Check
+    from pytest_promptfmt.profiles.template_facts import TemplateFacts
+    from pytest_promptfmt.rules.rule_registry import Rule
 
 
 def profiles(
@@ -67,17 +67,17 @@ def profiles(
             typer.echo(escape_controls(f"    {line}"))
 
 
-def checks(
+def rules(
     files: Annotated[
-        list[Path] | None, typer.Option("--checks", metavar="FILE", help="A file with rules of your own. Repeatable.")
+        list[Path] | None, typer.Option("--rules", metavar="FILE", help="A file with rules of your own. Repeatable.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
 ) -> None:
     """List the rules: code, severity, name and what each reports. `promptfmt explain CODE` shows more."""
-    from pytest_promptfmt.checks.documentation import documentation_of
-    from pytest_promptfmt.checks.registry import known_checks
+    from pytest_promptfmt.rules.documentation import documentation_of
+    from pytest_promptfmt.rules.rule_registry import known_rules
 
-    known = known_checks(tuple(files or ())).values()
+    known = known_rules(tuple(files or ())).values()
     if as_json:
         data = [
             {
@@ -95,9 +95,9 @@ def checks(
         typer.echo(line)
 
 
-def rule_lines(rules: Iterable[Check]) -> Iterator[str]:
+def rule_lines(rules: Iterable[Rule]) -> Iterator[str]:
     """Yield a line for each rule: code, severity, name, and the first sentence of its documentation."""
-    from pytest_promptfmt.checks.documentation import documentation_of
+    from pytest_promptfmt.rules.documentation import documentation_of
 
     known = list(rules)
     width = max((len(rule.name) for rule in known), default=0)
@@ -126,9 +126,9 @@ def facts_of(profile: Profile) -> TemplateFacts | None:
 
     Where the template is not available, its facts hold the reason.
     """
-    from pytest_promptfmt.chat.profile_loading import load_profile
-    from pytest_promptfmt.chat.template_facts import TemplateFacts
-    from pytest_promptfmt.chat.template_probes import template_facts
+    from pytest_promptfmt.profiles.profile_loading import load_profile
+    from pytest_promptfmt.profiles.template_facts import TemplateFacts
+    from pytest_promptfmt.profiles.template_probes import template_facts
 
     if not profile.is_chat:
         return None

@@ -34,14 +34,14 @@ def outdated(
     yours. The newest files are downloaded into the cache; yours are left alone. No other command looks for revisions.
     """
     from pytest_promptfmt.revisions.upstream import content_of, followed, is_same
-    from pytest_promptfmt.snapshots.lock import FILE_NAME, Locked, Origin, read_lock, write_lock
+    from pytest_promptfmt.snapshots.lock import FILE_NAME, Locked, LockedOrigin, read_lock, write_lock
 
     root = Path.cwd()
     locked = read_lock(root / FILE_NAME)
     origins = dict(locked.origins)
     if path is not None and origin is not None:
         repository, _, revision = origin.partition("@")
-        origins = {_name(path, root): Origin(repository=repository, revision=revision, content=content_of(path))}
+        origins = {_name(path, root): LockedOrigin(repository=repository, revision=revision, content=content_of(path))}
         each = list(followed(Locked({}, origins), root))
     elif path is not None or origin is not None:
         raise SettingsError("give both a path and --origin", hint="promptfmt outdated models/mine --origin me/mine")
@@ -54,7 +54,7 @@ def outdated(
     for one, (newest, there) in zip(each, found, strict=True):
         if one.copy is not None:
             revision = one.revision if there is not None and not is_same(one.copy, there) else newest
-            known = Origin(repository=one.repository, revision=revision, content=content_of(one.copy))
+            known = LockedOrigin(repository=one.repository, revision=revision, content=content_of(one.copy))
             origins[one.name] = known
     merged = Locked(locked.tokenizers, {**locked.origins, **origins})
     if merged != locked:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 
-class Kind(StrEnum):
+class SchemaKind(StrEnum):
     """The files that have a schema."""
 
     TASK = "task"
@@ -18,12 +18,12 @@ class Kind(StrEnum):
 
 
 def schema(
-    kind: Annotated[Kind, typer.Argument(help="Of task files, or of promptfmt.yaml.")] = Kind.TASK,
+    kind: Annotated[SchemaKind, typer.Argument(help="Of task files, or of promptfmt.yaml.")] = SchemaKind.TASK,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")] = None,
 ) -> None:
     """Print the JSON Schema of task files or of promptfmt.yaml, for yaml-language-server and others."""
-    if kind is Kind.TASK:
-        from pytest_promptfmt.systems.lm_eval.task_schema import task_schema as make
+    if kind is SchemaKind.TASK:
+        from pytest_promptfmt.tasks import task_schema as make
     else:
         from pytest_promptfmt.settings.pages import settings_schema as make
     text = json.dumps(make(), indent=1, ensure_ascii=False)

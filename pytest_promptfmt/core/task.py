@@ -119,7 +119,7 @@ class Assembler(Protocol):
     def instance(self, layout: Any, number: int, doc: Doc, profile: Profile) -> Instance:
         """Return the prompts, requests and target of a doc as a profile shows them; raises RenderError.
 
-        `prompt_of` (chat/chat_prompt.py) makes a prompt of messages as lm-eval does, with and without chat template.
+        `prompt_of` (profiles/chat_prompt.py) makes a prompt of messages as lm-eval does.
         """
         ...
 
@@ -298,10 +298,9 @@ class Task:
         Without `docs` they are found as on the command line (metadata, sidecar, local files, synthetic).
         Raises DocsError, RenderError or LimitExceededError at the first doc that fails.
         """
-        from pytest_promptfmt.chat.profile_loading import load_profile
         from pytest_promptfmt.core.profile import PLAIN
-        from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
-        from pytest_promptfmt.systems.renderer import render_task
+        from pytest_promptfmt.profiles.profile_loading import load_profile
+        from pytest_promptfmt.tasks import load_docs, render_task
 
         if docs is None:
             docs = load_docs(self, num_fewshot=num_fewshot)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from pytest_promptfmt.engine.code import asks_for
+from pytest_promptfmt.engine.code_inputs import asks_for
 
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _ASKS: Final = (
@@ -41,7 +41,7 @@ _COMPILED: Final = f"{os.sep}__pycache__{os.sep}"
 
 
 @dataclass(slots=True)
-class Seen:
+class AccessedPaths:
     """The paths that were opened or listed, and the first thing asked for that is no input, "" for nothing."""
 
     paths: set[str] = field(default_factory=set)
@@ -62,7 +62,7 @@ class Trace:
         self._is_offline = is_offline
         self._above: CodeType | None = None
         self._known: dict[str, bool] = {}
-        self._seen: dict[str, Seen] = defaultdict(Seen)
+        self._seen: dict[str, AccessedPaths] = defaultdict(AccessedPaths)
 
     def begin(self, *, above: CodeType | None = None) -> None:
         """See everything that is opened from now on; no code of a task calls the function `above` all of it."""

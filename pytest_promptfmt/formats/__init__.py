@@ -25,7 +25,7 @@ from pytest_promptfmt.formats.attempts import (
     wanted_formats,
 )
 from pytest_promptfmt.formats.format import Format
-from pytest_promptfmt.formats.registry import find_format, known_formats, register_format
+from pytest_promptfmt.formats.format_registry import find_format, known_formats, register_format
 from pytest_promptfmt.formats.variants import AXES, variants_of, vary
 
 __all__ = [

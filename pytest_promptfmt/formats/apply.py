@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean
 from pytest_promptfmt.core.task import UNSET, CodeAssembly, FewShot, Spec, Task
-from pytest_promptfmt.formats.builder import PLACEHOLDERS, Templates, build_templates
+from pytest_promptfmt.formats.builder import PLACEHOLDERS, FormatTemplates, build_templates
 from pytest_promptfmt.formats.fields import (
     Fields,
     Mappings,
@@ -19,9 +19,9 @@ from pytest_promptfmt.formats.fields import (
     text_field,
 )
 from pytest_promptfmt.formats.format import PROMPT_FIELDS, TEXT_FIELDS, Format
+from pytest_promptfmt.formats.format_registry import find_format, known_formats
+from pytest_promptfmt.formats.format_scorers import Scorer, make_scorer
 from pytest_promptfmt.formats.jinja_text import has_markup
-from pytest_promptfmt.formats.registry import find_format, known_formats
-from pytest_promptfmt.formats.scorers import Scorer, make_scorer
 from pytest_promptfmt.formats.template import TemplatedTask, has_template
 from pytest_promptfmt.formats.variants import split_variants, vary
 
@@ -216,7 +216,7 @@ def _mappings(task: Task, format_: Format) -> Mappings:
     return read_mappings(task, format_.name)
 
 
-def _templates(task: Task, format_: Format, mappings: Mappings, *, section: tuple[str, ...] = ()) -> Templates:
+def _templates(task: Task, format_: Format, mappings: Mappings, *, section: tuple[str, ...] = ()) -> FormatTemplates:
     """Return the templates for these fields; `section` is the key that holds them, for positions."""
     defaults = _default_columns(task)
 

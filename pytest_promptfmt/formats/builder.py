@@ -14,7 +14,7 @@ from jinja2 import meta
 
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.task import Spec, TextTemplate
-from pytest_promptfmt.formats.fields import Choices, Field, Fields
+from pytest_promptfmt.formats.fields import Fields, FormatChoices, FormatField
 from pytest_promptfmt.formats.format import TEXT_FIELDS, Format, Where
 from pytest_promptfmt.formats.jinja_text import grammar, literal, operand, printed, sealed
 from pytest_promptfmt.formats.labels import LABEL_SETS, NUMBERS, first_labels, label_count, sequence_expression
@@ -32,7 +32,7 @@ _LETTERS = literal("".join(LABEL_SETS["letters"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Templates:
+class FormatTemplates:
     """What a format makes of the field mappings: templates, or lists where the task fixes the choices.
 
     `choices` and `labels` print lists of what the prompt offers, in the order shown; `gold` prints the position of the
@@ -49,7 +49,7 @@ class Templates:
     gold: str | None
 
 
-def build_templates(format_: Format, fields: Fields, where: Where = lambda _field: None) -> Templates:
+def build_templates(format_: Format, fields: Fields, where: Where = lambda _field: None) -> FormatTemplates:
     """Return the templates that lay out these fields; `where` gives the position of a format's field.
 
     Raises FormatError when choices are missing, when there are more fixed choices than labels, and when a text uses a
@@ -65,7 +65,7 @@ def build_templates(format_: Format, fields: Fields, where: Where = lambda _fiel
     text = prompt_template(format_, fields)
     full_texts = None if choices is None else _full_texts(format_, choices, fields.answer)
     labels = None if choices is None or format_.choice_labels is None else _labels(format_, choices, where)
-    return Templates(
+    return FormatTemplates(
         doc_to_text=TextTemplate(_with_variables(format_, fields, text, "doc_to_text", where)),
         doc_to_target=_doc_to_target(format_, fields),
         doc_to_choice=None
@@ -99,7 +99,7 @@ def _sealed(texts: Iterable[str | None]) -> str:
     return "".join(sealed(text) for text in texts if text)
 
 
-def _choice_lines(format_: Format, choices: Choices, answer: Field) -> str:
+def _choice_lines(format_: Format, choices: FormatChoices, answer: FormatField) -> str:
     delimiter = _sealed([format_.choice_delimiter])
     if choices.items is not None:
         labels = first_labels(format_.choice_labels, len(choices.items))
@@ -128,7 +128,7 @@ def _label_at(format_: Format, index: str) -> str:
     return f"{sequence_expression(format_.choice_labels)}[{index}]"
 
 
-def label_guard(format_: Format, choices: Choices) -> str:
+def label_guard(format_: Format, choices: FormatChoices) -> str:
     """Return what stops a doc with more choices than there are labels, where only docs know the choices."""
     limit = label_count(format_.choice_labels)
     if limit is None or choices.fixed is not None:
@@ -137,7 +137,7 @@ def label_guard(format_: Format, choices: Choices) -> str:
     return f"{{% if {choices.expression}|length > {limit} %}}{{{{ raise_exception({message}) }}}}{{% endif %}}"
 
 
-def _label_list(format_: Format, choices: Choices) -> tuple[str, str]:
+def _label_list(format_: Format, choices: FormatChoices) -> tuple[str, str]:
     """Return what must be written before, and an expression of, the list of labels in use."""
     if format_.choice_labels == NUMBERS:  # not `range`, which a column of that name would hide
         numbers = f"{{% for _choice in {choices.expression} %}}{{{{ loop.index }}}} {{% endfor %}}"
@@ -146,7 +146,7 @@ def _label_list(format_: Format, choices: Choices) -> tuple[str, str]:
     return label_guard(format_, choices), f"{sequence}[:{choices.expression}|length]|list"
 
 
-def _labels(format_: Format, choices: Choices, where: Where) -> Spec:
+def _labels(format_: Format, choices: FormatChoices, where: Where) -> Spec:
     if choices.fixed is not None:
         try:
             return list(first_labels(format_.choice_labels, len(choices.fixed)))
@@ -173,7 +173,7 @@ def _scored_choices(format_: Format, fields: Fields, shown: Spec) -> Spec:
     return f"{before}{{{{ {scored}{more} }}}}"
 
 
-def _full_texts(format_: Format, choices: Choices, answer: Field) -> Spec:
+def _full_texts(format_: Format, choices: FormatChoices, answer: FormatField) -> Spec:
     if format_.choice_order != "as_is":
         ordered, sequence = _in_order(format_, choices, answer)
         return f"{ordered}{{{{ {sequence} }}}}"
@@ -191,7 +191,7 @@ _ORDER_KEYS = {
 }
 
 
-def _in_order(format_: Format, choices: Choices, answer: Field) -> tuple[str, str]:
+def _in_order(format_: Format, choices: FormatChoices, answer: FormatField) -> tuple[str, str]:
     """Return what must be written before, and an expression of, the choices in the order shown."""
     if format_.choice_order == "as_is":
         return "", choices.expression
@@ -207,7 +207,7 @@ def _in_order(format_: Format, choices: Choices, answer: Field) -> tuple[str, st
     )
 
 
-def _gold(choices: Choices, answer: Field) -> str:
+def _gold(choices: FormatChoices, answer: FormatField) -> str:
     """Return what sets `_gold`, the position of the answer among the choices as written.
 
     A number is the position; a text is the choice of that text, else a position in digits (as lm-eval 0.4.13 reads
@@ -229,13 +229,13 @@ def _gold(choices: Choices, answer: Field) -> str:
     )
 
 
-def _answer_value(answer: Field) -> tuple[str, str]:
+def _answer_value(answer: FormatField) -> tuple[str, str]:
     if answer.expression is not None:
         return "", operand(answer.expression)
     return f"{{% set _answer %}}{answer.template}{{% endset %}}", "_answer"
 
 
-def _gold_shown(format_: Format, choices: Choices, answer: Field) -> str:
+def _gold_shown(format_: Format, choices: FormatChoices, answer: FormatField) -> str:
     """Return what sets `_shown`, the position of the answer in the order shown."""
     if format_.choice_order == "as_is":
         return f"{_gold(choices, answer)}{{% set _shown = _gold %}}"

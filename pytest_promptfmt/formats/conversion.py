@@ -17,8 +17,8 @@ from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FormatError, PromptfmtError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats.fields import labels_in, listed_choices, segments_of
+from pytest_promptfmt.formats.format_registry import find_format
 from pytest_promptfmt.formats.jinja_text import has_markup, is_name, only_expression
-from pytest_promptfmt.formats.registry import find_format
 from pytest_promptfmt.formats.template import (
     TemplateFactory,
     apply_template,

@@ -33,7 +33,7 @@ _CLOSING_CUE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FormatField:
     """One field mapping. `template` prints the value; `expression` is it inside Jinja's control flow.
 
     `expression` is None where the author wrote a whole template: then only its printed text exists.
@@ -44,7 +44,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class FormatChoices:
     """The choices of a doc: an expression of a sequence, and the texts themselves where the task fixes them.
 
     `items` are templates that print one choice each, where their number is known: then the prompt lists them one by
@@ -65,13 +65,13 @@ class Choices:
 class Fields:
     """The field mappings of a task, read."""
 
-    question: Field
-    choices: Choices | None
-    answer: Field
-    topic: Field | None = None
+    question: FormatField
+    choices: FormatChoices | None
+    answer: FormatField
+    topic: FormatField | None = None
 
 
-def text_field(key: str, spec: Spec, position: Position | None = None) -> Field:
+def text_field(key: str, spec: Spec, position: Position | None = None) -> FormatField:
     """Return the question, answer or topic of a doc, from the mapping of that key.
 
     Raises FormatError for a function, a list and a bare name that Jinja cannot read.
@@ -79,7 +79,7 @@ def text_field(key: str, spec: Spec, position: Position | None = None) -> Field:
     _refuse_function(key, spec, position)
     if isinstance(spec, int):
         number = str(int(spec))
-        return Field(number, number)
+        return FormatField(number, number)
     if not isinstance(spec, str):
         raise FormatError(
             f"{key} is a {type(spec).__name__}; a format needs a column or a template there", position=position
@@ -93,11 +93,11 @@ def text_field(key: str, spec: Spec, position: Position | None = None) -> Field:
     except jinja2.TemplateSyntaxError as error:
         raise FormatError(f"{key} is no Jinja template: {error.message}", position=position) from error
     if inner is None:
-        return Field(sealed(source), None)
-    return Field(f"{{{{ {inner} }}}}", inner)
+        return FormatField(sealed(source), None)
+    return FormatField(f"{{{{ {inner} }}}}", inner)
 
 
-def choices_field(spec: Spec, position: Position | None = None) -> Choices | None:
+def choices_field(spec: Spec, position: Position | None = None) -> FormatChoices | None:
     """Return the choices of a doc from `doc_to_choice`, None when it is not set.
 
     Raises FormatError for a function and for a template that prints more than one expression.
@@ -111,7 +111,7 @@ def choices_field(spec: Spec, position: Position | None = None) -> Choices | Non
         fixed = tuple(str(choice) for choice in spec)
         if not fixed:
             raise FormatError("doc_to_choice is an empty list", position=position)
-        return Choices(f"[{', '.join(literal(choice) for choice in fixed)}]", fixed)
+        return FormatChoices(f"[{', '.join(literal(choice) for choice in fixed)}]", fixed)
     if not isinstance(spec, str):
         raise FormatError(f"doc_to_choice {spec!r} is neither a column, a template nor a list", position=position)
     field = text_field("doc_to_choice", spec, position)
@@ -121,7 +121,7 @@ def choices_field(spec: Spec, position: Position | None = None) -> Choices | Non
             position=position,
             hint="write the list as one expression: doc_to_choice: '{{ [first, second] }}'",
         )
-    return Choices(operand(field.expression))
+    return FormatChoices(operand(field.expression))
 
 
 def _refuse_function(key: str, spec: Spec, position: Position | None) -> None:
@@ -133,16 +133,16 @@ def _refuse_function(key: str, spec: Spec, position: Position | None) -> None:
         )
 
 
-def _bare_field(key: str, name: str, position: Position | None) -> Field:
+def _bare_field(key: str, name: str, position: Position | None) -> FormatField:
     if name.isdecimal():
-        return Field(name, str(int(name)))
+        return FormatField(name, str(int(name)))
     if is_path(name):
-        return Field(f"{{{{ {name} }}}}", name)
+        return FormatField(f"{{{{ {name} }}}}", name)
     if not name:
         raise FormatError(f"{key} is empty", position=position, hint=f"{key}: <column>")
     # Jinja cannot read such a name (`Answer Key`); rendering looks the column up and says so when there is none.
     lookup = f"_column({literal(name)})"
-    return Field(f"{{{{ {lookup} }}}}", lookup)
+    return FormatField(f"{{{{ {lookup} }}}}", lookup)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from typing import Any
 import jinja2
 
 from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean
+from pytest_promptfmt.formats.format_scorers import checked_scorer
 from pytest_promptfmt.formats.jinja_text import grammar
 from pytest_promptfmt.formats.labels import ChoiceLabels, checked_labels
-from pytest_promptfmt.formats.scorers import checked_scorer
 
 ORDERS: tuple[str, ...] = (
     "as_is",

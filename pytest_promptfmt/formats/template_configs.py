@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from pytest_promptfmt.core.errors import FormatError, did_you_mean
 from pytest_promptfmt.formats.builder import label_guard, prompt_template
-from pytest_promptfmt.formats.fields import Choices, Field, Fields
+from pytest_promptfmt.formats.fields import Fields, FormatChoices, FormatField
 from pytest_promptfmt.formats.format import Format, check_choice_format, check_text
 from pytest_promptfmt.formats.jinja_text import literal, printed, sealed
 from pytest_promptfmt.formats.labels import checked_labels
@@ -105,13 +105,13 @@ class TemplateConfig(ABC):
         """Return the template of the question."""
         return "{{question.strip()}}"
 
-    def _choices(self, _count: int | None = None, /) -> Choices | None:
+    def _choices(self, _count: int | None = None, /) -> FormatChoices | None:
         """Return the choices that the prompt shows: of a doc with so many, else as many as there are labels."""
         return None
 
-    def _prompt(self, shown: Choices | None) -> str:
-        question = Field(self._question(), None)
-        return prompt_template(self.to_format(), Fields(question=question, choices=shown, answer=Field("", None)))
+    def _prompt(self, shown: FormatChoices | None) -> str:
+        question = FormatField(self._question(), None)
+        return prompt_template(self.to_format(), Fields(question=question, choices=shown, answer=FormatField("", None)))
 
 
 @lru_cache(maxsize=64)
@@ -148,10 +148,10 @@ class LabelledChoices(TemplateConfig):
         labels = tuple(self.choice_labels) if self.shows_choices else None
         return super().to_format().changed({"choice_labels": labels, "choice_format": self.choice_format})
 
-    def _choices(self, count: int | None = None, /) -> Choices | None:
+    def _choices(self, count: int | None = None, /) -> FormatChoices | None:
         shown = range(len(self.choice_labels) if count is None else count)
         items = tuple(f"{{{{choices[{index}]}}}}" for index in shown)
-        return Choices("choices", items=items) if items and self.shows_choices else None
+        return FormatChoices("choices", items=items) if items and self.shows_choices else None
 
     def _shared(self) -> dict[str, Any]:
         """Return the options that mean the same in every template with labelled choices."""
@@ -340,6 +340,6 @@ class ClassificationTemplateConfig(TemplateConfig):
             {"metric": "f1", "aggregation": "f1", "higher_is_better": True},
         ]
 
-    def _choices(self, _count: int | None = None, /) -> Choices | None:
+    def _choices(self, _count: int | None = None, /) -> FormatChoices | None:
         labels = tuple(self.labels)
-        return Choices("choices", labels, tuple(map(printed, labels))) if self.show_labels else None
+        return FormatChoices("choices", labels, tuple(map(printed, labels))) if self.show_labels else None

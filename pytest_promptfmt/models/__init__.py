@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_promptfmt.models.base import Answer, Ask, Generation, Likelihood, Model, ModelOptions
-from pytest_promptfmt.models.registry import open_model
+from pytest_promptfmt.models.model import Answer, Ask, Generation, Likelihood, Model, ModelOptions
+from pytest_promptfmt.models.model_registry import open_model
 
 __all__ = ["Answer", "Ask", "Generation", "Likelihood", "Model", "ModelOptions", "open_model"]

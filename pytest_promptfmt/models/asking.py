@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core.prompt import Instance, Request
-from pytest_promptfmt.models.base import Ask
+from pytest_promptfmt.models.model import Ask
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.profile import Split
-    from pytest_promptfmt.tokens import Tokenizer
+    from pytest_promptfmt.profiles import Tokenizer
 
 MAX_TOKENS: Final = 256
 """The budget of a task that names none (lm-eval 0.4.13)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class AskedQuestion:
     """A question, and the request of a doc that it was made from.
 
     `is_rival` marks the other spelling of a candidate, with or without a space before it: no task asks it, and a model
@@ -31,7 +31,7 @@ class Asked:
     is_rival: bool = False
 
 
-def questions(instances: Sequence[Instance]) -> list[Asked]:
+def questions(instances: Sequence[Instance]) -> list[AskedQuestion]:
     """Return the questions about the docs, in order, each candidate followed by its rival; ids are not filled in.
 
     Unconditional and rolling log-likelihoods are left out: they do not depend on a prompt.
@@ -39,7 +39,7 @@ def questions(instances: Sequence[Instance]) -> list[Asked]:
     return [asked for instance in instances for asked in _of_instance(instance)]
 
 
-def _of_instance(instance: Instance) -> Iterator[Asked]:
+def _of_instance(instance: Instance) -> Iterator[AskedQuestion]:
     for request in instance.requests:
         if request.kind == "generate_until" and request.context is not None:
             messages = instance.prompts[request.prompt].messages if request.prompt is not None else ()
@@ -49,11 +49,11 @@ def _of_instance(instance: Instance) -> Iterator[Asked]:
                 max_tokens=budget_of(request.generation_kwargs or {}),
                 messages=tuple((message.role, message.text) for message in messages),
             )
-            yield Asked(ask=ask, doc=instance.index, request=request)
+            yield AskedQuestion(ask=ask, doc=instance.index, request=request)
         elif request.kind == "loglikelihood" and request.context and request.continuation is not None:
             ask = Ask(context=request.context, continuation=request.continuation)
-            yield Asked(ask=ask, doc=instance.index, request=request)
-            yield Asked(ask=rival_of(ask), doc=instance.index, request=request, is_rival=True)
+            yield AskedQuestion(ask=ask, doc=instance.index, request=request)
+            yield AskedQuestion(ask=rival_of(ask), doc=instance.index, request=request, is_rival=True)
 
 
 def rival_of(ask: Ask) -> Ask:
@@ -80,9 +80,9 @@ def budget_of(arguments: Mapping[str, Any]) -> int:
     return MAX_TOKENS
 
 
-def with_ids(asked: Sequence[Asked], tokenizer: Tokenizer, *, split: Split) -> list[Asked]:
+def with_ids(asked: Sequence[AskedQuestion], tokenizer: Tokenizer, *, split: Split) -> list[AskedQuestion]:
     """Return the questions with the ids that lm-eval 0.4.13's HFLM sends."""
-    from pytest_promptfmt.tokens.encoding import encode_pairs, encode_prompts
+    from pytest_promptfmt.profiles.encoding import encode_pairs, encode_prompts
 
     pairs = [(one.ask.context, one.ask.continuation) for one in asked if one.ask.continuation is not None]
     prompts = iter(encode_prompts(tokenizer, [one.ask.context for one in asked if one.ask.continuation is None]))

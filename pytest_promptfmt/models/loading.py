@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core.errors import ModelError, TokenizerError
 from pytest_promptfmt.core.network import online
-from pytest_promptfmt.models.base import ModelOptions
+from pytest_promptfmt.models.model import ModelOptions
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.tokens import Tokenizer
+    from pytest_promptfmt.profiles import Tokenizer
 
 _DTYPES: Final = ("float32", "bfloat16", "float16", "float64")
 
@@ -23,7 +23,7 @@ def load_model(source: str, options: ModelOptions) -> tuple[Any, Tokenizer]:
 
     Raises ModelError for what is missing or cannot be loaded.
     """
-    from pytest_promptfmt.tokens import load_tokenizer
+    from pytest_promptfmt.profiles import load_tokenizer
 
     torch = import_torch()
     import transformers

@@ -21,17 +21,17 @@ from uuid import uuid4
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import ModelError, Position
 from pytest_promptfmt.core.files import write_atomically
-from pytest_promptfmt.models.base import Answer, Ask, Generation, Likelihood
+from pytest_promptfmt.models.model import Answer, Ask, Generation, Likelihood
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.tokens import Tokenizer
+    from pytest_promptfmt.profiles import Tokenizer
 
 DECIMALS: Final = 6
 _FINISHES: Final = ("stop", "end", "length")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class RecordingEntry:
     """One recorded answer, and where its question came from.
 
     `key` is that of the question, `sent` the digest of the ids that the model got, None where only text was sent.
@@ -77,7 +77,7 @@ class Entry:
 
 def digest_of(ids: Sequence[int] | None) -> str | None:
     """Return the digest of token ids as snapshots show it, None of none."""
-    from pytest_promptfmt.tokens.encoding import digest_of_ids
+    from pytest_promptfmt.profiles.encoding import digest_of_ids
 
     return None if ids is None else digest_of_ids(ids)
 
@@ -85,7 +85,7 @@ def digest_of(ids: Sequence[int] | None) -> str | None:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def read_entries(path: Path) -> list[Entry]:
+def read_entries(path: Path) -> list[RecordingEntry]:
     """Return the entries of a recording; raises ModelError with the first line that is not one."""
     try:
         with gate.open_text(path) as file:
@@ -96,13 +96,13 @@ def read_entries(path: Path) -> list[Entry]:
         raise ModelError("the recording is not UTF-8", position=Position(path)) from error
 
 
-def _entry(line: str, position: Position) -> Entry:
+def _entry(line: str, position: Position) -> RecordingEntry:
     try:
         read = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ModelError(f"not a line of a recording: {error}", position=position, hint="record again") from error
     try:
-        return Entry(
+        return RecordingEntry(
             task=str(read["task"]),
             profile=str(read["profile"]),
             doc=int(read["doc"]),
@@ -155,7 +155,7 @@ class ReplayModel:
         self._path = path
         self._entries = {entry.key: entry for entry in entries}
 
-    def entry(self, ask: Ask) -> Entry:
+    def entry(self, ask: Ask) -> RecordingEntry:
         """Return what was recorded for exactly this question; raises ModelError for a question without a recording."""
         found = self._entries.get(ask.key)
         if found is None or isinstance(found.answer, Likelihood) != (ask.kind == "loglikelihood"):
@@ -184,7 +184,7 @@ class ReplayModel:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-class Recorder:
+class AnswerRecorder:
     """Keeps answers as they come, in a file beside the recording; `join_parts` adds them to it at the end.
 
     What was recorded before for the same model is not asked again. An interrupted run leaves the file beside it, which
@@ -198,11 +198,11 @@ class Recorder:
         self._known = _recorded(path)
         self._file: IO[str] | None = None
 
-    def known(self, ask: Ask, model: str) -> Entry | None:
+    def known(self, ask: Ask, model: str) -> RecordingEntry | None:
         """Return the answer that is recorded already."""
         return self._known.get((ask.key, model))
 
-    def keep(self, entry: Entry) -> None:
+    def keep(self, entry: RecordingEntry) -> None:
         """Write one answer at once; raises ModelError when the file cannot be written."""
         try:
             if self._file is None:
@@ -234,7 +234,7 @@ def join_parts(path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def write_entries(path: Path, entries: Iterable[Entry]) -> None:
+def write_entries(path: Path, entries: Iterable[RecordingEntry]) -> None:
     """Write a recording, sorted, whole or not at all; raises ModelError when it cannot be written."""
     lines = [entry.to_line() + "\n" for entry in sorted(entries, key=lambda entry: entry.order)]
     try:
@@ -247,7 +247,7 @@ def _unwritable(path: Path, error: OSError) -> ModelError:
     return ModelError(f"the recording cannot be written: {error.strerror}", position=Position(path))
 
 
-def _recorded(path: Path) -> dict[tuple[str, str], Entry]:
+def _recorded(path: Path) -> dict[tuple[str, str], RecordingEntry]:
     """Return the entries of a recording and of the parts beside it; a last line that was being written is dropped."""
     entries = read_entries(path) if path.exists() else []
     for part in _parts(path):

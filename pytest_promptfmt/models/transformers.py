@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pytest_promptfmt.core.errors import ModelError
-from pytest_promptfmt.models.base import Ask, Finish, Generation, Likelihood, ModelOptions, cut
 from pytest_promptfmt.models.loading import load_model
+from pytest_promptfmt.models.model import Ask, Finish, Generation, Likelihood, ModelOptions, cut
 
 if TYPE_CHECKING:
     import torch
 
-    from pytest_promptfmt.tokens import Tokenizer
+    from pytest_promptfmt.profiles import Tokenizer
 
 _CHUNKS: Final = 8
 """Batches that are sorted by length together; answers are yielded, and can be recorded, after each such part."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.plugin.kinds import KINDS
+from pytest_promptfmt.plugin.kind_registry import KINDS
+from pytest_promptfmt.settings.setting_values import FLAG
 from pytest_promptfmt.settings.table import SETTINGS, Setting
-from pytest_promptfmt.settings.values import FLAG
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -94,7 +94,7 @@ def _holds_tasks(path: Path) -> bool:
     from itertools import chain, islice
 
     from pytest_promptfmt.core import gate
-    from pytest_promptfmt.systems.lm_eval.kinds import looks_like_task
+    from pytest_promptfmt.tasks import looks_like_task
 
     files = chain(path.glob("*.yaml"), path.glob("*/*.yaml")) if path.is_dir() else [path]
     known = (file for file in islice(files, 50) if file.suffix in (".yaml", ".yml") and file.is_file())

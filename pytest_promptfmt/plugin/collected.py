@@ -15,9 +15,9 @@ import pytest
 from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.plugin.folders import Folders
-from pytest_promptfmt.plugin.items.base import LoadItem
-from pytest_promptfmt.plugin.items.lint import LintItem, wanted
-from pytest_promptfmt.plugin.items.prompts import SnapshotItem
+from pytest_promptfmt.plugin.items.item import LoadItem
+from pytest_promptfmt.plugin.items.lint_items import LintItem, wanted
+from pytest_promptfmt.plugin.items.prompt_items import SnapshotItem
 from pytest_promptfmt.plugin.run import RUN
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import ProfileView, seen_by

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.checks.views import FileView
 from pytest_promptfmt.core.errors import (
     CodeNotAllowedError,
     Position,
@@ -25,16 +24,16 @@ from pytest_promptfmt.core.task import CodeAssembly, FunctionRef, ProfiledAssemb
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.formats import Attempt, attempts, is_variant, remarks
 from pytest_promptfmt.formats.template import template_type
-from pytest_promptfmt.plugin.items.base import ClassItem, LoadItem, PromptItem, node_name
+from pytest_promptfmt.plugin.items.item import ClassItem, LoadItem, PromptItem, node_name
 from pytest_promptfmt.plugin.items.kind import LOADED
 from pytest_promptfmt.plugin.run import RUN, Run
-from pytest_promptfmt.plugin.workers import try_in_worker
+from pytest_promptfmt.plugin.worker_errors import try_in_worker
+from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems import TaskFile, known_systems, recognized, shapes
-from pytest_promptfmt.systems.lm_eval.functions import load_function
-from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+from pytest_promptfmt.systems import known_systems, recognized, shapes
 from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.tasks import TaskFile, TaskIndex, load_function
 
 
 class PromptfmtWarning(pytest.PytestWarning):

@@ -10,14 +10,14 @@ from typing import Final
 
 import pytest
 
-from pytest_promptfmt.checks.registry import Scope, known_checks
-from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.task import ProfiledAssembly, Task
+from pytest_promptfmt.rules.rule_registry import Scope, known_rules
+from pytest_promptfmt.rules.rule_selection import Selection
 from pytest_promptfmt.settings import Settings, SettingsTree
 from pytest_promptfmt.settings.profiles import task_profiles
-from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+from pytest_promptfmt.tasks import TaskIndex
 
 Known = tuple[str, Path, int | None, int | None]
 """A task as id, file, and where in it, line and column."""
@@ -53,7 +53,7 @@ class Folders:
         self.index = TaskIndex()
         self._tree = tree
         self._know_profiles = know_profiles
-        self._checks = known_checks(() if tree.root.no_code else tree.root.checks)
+        self._rules = known_rules(() if tree.root.no_code else tree.root.rules)
         self._selections: dict[int, tuple[Settings, Selection]] = {}
         self._roots: dict[Path, Path] = {}
         self._first_named: dict[Path, dict[str, Task | Unread]] = defaultdict(dict)
@@ -73,13 +73,13 @@ class Folders:
         """Return the settings for a task, as for its file."""
         return self.settings if task.path is None else self.settings_for(task.path)
 
-    def checks_for(self, file: Path) -> Selection:
+    def rules_for(self, file: Path) -> Selection:
         """Return the rules that look at a task file, and what is ignored there."""
         return self._select(self.settings_for(file))
 
     def codes_for(self, file: Path) -> dict[str, Scope]:
         """Return the codes of the rules that look at a task file, and what they look at."""
-        codes = {check.code: check.scope for check in self.checks_for(file).chosen}
+        codes = {check.code: check.scope for check in self.rules_for(file).chosen}
         if self.settings_for(file).lint:
             return codes
         return {code: scope for code, scope in codes.items() if scope in ("scoring", "model")}
@@ -87,16 +87,16 @@ class Folders:
     def _select(self, settings: Settings) -> Selection:
         known = self._selections.get(id(settings))
         if known is None:
-            known = self._selections[id(settings)] = settings, Selection.of(settings, self._checks)
+            known = self._selections[id(settings)] = settings, Selection.of(settings, self._rules)
             self._know_profiles(name for each, _ in self._selections.values() for name in each.defined)
         return known[1]
 
     def unmatched_globs(self, matched: Iterable[str]) -> Iterator[str]:
         """Yield the per-file ignores that match no file; `matched` are known to match one."""
         known = set(matched)
-        for settings, checks in self._selections.values():
+        for settings, selection in self._selections.values():
             if settings.lint:
-                yield from checks.globs_of_nothing(known)
+                yield from selection.globs_of_nothing(known)
 
     def profiles_for(self, task: Task) -> tuple[Profile, ...]:
         """Return the profiles that a task is rendered for; raises SettingsError also for one that it names wrongly."""

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.engine.store import Store
-from pytest_promptfmt.plugin.items.base import PromptItem
-from pytest_promptfmt.plugin.remembered import MET
+from pytest_promptfmt.plugin.items.item import PromptItem
+from pytest_promptfmt.plugin.outcome_cache import MET
 from pytest_promptfmt.plugin.unchanged import UnchangedFiles, UnchangedItem
 
 

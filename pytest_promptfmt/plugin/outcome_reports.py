@@ -10,7 +10,7 @@ import pytest
 from pytest_promptfmt.core.errors import traceback_of_user
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.text import escape_controls
-from pytest_promptfmt.plugin.items.base import PromptItem
+from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.results.failures import FailureText
 from pytest_promptfmt.results.run_result import Tally
 

@@ -13,8 +13,8 @@ from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.results.baseline import BaselineUpdate
 from pytest_promptfmt.results.writers import find_writer
+from pytest_promptfmt.settings.setting_lookup import Config, SettingLookup
 from pytest_promptfmt.settings.table import BY_NAME, REPORTS
-from pytest_promptfmt.settings.written import Config, Written
 from pytest_promptfmt.snapshots.extension import Verdict
 
 
@@ -79,7 +79,7 @@ def read_outputs(config: Config) -> Outputs:
     Raises SettingsError for an invalid shard, an unknown writer, --promptfmt-baseline-update without a baseline, and a
     baseline that does not exist and is not to be written.
     """
-    written = Written(config)
+    written = SettingLookup(config)
     update, baseline = written.value("baseline_update"), written.value("baseline")
     if update is not None and baseline is None:
         raise SettingsError(
@@ -102,7 +102,7 @@ def read_outputs(config: Config) -> Outputs:
     )
 
 
-def _files(written: Written) -> Iterator[tuple[str, Path]]:
+def _files(written: SettingLookup) -> Iterator[tuple[str, Path]]:
     for name in REPORTS:
         path = written.value(name)
         if path is not None:

@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from pytest_promptfmt.checks.running import Linter
 from pytest_promptfmt.core.profile import BUILTIN_PROFILES
 from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.outputs import read_outputs
 from pytest_promptfmt.results.baseline import BaselineRun
 from pytest_promptfmt.results.run_result import Tally
+from pytest_promptfmt.rules.linter import Linter
 from pytest_promptfmt.settings import Settings, SettingsTree
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
-from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
-from pytest_promptfmt.snapshots.lock import Lock
+from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME, Lock
 from pytest_promptfmt.snapshots.paths import BESIDE, Tree
 from pytest_promptfmt.study import Studies
-from pytest_promptfmt.systems.lm_eval.index import TaskIndex
+from pytest_promptfmt.tasks import TaskIndex
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.plugin.remembered import Memory
+    from pytest_promptfmt.plugin.outcome_cache import OutcomeCache
 
 RUN: Final[pytest.StashKey[Run]] = pytest.StashKey()
 """Where the config keeps the run."""
@@ -34,7 +33,7 @@ OUTCOMES_ONLY: Final[pytest.StashKey[bool]] = pytest.StashKey()
 
 
 @dataclass
-class Found:
+class CollectionResult:
     """What collecting found, in types of JSON: under xdist the workers alone collect, and send it.
 
     `unmatched` has a line for each option that matches no task, `defined` are the files that were read to their end
@@ -71,14 +70,14 @@ class Run:
         self.tally = Tally("none" if hasattr(config, "workerinput") else "all" if needs_all else "remarkable")
         self.baseline = BaselineRun(outputs.baseline, outputs.baseline_update, tree.root.rootdir)
         self.lock = Lock(tree.root.rootdir / LOCK_NAME)
-        self.memory: Memory
-        self.found = Found()
+        self.memory: OutcomeCache
+        self.found = CollectionResult()
         self.in_worker = False
         self.shows_only_outcomes = config.stash.get(OUTCOMES_ONLY, False)
         if outputs.shard is not None:
             self.expected.limit_to(partial(outputs.shard.holds, rootdir=tree.root.rootdir))
 
-    def remember(self, memory: Memory) -> None:
+    def remember(self, memory: OutcomeCache) -> None:
         """Let the run know the outcomes of earlier ones."""
         self.memory = memory
         self.folders.index = TaskIndex(known=memory)

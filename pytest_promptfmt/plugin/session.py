@@ -23,16 +23,16 @@ from pytest_promptfmt.plugin.collection import (
     task_file_node,
     warn_of_file,
 )
-from pytest_promptfmt.plugin.items.base import PromptItem
+from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.items.kind import LOADED, load_kinds
-from pytest_promptfmt.plugin.kinds import KINDS
+from pytest_promptfmt.plugin.kind_registry import KINDS
 from pytest_promptfmt.plugin.large_runs import LargeRuns
 from pytest_promptfmt.plugin.new_first import NewFirst
+from pytest_promptfmt.plugin.outcome_cache import OutcomeCache
 from pytest_promptfmt.plugin.outcome_reports import OutcomeReports
-from pytest_promptfmt.plugin.remembered import Memory
-from pytest_promptfmt.plugin.run import RUN, Found, Run
-from pytest_promptfmt.plugin.selection import Selectable, chooses, unmatched
-from pytest_promptfmt.plugin.trust import limit_paths
+from pytest_promptfmt.plugin.path_limits import limit_paths
+from pytest_promptfmt.plugin.run import RUN, CollectionResult, Run
+from pytest_promptfmt.plugin.task_selection import Selectable, chooses, unmatched
 from pytest_promptfmt.plugin.unchanged import (
     UnchangedFolder,
     children_of,
@@ -41,8 +41,8 @@ from pytest_promptfmt.plugin.unchanged import (
     unchanged,
     unchanged_folder,
 )
-from pytest_promptfmt.plugin.workers import workers_of
-from pytest_promptfmt.plugin.working import Working, collapses, kept_in
+from pytest_promptfmt.plugin.worker_errors import workers_of
+from pytest_promptfmt.plugin.worker_runs import WorkerRuns, collapses, kept_in
 from pytest_promptfmt.results.terminal import header_lines
 from pytest_promptfmt.settings import SettingsTree
 from pytest_promptfmt.settings.file import FILE_NAMES
@@ -71,11 +71,11 @@ def activate(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     workers = workers_of(config)
     folder, shows = kept_in(run, workers)
-    memory = Memory(config, run.folders, run.outputs, folder, shows=shows)
+    memory = OutcomeCache(config, run.folders, run.outputs, folder, shows=shows)
     run.remember(memory)
     plugins = [
         PromptfmtPlugin(run),
-        Working(run, workers),
+        WorkerRuns(run, workers),
         OutcomeReports(run.tally, is_worker=is_worker),
         LargeRuns(config),
         NewFirst(config, memory.store),
@@ -220,4 +220,4 @@ class PromptfmtPlugin:
         sent = getattr(node, "workeroutput", {}).get("promptfmt")
         if sent is not None:
             known = asdict(self._run.found)
-            self._run.found = Found(**{name: value or known[name] for name, value in sent.items()})
+            self._run.found = CollectionResult(**{name: value or known[name] for name, value in sent.items()})

@@ -16,15 +16,15 @@ import pytest
 from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.engine.store import mapping
+from pytest_promptfmt.plugin.cached_files import Counted, Remembered
+from pytest_promptfmt.plugin.cached_folders import QUIET, RUN_AGAIN, KnownFolder
 from pytest_promptfmt.plugin.collection import TaskFileNode, TaskNode, task_file_node
 from pytest_promptfmt.plugin.folders import Known
-from pytest_promptfmt.plugin.items.base import PromptItem, accept_command_of
-from pytest_promptfmt.plugin.known_files import Counted, Remembered
-from pytest_promptfmt.plugin.known_folders import QUIET, RUN_AGAIN, KnownFolder
+from pytest_promptfmt.plugin.items.item import PromptItem, accept_command_of
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.results.failures import said_again
 from pytest_promptfmt.snapshots.expected import Defined
-from pytest_promptfmt.snapshots.paths import Place
+from pytest_promptfmt.snapshots.paths import SnapshotPath
 
 
 class UnchangedFolder(pytest.Directory):
@@ -80,7 +80,7 @@ class UnchangedFiles(pytest.Item):
         """Do nothing: nothing has changed."""
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> SnapshotPath | None:
         """Return the first snapshot."""
         if self.known.first is None:
             return None
@@ -138,11 +138,11 @@ class UnchangedItem(pytest.Item):
         """Do nothing: nothing has changed."""
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> SnapshotPath | None:
         """Return the first snapshot."""
         return next(self._places(), None)
 
-    def _places(self) -> Iterator[Place]:
+    def _places(self) -> Iterator[SnapshotPath]:
         expected = self.config.stash[RUN].expected
         return (expected.place(self.path, task, profile) for task, profile in self.remembered.claims)
 
@@ -169,7 +169,7 @@ class StoredItem:
     location: tuple[str, int | None, str]
     marker: str
     repeats: str
-    place: Place | None
+    place: SnapshotPath | None
 
     @property
     def name(self) -> str:
@@ -315,5 +315,5 @@ def _says_everything(remembered: Remembered, said: set[tuple[str, str]]) -> bool
 
 def about(item: PromptItem) -> list[object]:
     """Return what a `StoredItem` has to know of an item."""
-    place: Place | None = getattr(item, "place", None)
+    place: SnapshotPath | None = getattr(item, "place", None)
     return [item.nodeid, item.location, item.marker, item.repeats, place.name if place is not None else None]

@@ -17,14 +17,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pytest_promptfmt.answers.verdicts import Row
-from pytest_promptfmt.checks.registry import Scope
+from pytest_promptfmt.answers.phrasing_verdicts import PhrasingRow
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, PromptfmtError, SettingsError, display_path
 from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Accepted, BaselineEntry, Outcome
 from pytest_promptfmt.results.wording import below, counted
+from pytest_promptfmt.rules.rule_registry import Scope
 
 BaselineUpdate = Literal["write", "prune"]
 
@@ -102,12 +102,12 @@ class BaselineRun:
         accepted = (*outcome.accepted, Accepted(entry, key if is_known else ""))
         return replace(outcome, category="accepted", title=failed.title, accepted=accepted)
 
-    def judge_rows(self, outcome: Outcome, rows: Sequence[Row]) -> tuple[Outcome, Sequence[Row]]:
+    def judge_rows(self, outcome: Outcome, rows: Sequence[PhrasingRow]) -> tuple[Outcome, Sequence[PhrasingRow]]:
         """Return the outcome of a battery with the misread phrasings that the baseline accepts, and the others."""
         outcome = replace(outcome, linted=(outcome.profile,))
         if self._path is None:
             return outcome, rows
-        new: list[Row] = []
+        new: list[PhrasingRow] = []
         accepted: list[Accepted] = []
         for row in rows:
             identity = [MISREAD, Path(outcome.file).name, outcome.task, outcome.profile, row.id, *row.verdicts]

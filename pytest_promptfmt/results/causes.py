@@ -15,7 +15,7 @@ from typing import Final
 
 from pytest_promptfmt.core.prompt import Instance, Origin, Part, Prompt, Span
 from pytest_promptfmt.core.task import Locate
-from pytest_promptfmt.snapshots.changes import Change, Place
+from pytest_promptfmt.snapshots.changes import Change, ChangePlace
 from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
 
 LOOKED_AT: Final = 40
@@ -28,7 +28,7 @@ _DELIMITERS: Final[tuple[Part, ...]] = ("fewshot delimiter", "target delimiter")
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class ChangeCause:
     """Where the text at the first change comes from; `is_before` where it is gone and was before that text."""
 
     origin: Origin
@@ -50,7 +50,7 @@ class Cause:
         return "before text from" if self.is_before else "in text from"
 
 
-def cause_of(changed: Sequence[Change], instances: Sequence[Instance], locate: Locate) -> Cause | None:
+def cause_of(changed: Sequence[Change], instances: Sequence[Instance], locate: Locate) -> ChangeCause | None:
     """Return where the first change with a known origin comes from; of several keys, one that made the others too."""
     by_number = {instance.index + 1: instance for instance in instances}
     found = (_candidates(change, by_number.get(change.doc), locate) for change in changed)
@@ -66,10 +66,10 @@ def cause_of(changed: Sequence[Change], instances: Sequence[Instance], locate: L
     return next(cause for cause in first if cause.key in common)
 
 
-def _candidates(change: Change, instance: Instance | None, locate: Locate) -> list[Cause]:
+def _candidates(change: Change, instance: Instance | None, locate: Locate) -> list[ChangeCause]:
     """Return what may have made a change, the likeliest first."""
     if change.place is None:
-        return [Cause(origin) for origin in _origins_of_requests(change, locate)]
+        return [ChangeCause(origin) for origin in _origins_of_requests(change, locate)]
     if instance is None or change.place.prompt >= len(instance.prompts):
         return []
     prompt = instance.prompts[change.place.prompt]
@@ -82,10 +82,10 @@ def _candidates(change: Change, instance: Instance | None, locate: Locate) -> li
     else:
         origins = _origins_of_gone(change.place, prompt, locate)
     is_before = change.place.length == 0 and change.place.last == 0
-    return [Cause(_for_all_shots(origin), is_before) for origin in origins]
+    return [ChangeCause(_for_all_shots(origin), is_before) for origin in origins]
 
 
-def _origins_of_new(place: Place, prompt: Prompt, locate: Locate) -> list[Origin]:
+def _origins_of_new(place: ChangePlace, prompt: Prompt, locate: Locate) -> list[Origin]:
     """Return the origins of the text that may be new: first pieces that are new as a whole, the chat template last."""
     new = list(_spans(prompt, place.first, place.last + place.length))
     origins = [
@@ -96,7 +96,7 @@ def _origins_of_new(place: Place, prompt: Prompt, locate: Locate) -> list[Origin
     return [each for origin in origins for each in (origin, *_right_answer(origin, locate))]
 
 
-def _origins_of_gone(place: Place, prompt: Prompt, locate: Locate) -> list[Origin]:
+def _origins_of_gone(place: ChangePlace, prompt: Prompt, locate: Locate) -> list[Origin]:
     """Return the origins round the place, and those of a delimiter that may have been all that stood there."""
     around = list(_spans(prompt, max(0, place.first - 1), place.last + 1))
     inside = [span.origin for span, length in around if length > 1 and not _is_of_template(span.origin)]

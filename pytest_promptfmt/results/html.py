@@ -39,11 +39,11 @@ from pytest_promptfmt.snapshots.content import to_json
 from pytest_promptfmt.snapshots.hunks import changed_words
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.answers.verdicts import Matrix
+    from pytest_promptfmt.answers.phrasing_verdicts import Matrix
     from pytest_promptfmt.core.profile import Profile
+    from pytest_promptfmt.profiles import Tokenizer
+    from pytest_promptfmt.profiles.encoding import EncodedPair, PairEncoder
     from pytest_promptfmt.snapshots.document import Document
-    from pytest_promptfmt.tokens import Tokenizer
-    from pytest_promptfmt.tokens.encoding import EncodedPair, PairEncoder
 
 CHUNK: Final = 100
 """Items in one compressed piece: unpacked together when one of them is looked at."""

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_promptfmt.checks.registry import known_checks
-from pytest_promptfmt.checks.running import Linter
-from pytest_promptfmt.checks.selection import Selection
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, RenderError, SettingsError, UnavailableError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.rules.linter import Linter
+from pytest_promptfmt.rules.rule_registry import known_rules
+from pytest_promptfmt.rules.rule_selection import Selection
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.changes import Change, changes
 from pytest_promptfmt.snapshots.content import snapshot_document
@@ -60,7 +60,7 @@ def check(task: Task | Study, **options: Any) -> list[Reported]:
     docs that are not there.
     """
     study = task if isinstance(task, Study) else study_of(task, **options)
-    selection = Selection.of(study.settings, known_checks())
+    selection = Selection.of(study.settings, known_rules())
     views = [seen_by(study, profile) for profile in study.settings.profiles]
     checked = Linter().check(study, selection, views)
     if checked.failure is not None and not isinstance(checked.failure, UnavailableError):
@@ -106,8 +106,8 @@ def render(
     """
     from jinja2 import TemplateError
 
-    from pytest_promptfmt.chat.conversation import render_messages
-    from pytest_promptfmt.chat.profile_loading import load_profile
+    from pytest_promptfmt.profiles.conversation import render_messages
+    from pytest_promptfmt.profiles.profile_loading import load_profile
 
     loaded = load_profile(profile).profile
     if loaded.chat_template is None:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from pytest_promptfmt.checks.documentation import documentation_of
-from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.core.finding import stable_key
 from pytest_promptfmt.results.clusters import Cluster
 from pytest_promptfmt.results.findings import FindingGroup, FindingPlace
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.wording import below, counted, printable
+from pytest_promptfmt.rules.documentation import documentation_of
+from pytest_promptfmt.rules.rule_registry import known_rules
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -95,7 +95,7 @@ def _of_cluster(cluster: Cluster, rootdir: Path) -> dict[str, Any]:
 
 
 def _rule_of_finding(group: FindingGroup) -> dict[str, Any]:
-    known = known_checks().get(group.code)  # a rule of the repository may be known in another process alone
+    known = known_rules().get(group.code)  # a rule of the repository may be known in another process alone
     summary = documentation_of(known).summary if known is not None else group.message
     return {**_rule(group.code, group.name, summary), "help": {"text": f"promptfmt explain {group.code}"}}
 

@@ -27,15 +27,15 @@ def header_lines(settings: Settings) -> list[str]:
     """Return the lines for pytest's header: what is rendered, and whose Python code may run."""
     allowed = ", ".join(["the rootdir", *(display_path(path) for path in settings.allow_code)])
     code = "Python code is not run" if settings.no_code else f"Python code may run below {allowed}"
-    if settings.no_code and settings.checks:
-        code += f", nor the rules of {', '.join(display_path(path) for path in settings.checks)}"
+    if settings.no_code and settings.rules:
+        code += f", nor the rules of {', '.join(display_path(path) for path in settings.rules)}"
     profiles = ", ".join(settings.run_id(profile.name) for profile in settings.profiles)
     lines = [f"promptfmt: profiles {profiles}; {code}"]
     note = archetype_note(archetypes_of(settings))
     lines += [f"promptfmt: {note}"] if note else []
     names = dict.fromkeys(profile.tokenizer for profile in settings.profiles if profile.tokenizer is not None)
     if names:
-        from pytest_promptfmt.tokens.loader import is_first_use  # only where there is a tokenizer
+        from pytest_promptfmt.profiles.tokenizer_loader import is_first_use  # only where there is a tokenizer
 
     first = [name for name in names if is_first_use(name)]
     if first:

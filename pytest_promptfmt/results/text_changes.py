@@ -20,10 +20,10 @@ from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.prompt import Instance, Span
 from pytest_promptfmt.core.task import Locate, locate_nowhere
 from pytest_promptfmt.core.text import END
-from pytest_promptfmt.results.causes import Cause, cause_of
+from pytest_promptfmt.results.causes import ChangeCause, cause_of
 from pytest_promptfmt.results.clusters import cluster_key, fragments
 from pytest_promptfmt.results.wording import counted
-from pytest_promptfmt.snapshots.changes import FEW_SHOT, Change, Comparison, clipped
+from pytest_promptfmt.snapshots.changes import FEW_SHOT, Change, SnapshotComparison, clipped
 from pytest_promptfmt.snapshots.hunks import shared_start
 from pytest_promptfmt.snapshots.token_sections import TITLE as TOKENS
 
@@ -66,11 +66,11 @@ class TextChange:
 
     key: str
     title: str
-    cause: Cause | None = None
+    cause: ChangeCause | None = None
     words: Words = field(default_factory=Words)
     is_fact: bool = False
 
-    def explains(self, comparison: Comparison) -> bool:
+    def explains(self, comparison: SnapshotComparison) -> bool:
         """Return whether the same task in another profile changed no more than this; tokens follow the text."""
         if self.is_fact:
             return True
@@ -80,7 +80,7 @@ class TextChange:
 
 
 def text_change(
-    comparison: Comparison,
+    comparison: SnapshotComparison,
     instances: Sequence[Instance],
     locate: Locate = locate_nowhere,
     *,
@@ -226,7 +226,7 @@ def _spans(instances: Iterable[Instance]) -> Iterator[Span]:
             yield from prompt.spans
 
 
-def _title(change: Change, cause: Cause | None) -> str:
+def _title(change: Change, cause: ChangeCause | None) -> str:
     where = f"{cause.preposition} {cause.origin}" if cause else f"in {change.section}"
     if change.removed and change.added:
         old, new = change.removed[0].strip(), change.added[0].strip()

@@ -1,7 +1,7 @@
 """Two revisions of a git repository, each checked out and rendered in a separate folder: what changed between them."""
 
 from pytest_promptfmt.revisions.git import RevisionError
-from pytest_promptfmt.revisions.judged import Unknown
-from pytest_promptfmt.revisions.runs import Comparison, compare_revisions
+from pytest_promptfmt.revisions.runs import RevisionComparison, compare_revisions
+from pytest_promptfmt.revisions.unseen_changes import Unknown
 
-__all__ = ["Comparison", "RevisionError", "Unknown", "compare_revisions"]
+__all__ = ["RevisionComparison", "RevisionError", "Unknown", "compare_revisions"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from pytest_promptfmt.revisions.code import Closure, Definition, Piece
+from pytest_promptfmt.revisions.statements import Closure, Definition, Statement
 
 Lines = Mapping[str, Set[int]]
 """Lines that ran, from 1, by path below the tree."""
@@ -27,7 +27,7 @@ class CodeChange:
         assert found is not None
         return found
 
-    def changed_pieces(self) -> tuple[list[Piece], list[Piece]]:
+    def changed_pieces(self) -> tuple[list[Statement], list[Statement]]:
         """Return the statements that only one side has, for each side."""
         old, new = self.old.pieces if self.old else (), self.new.pieces if self.new else ()
         matcher = SequenceMatcher(None, [piece.form for piece in old], [piece.form for piece in new], autojunk=False)

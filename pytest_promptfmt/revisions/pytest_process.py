@@ -21,8 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Final, NoReturn
 
-from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.engine.processes import CAN_FORK
+from pytest_promptfmt.rules.rule_registry import known_rules
 
 _OWN: Final = tuple(f"pytest_promptfmt.plugin.{name}" for name in ("session", "collection", "closing", "working"))
 """What the plugin loads where it is switched on."""
@@ -61,7 +61,7 @@ def _load(*, is_bare: bool) -> None:
     for name in ("pytest", *from_pytest, *named, *_OWN):
         with suppress(Exception):
             import_module(name)
-    known_checks()
+    known_rules()
 
 
 def _be_pytest(

@@ -22,15 +22,15 @@ from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_pa
 from pytest_promptfmt.core.outcome import BaselineEntry
 from pytest_promptfmt.results.baseline import ERROR, read_entries, write_baseline
 from pytest_promptfmt.results.wording import counted
-from pytest_promptfmt.revisions.clusters import as_comparison, clusters_of, without
+from pytest_promptfmt.revisions.change_groups import as_comparison, clusters_of, without
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
-from pytest_promptfmt.revisions.judged import Judgement, Unknown, judge, judge_other
 from pytest_promptfmt.revisions.pytest_process import run_pytest
-from pytest_promptfmt.revisions.sheet import Plan
+from pytest_promptfmt.revisions.source_changes import differences, unreadable
+from pytest_promptfmt.revisions.task_rendering import RenderingPlan
 from pytest_promptfmt.revisions.trees import Trees, moves, single_tasks
 from pytest_promptfmt.revisions.unaffected import TASK_SUFFIXES
+from pytest_promptfmt.revisions.unseen_changes import Judgement, Unknown, judge, judge_other
 from pytest_promptfmt.revisions.versions import VersionFinding, changed_parts, counted_parts, version_gate
-from pytest_promptfmt.revisions.written import differences, unreadable
 from pytest_promptfmt.snapshots.content import COLUMNS
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, decode_name, encode_name, snapshot_folder
@@ -41,7 +41,7 @@ _PROMPTS_ALONE: Final = "not promptfmt_extraction and not promptfmt_scoring and 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class RevisionComparison:
     """The result of the second revision against the first, as `--promptfmt-json` writes it.
 
     `unknown` are the tasks of which this comparison cannot say whether they changed, `same` those that are written
@@ -66,11 +66,11 @@ def compare_revisions(
     paths: Sequence[str] = (),
     tasks: Sequence[str] = (),
     options: Sequence[str] = (),
-    checks: bool = False,
-) -> Comparison:
+    findings: bool = False,
+) -> RevisionComparison:
     """Return what changed from revision `old` to `new`, or to the work tree where `new` is None.
 
-    `paths` are relative to the working directory, `tasks` globs, `options` for pytest. With `checks`, findings that
+    `paths` are relative to the working directory, `tasks` globs, `options` for pytest. With `findings`, findings that
     are new count too, and how answers are read. Raises RevisionError where git or pytest fails, SettingsError for a
     revision that git does not know, and for a path or glob that neither side has.
     """
@@ -86,7 +86,7 @@ def compare_revisions(
         _check_paths(wanted, trees)
         sides = _Sides(trees, inside, wanted, tasks)
         globs = [word for glob in tasks for word in ("--promptfmt-task", glob)]
-        result, unrendered, judgement = sides.compared([*globs, *options], checks=checks)
+        result, unrendered, judgement = sides.compared([*globs, *options], findings=findings)
         comparison = as_comparison(result, old=old, new=new or WORK_TREE, unrendered_before=unrendered)
         comparison["command"] = shlex.join(["promptfmt", "diff", old, *([] if new is None else [new])])
         versions = version_gate(
@@ -102,7 +102,7 @@ def compare_revisions(
             ],
             unrendered={task for tasks in result["unrendered"].values() for task in tasks},
         )
-        return Comparison(
+        return RevisionComparison(
             old=old,
             new=new or WORK_TREE,
             result=comparison,
@@ -159,13 +159,13 @@ class _Sides:
         """Return whether a file is below the paths that are compared."""
         return any(name.is_relative_to(path) for path in self._paths or (PurePosixPath(self._inside.as_posix()),))
 
-    def compared(self, options: Sequence[str], *, checks: bool) -> tuple[dict[str, Any], set[str], Judgement]:
+    def compared(self, options: Sequence[str], *, findings: bool) -> tuple[dict[str, Any], set[str], Judgement]:
         """Return the result of the second tree, what of the first could not be rendered, and a judgement.
 
         What could not be rendered are names of tasks, and files where no task is known.
         """
         baseline = self._before.with_name("baseline.jsonl")
-        common = [] if checks else ["-o", "promptfmt_lint=false", "-m", _PROMPTS_ALONE]
+        common = [] if findings else ["-o", "promptfmt_lint=false", "-m", _PROMPTS_ALONE]
         common += options
         # With an equals sign, or pytest would collect the file as a path and search the rootdir above it.
         common += [f"--promptfmt-baseline={baseline}", "--promptfmt-snapshots=all"]
@@ -238,7 +238,7 @@ class _Sides:
         folder.mkdir()
         plans = {
             each.new.name: asdict(
-                Plan(
+                RenderingPlan(
                     top=str(tree),
                     folder=str(folder),
                     other=other,
@@ -250,7 +250,7 @@ class _Sides:
         }
         plan = tree.with_name(f"{tree.name}.plan")
         plan.write_text(json.dumps(plans), "utf-8", errors="surrogateescape")
-        return ["-p", "pytest_promptfmt.plugin.items.sheets", f"--promptfmt-sheets={plan}"]
+        return ["-p", "pytest_promptfmt.plugin.items.rendering_items", f"--promptfmt-sheets={plan}"]
 
     def _run(self, tree: Path, options: Sequence[str]) -> dict[str, Any]:
         """Run pytest in a tree, for the paths that it has, and return the result with paths below the tree."""

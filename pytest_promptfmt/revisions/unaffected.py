@@ -20,8 +20,7 @@ from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.revisions.git import files_below
 from pytest_promptfmt.revisions.named_code import class_refs, places_of
 from pytest_promptfmt.settings.file import FILE_NAMES
-from pytest_promptfmt.systems.lm_eval.index import tags_of
-from pytest_promptfmt.systems.lm_eval.kinds import kind_of, read_if_task
+from pytest_promptfmt.tasks import kind_of, read_if_task, tags_of
 
 _SETTINGS: Final = frozenset(
     {*FILE_NAMES, "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg"}

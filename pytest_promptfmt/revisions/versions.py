@@ -15,15 +15,15 @@ from typing import Any, Final, Literal, get_args
 
 from pytest_promptfmt.core.errors import Position, PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef, Locate
-from pytest_promptfmt.revisions.code import CLASS_VERSIONS, closure_of
 from pytest_promptfmt.revisions.named_code import class_refs, classes_of
-from pytest_promptfmt.revisions.written import Difference
+from pytest_promptfmt.revisions.source_changes import SourceDifference
+from pytest_promptfmt.revisions.statements import CLASS_VERSIONS, closure_of
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
 from pytest_promptfmt.snapshots.changes import FEW_SHOT
 from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
 from pytest_promptfmt.snapshots.token_sections import TITLE as TOKENS
-from pytest_promptfmt.systems.lm_eval.index import TaskIndex
 from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.tasks import TaskIndex
 
 Part = Literal["text", "request", "target", "stops", "metric"]
 Kind = Literal["kept", "unsure", "elsewhere", "members", "missing", "raised", "alone"]
@@ -131,7 +131,7 @@ def version_gate(
     *,
     files: Mapping[str, str],
     counts: Collection[str],
-    differences: Iterable[Difference] = (),
+    differences: Iterable[SourceDifference] = (),
     unknown: Collection[str] = (),
     unrendered: Collection[str] = (),
 ) -> tuple[VersionFinding, ...]:

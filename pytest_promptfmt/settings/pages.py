@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pytest_promptfmt.settings.setting_values import FLAG
 from pytest_promptfmt.settings.table import KEYS, PROFILE_KEYS, SETTINGS, Setting
-from pytest_promptfmt.settings.values import FLAG
 
 
 def settings_schema() -> dict[str, Any]:

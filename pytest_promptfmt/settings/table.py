@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from pytest_promptfmt.settings.values import (
+from pytest_promptfmt.settings.setting_values import (
     ARGUMENTS,
     CLOCK,
     CODES,
@@ -184,12 +184,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("lint", FLAG, ini="promptfmt_lint", key="lint", default=True).about(
         "Whether the rules run.",
         ini="`false`: no items `lint`, so no rules run. Default: `true`.",
-        page="checks.md",
+        page="rules.md",
     ),
     Setting("select", CODES, "--promptfmt-select CODES", ini="promptfmt_select", key="select").about(
         "Run only the rules with these codes or prefixes, such as `PF2` or `PF101,PF203`.",
         key="Codes and prefixes of the rules to run.",
-        page="checks.md",
+        page="rules.md",
     ),
     Setting("ignore", CODES, "--promptfmt-ignore CODES", ini="promptfmt_ignore", key="ignore").about(
         "Leave out the rules with these codes or prefixes. Where `--promptfmt-select` names a rule as well, the "
@@ -200,7 +200,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "Codes of rules to leave out, by glob of the path below this file's folder or of the file name.",
         ini="Rules to leave out in some files: lines `glob: codes`.",
     ),
-    Setting("checks", PATHS, ini="promptfmt_checks", key="checks", at_rootdir=True).about(
+    Setting("rules", PATHS, ini="promptfmt_rules", key="rules", at_rootdir=True).about(
         "Python files with rules of your own. They are run."
     ),
     Setting(

@@ -20,8 +20,8 @@ from pytest_promptfmt.settings.profiles import (
     overridden,
     trained_template,
 )
+from pytest_promptfmt.settings.setting_lookup import Config, SettingLookup
 from pytest_promptfmt.settings.table import BY_NAME
-from pytest_promptfmt.settings.written import Config, Written
 
 Answers = Literal["auto", "all", "none"]
 
@@ -48,7 +48,7 @@ class Settings:
     `adopted`. `download` allows the network for tokenizers that are not in the local cache.
     `repeat` are the command-line options that another run needs to render the same.
     `lint` says whether the rules run, `select` and `ignore` are codes and prefixes of rules, `per_file_ignores` lines
-    `glob: codes`, with globs of paths below `per_file_base`, `checks` Python files that define rules.
+    `glob: codes`, with globs of paths below `per_file_base`, `rules` Python files that define rules.
     `task_modules` are paths and globs of Python files with task classes, `templates` those of chat templates.
     `training_of` are globs of training templates, each with the template that they train for.
     `positions` says where the codes of `select`, `ignore` and `per_file_ignores` were written, if in a file.
@@ -79,7 +79,7 @@ class Settings:
     ignore: tuple[str, ...] = ()
     per_file_ignores: tuple[str, ...] = ()
     per_file_base: Path = Path()
-    checks: tuple[Path, ...] = ()
+    rules: tuple[Path, ...] = ()
     task_modules: tuple[Path, ...] = ()
     templates: tuple[Path, ...] = ()
     template_engines: tuple[str, ...] = ()
@@ -193,7 +193,7 @@ class SettingsTree:
         return _Level(settings=self._settings(files, defined), files=files, defined=defined)
 
     def _settings(self, files: Sequence[SettingsFile], defined: Mapping[str, Profile]) -> Settings:
-        written = Written(self._config, files)
+        written = SettingLookup(self._config, files)
         values = {name: written.value(name) for name in BY_NAME if name in Settings.__dataclass_fields__}
         values["import_limit"] = values["time_limit"]
         values["allow_code"] = (*(written.configured("allow_code") or ()), *(written.option("allow_code") or ()))
@@ -217,13 +217,13 @@ class SettingsTree:
             **{name: value for name, value in values.items() if value is not None},
         )
 
-    def _base(self, written: Written, name: str) -> Path:
+    def _base(self, written: SettingLookup, name: str) -> Path:
         """Return the folder that the paths of a setting are relative to."""
         owner = written.owner(name)
         return owner.path.parent if owner is not None else self._rootdir
 
     def _require_chosen(self, places: Iterable[Path]) -> None:
-        chosen = Written(self._config).option("profiles") or ()
+        chosen = SettingLookup(self._config).option("profiles") or ()
         if all(is_profile_name(name, self.root.defined) for name in chosen):
             return
         elsewhere = {name: PLAIN for place in places for name in _names_below(place)}
@@ -231,7 +231,7 @@ class SettingsTree:
             if not is_profile_name(name, {**self.root.defined, **elsewhere}):
                 resolve_profiles([name], {**self.root.defined, **elsewhere})
 
-    def _profiles(self, written: Written, defined: Mapping[str, Profile]) -> tuple[Profile, ...]:
+    def _profiles(self, written: SettingLookup, defined: Mapping[str, Profile]) -> tuple[Profile, ...]:
         here, root = Path.cwd(), self._rootdir
         names, tokenizers, templates = (written.option(name) or () for name in _OF_PROFILES)
         if names:

@@ -51,11 +51,11 @@ class Change:
     section: str
     removed: tuple[str, ...]
     added: tuple[str, ...]
-    place: Place | None = None
+    place: ChangePlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ChangePlace:
     """Where the new text of a prompt changed, by its index and offsets into it, all from 0.
 
     The change begins at one of the offsets `first` to `last`: one more line break between two line breaks may be any of
@@ -82,7 +82,7 @@ State = Literal["equal", "header-only", "changed", "damaged", "missing"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class SnapshotComparison:
     """The result of comparing.
 
     `text` is what an update writes; `stored` what it holds, as far as it can be decoded; `old` and `new` are the
@@ -102,7 +102,7 @@ class Comparison:
         return () if self.old is None or self.new is None else changes(self.old, self.new)
 
 
-def compare(stored: bytes | None, rendered: Document, path: Path, *, narrowed_run: bool = False) -> Comparison:
+def compare(stored: bytes | None, rendered: Document, path: Path, *, narrowed_run: bool = False) -> SnapshotComparison:
     """Return how the file's bytes (None: there is no file) relate to the rendered document.
 
     In a `narrowed_run`, which rendered fewer docs than it usually would, stored docs that were not rendered are kept
@@ -112,7 +112,7 @@ def compare(stored: bytes | None, rendered: Document, path: Path, *, narrowed_ru
     """
     text = write_document(rendered)
     if stored is None:
-        return Comparison(state="missing", text=text, new=rendered)
+        return SnapshotComparison(state="missing", text=text, new=rendered)
     older = _as_far_as_stored(rendered, stored)
     if stored == (text if older is rendered else write_document(older)).encode():
         return _equal(stored.decode(), text, rendered, older)
@@ -120,7 +120,9 @@ def compare(stored: bytes | None, rendered: Document, path: Path, *, narrowed_ru
         known = _decode(stored, path)
         old = read_document(known, path)
     except SnapshotError as error:
-        return Comparison(state="damaged", text=text, stored=stored.decode(errors="replace"), new=rendered, error=error)
+        return SnapshotComparison(
+            state="damaged", text=text, stored=stored.decode(errors="replace"), new=rendered, error=error
+        )
     if narrowed_run:
         rendered = narrowed(rendered, old)
     if old.task and not rendered.task:
@@ -130,11 +132,11 @@ def compare(stored: bytes | None, rendered: Document, path: Path, *, narrowed_ru
     if compared == known:
         return _equal(known, text, rendered, older)
     state: State = "header-only" if body_of(compared) == body_of(known) else "changed"
-    return Comparison(state=state, text=text, stored=known, old=old, new=replace(rendered, task=older.task))
+    return SnapshotComparison(state=state, text=text, stored=known, old=old, new=replace(rendered, task=older.task))
 
 
-def _equal(known: str, text: str, rendered: Document, older: Document) -> Comparison:
-    return Comparison(state="equal", text=text if older.task != rendered.task else known, stored=known)
+def _equal(known: str, text: str, rendered: Document, older: Document) -> SnapshotComparison:
+    return SnapshotComparison(state="equal", text=text if older.task != rendered.task else known, stored=known)
 
 
 def _as_far_as_stored(rendered: Document, stored: bytes) -> Document:
@@ -322,7 +324,7 @@ def _first(hunk: Hunk, before: Sequence[_Line], after: Sequence[_Line]) -> _Line
     return after[hunk.new_start] if hunk.new_start < hunk.new_end else before[hunk.old_start]
 
 
-def _place_in_prompt(hunk: Hunk, before: Sequence[_Line], after: Sequence[_Line]) -> Place | None:
+def _place_in_prompt(hunk: Hunk, before: Sequence[_Line], after: Sequence[_Line]) -> ChangePlace | None:
     """Return where a change is in a prompt that still exists; None for changes outside of prompts."""
     if hunk.new_start == hunk.new_end:
         return _place_of_lines(before, hunk.old_start, hunk.old_end, after, hunk.new_start, is_new=False)
@@ -337,12 +339,12 @@ def _place_in_prompt(hunk: Hunk, before: Sequence[_Line], after: Sequence[_Line]
     first, last, length = _first_change(
         *("\n".join(each.raw or "" for each in side) for side in (old_lines, new_lines))
     )
-    return Place(line.prompt, line.offset + first, line.offset + last, length)
+    return ChangePlace(line.prompt, line.offset + first, line.offset + last, length)
 
 
 def _place_of_lines(
     lines: Sequence[_Line], start: int, end: int, after: Sequence[_Line], at: int, *, is_new: bool
-) -> Place | None:
+) -> ChangePlace | None:
     """Return the place of whole lines that were added or removed, with the line break before or after them."""
     prompt = lines[start].prompt
     if prompt is None:
@@ -352,11 +354,11 @@ def _place_of_lines(
     behind = at + (end - start if is_new else 0)
     if behind < len(after) and after[behind].prompt == prompt:
         offset = after[at].offset
-        return Place(prompt, offset - has_line_before, offset, length)
+        return ChangePlace(prompt, offset - has_line_before, offset, length)
     if not has_line_before:
-        return Place(prompt, 0, 0, length) if is_new else None
+        return ChangePlace(prompt, 0, 0, length) if is_new else None
     offset = after[at - 1].offset + len(after[at - 1].raw or "")
-    return Place(prompt, offset, offset, length)
+    return ChangePlace(prompt, offset, offset, length)
 
 
 def _first_change(old: str, new: str) -> tuple[int, int, int]:

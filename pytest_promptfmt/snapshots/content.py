@@ -25,10 +25,9 @@ from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Request, join
 from pytest_promptfmt.core.task import Unset
 from pytest_promptfmt.snapshots.changes import FEW_SHOT, VERSION
-from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section
+from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, SectionEntry
 from pytest_promptfmt.snapshots.token_sections import profile_facts, token_sections
-from pytest_promptfmt.systems.lm_eval.scoring.reading import task_reading
-from pytest_promptfmt.systems.lm_eval.synthetic.columns_read import columns_read
+from pytest_promptfmt.tasks import columns_read, task_reading
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.docs import TaskDocs
@@ -98,7 +97,7 @@ def snapshot_document(seen: ProfileView, *, with_task: bool = False) -> Document
 def _column_section(task: Task, docs: TaskDocs) -> Iterator[Section]:
     lines = columns_read(task, docs.columns).items() if docs.kind == "synthetic" else ()
     if lines:
-        yield Section(COLUMNS, entries=tuple(Entry(f"{key}: {', '.join(names)}") for key, names in lines))
+        yield Section(COLUMNS, entries=tuple(SectionEntry(f"{key}: {', '.join(names)}") for key, names in lines))
 
 
 def _fewshot_section(study: Study) -> Iterator[Section]:
@@ -125,7 +124,7 @@ def _scoring_section(task: Task) -> Iterator[Section]:
     with suppress(PromptfmtError):  # reported where answers are tried
         lines = task_reading(task).items()
         if lines:
-            yield Section(SCORING, entries=tuple(Entry(f"{name}: {line}") for name, line in lines))
+            yield Section(SCORING, entries=tuple(SectionEntry(f"{name}: {line}") for name, line in lines))
 
 
 def header_facts(
@@ -193,9 +192,9 @@ def _sections(instance: Instance) -> Iterator[Section]:
             yield Section("context", context)
         yield from _request_sections(tuple(requests), suffix=" without context" if context == "" else "")
     if instance.target is not None and _target_is_hidden(instance.requests):
-        yield Section("target", entries=(Entry(to_json(instance.target)),))
+        yield Section("target", entries=(SectionEntry(to_json(instance.target)),))
     for title, lines in instance.notes:
-        yield Section(title, entries=tuple(Entry(to_json(line)) for line in lines))
+        yield Section(title, entries=tuple(SectionEntry(to_json(line)) for line in lines))
 
 
 def _request_sections(requests: Sequence[Request], suffix: str = "") -> Iterator[Section]:
@@ -203,7 +202,7 @@ def _request_sections(requests: Sequence[Request], suffix: str = "") -> Iterator
         if kind == "loglikelihood":
             yield Section(
                 f"continuations{suffix}",
-                entries=tuple(Entry(to_json(request.continuation), request.gold) for request in group),
+                entries=tuple(SectionEntry(to_json(request.continuation), request.gold) for request in group),
             )
         elif kind == "generate_until":
             for request in group:
@@ -225,11 +224,11 @@ def _target_is_hidden(requests: Sequence[Request]) -> bool:
     return not any(request.gold or request.kind == "loglikelihood_rolling" for request in requests)
 
 
-def _settings(generation_kwargs: Mapping[str, Any]) -> tuple[Entry, ...]:
+def _settings(generation_kwargs: Mapping[str, Any]) -> tuple[SectionEntry, ...]:
     """Return one entry per setting, the stop sequences first, the rest as written."""
     names = sorted(generation_kwargs, key=lambda name: name != "until")
     return tuple(
-        Entry(f"{name if isinstance(name, str) and name.isidentifier() else to_json(name)} {to_json(value)}")
+        SectionEntry(f"{name if isinstance(name, str) and name.isidentifier() else to_json(name)} {to_json(value)}")
         for name, value in ((name, generation_kwargs[name]) for name in names)
     )
 

@@ -52,7 +52,7 @@ class UnknownVersionError(SnapshotError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SectionEntry:
     """One short line of a section; `marked` puts a star before it (the gold continuation)."""
 
     text: str
@@ -65,7 +65,7 @@ class Section:
 
     title: str
     text: str | None = None
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[SectionEntry, ...] = ()
 
     def __post_init__(self) -> None:
         if not _TITLE.fullmatch(self.title):
@@ -251,9 +251,9 @@ class _Reader:
             raise self._error("expected the title of a section")
         self.number += 1
         text = self._text() if self._line().startswith("  |") else None
-        entries: list[Entry] = []
+        entries: list[SectionEntry] = []
         while (entry := self._line()).startswith(("    ", "  * ")):
-            entries.append(Entry(self._unshow(entry[4:]), entry[2] == "*"))
+            entries.append(SectionEntry(self._unshow(entry[4:]), entry[2] == "*"))
             self.number += 1
         return Section(line[2:], text, tuple(entries))
 

@@ -22,7 +22,7 @@ from pytest_promptfmt.snapshots.paths import (
     DIRECTORY,
     SUFFIX,
     Claims,
-    Place,
+    SnapshotPath,
     Tree,
     decode_name,
     read_snapshot,
@@ -91,15 +91,15 @@ class ExpectedSnapshots:
         self._profiles = self._everywhere.union(names)
         self._obsolete = self._obsolete_by_docs = None
 
-    def claim(self, task_file: Path, task_id: str, profile: str) -> Place:
+    def claim(self, task_file: Path, task_id: str, profile: str) -> SnapshotPath:
         """Return the place of a snapshot; raises SnapshotError when the name is too long or taken."""
         path = self.tree.path(task_file, task_id, profile)
         self._claims.claim(path, f"{task_id} [{profile}] in {task_file.name}", Position(task_file))
-        return Place(str(path), f"{task_id}/{profile}")
+        return SnapshotPath(str(path), f"{task_id}/{profile}")
 
-    def place(self, task_file: Path, task_id: str, profile: str) -> Place:
+    def place(self, task_file: Path, task_id: str, profile: str) -> SnapshotPath:
         """Return the place of a snapshot that is not claimed: it is known that no other task has it."""
-        return Place(str(self.tree.path(task_file, task_id, profile)), f"{task_id}/{profile}")
+        return SnapshotPath(str(self.tree.path(task_file, task_id, profile)), f"{task_id}/{profile}")
 
     def define(self, task_file: Path, tasks: Iterable[Named]) -> None:
         """Record that `task_file` was read completely and defines exactly these tasks, whatever this run selects.

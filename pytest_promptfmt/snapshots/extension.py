@@ -18,13 +18,13 @@ from syrupy.extensions.base import AbstractSyrupyExtension
 from syrupy.location import PyTestLocation
 
 from pytest_promptfmt.core.errors import Position, SnapshotError
-from pytest_promptfmt.snapshots.changes import Comparison, State, compare
+from pytest_promptfmt.snapshots.changes import SnapshotComparison, State, compare
 from pytest_promptfmt.snapshots.document import Document, UnknownVersionError
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots, is_snapshot_location
 from pytest_promptfmt.snapshots.paths import (
     DIRECTORY,
     SUFFIX,
-    Place,
+    SnapshotPath,
     Tree,
     delete_snapshot,
     read_snapshot,
@@ -54,7 +54,7 @@ class Verdict:
     passed: bool
     written: bool = False
     error: SnapshotError | None = None
-    comparison: Comparison | None = None
+    comparison: SnapshotComparison | None = None
     renamed_from: Path | None = None
     would_write: str | None = None
     not_adopted: bool = False
@@ -68,7 +68,7 @@ def syrupy_is_active(config: pytest.Config) -> bool:
 def check(
     config: pytest.Config,
     item: pytest.Item,
-    place: Place,
+    place: SnapshotPath,
     document: Document,
     *,
     expected: ExpectedSnapshots,
@@ -152,13 +152,15 @@ def number_taken(config: pytest.Config) -> int:
 
 
 def count(
-    config: pytest.Config, item: pytest.Item, place: Place, counted: Counted, *, expected: ExpectedSnapshots
+    config: pytest.Config, item: pytest.Item, place: SnapshotPath, counted: Counted, *, expected: ExpectedSnapshots
 ) -> None:
     """Let syrupy count a comparison that another process made."""
     _note(config, PromptLocation(item, place, expected), counted)
 
 
-def count_matched(config: pytest.Config, item: pytest.Item, place: Place, *, expected: ExpectedSnapshots) -> None:
+def count_matched(
+    config: pytest.Config, item: pytest.Item, place: SnapshotPath, *, expected: ExpectedSnapshots
+) -> None:
     """Let syrupy count a snapshot that is the same as in an earlier run."""
     _note(config, PromptLocation(item, place, expected), "matched")
 
@@ -207,7 +209,7 @@ def _counted(result: AssertionResult) -> Counted:
     return "matched" if result.success else "failed"
 
 
-def compared(path: Path, document: Document, *, narrowed_run: bool) -> Comparison:
+def compared(path: Path, document: Document, *, narrowed_run: bool) -> SnapshotComparison:
     """Return how a document compares with the snapshot at a path; nothing is counted or written. Raises OSError."""
     return compare(read_snapshot(str(path)), document, path, narrowed_run=narrowed_run)
 
@@ -224,10 +226,10 @@ def obsolete_snapshots(config: pytest.Config) -> tuple[Path, ...]:
 class PromptLocation(PyTestLocation):
     """Where an item's snapshot lies, known beforehand. Compared by identity: syrupy uses locations as keys."""
 
-    place: Place
+    place: SnapshotPath
     expected: ExpectedSnapshots
 
-    def __init__(self, item: pytest.Item, place: Place, expected: ExpectedSnapshots) -> None:
+    def __init__(self, item: pytest.Item, place: SnapshotPath, expected: ExpectedSnapshots) -> None:
         values = {
             "item": item,
             "nodename": item.name,

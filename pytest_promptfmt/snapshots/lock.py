@@ -29,7 +29,7 @@ _ORIGINS: Final = "origins"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Origin:
+class LockedOrigin:
     """Where a folder or file of the repository was copied from: a repository of the hub, and its commit.
 
     `revision` is empty where it is not known; `content` is a digest of what was copied.
@@ -53,7 +53,7 @@ class Locked:
     """What a lock file holds: tokenizers by name, and origins by path below the rootdir."""
 
     tokenizers: Mapping[str, UsedTokenizer] = field(default_factory=dict)
-    origins: Mapping[str, Origin] = field(default_factory=dict)
+    origins: Mapping[str, LockedOrigin] = field(default_factory=dict)
 
 
 def read_lock(path: Path) -> Locked:
@@ -82,7 +82,7 @@ def read_lock(path: Path) -> Locked:
                 raise SnapshotError(f"invalid entry {name!r}", position=position, hint=_RENEW)
     return Locked(
         {name: UsedTokenizer(name=name, **entry) for name, entry in sections[_TOP].items()},
-        {name: Origin(**entry) for name, entry in sections[_ORIGINS].items()},
+        {name: LockedOrigin(**entry) for name, entry in sections[_ORIGINS].items()},
     )
 
 
@@ -100,7 +100,7 @@ _KEYS: Final = {_TOP: (_NEEDED, _NEEDED | {"origin"}), _ORIGINS: (_WHOLE, _WHOLE
 _RENEW: Final = "see `git log` and `git diff` for this file, then write it again with --snapshot-update"
 
 
-def lock_text(entries: Mapping[str, UsedTokenizer], origins: Mapping[str, Origin] = MappingProxyType({})) -> str:
+def lock_text(entries: Mapping[str, UsedTokenizer], origins: Mapping[str, LockedOrigin] = MappingProxyType({})) -> str:
     """Return the text of the file: the entries, sorted by name."""
     lines = [_HEAD, f"{_TOP}:" if entries else f"{_TOP}: {{}}"]
     for name in sorted(entries):

@@ -25,7 +25,7 @@ _RESERVED = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGN
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SnapshotPath:
     """Where one snapshot is. `name` is what syrupy calls it: `arc@mcqa/plain`."""
 
     path: str

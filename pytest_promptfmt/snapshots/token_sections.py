@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Final
 from pytest_promptfmt.core.errors import TokenizerError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Request
-from pytest_promptfmt.snapshots.document import Document, Entry, Section
-from pytest_promptfmt.tokens.encoding import LONGEST_LOOKED_AT, digest_of_ids, encode_prompts, encode_rolling
+from pytest_promptfmt.profiles.encoding import LONGEST_LOOKED_AT, digest_of_ids, encode_prompts, encode_rolling
+from pytest_promptfmt.snapshots.document import Document, Section, SectionEntry
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.tokens import Tokenizer
-    from pytest_promptfmt.tokens.encoding import EncodedPair, PairEncoder
+    from pytest_promptfmt.profiles import Tokenizer
+    from pytest_promptfmt.profiles.encoding import EncodedPair, PairEncoder
 
 FIRST_TOKENS: Final = 3
 """Tokens shown of the beginning of a long text: BOS and its neighbours."""
@@ -148,14 +148,14 @@ def _sections(tokenizer: Tokenizer, instance: Instance, encoded: Encoded) -> Ite
 
 def _entries(
     tokenizer: Tokenizer, requests: Sequence[tuple[Request, EncodedPair | tuple[int, ...] | None]]
-) -> Iterator[Entry]:
+) -> Iterator[SectionEntry]:
     shown: tuple[int, ...] | None = None
     has_long_entry = False
     for request, found in requests:
         if found is None:
             if not has_long_entry and _length(request) > LONGEST_LOOKED_AT:
                 has_long_entry = True
-                yield Entry(f"{_length(request):,} characters, too long to be shown in tokens")
+                yield SectionEntry(f"{_length(request):,} characters, too long to be shown in tokens")
             continue
         is_pair = not isinstance(found, tuple)
         ids = found if isinstance(found, tuple) else found.context_ids
@@ -163,10 +163,10 @@ def _entries(
             what = "text" if request.kind == "loglikelihood_rolling" else "context" if is_pair else "prompt"
             control = sum(map(_control_ids(tokenizer).__contains__, ids))
             size = f"{len(ids)} ({control} control)" if control else f"{len(ids)}"
-            yield Entry(f"{what} {size}, digest {digest_of_ids(ids)}:{_first_and_last(tokenizer, ids)}")
+            yield SectionEntry(f"{what} {size}, digest {digest_of_ids(ids)}:{_first_and_last(tokenizer, ids)}")
             shown = ids
         if not isinstance(found, tuple):
-            yield Entry(_continuation(tokenizer, found), request.gold)
+            yield SectionEntry(_continuation(tokenizer, found), request.gold)
 
 
 def _first_and_last(tokenizer: Tokenizer, ids: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from jinja2 import Environment, TemplateError, nodes
 
 from pytest_promptfmt.core.task import FunctionRef, Task, Unset
-from pytest_promptfmt.systems.lm_eval.synthetic.template_shapes import template_shapes
+from pytest_promptfmt.tasks import template_shapes
 
 Keys = tuple[str | int, ...]
 

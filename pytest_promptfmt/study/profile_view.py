@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from pytest_promptfmt.chat.profile_loading import LoadedProfile
-from pytest_promptfmt.chat.template_facts import TemplateFacts
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, TokenizerError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Prompt, Request
+from pytest_promptfmt.profiles import Encoding, Tokenizer
+from pytest_promptfmt.profiles.encoding import LONGEST_LOOKED_AT, EncodedPair, PairEncoder
+from pytest_promptfmt.profiles.profile_loading import LoadedProfile
+from pytest_promptfmt.profiles.template_facts import TemplateFacts
 from pytest_promptfmt.study.study import Study
-from pytest_promptfmt.tokens import Encoding, Tokenizer
-from pytest_promptfmt.tokens.encoding import LONGEST_LOOKED_AT, EncodedPair, PairEncoder
 
 
 @dataclass(frozen=True, slots=True)

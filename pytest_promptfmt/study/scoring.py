@@ -10,9 +10,14 @@ from typing import Any
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.systems.lm_eval.scoring.filters import FilterPipeline, buildable_pipelines_of
-from pytest_promptfmt.systems.lm_eval.scoring.metrics import TaskMetric, metrics_of
-from pytest_promptfmt.systems.lm_eval.scoring.results import Question, questions_of
+from pytest_promptfmt.tasks import (
+    FilterPipeline,
+    Question,
+    TaskMetric,
+    buildable_pipelines_of,
+    metrics_of,
+    questions_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

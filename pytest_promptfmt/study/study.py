@@ -14,22 +14,27 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, TypeVar, cast
 
-from pytest_promptfmt.chat.profile_loading import LoadedProfile, load_profile
 from pytest_promptfmt.core.docs import Doc, DocsKind, PlacedDocs, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, ScoringError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Instance, Span, join
 from pytest_promptfmt.core.task import CodeAssembly, Task
+from pytest_promptfmt.profiles.profile_loading import LoadedProfile, load_profile
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study.configuration import Configuration, WrittenTemplate, read_template
 from pytest_promptfmt.study.expectations import ExpectedCompletion, expected_completions
 from pytest_promptfmt.study.scoring import Scoring
-from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs, with_pool
-from pytest_promptfmt.systems.lm_eval.functions import bind_functions, bind_scoring
-from pytest_promptfmt.systems.lm_eval.rendering.field_mappings import refuse_mistyped_columns
-from pytest_promptfmt.systems.lm_eval.rendering.sampling import leaves_evaluated_doc_out
-from pytest_promptfmt.systems.renderer import TaskRenderer, renderer_with_shots
+from pytest_promptfmt.tasks import (
+    TaskRenderer,
+    bind_functions,
+    bind_scoring,
+    leaves_evaluated_doc_out,
+    load_docs,
+    refuse_mistyped_columns,
+    renderer_with_shots,
+    with_pool,
+)
 
 _TRIED_SHOTS: Final = 2
 """Few-shot examples that rules look at where the run shows none."""

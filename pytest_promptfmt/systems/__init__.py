@@ -13,18 +13,17 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import SettingsError, SourceError
+from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.tasks import TaskFile
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.finding import Reported
     from pytest_promptfmt.core.recorded import BadRecord, Recorded
     from pytest_promptfmt.core.task import Task
-    from pytest_promptfmt.systems.lm_eval.index import TaskIndex
-    from pytest_promptfmt.systems.lm_eval.kinds import Kind
-    from pytest_promptfmt.systems.lm_eval.yaml import YamlFile
+    from pytest_promptfmt.tasks import TaskIndex, YamlFile
 
 GROUP: Final = "pytest_promptfmt.systems"
 """The entry point group in which packages name their systems."""
@@ -41,25 +40,6 @@ _BUILTIN: Final = (
 """The packages of the built-in systems, each with its system as `SYSTEM`, in the order in which they are asked."""
 
 _registered: dict[str, System] = {}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TaskFile:
-    """A file that defines tasks: one, a group, or Python task classes.
-
-    `names` are the names that it registers; `tasks` are the tasks that it defines or changes. `unresolved` are members
-    of a group that the index does not know, `yaml` is what was read of a YAML file. `notes` are remarks for people; for
-    a class of lm-eval's own, why it has no tasks. `problems` are parts that cannot be used, while the rest can.
-    """
-
-    path: Path
-    kind: Kind = "task"
-    tasks: tuple[Task, ...] = ()
-    names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    unresolved: tuple[str, ...] = ()
-    yaml: YamlFile | None = None
-    problems: tuple[SourceError, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,10 +138,6 @@ class System(ABC):
         """
         return None
 
-    def class_task(self, file: YamlFile, path: Path) -> Task | None:
-        """Return the task of a YAML file with lm-eval's key `class` where this system makes its prompts."""
-        return None
-
     def recording(
         self, path: Path, head: bytes, progress: Callable[[int], object]
     ) -> Iterator[Recorded | BadRecord] | None:
@@ -170,6 +146,15 @@ class System(ABC):
         `progress` gets the number of bytes read so far. Raises ScoringError for a file that cannot be read at all.
         """
         return None
+
+
+@runtime_checkable
+class ReadsClasses(Protocol):
+    """A system that makes the prompts of some task classes, which YAML files name with lm-eval's key `class`."""
+
+    def class_task(self, file: YamlFile, path: Path) -> Task | None:
+        """Return the task of such a file; None where the class is of another kind."""
+        ...
 
 
 def register_system(system: System) -> System:

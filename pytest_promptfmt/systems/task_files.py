@@ -9,11 +9,16 @@ from typing import Any
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.systems import ReadContext, TaskFile, head_of, known_systems, shapes, systems_for
-from pytest_promptfmt.systems.lm_eval.functions import IMPORT_SECONDS, bind_functions, bind_scoring
-from pytest_promptfmt.systems.lm_eval.index import TaskIndex
-from pytest_promptfmt.systems.lm_eval.yaml import resolved
-from pytest_promptfmt.systems.lm_eval.yaml_tasks import tasks_of_mapping
+from pytest_promptfmt.systems import ReadContext, head_of, known_systems, shapes, systems_for
+from pytest_promptfmt.tasks import (
+    IMPORT_SECONDS,
+    TaskFile,
+    TaskIndex,
+    bind_functions,
+    bind_scoring,
+    resolved,
+    tasks_of_mapping,
+)
 
 
 def read_task_file(

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pytest_promptfmt.answers import completions
-from pytest_promptfmt.answers.answers import Answers, answers_of
+from pytest_promptfmt.answers.answer_space import Answers, answers_of
 from pytest_promptfmt.answers.battery import try_phrasings
+from pytest_promptfmt.answers.phrasing_verdicts import Matrix, PhrasingRow
 from pytest_promptfmt.answers.phrasings import ANSWER_WORDS, contract_sentences, degenerate_phrasings
-from pytest_promptfmt.answers.verdicts import Matrix, Row
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import MetricUnavailableError, ScoringError, TooSlowError
 from pytest_promptfmt.core.task import FewShot, Task
@@ -28,9 +27,9 @@ from pytest_promptfmt.study.expectations import (
     unmet_expectations,
 )
 from pytest_promptfmt.study.scoring import Scoring
-from pytest_promptfmt.systems.lm_eval.scoring.regexes import within_budget
-from pytest_promptfmt.systems.lm_eval.scoring.results import Question
-from pytest_promptfmt.systems.renderer import TaskRenderer
+from pytest_promptfmt.tasks.renderer import TaskRenderer
+from pytest_promptfmt.tasks.scoring.regexes import within_budget
+from pytest_promptfmt.tasks.scoring.results import Question
 
 CAPITALS = Answers(
     kind="choice", labels=tuple("ABCD"), texts=("Berlin", "Madrid", "Paris", "London"), targets=tuple("ABCD"), gold=2
@@ -71,7 +70,7 @@ def work_on_everything(responses: Any, docs: Any) -> Any:
         pass
 
 
-def row(result: Matrix, name: str) -> Row:
+def row(result: Matrix, name: str) -> PhrasingRow:
     return next(one for one in result.rows if one.id == name)
 
 

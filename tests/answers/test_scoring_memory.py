@@ -6,20 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pytest_promptfmt.answers import trials
 from pytest_promptfmt.answers.completions import Chain
-from pytest_promptfmt.answers.values import aggregated_in_time
+from pytest_promptfmt.answers.metric_values import aggregated_in_time
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import TooSlowError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.study.scoring import Scoring
-from pytest_promptfmt.systems.lm_eval.scoring.memory import Memory, plain_key
-from pytest_promptfmt.systems.lm_eval.scoring.regexes import within_budget
-from pytest_promptfmt.systems.lm_eval.scoring.results import Question
-from pytest_promptfmt.systems.renderer import TaskRenderer
+from pytest_promptfmt.tasks.renderer import TaskRenderer
+from pytest_promptfmt.tasks.scoring.regexes import within_budget
+from pytest_promptfmt.tasks.scoring.results import Question
+from pytest_promptfmt.tasks.scoring.value_cache import ValueCache, plain_key
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.0, -0.0, 1.0, 0.5]) | st.text("01a", max_size=2)
@@ -70,7 +69,7 @@ def test_objects_have_no_key() -> None:
 
 
 def test_a_memory_forgets_before_it_holds_too_much() -> None:
-    memory: Memory[str] = Memory(most=2_000)
+    memory: ValueCache[str] = ValueCache(most=2_000)
     for number in range(50):
         assert memory.keep(number, "v" * 400, 400) == "v" * 400
         assert memory.get(number) == "v" * 400
@@ -245,9 +244,9 @@ def tried(keys: Mapping[str, Any], doc: Mapping[str, Any]) -> Sequence[Mapping[s
 def test_each_task_tries_its_own_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = []
     for keys, doc in CHOICES:
-        monkeypatch.setattr(trials, "_scored_before", Memory(0))
+        monkeypatch.setattr(trials, "_scored_before", ValueCache(0))
         alone.append(tried(keys, doc))
     assert alone[0][0] == {"acc": 1.0, "acc_norm": 1.0}
-    monkeypatch.setattr(trials, "_scored_before", Memory(1_000_000))
+    monkeypatch.setattr(trials, "_scored_before", ValueCache(1_000_000))
     for order in (1, -1):
         assert [tried(*one) for one in CHOICES[::order]] == alone[::order]

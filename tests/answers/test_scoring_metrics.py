@@ -8,7 +8,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.core.task import FunctionRef, Task
-from pytest_promptfmt.systems.lm_eval.scoring.metrics import METRICS, metrics_of, takes_arguments
+from pytest_promptfmt.tasks.scoring.metrics import METRICS, metrics_of, takes_arguments
 
 
 def test_a_metric_without_any_aggregation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

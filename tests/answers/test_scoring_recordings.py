@@ -16,7 +16,7 @@ from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import ScoringError, TooSlowError
 from pytest_promptfmt.core.recorded import BadRecord, Recorded
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.systems.renderer import TaskRenderer
+from pytest_promptfmt.tasks.renderer import TaskRenderer
 
 DOCS = [{"question": "6 * 7?", "answer": "42"}, {"question": "1 + 1?", "answer": "2"}]
 

@@ -8,11 +8,10 @@ import time
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pytest_promptfmt.core.errors import LimitExceededError
-from pytest_promptfmt.systems.lm_eval.scoring.regexes import within_budget
+from pytest_promptfmt.tasks.scoring.regexes import within_budget
 
 # Patterns of the shapes that were measured in shipped extractors, with inputs that hurt them.
 ATTACKS = {

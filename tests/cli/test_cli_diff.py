@@ -136,7 +136,7 @@ def test_markdown_stays_within_its_limit(repository: Path) -> None:
 def test_new_findings_count_when_they_are_asked_for(repository: Path) -> None:
     file = write_task(repository, "t3", "Q: {{question}}\\nA: ", doc_to_choice="[a, b]")
     file.write_text(file.read_text("utf-8").replace("generate_until", "multiple_choice"), "utf-8")
-    found = json.loads(promptfmt(repository, "diff", "HEAD", "--task", "t3", "--checks", "--json").stdout)["findings"]
+    found = json.loads(promptfmt(repository, "diff", "HEAD", "--task", "t3", "--findings", "--json").stdout)["findings"]
     assert "PF201" in {finding["code"] for finding in found}
 
 

@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from pytest_promptfmt.cli import app
-from pytest_promptfmt.systems.lm_eval.kinds import looks_like_task
+from pytest_promptfmt.tasks.recognition import looks_like_task
 
 jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema from the package index")
 FIXTURES = Path(__file__).parents[2] / "fixtures"

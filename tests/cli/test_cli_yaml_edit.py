@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from pytest_promptfmt.cli.yaml_edit import with_keys
 from pytest_promptfmt.core.errors import FormatError

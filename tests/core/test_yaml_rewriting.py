@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.yaml_rewriting import with_key, with_quotes, with_value, without_earlier

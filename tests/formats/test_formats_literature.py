@@ -10,8 +10,8 @@ from format_pieces import differences, placeholders, prompt_pieces
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import apply_format, known_formats
-from pytest_promptfmt.formats.registry import PUBLISHED, published_format
-from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import synthetic_docs
+from pytest_promptfmt.formats.format_registry import PUBLISHED, published_format
+from pytest_promptfmt.tasks.synthetic.synthetic_docs import synthetic_docs
 
 QUESTION = "Which is a cat?"
 CHOICES = ["lion", "dog", "bird"]

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from format_pieces import Asked, answer_pieces, prompt_pieces, shown_order, target_text
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.prompt import Instance

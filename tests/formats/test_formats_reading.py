@@ -8,7 +8,7 @@ from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import apply_format
 from pytest_promptfmt.formats.fields import read_mappings
-from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import synthetic_docs
+from pytest_promptfmt.tasks.synthetic.synthetic_docs import synthetic_docs
 
 LETTERS = ["A", "B", "C"]
 

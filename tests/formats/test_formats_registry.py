@@ -12,8 +12,8 @@ import pytest
 
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.formats import Format, find_format, known_formats, laid_out, register_format, registry
-from pytest_promptfmt.formats.registry import PUBLISHED, published_format
+from pytest_promptfmt.formats import Format, find_format, format_registry, known_formats, laid_out, register_format
+from pytest_promptfmt.formats.format_registry import PUBLISHED, published_format
 from pytest_promptfmt.systems.task_files import load_tasks
 
 TASK = "task: t\ndoc_to_text: question\ndoc_to_target: answer\ndoc_to_choice: choices\n"
@@ -36,10 +36,10 @@ def read(folder: Path) -> Task:
 
 @pytest.fixture
 def fresh_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "_registered", {})
-    registry._entry_point_formats.cache_clear()
+    monkeypatch.setattr(format_registry, "_registered", {})
+    format_registry._entry_point_formats.cache_clear()
     yield
-    registry._entry_point_formats.cache_clear()
+    format_registry._entry_point_formats.cache_clear()
 
 
 def test_built_in_formats_come_first() -> None:
@@ -47,7 +47,7 @@ def test_built_in_formats_come_first() -> None:
 
 
 def test_published_formats_are_the_files_of_the_package() -> None:
-    files = {path.stem for path in (Path(registry.__file__).parents[1] / "data" / "formats").iterdir()}
+    files = {path.stem for path in (Path(format_registry.__file__).parents[1] / "data" / "formats").iterdir()}
     listed = [name for names in PUBLISHED.values() for name in names]
     assert sorted(listed) == sorted(files)
     assert [published_format(name).name for name in listed] == listed
@@ -58,7 +58,7 @@ def test_published_formats_are_the_files_of_the_package() -> None:
 def test_published_formats_are_read_when_they_are_asked_for() -> None:
     code = (
         "from pytest_promptfmt.formats import find_format\n"
-        "from pytest_promptfmt.formats.registry import published_format\n"
+        "from pytest_promptfmt.formats.format_registry import published_format\n"
         "assert published_format.cache_info().currsize == 0\n"
         "find_format('mmlu_pro')  # which starts from mmlu\n"
         "assert published_format.cache_info().currsize == 2"

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import apply_format
-from pytest_promptfmt.formats.scorers import SCORER_NAMES, checked_scorer, make_scorer
+from pytest_promptfmt.formats.format_scorers import SCORER_NAMES, checked_scorer, make_scorer
 
 TASK = Task(name="t", doc_to_text="question", doc_to_target="answer", doc_to_choice="choices")
 

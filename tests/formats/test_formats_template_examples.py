@@ -12,8 +12,7 @@ from typing import Any
 
 import jinja2
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pytest_promptfmt import (
     ClozeTemplateConfig,

@@ -197,7 +197,7 @@ def test_no_code_means_none_whatever_names_it(hostile: Project) -> None:
 def test_a_settings_file_does_not_allow_downloads_without_code(hostile: Project) -> None:
     hostile.write("promptfmt.yaml", "download: true\nprofiles: {x: {tokenizer: nobody/has-this}}\n")
     code = (
-        "from pathlib import Path\nfrom pytest_promptfmt.settings.written import Written\n"
+        "from pathlib import Path\nfrom pytest_promptfmt.settings.setting_lookup import Written\n"
         "from pytest_promptfmt.settings.file import read_settings_file\n"
         "file = read_settings_file(Path('promptfmt.yaml'), is_at_rootdir=True)\n"
         "class Config:\n rootpath = Path.cwd()\n"

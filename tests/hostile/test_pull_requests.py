@@ -42,7 +42,7 @@ def repository(project: Project) -> Path:
     for name in ("pytest.ini", "tox.ini", ".pytest.ini"):
         (root / name).write_text(configured, "utf-8")
     (root / "pyproject.toml").write_text('[tool.pytest.ini_options]\naddopts = "-p evil_plugin"\n', "utf-8")
-    (root / "promptfmt.yaml").write_text("checks: [evil.py]\ntask_modules: [tasks]\nallow_code: [.]\n", "utf-8")
+    (root / "promptfmt.yaml").write_text("rules: [evil.py]\ntask_modules: [tasks]\nallow_code: [.]\n", "utf-8")
     egg = root / "x.egg-info"
     egg.mkdir()
     (egg / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: x\nVersion: 1\n", "utf-8")

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.prompt import Request
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.models.asking import Asked, with_ids
-from pytest_promptfmt.models.base import Ask, Likelihood
-from pytest_promptfmt.models.judging import Judged
+from pytest_promptfmt.models.asking import AskedQuestion, with_ids
+from pytest_promptfmt.models.model import Ask, Likelihood
+from pytest_promptfmt.models.model_answers import ModelAnswers
 from pytest_promptfmt.models.tiny import FOLDER
+from pytest_promptfmt.rules.rule_registry import known_rules
 
 needs_torch = "running a model needs torch, of the extra `model`"
 
@@ -28,7 +28,7 @@ needs_torch = "running a model needs torch, of the extra `model`"
 def tiny() -> Any:
     pytest.importorskip("torch", reason=needs_torch)
     from pytest_promptfmt.models import open_model
-    from pytest_promptfmt.models.base import ModelOptions
+    from pytest_promptfmt.models.model import ModelOptions
 
     return open_model("tiny", ModelOptions(device="cpu"))
 
@@ -39,7 +39,7 @@ def asked() -> Callable[..., list[Ask]]:
 
     def make(tokenizer: Any, asks: list[Ask]) -> list[Ask]:
         request = Request(kind="generate_until", index=0)
-        whole = [Asked(ask=ask, doc=0, request=request) for ask in asks]
+        whole = [AskedQuestion(ask=ask, doc=0, request=request) for ask in asks]
         return [one.ask for one in with_ids(whole, tokenizer, split="lm-eval")]
 
     return make
@@ -100,13 +100,13 @@ def llama3_like(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
-def judge() -> Callable[..., Judged]:
+def judge() -> Callable[..., ModelAnswers]:
     """Return a function that puts the docs of a task to a model."""
     pytest.importorskip("torch", reason=needs_torch)
-    from pytest_promptfmt.models.base import ModelOptions
-    from pytest_promptfmt.models.running import ModelRun
+    from pytest_promptfmt.models.model import ModelOptions
+    from pytest_promptfmt.models.model_run import ModelRun
 
-    def judged(task: Task, docs: Iterable[Any] | None = None, *, model: str = "tiny") -> Judged:
+    def judged(task: Task, docs: Iterable[Any] | None = None, *, model: str = "tiny") -> ModelAnswers:
         run = ModelRun(model, ModelOptions(device="cpu"))
         return run.judged(task, list(task.render(docs)), profile=PLAIN, profile_id="plain")
 
@@ -114,9 +114,9 @@ def judge() -> Callable[..., Judged]:
 
 
 @pytest.fixture(scope="session")
-def codes() -> Callable[[Judged], set[str]]:
+def codes() -> Callable[[ModelAnswers], set[str]]:
     """Return a function that gives the codes of the rules about models that find something."""
-    rules = [check for check in known_checks().values() if check.scope == "model"]
+    rules = [check for check in known_rules().values() if check.scope == "model"]
     return lambda judged: {check.code for check in rules if list(check.rule(judged))}
 
 

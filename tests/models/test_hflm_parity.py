@@ -9,8 +9,8 @@ import pytest
 
 from pytest_promptfmt.core.prompt import Request
 from pytest_promptfmt.models import open_model
-from pytest_promptfmt.models.asking import Asked, with_ids
-from pytest_promptfmt.models.base import Ask, ModelOptions
+from pytest_promptfmt.models.asking import AskedQuestion, with_ids
+from pytest_promptfmt.models.model import Ask, ModelOptions
 from pytest_promptfmt.models.tiny import FOLDER
 
 pytestmark = pytest.mark.parity
@@ -59,7 +59,9 @@ def ids_for(model: Any, asks: list[Ask]) -> list[Ask]:
     request = Request(kind="generate_until", index=0)
     return [
         one.ask
-        for one in with_ids([Asked(ask=ask, doc=0, request=request) for ask in asks], model.tokenizer, split="lm-eval")
+        for one in with_ids(
+            [AskedQuestion(ask=ask, doc=0, request=request) for ask in asks], model.tokenizer, split="lm-eval"
+        )
     ]
 
 

@@ -10,19 +10,19 @@ import pytest
 from rule_examples import write_example
 
 from pytest_promptfmt import load_tasks
-from pytest_promptfmt.checks.documentation import documentation_of
-from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.models.judging import Judged
-from pytest_promptfmt.systems.lm_eval.functions import bind_scoring
+from pytest_promptfmt.models.model_answers import ModelAnswers
+from pytest_promptfmt.rules.documentation import documentation_of
+from pytest_promptfmt.rules.rule_registry import known_rules
+from pytest_promptfmt.tasks.functions import bind_scoring
 
 pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
 
-Judge = Callable[..., Judged]
-Codes = Callable[[Judged], set[str]]
+Judge = Callable[..., ModelAnswers]
+Codes = Callable[[ModelAnswers], set[str]]
 
 DOCS = [{"question": "Which one is the river?", "choices": ["river", "lamp"], "answer": 0}]
-RULES = {code: check for code, check in known_checks().items() if check.scope == "model"}
+RULES = {code: check for code, check in known_rules().items() if check.scope == "model"}
 
 
 def choice(text: str) -> Task:

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt import load_tasks
-from pytest_promptfmt.models.base import Ask, Likelihood
-from pytest_promptfmt.models.judging import Judged
-from pytest_promptfmt.systems.lm_eval.functions import bind_scoring
+from pytest_promptfmt.models.model import Ask, Likelihood
+from pytest_promptfmt.models.model_answers import ModelAnswers
+from pytest_promptfmt.tasks.functions import bind_scoring
 
 pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
 pytest.importorskip("pytest_promptfmt.systems.eval_framework", reason="without the system there are no task classes")
 
-Judge = Callable[..., Judged]
-Codes = Callable[[Judged], set[str]]
+Judge = Callable[..., ModelAnswers]
+Codes = Callable[[ModelAnswers], set[str]]
 AskedAlone = Callable[..., list[list[tuple[Any, Likelihood]]]]
 
 CLASSES = """

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import ModelError
 from pytest_promptfmt.models import open_model
-from pytest_promptfmt.models.base import Ask, ModelOptions
+from pytest_promptfmt.models.model import Ask, ModelOptions
 
 pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
 pytest.importorskip("openai", reason="a server is asked through openai, of the extra `server`")

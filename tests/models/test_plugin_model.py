@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pytest_promptfmt
-from pytest_promptfmt.models.base import Ask
+from pytest_promptfmt.models.model import Ask
 from pytest_promptfmt.models.tiny import FOLDER
 
 pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")

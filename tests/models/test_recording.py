@@ -6,23 +6,29 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pytest_promptfmt.core.errors import ModelError
-from pytest_promptfmt.models.base import Answer, Ask, Generation, Likelihood
-from pytest_promptfmt.models.recording import Entry, Recorder, ReplayModel, join_parts, read_entries, write_entries
+from pytest_promptfmt.models.model import Answer, Ask, Generation, Likelihood
+from pytest_promptfmt.models.recording import (
+    AnswerRecorder,
+    RecordingEntry,
+    ReplayModel,
+    join_parts,
+    read_entries,
+    write_entries,
+)
 
 FACTS = {"torch": "2.13.0"}
 
 
-def entry(ask: Ask, answer: Answer, *, model: str = "hf:m", doc: int = 0) -> Entry:
+def entry(ask: Ask, answer: Answer, *, model: str = "hf:m", doc: int = 0) -> RecordingEntry:
     place = {"task": "t@mcqa", "profile": "plain"}
-    return Entry(**place, doc=doc, request=0, key=ask.key, answer=answer, sent=None, model=model, facts=FACTS)
+    return RecordingEntry(**place, doc=doc, request=0, key=ask.key, answer=answer, sent=None, model=model, facts=FACTS)
 
 
-def keep(path: Path, *entries: Entry, worker: str = "") -> None:
-    recorder = Recorder(path, worker=worker)
+def keep(path: Path, *entries: RecordingEntry, worker: str = "") -> None:
+    recorder = AnswerRecorder(path, worker=worker)
     for each in entries:
         recorder.keep(each)
     recorder.close()
@@ -78,7 +84,7 @@ def test_what_a_broken_off_run_kept_is_taken_up(tmp_path: Path) -> None:
     [part] = tmp_path.glob("*.part")
     part.write_text(part.read_text() + '{"task": "half a li')  # killed while writing
     assert not path.exists()
-    again = Recorder(path)
+    again = AnswerRecorder(path)
     known = again.known(first, "hf:m")
     assert known is not None
     assert known.answer == Generation(text="1", finish="stop", tokens=1)

@@ -11,10 +11,10 @@ import pytest
 from pytest_promptfmt import PLAIN, Task, builtin_profile, load_tasks
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Request
-from pytest_promptfmt.models.asking import Asked, with_ids
-from pytest_promptfmt.models.base import Ask, ModelOptions
-from pytest_promptfmt.models.judging import Judged
-from pytest_promptfmt.models.running import TINY_FORMATS, ModelRun
+from pytest_promptfmt.models.asking import AskedQuestion, with_ids
+from pytest_promptfmt.models.model import Ask, ModelOptions
+from pytest_promptfmt.models.model_answers import ModelAnswers
+from pytest_promptfmt.models.model_run import TINY_FORMATS, ModelRun
 from pytest_promptfmt.models.tiny import FOLDER
 
 pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
@@ -38,7 +38,7 @@ def laid_out(name: str) -> Task:
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
 @pytest.mark.parametrize("name", sorted(TINY_FORMATS))
-def test_the_formats_that_it_knows_hold(name: str, profile: Profile, codes: Callable[[Judged], set[str]]) -> None:
+def test_the_formats_that_it_knows_hold(name: str, profile: Profile, codes: Callable[[ModelAnswers], set[str]]) -> None:
     run = ModelRun("tiny", ModelOptions(device="cpu"))
     task = laid_out(name)
     judged = run.judged(task, list(task.render(DOCS, profile)), profile=PLAIN, profile_id=profile.name)
@@ -82,7 +82,7 @@ def well_formed(tiny: Any, name: str, profile: Profile) -> list[tuple[str, str]]
 
 def totals(tiny: Any, pairs: list[tuple[str, str]]) -> list[float]:
     request = Request(kind="loglikelihood", index=0)
-    asked = [Asked(ask=Ask(context=one, continuation=text), doc=0, request=request) for one, text in pairs]
+    asked = [AskedQuestion(ask=Ask(context=one, continuation=text), doc=0, request=request) for one, text in pairs]
     with_tokens = [one.ask for one in with_ids(asked, tiny.tokenizer, split="lm-eval")]
     return [answer.total for answer in tiny.loglikelihood(with_tokens)]
 

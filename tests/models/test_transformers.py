@@ -14,7 +14,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import ModelError
 from pytest_promptfmt.models import open_model
-from pytest_promptfmt.models.base import Ask, Generation, Likelihood, ModelOptions
+from pytest_promptfmt.models.model import Ask, Generation, Likelihood, ModelOptions
 from pytest_promptfmt.models.tiny import FOLDER
 
 torch = pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
@@ -152,8 +152,8 @@ def test_memory_that_really_runs_out_halves_the_batch() -> None:
 import resource
 import torch
 from pytest_promptfmt.models import open_model
-from pytest_promptfmt.models.base import Ask
-from pytest_promptfmt.models.base import ModelOptions
+from pytest_promptfmt.models.model import Ask
+from pytest_promptfmt.models.model import ModelOptions
 
 torch.set_num_threads(1)
 model = open_model("tiny", ModelOptions(device="cpu", batch_size=512))

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_promptfmt.chat.conversation import render_messages
-from pytest_promptfmt.chat.profile_loading import wanted_template
 from pytest_promptfmt.core.profile import BUILTIN_PROFILES, Profile, builtin_profile
+from pytest_promptfmt.profiles.conversation import render_messages
+from pytest_promptfmt.profiles.profile_loading import wanted_template
 
 chat_template_utils = pytest.importorskip("transformers.utils.chat_template_utils")
 

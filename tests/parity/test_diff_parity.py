@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.core.docs import TaskDocs
-from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
 from pytest_promptfmt.systems.task_files import load_tasks
+from pytest_promptfmt.tasks.docs.doc_sources import load_docs
 
 pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity

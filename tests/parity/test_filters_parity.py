@@ -7,12 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.systems.lm_eval.scoring.filters import FILTERS, pipelines_of
+from pytest_promptfmt.tasks.scoring.filters import FILTERS, pipelines_of
 
 pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity

@@ -13,8 +13,8 @@ from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import FormatError, RenderError
 from pytest_promptfmt.core.task import Dataset, FewShot, Task, TextTemplate
 from pytest_promptfmt.formats import LaidOutTask, apply_format, known_formats, variants_of
-from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import synthetic_docs
 from pytest_promptfmt.systems.task_files import load_tasks, read_task_file
+from pytest_promptfmt.tasks.synthetic.synthetic_docs import synthetic_docs
 
 lm_eval = pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_promptfmt import Task, load_tasks
-from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
+from pytest_promptfmt.tasks.docs.doc_sources import load_docs
 
 pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity

@@ -11,7 +11,7 @@ import pytest
 PUT_OFF = """
 import importlib.util
 import sys
-from pytest_promptfmt.systems.lm_eval.hub_loads import PutOff, put_off
+from pytest_promptfmt.tasks.hub_loads import PutOff, put_off
 
 with put_off(b"import evaluate; evaluate.load('accuracy')"):
     import evaluate

@@ -14,10 +14,10 @@ import pytest
 
 from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.task import FunctionRef
-from pytest_promptfmt.systems.lm_eval.index import TaskIndex, yaml_files
-from pytest_promptfmt.systems.lm_eval.kinds import kind_of
-from pytest_promptfmt.systems.lm_eval.yaml import read_yaml
 from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.tasks.recognition import kind_of
+from pytest_promptfmt.tasks.task_index import TaskIndex, yaml_files
+from pytest_promptfmt.tasks.yaml_file import read_yaml
 
 lm_eval = pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity
@@ -92,8 +92,7 @@ def test_every_shipped_task_file_is_accepted_and_named_as_in_the_file() -> None:
 
 @pytest.mark.skipif(EVERY > 1, reason="lm-eval needs 5 s to index its tasks; PROMPTFMT_PARITY=all compares")
 def test_the_index_has_the_names_kinds_and_tags_of_lm_evals_index() -> None:
-    from lm_eval.tasks._index import Kind
-    from lm_eval.tasks._index import TaskIndex as TheirIndex
+    from lm_eval.tasks._index import Kind, TaskIndex as TheirIndex
 
     theirs = TheirIndex.build([ROOT])
     kinds = {Kind.PY_TASK: "class", Kind.GROUP: "group", Kind.TASK: "task", Kind.TAG: "tag"}

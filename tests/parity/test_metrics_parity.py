@@ -8,13 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_promptfmt.core.task import OutputType, Task
-from pytest_promptfmt.systems.lm_eval.scoring.aggregations import AGGREGATIONS
-from pytest_promptfmt.systems.lm_eval.scoring.metrics import DEFAULT_METRICS, METRICS, metrics_of
-from pytest_promptfmt.systems.lm_eval.scoring.results import Question, process_results
+from pytest_promptfmt.tasks.scoring.aggregations import AGGREGATIONS
+from pytest_promptfmt.tasks.scoring.metrics import DEFAULT_METRICS, METRICS, metrics_of
+from pytest_promptfmt.tasks.scoring.results import Question, process_results
 
 pytest.importorskip("lm_eval")
 pytestmark = [

@@ -23,11 +23,11 @@ from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, RenderError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.task import FunctionRef, Task, Unset, locate_nowhere
-from pytest_promptfmt.systems.lm_eval.kinds import kind_of
-from pytest_promptfmt.systems.lm_eval.synthetic.synthetic_docs import synthetic_docs
-from pytest_promptfmt.systems.lm_eval.task_config import task_from_config
-from pytest_promptfmt.systems.lm_eval.yaml import read_yaml
-from pytest_promptfmt.systems.renderer import render_task
+from pytest_promptfmt.tasks.recognition import kind_of
+from pytest_promptfmt.tasks.renderer import render_task
+from pytest_promptfmt.tasks.synthetic.synthetic_docs import synthetic_docs
+from pytest_promptfmt.tasks.task_config import task_from_config
+from pytest_promptfmt.tasks.yaml_file import read_yaml
 
 pytest.importorskip("lm_eval", reason="compares with lm-evaluation-harness")
 datasets = pytest.importorskip("datasets")

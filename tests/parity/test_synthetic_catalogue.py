@@ -13,8 +13,8 @@ import pytest
 
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.task import FunctionRef, Task
-from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
 from pytest_promptfmt.systems.task_files import load_tasks
+from pytest_promptfmt.tasks.docs.doc_sources import load_docs
 
 lm_eval = pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity

@@ -11,8 +11,8 @@ from plugin_project import Project
 
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.systems.lm_eval.functions import bind_functions
 from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.tasks.functions import bind_functions
 
 pytest.importorskip("lm_eval", reason="compares with lm-evaluation-harness")
 

@@ -11,9 +11,9 @@ import pytest
 
 from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.task import locate_nowhere
-from pytest_promptfmt.systems.lm_eval.index import TaskIndex
-from pytest_promptfmt.systems.lm_eval.task_config import task_from_config
 from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.tasks.task_config import task_from_config
+from pytest_promptfmt.tasks.task_index import TaskIndex
 
 pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.parity

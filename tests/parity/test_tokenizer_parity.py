@@ -20,9 +20,9 @@ import pytest
 
 from pytest_promptfmt.core.errors import TokenizerError
 from pytest_promptfmt.core.profile import Split
-from pytest_promptfmt.tokens import ARCHETYPES, Tokenizer, load_tokenizer, loader
-from pytest_promptfmt.tokens.archetypes import archetype_folder
-from pytest_promptfmt.tokens.encoding import encode_pairs
+from pytest_promptfmt.profiles import ARCHETYPES, Tokenizer, load_tokenizer, tokenizer_loader
+from pytest_promptfmt.profiles.archetypes import archetype_folder
+from pytest_promptfmt.profiles.encoding import encode_pairs
 
 transformers = pytest.importorskip("transformers")
 
@@ -95,7 +95,7 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "_loaded", {})
+    monkeypatch.setattr(tokenizer_loader, "_loaded", {})
 
 
 def assert_same(ours: Tokenizer, theirs: Any) -> int:
@@ -126,8 +126,8 @@ def test_real_tokenizer_equals_auto_tokenizer_at_first_and_when_frozen(
     needs_installed(name)
     first = load_tokenizer(REAL / name, cache_dir=cache_dir)
     assert assert_same(first, theirs(REAL / name)) >= 500
-    monkeypatch.setattr(loader, "_loaded", {})
-    monkeypatch.setattr(loader, "_make", None)  # whoever makes anything now fails
+    monkeypatch.setattr(tokenizer_loader, "_loaded", {})
+    monkeypatch.setattr(tokenizer_loader, "_make", None)  # whoever makes anything now fails
     frozen = load_tokenizer(REAL / name, cache_dir=cache_dir)
     assert frozen is not first
     assert assert_same(frozen, theirs(REAL / name)) >= 500

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.tokens import TokenizerError, load_tokenizer
-from pytest_promptfmt.tokens.archetypes import archetype_folder
+from pytest_promptfmt.profiles import TokenizerError, load_tokenizer
+from pytest_promptfmt.profiles.archetypes import archetype_folder
 
 transformers = pytest.importorskip("transformers")
 

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, event, given, settings, strategies as st
 
-from pytest_promptfmt.tokens import loader
-from pytest_promptfmt.tokens.archetypes import ARCHETYPES, archetype_folder
-from pytest_promptfmt.tokens.sources import find_source
-from pytest_promptfmt.tokens.tokenizer_json import NAMED_TOKENS
+from pytest_promptfmt.profiles import tokenizer_loader
+from pytest_promptfmt.profiles.archetypes import ARCHETYPES, archetype_folder
+from pytest_promptfmt.profiles.tokenizer_json import NAMED_TOKENS
+from pytest_promptfmt.profiles.tokenizer_sources import find_source
 
 transformers = pytest.importorskip("transformers")
 
@@ -86,11 +85,11 @@ def test_what_is_called_verbatim_is_what_auto_tokenizer_makes(
         for name, values in zip(("tokenizer.json", "tokenizer_config.json"), content, strict=True):
             (Path(scratch) / name).write_text(json.dumps(values), "utf-8")
         source = find_source(Path(scratch))
-        facts = loader._facts_if_verbatim(source)
+        facts = tokenizer_loader._facts_if_verbatim(source)
         event("verbatim" if facts else "asks transformers")
         if facts is None:
             return
-        ours = loader._tokenizer(source, Path(scratch) / "tokenizer.json", facts)
+        ours = tokenizer_loader._tokenizer(source, Path(scratch) / "tokenizer.json", facts)
         theirs = transformers.AutoTokenizer.from_pretrained(scratch, local_files_only=True, trust_remote_code=False)
         for text in TEXTS:
             for specials in (True, False):

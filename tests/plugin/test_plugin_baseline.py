@@ -78,9 +78,9 @@ def test_unrelated_edits_do_not_bring_findings_back(old: Project) -> None:
 
 
 HOUSE = """
-from pytest_promptfmt.checks import Family, Finding, Severity, check
+from pytest_promptfmt.rules import Family, Finding, Severity, rule
 
-@check("HOUSE001", "asks", severity=Severity.ERROR, family=Family.PROMPT)
+@rule("HOUSE001", "asks", severity=Severity.ERROR, family=Family.PROMPT)
 def asks(study):
     for saw in ("Q:", "A:"):
         yield Finding(message="the prompt WORD", saw=saw, keys=("doc_to_text",))
@@ -88,7 +88,7 @@ def asks(study):
 
 
 def test_another_wording_of_a_rule_brings_no_findings_back(old: Project) -> None:
-    own = (*OPTIONS, "-o", "promptfmt_checks=house.py")
+    own = (*OPTIONS, "-o", "promptfmt_rules=house.py")
     update = (*own, "--promptfmt-baseline-update")
     old.write("house.py", HOUSE.replace("WORD", "asks"))
     assert old.run(*update, "write").ret == pytest.ExitCode.OK

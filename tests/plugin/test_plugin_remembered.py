@@ -251,11 +251,11 @@ OPTIONAL = "try:\n    from common.marks import mark\nexcept ImportError:\n    ma
 RULE = """
 from pathlib import Path
 
-from pytest_promptfmt.checks import Family, Finding, check
+from pytest_promptfmt.rules import Family, Finding, rule
 
 WORDS = (Path(__file__).parent / "words.txt").read_text("utf-8").split()
 
-@check("XX101", "word", family=Family.PROMPT)
+@rule("XX101", "word", family=Family.PROMPT)
 def word(task):
     if any(each in task.config["doc_to_text"] for each in WORDS):
         yield Finding(message="a word of the list")
@@ -286,7 +286,7 @@ TEXTS = 'doc_to_text: "Q: {{question}}"\ndoc_to_target: answer\n'
             {"tasks/code/helpers.py": OPTIONAL, "common/marks.py": "mark = '?'.strip\n"},
             {"common/marks/__init__.py": "mark = '!'.strip\n"},
         ),
-        ({"promptfmt.yaml": "checks: [rules.py]\n", "rules.py": RULE, "words.txt": "banned"}, {"words.txt": "Q:"}),
+        ({"promptfmt.yaml": "rules: [rules.py]\n", "rules.py": RULE, "words.txt": "banned"}, {"words.txt": "Q:"}),
         (
             {"tasks/b/new.yaml": STYLED + "formats: own\n" + FIELDS, "conftest.py": CONFTEST, "prefix.txt": "A "},
             {"prefix.txt": "B "},
@@ -573,14 +573,14 @@ def test_what_a_module_may_have_loaded_is_known_of_no_task_that_uses_it(project:
 def test_a_variable_that_a_rule_asks_for_is_an_input_of_all(tree: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = """
 import os
-from pytest_promptfmt.checks import Family, Finding, Severity, check
+from pytest_promptfmt.rules import Family, Finding, Severity, rule
 
-@check("XX101", "wording", severity=Severity.WARNING, family=Family.PROMPT)
+@rule("XX101", "wording", severity=Severity.WARNING, family=Family.PROMPT)
 def wording(task):
     yield Finding(message=os.environ.get("WORDING", "none"))
 """
     tree.write("rules.py", rule)
-    tree.write("promptfmt.yaml", "checks: [rules.py]\n")
+    tree.write("promptfmt.yaml", "rules: [rules.py]\n")
     monkeypatch.setenv("WORDING", "first")
     warm(tree)
     assert unchanged(tree) > 0
@@ -700,16 +700,16 @@ def test_a_file_that_a_module_opened_once_counts_for_all_tasks_that_use_it(proje
 def test_rules_that_ask_for_the_clock_are_run_each_time(tree: Project) -> None:
     rule = """
 import time
-from pytest_promptfmt.checks import Family, Finding, Severity, check
+from pytest_promptfmt.rules import Family, Finding, Severity, rule
 
-@check("XX101", "clock", severity=Severity.WARNING, family=Family.PROMPT)
+@rule("XX101", "clock", severity=Severity.WARNING, family=Family.PROMPT)
 def clock(task):
     if time.time() > 0:
         yield Finding(message=open("said.txt").read())
 """
     tree.write("rules.py", rule)
     tree.write("said.txt", "first")
-    tree.write("promptfmt.yaml", "checks: [rules.py]\n")
+    tree.write("promptfmt.yaml", "rules: [rules.py]\n")
     warm(tree)
     assert unchanged(tree) == 0
     tree.write("said.txt", "second")

@@ -12,8 +12,8 @@ from plugin_project import Project
 
 from pytest_promptfmt.core.profile import builtin_template
 from pytest_promptfmt.engine.processes import CAN_FORK
+from pytest_promptfmt.profiles.archetypes import archetype_folder
 from pytest_promptfmt.systems.templates import SYSTEM
-from pytest_promptfmt.tokens.archetypes import archetype_folder
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="outcomes are remembered of workers alone")
 

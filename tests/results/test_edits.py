@@ -4,8 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.results.edits import Edit, git_patch, read_pending, write_pending

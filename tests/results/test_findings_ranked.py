@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.checks.effects import effect_of
-from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Effect, Reported, Severity
 from pytest_promptfmt.results.findings import FindingGroup, finding_lines, grouped
+from pytest_promptfmt.rules.effects import effect_of
+from pytest_promptfmt.rules.rule_registry import known_rules
 
 FINDING = Reported(
     code="PF201",
@@ -74,7 +74,7 @@ def test_many_causes_show_the_ten_that_matter_most_and_then_every_rule() -> None
     ],
 )
 def test_effect_follows_from_family_and_severity_or_is_listed(code: str, severity: Severity, effect: Effect) -> None:
-    assert effect_of(known_checks()[code], severity) is effect
+    assert effect_of(known_rules()[code], severity) is effect
 
 
 def test_effect_survives_json() -> None:

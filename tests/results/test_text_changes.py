@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import Position
@@ -17,10 +16,10 @@ from pytest_promptfmt.core.profile import PLAIN, Profile, builtin_profile
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.results.text_changes import TextChange, text_change
-from pytest_promptfmt.snapshots.changes import Comparison, changes
+from pytest_promptfmt.snapshots.changes import SnapshotComparison, changes
 from pytest_promptfmt.snapshots.content import header_facts, make_document
 from pytest_promptfmt.snapshots.document import Document
-from pytest_promptfmt.systems.renderer import render_task
+from pytest_promptfmt.tasks.renderer import render_task
 
 CHATS = [builtin_profile(f"chat-{name}") for name in ("chatml", "llama2", "llama3", "chatml-single")]
 
@@ -78,10 +77,10 @@ def rendered(
 
 def compared(
     before: dict[str, Any], after: dict[str, Any], profile: Profile = PLAIN, docs: Sequence[Doc] = DOCS
-) -> tuple[Comparison, list[Instance]]:
+) -> tuple[SnapshotComparison, list[Instance]]:
     old, _ = rendered(before, profile, docs)
     new, instances = rendered(after, profile, docs)
-    return Comparison(state="changed", text="", old=old, new=new), instances
+    return SnapshotComparison(state="changed", text="", old=old, new=new), instances
 
 
 def change(before: dict[str, Any], after: dict[str, Any], docs: Sequence[Doc] = DOCS) -> TextChange:
@@ -116,7 +115,7 @@ def test_a_chat_template_that_changes_as_well_is_not_explained(edit: dict[str, A
     old, _ = rendered(BEFORE, profile)
     new, _ = rendered(BEFORE | edit, marked)
     assert changes(old, new)
-    assert not told.explains(Comparison(state="changed", text="", old=old, new=new))
+    assert not told.explains(SnapshotComparison(state="changed", text="", old=old, new=new))
 
 
 SPOKEN = ["the", "Answer", "is:", "a,", "b;", "(Question)", "Why", "12", "3.5", "how", "then.", "Choices"]

@@ -2,18 +2,17 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_promptfmt.snapshots.changes import Place, changes, unified_diff
-from pytest_promptfmt.snapshots.document import DocRecord, Document, Entry, Section
+from pytest_promptfmt.snapshots.changes import ChangePlace, changes, unified_diff
+from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, SectionEntry
 from pytest_promptfmt.snapshots.hunks import find_hunks, shared_end, shared_start
 
 LINES = st.lists(st.sampled_from("abcdefg"), max_size=30)
 
 
 def document(*prompts: str, header: str = "arc") -> Document:
-    entries = (Entry('" A"', True), Entry('" B"'))
+    entries = (SectionEntry('" A"', True), SectionEntry('" B"'))
     return Document(
         {"task": header},
         tuple(
@@ -70,7 +69,7 @@ def test_a_change_says_where_in_the_new_prompt_it_begins() -> None:
     (change,) = changes(old, new)
     assert (change.doc, change.section) == (2, "prompt")
     end = len("Question:\tx\nAnswer:")
-    assert change.place == Place(prompt=0, first=end, last=end, length=1)
+    assert change.place == ChangePlace(prompt=0, first=end, last=end, length=1)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +88,15 @@ def test_a_change_says_where_in_the_new_prompt_it_begins() -> None:
 )
 def test_a_place_says_how_far_a_change_could_be_moved(old: str, new: str, first: int, last: int, length: int) -> None:
     (change,) = changes(document("same", old), document("same", new))
-    assert change.place == Place(0, first, last, length)
+    assert change.place == ChangePlace(0, first, last, length)
 
 
 def test_a_change_of_a_continuation_is_in_no_prompt() -> None:
     old = document("same")
-    sections = (old.docs[0].sections[0], Section("continuations", None, (Entry('"A"', True), Entry('" B"'))))
+    sections = (
+        old.docs[0].sections[0],
+        Section("continuations", None, (SectionEntry('"A"', True), SectionEntry('" B"'))),
+    )
     (change,) = changes(old, replace(old, docs=(DocRecord(1, sections),)))
     assert (change.removed, change.added) == (('* " A"',), ('* "A"',))
     assert change.place is None
@@ -102,7 +104,10 @@ def test_a_change_of_a_continuation_is_in_no_prompt() -> None:
 
 def test_a_moved_gold_mark_is_a_change() -> None:
     old = document("same")
-    sections = (old.docs[0].sections[0], Section("continuations", None, (Entry('" A"'), Entry('" B"', True))))
+    sections = (
+        old.docs[0].sections[0],
+        Section("continuations", None, (SectionEntry('" A"'), SectionEntry('" B"', True))),
+    )
     assert changes(old, replace(old, docs=(DocRecord(1, sections),)))
 
 

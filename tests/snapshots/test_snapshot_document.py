@@ -1,16 +1,15 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.snapshots.changes import compare, narrowed
 from pytest_promptfmt.snapshots.document import (
     DocRecord,
     Document,
-    Entry,
     Section,
+    SectionEntry,
     UnknownVersionError,
     read_document,
     write_document,
@@ -28,7 +27,7 @@ SECTIONS = st.builds(
     Section,
     TITLES,
     st.none() | TEXTS,
-    st.lists(st.builds(Entry, TEXTS, st.booleans()), max_size=3).map(tuple),
+    st.lists(st.builds(SectionEntry, TEXTS, st.booleans()), max_size=3).map(tuple),
 )
 HEADERS = st.dictionaries(st.sampled_from(["task", "profile", "output", "docs", "shots"]), TEXTS, max_size=3)
 
@@ -45,7 +44,7 @@ def document(*texts: str, **header: str) -> Document:
     return Document(
         {"task": "arc@mcqa", "profile": "plain", "docs": f"{len(texts)} synthetic"} | header,
         tuple(
-            DocRecord(number, (Section("prompt", text), Section("continuations", None, (Entry('" A"', True),))))
+            DocRecord(number, (Section("prompt", text), Section("continuations", None, (SectionEntry('" A"', True),))))
             for number, text in enumerate(texts, 1)
         ),
     )

@@ -2,8 +2,7 @@ import string
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.snapshots.paths import BESIDE, Claims, decode_name, encode_name

@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pytest_promptfmt.core.errors import TokenizerError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
+from pytest_promptfmt.profiles import ARCHETYPES, load_tokenizer
+from pytest_promptfmt.profiles.encoding import PairEncoder, digest_of_ids, encode_pairs
 from pytest_promptfmt.snapshots.changes import changes
 from pytest_promptfmt.snapshots.content import make_document
 from pytest_promptfmt.snapshots.document import Document, read_document, write_document
 from pytest_promptfmt.snapshots.token_sections import WHOLE_TOKENS, loader_kind, token_sections
-from pytest_promptfmt.tokens import ARCHETYPES, load_tokenizer
-from pytest_promptfmt.tokens.encoding import PairEncoder, digest_of_ids, encode_pairs
 
 FILE = Path("arc/tokens.txt")
 LLAMA = load_tokenizer("archetype:sentencepiece-llama2")

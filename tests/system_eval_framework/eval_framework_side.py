@@ -57,8 +57,8 @@ from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.systems.eval_framework.hooks import task_class
 from pytest_promptfmt.systems.eval_framework.metric_classes import LIKELIHOOD_METRICS
 from pytest_promptfmt.systems.eval_framework.tasks import ClassAssembly
-from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
-from pytest_promptfmt.systems.renderer import render_task
+from pytest_promptfmt.tasks.docs.doc_sources import load_docs
+from pytest_promptfmt.tasks.renderer import render_task
 
 FORMATTERS = {
     "concat": ConcatFormatter(),
@@ -524,9 +524,8 @@ class OneSubject:
 
 
 def compare_formatters(case: Case, tally: Tally, upstream: list[Any]) -> None:
-    from pytest_promptfmt.chat.formatters import find_formatter, format_messages
-    from pytest_promptfmt.core.prompt import Message as OurMessage
-    from pytest_promptfmt.core.prompt import Origin, Span, join
+    from pytest_promptfmt.core.prompt import Message as OurMessage, Origin, Span, join
+    from pytest_promptfmt.profiles.formatters import find_formatter, format_messages
 
     for sample in upstream:
         for name, formatter in FORMATTERS.items():

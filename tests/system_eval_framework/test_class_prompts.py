@@ -49,7 +49,7 @@ def rendered(folder: Path, body: str = "", *, profile: str = "plain", count: int
 
 
 def instances(path: Path, profile: Profile, count: int | None = None) -> list[Instance]:
-    from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
+    from pytest_promptfmt.tasks.docs.doc_sources import load_docs
 
     (task,) = load_tasks(path, allow_code=True)
     return list(task.render(load_docs(task, count=count), profile))
@@ -349,7 +349,7 @@ def test_rows_without_subject_serve_every_subject_of_a_benchmark(tmp_path: Path)
 
 
 def test_the_header_says_where_docs_of_a_class_come_from(tmp_path: Path) -> None:
-    from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs
+    from pytest_promptfmt.tasks.docs.doc_sources import load_docs
 
     write(tmp_path, '    PROMPTFMT_DOCS = [{"q": "own", "a": "x"}]\n')
     (task,) = load_tasks(tmp_path / "quiz.py", allow_code=True)
@@ -378,8 +378,8 @@ def test_what_hooks_draw_is_what_they_draw_in_a_run_over_all_rows(tmp_path: Path
 
 
 def test_scoring_looks_at_the_sample_that_was_rendered(tmp_path: Path) -> None:
-    from pytest_promptfmt.systems.lm_eval.functions import bind_scoring
-    from pytest_promptfmt.systems.lm_eval.scoring.results import questions_of
+    from pytest_promptfmt.tasks.functions import bind_scoring
+    from pytest_promptfmt.tasks.scoring.results import questions_of
 
     (task,) = load_tasks(write(tmp_path, DRAWS, docs=[{"q": f"q{number}"} for number in range(8)]), allow_code=True)
     rendered = list(task.render())

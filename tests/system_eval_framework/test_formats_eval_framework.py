@@ -9,7 +9,7 @@ from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.profile import builtin_profile
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.formats.registry import PUBLISHED, published_format
+from pytest_promptfmt.formats.format_registry import PUBLISHED, published_format
 
 DOC = {"question": "Which falls?", "choices": ["stone", "smoke"], "answer": 0}
 SHOT = {"question": "Which rises?", "choices": ["iron", "smoke", "lead"], "answer": 1}

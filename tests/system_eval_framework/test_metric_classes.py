@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.systems.eval_framework.metric_classes import (

@@ -8,9 +8,9 @@ import pytest
 from pytest_promptfmt import load_tasks
 from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.systems.lm_eval.functions import bind_scoring
-from pytest_promptfmt.systems.lm_eval.scoring.filters import pipelines_of
-from pytest_promptfmt.systems.lm_eval.scoring.results import questions_of
+from pytest_promptfmt.tasks.functions import bind_scoring
+from pytest_promptfmt.tasks.scoring.filters import pipelines_of
+from pytest_promptfmt.tasks.scoring.results import questions_of
 
 CLASSES = Path(__file__).parents[2] / "fixtures" / "classes"
 

@@ -10,20 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from linting import study_of
 
-from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.core.errors import RenderError, SourceError
 from pytest_promptfmt.core.finding import Finding
 from pytest_promptfmt.core.recorded import RecordedAssembly
-from pytest_promptfmt.systems import TaskFile
+from pytest_promptfmt.rules.rule_registry import known_rules
 from pytest_promptfmt.systems.helm import SYSTEM
 from pytest_promptfmt.systems.helm.adapter_files import MAX_WHOLE, AdapterFile
 from pytest_promptfmt.systems.helm.adapter_tasks import HelmAssembly, read_adapter_task
 from pytest_promptfmt.systems.helm.json_stream import json_items
 from pytest_promptfmt.systems.helm.json_text import read_json
+from pytest_promptfmt.tasks import TaskFile
 
 ROOT = Path(__file__).parents[2]
 SEED = ROOT.parent / "shared" / "seeds" / "003_21b38ebf6d0a45ce.txt"
@@ -58,8 +57,8 @@ def adapter_of(found: TaskFile) -> AdapterFile:
 def deviations(found: TaskFile) -> list[tuple[str, Finding]]:
     """Return what the rules about files say, each finding with the code of its rule."""
     study = study_of(found.tasks[0])
-    rules = (check for check in known_checks().values() if check.rule.__module__ == SYSTEM.rules[0])
-    return [(check.code, finding) for check in rules for finding in check.rule(study)]
+    rules = (rule for rule in known_rules().values() if rule.function.__module__ == SYSTEM.rules[0])
+    return [(rule.code, finding) for rule in rules for finding in rule.function(study)]
 
 
 def refusal(folder: Path, text: str | dict[str, Any]) -> str:

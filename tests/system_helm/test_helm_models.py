@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt import load_tasks
-from pytest_promptfmt.checks.registry import known_checks
 from pytest_promptfmt.core.finding import Finding
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.rules.rule_registry import known_rules
 
 pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
 models = pytest.importorskip("pytest_promptfmt.models", reason="without models none can be asked")
-running = pytest.importorskip("pytest_promptfmt.models.running")
+running = pytest.importorskip("pytest_promptfmt.models.model_run")
 
 OPTIONS = models.ModelOptions(device="cpu")
-RULES = [check for check in known_checks().values() if check.scope == "model"]
+RULES = [rule for rule in known_rules().values() if rule.scope == "model"]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def judged(task: Task) -> Any:
 
 
 def findings(result: Any) -> list[Finding]:
-    return [finding for check in RULES for finding in check.rule(result)]
+    return [finding for rule in RULES for finding in rule.function(result)]
 
 
 def helm_task(folder: Path, method: str, **spec: Any) -> Task:

@@ -21,7 +21,7 @@ from pytest_promptfmt.systems.helm.adapter_spec import METHODS, AdapterSpec, Sub
 from pytest_promptfmt.systems.helm.adapter_tasks import read_adapter_task
 from pytest_promptfmt.systems.helm.adapters import HelmAdapter
 from pytest_promptfmt.systems.helm.completion_metrics import HELM_METRICS, score_completions
-from pytest_promptfmt.systems.helm.instances import Row
+from pytest_promptfmt.systems.helm.instances import HelmInstance
 from pytest_promptfmt.systems.helm.window import Window
 
 PYTHON = os.environ.get("PROMPTFMT_HELM_PYTHON")
@@ -161,7 +161,7 @@ def ours(job: dict[str, Any]) -> list[dict[str, Any]]:
         key: tuple(value) if isinstance(value, list) else value for key, value in job["spec"].items()
     }
     fields["substitutions"] = tuple(Substitution(**each) for each in fields.get("substitutions", ()))
-    rows = [(number, Row.of(each, split=each["split"])) for number, each in enumerate(job["instances"])]
+    rows = [(number, HelmInstance.of(each, split=each["split"])) for number, each in enumerate(job["instances"])]
     limits = {key: value for key, value in job["window"].items() if key != "codec"}
     codec = Words() if job["window"]["codec"] == "words" else Bytes()
     window = Window(codec=codec, **limits)  # type: ignore[arg-type]

@@ -7,21 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.prompt import Origin, Span
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec, Substitution
 from pytest_promptfmt.systems.helm.adapters import HelmAdapter, HelmRequest
-from pytest_promptfmt.systems.helm.instances import Row
-from pytest_promptfmt.systems.helm.layout import Piece, PromptBuilder, substituted
+from pytest_promptfmt.systems.helm.instances import HelmInstance
+from pytest_promptfmt.systems.helm.prompt_blocks import PromptBuilder, PromptPiece, substituted
 from pytest_promptfmt.systems.helm.shots import draw_rows
 from pytest_promptfmt.systems.helm.window import Window
 
 JOINT = "multiple_choice_joint"
-SHOT = Row("2+2?", ("3", "4"), (1,), split="train")
-QUESTION = Row("1+1?", ("1", "2"), (1,))
+SHOT = HelmInstance("2+2?", ("3", "4"), (1,), split="train")
+QUESTION = HelmInstance("1+1?", ("1", "2"), (1,))
 FACTORY: dict[str, Any] = {"input_prefix": "", "input_suffix": "", "output_prefix": " ", "output_suffix": ""}
 MMLU: dict[str, Any] = {
     "instructions": "The following are multiple choice questions (with answers) about anatomy.\n",
@@ -31,17 +30,21 @@ MMLU: dict[str, Any] = {
 }
 
 
-def requests(method: str, row: Row = QUESTION, shots: tuple[Row, ...] = (SHOT,), **fields: Any) -> list[HelmRequest]:
+def requests(
+    method: str, row: HelmInstance = QUESTION, shots: tuple[HelmInstance, ...] = (SHOT,), **fields: Any
+) -> list[HelmRequest]:
     spec = AdapterSpec(method=method, **fields)
     return list(HelmAdapter(spec, shots).requests(row))
 
 
-def prompts(method: str, row: Row = QUESTION, shots: tuple[Row, ...] = (SHOT,), **fields: Any) -> list[str]:
+def prompts(
+    method: str, row: HelmInstance = QUESTION, shots: tuple[HelmInstance, ...] = (SHOT,), **fields: Any
+) -> list[str]:
     return [request.prompt.text for request in requests(method, row, shots, **fields)]
 
 
-def numbered(count: int) -> Row:
-    return Row("?", tuple(str(number) for number in range(count)), ())
+def numbered(count: int) -> HelmInstance:
+    return HelmInstance("?", tuple(str(number) for number in range(count)), ())
 
 
 CASES: Mapping[str, tuple[list[str], list[str]]] = {
@@ -87,7 +90,7 @@ CASES: Mapping[str, tuple[list[str], list[str]]] = {
     "a chain of thought in the shot": (
         prompts(
             f"{JOINT}_chain_of_thought",
-            shots=(Row("2+2?", ("3", "4"), (1,), split="train", chain_of_thought="two and two"),),
+            shots=(HelmInstance("2+2?", ("3", "4"), (1,), split="train", chain_of_thought="two and two"),),
             chain_of_thought_prefix="Let's think. ",
         ),
         ["Input: 2+2?\nA. 3\nB. 4\nOutput: Let's think. two and two\nB. \n\nInput: 1+1?\nA. 1\nB. 2\nOutput:"],
@@ -105,23 +108,23 @@ CASES: Mapping[str, tuple[list[str], list[str]]] = {
         ["1+1? 1", "Answer: 1", "1+1? 2", "Answer: 2"],
     ),
     "several right answers shown": (
-        prompts("generation", shots=(Row("?", ("a", "b"), (0, 1), split="train"),), multi_label=True),
+        prompts("generation", shots=(HelmInstance("?", ("a", "b"), (0, 1), split="train"),), multi_label=True),
         ["Input: ?\nOutput: a, b\n\nInput: 1+1?\nOutput:"],
     ),
     "only the first right answer without multi_label": (
-        prompts("generation", shots=(Row("?", ("a", "b"), (0, 1), split="train"),)),
+        prompts("generation", shots=(HelmInstance("?", ("a", "b"), (0, 1), split="train"),)),
         ["Input: ?\nOutput: a\n\nInput: 1+1?\nOutput:"],
     ),
     "a shot without right answer": (
-        prompts("generation", shots=(Row("?", ("a",), (), split="train"),)),
+        prompts("generation", shots=(HelmInstance("?", ("a",), (), split="train"),)),
         ["Input: ?\nOutput: n/a\n\nInput: 1+1?\nOutput:"],
     ),
     "a joint shot without right answer": (
-        prompts(JOINT, shots=(Row("?", ("a",), (), split="train"),)),
+        prompts(JOINT, shots=(HelmInstance("?", ("a",), (), split="train"),)),
         ["Input: ?\nA. a\nOutput: n/a\n\nInput: 1+1?\nA. 1\nB. 2\nOutput:"],
     ),
     "several right labels shown": (
-        prompts(JOINT, shots=(Row("?", ("a", "b", "c"), (0, 2), split="train"),), multi_label=True),
+        prompts(JOINT, shots=(HelmInstance("?", ("a", "b", "c"), (0, 2), split="train"),), multi_label=True),
         ["Input: ?\nA. a\nB. b\nC. c\nOutput: A, C\n\nInput: 1+1?\nA. 1\nB. 2\nOutput:"],
     ),
     "global affixes and a substitution": (
@@ -172,7 +175,7 @@ def test_too_few_characters_and_prefixes_without_a_label_are_told() -> None:
 
 
 def test_the_choice_of_shots_that_helm_never_ends_is_an_error() -> None:
-    rows = [Row("a", ("x",), (0,)), Row("b", ("y",), ())]
+    rows = [HelmInstance("a", ("x",), (0,)), HelmInstance("b", ("y",), ())]
     with pytest.raises(RenderError, match="loops for ever"):
         draw_rows(rows, 2, trial=0)
     assert draw_rows(rows, 1, trial=0) == rows[:1]
@@ -181,7 +184,7 @@ def test_the_choice_of_shots_that_helm_never_ends_is_an_error() -> None:
 
 def test_shots_take_turns_among_answers_the_most_frequent_first() -> None:
     rows = [
-        Row(f"{answer} {number}", (answer,), (0,))
+        HelmInstance(f"{answer} {number}", (answer,), (0,))
         for answer, count in (("no", 1), ("yes", 3))
         for number in range(count)
     ]
@@ -204,7 +207,7 @@ class Characters:
 @given(st.integers(0, 90), st.integers(0, 6))
 def test_a_window_drops_shots_from_the_end_and_then_the_end_of_the_question(size: int, tokens: int) -> None:
     spec = AdapterSpec(method="generation", max_tokens=tokens, max_train_instances=3, sample_train=False)
-    shots = [Row(f"{number}", ("x",), (0,), split="train") for number in range(3)]
+    shots = [HelmInstance(f"{number}", ("x",), (0,), split="train") for number in range(3)]
     whole = [PromptBuilder(spec).built(shots[:count], QUESTION).text for count in range(4)]
     window = Window(codec=Characters(), max_request_length=size + tokens)
     adapter = HelmAdapter(spec, shots, window=window)
@@ -220,6 +223,6 @@ def test_a_window_drops_shots_from_the_end_and_then_the_end_of_the_question(size
     st.sampled_from([("a", "xy"), ("", "-"), ("b+$", ""), (r"(a)(b)", r"\2\1"), (r"\n", ";\n"), ("ab?", r"[\g<0>]")]),
 )
 def test_substitutions_over_pieces_are_those_over_their_text(texts: list[str], pattern: tuple[str, str]) -> None:
-    pieces = [Piece(Span(text, Origin("question")), 0) for text in texts if text]
+    pieces = [PromptPiece(Span(text, Origin("question")), 0) for text in texts if text]
     made, _ = substituted(pieces, *pattern, Origin("question"))
     assert "".join(piece.span.text for piece in made) == re.sub(*pattern, "".join(texts))

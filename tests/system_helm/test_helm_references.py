@@ -19,7 +19,7 @@ from pytest_promptfmt.systems.helm.references import (
     score_ranking,
     score_references,
 )
-from pytest_promptfmt.systems.lm_eval.scoring.results import LogLikelihood
+from pytest_promptfmt.tasks.scoring.results import LogLikelihood
 
 DOC = {"references": ["Paris", "the city of Berlin"], "correct": [1]}
 

@@ -15,8 +15,8 @@ import pytest
 
 from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.profile import builtin_template
+from pytest_promptfmt.profiles.archetypes import archetype_folder
 from pytest_promptfmt.systems.templates.gguf import read_gguf
-from pytest_promptfmt.tokens.archetypes import archetype_folder
 
 CHATML = builtin_template("chatml")
 

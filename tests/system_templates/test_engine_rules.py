@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from pytest_promptfmt import SettingsError, check_template
-from pytest_promptfmt.chat.dialect import parsed_template
+from pytest_promptfmt.profiles.dialect import parsed_template
 from pytest_promptfmt.systems.templates.engine_rules import engines_differ
 from pytest_promptfmt.systems.templates.engines import FILTERS, FUNCTIONS, compiled_by, unknown_constructs
 from pytest_promptfmt.systems.templates.node_engine import PACKAGE
-from pytest_promptfmt.systems.templates.trial import Trial, lone_profile
+from pytest_promptfmt.systems.templates.trial import TemplateTrial, lone_profile
 
 LOOP = "{% for message in messages %}{{ message.role + ': ' + BODY }}{% endfor %}"
 UNKNOWN = {
@@ -99,7 +99,7 @@ def test_node_renders_what_jinja_renders_and_says_what_it_does_not_know() -> Non
 
 
 def test_an_engine_of_the_repository_is_not_tried_where_no_code_may_run() -> None:
-    trial = Trial(lone_profile(LOOP.replace("BODY", "''")), engines=[PACKAGE], may_run_code=False)
+    trial = TemplateTrial(lone_profile(LOOP.replace("BODY", "''")), engines=[PACKAGE], may_run_code=False)
     assert [finding.message for finding in engines_differ(trial)] == [f"{PACKAGE} is not tried"]
 
 
@@ -108,7 +108,7 @@ def test_a_recording_that_cannot_be_read_is_named_as_one_would_type_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "vllm.jsonl").write_text("{}\n", "utf-8")
-    trial = Trial(lone_profile(LOOP.replace("BODY", "''")), engines=[str(tmp_path / "vllm.jsonl")])
+    trial = TemplateTrial(lone_profile(LOOP.replace("BODY", "''")), engines=[str(tmp_path / "vllm.jsonl")])
     assert [finding.message for finding in engines_differ(trial)] == ["vllm.jsonl is not tried"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_promptfmt.core.profile import CHAT_TEMPLATES, builtin_template
 from pytest_promptfmt.systems.templates.conversations import Conversation, State, builtin_conversations
-from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS, Rendering, Trial, lone_profile
+from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS, Rendering, TemplateTrial, lone_profile
 
 chat_template_utils = pytest.importorskip("transformers.utils.chat_template_utils")
 
@@ -72,7 +72,7 @@ def ours(rendering: Rendering) -> tuple[str, str]:
     return (rendering.error or "").partition(":")[0], ""
 
 
-def states(trial: Trial) -> Iterator[tuple[Conversation, State]]:
+def states(trial: TemplateTrial) -> Iterator[tuple[Conversation, State]]:
     for conversation in trial.conversations.values():
         for state in conversation.states:
             yield conversation, state
@@ -82,7 +82,7 @@ def states(trial: Trial) -> Iterator[tuple[Conversation, State]]:
 def differences(tokenizer: Any, source: str) -> list[str]:
     # transformers drops what is null, and passes text on as text.
     known = {name: replace(each, keep_null=False) for name, each in builtin_conversations().items()}
-    trial = Trial(lone_profile(source), known)
+    trial = TemplateTrial(lone_profile(source), known)
     trial.__dict__["takes_only_parts"] = False
     found = []
     for conversation, state in states(trial):
@@ -106,7 +106,7 @@ def test_real_templates_render_as_transformers_does(path: Path, tokenizer: Any) 
 
 def test_the_mask_is_that_of_transformers() -> None:
     source = SOUND.read_text("utf-8").partition("\n")[2]
-    trial = Trial(lone_profile(source))
+    trial = TemplateTrial(lone_profile(source))
     for name in ("turns", "call-finished", "reasoning-each-turn", "parallel"):
         conversation = trial.conversations[name]
         rendering = trial.last(name, generation_prompt=False)

@@ -9,9 +9,9 @@ import pytest
 from pytest_promptfmt import SourceError, check_template
 from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.core.profile import builtin_template
+from pytest_promptfmt.profiles.archetypes import archetype_folder
 from pytest_promptfmt.systems.templates.conversations import Conversation, State, builtin_conversations
-from pytest_promptfmt.systems.templates.trial import Trial, lone_profile
-from pytest_promptfmt.tokens.archetypes import archetype_folder
+from pytest_promptfmt.systems.templates.trial import TemplateTrial, lone_profile
 
 TURN = "{{ '<|begin|>' + message.role + '\\n' + message.content + '<|end|>\\n' }}"
 PROMPT = "{% if add_generation_prompt %}{{ '<|begin|>assistant\\n' }}{% endif %}"
@@ -59,15 +59,15 @@ def test_refusals_are_told_apart_from_failures() -> None:
 def test_a_failure_has_the_line_of_the_template_that_was_at_work(wrong: str) -> None:
     macro = f"{{% macro shown(message) %}}\n{{{{ {wrong} }}}}\n{{% endmacro %}}\n\n"
     source = macro + PLAIN.replace(TURN, "{{ shown(message) }}")
-    trial = Trial(lone_profile(source))
+    trial = TemplateTrial(lone_profile(source))
     stopped = trial.last("question")
     assert (stopped.text, stopped.line) == (None, 2)
 
 
 def test_keys_of_mappings_are_read_as_jinja_reads_them() -> None:
     reading = "{% set m = messages[0] %}{{ m.role }}{{ m.missing }}{{ m.items is callable }}"
-    assert Trial(lone_profile(reading)).text("question") == "userTrue"
-    stopped = Trial(lone_profile("{{ messages[0].__class__.__name__ }}")).last("question")
+    assert TemplateTrial(lone_profile(reading)).text("question") == "userTrue"
+    stopped = TemplateTrial(lone_profile("{{ messages[0].__class__.__name__ }}")).last("question")
     assert "SecurityError" in (stopped.error or "")
 
 
@@ -95,7 +95,7 @@ def test_templates_that_take_only_parts_are_given_parts() -> None:
 
 
 def test_an_endless_template_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_promptfmt.chat.conversation._TEMPLATE_SECONDS", 0.2)
+    monkeypatch.setattr("pytest_promptfmt.profiles.conversation._TEMPLATE_SECONDS", 0.2)
     slow = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{{ messages }}"
     assert "did not finish within" in check_template(slow)[0].saw
 
@@ -111,7 +111,7 @@ def test_a_path_and_a_folder_are_taken(tmp_path: Path) -> None:
 
 def test_own_conversations_take_the_place_of_the_builtin_ones() -> None:
     only = Conversation(name="only", about="our own", messages=[{"role": "user", "content": "Hello there"}])
-    trial = Trial(lone_profile("{{ messages[0].role }}"), {"only": only})
+    trial = TemplateTrial(lone_profile("{{ messages[0].role }}"), {"only": only})
     assert trial.last("only").text == "user"
     check_template("{% generation %}{{ messages[0].content }}{% endgeneration %}", conversations={"only": only})
     findings = check_template("{{ messages[0].role }}", conversations={"only": only})

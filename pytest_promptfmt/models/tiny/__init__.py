@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.models.base import ModelOptions
+    from pytest_promptfmt.models.model import ModelOptions
     from pytest_promptfmt.models.transformers import TransformersModel
 
 FOLDER: Final = Path(__file__).parent

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 
-from pytest_promptfmt.plugin.kinds import KINDS
+from pytest_promptfmt.plugin.kind_registry import KINDS
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.checks.views import FileView
     from pytest_promptfmt.core.profile import Profile
     from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.plugin.run import Run
+    from pytest_promptfmt.rules.rule_views import FileView
     from pytest_promptfmt.settings import Settings
 
 

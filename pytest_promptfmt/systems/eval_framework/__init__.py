@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_promptfmt.systems import ReadContext, System, TaskFile
+from pytest_promptfmt.systems import ReadContext, System
+from pytest_promptfmt.tasks import TaskFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_promptfmt.core.task import Task
-    from pytest_promptfmt.systems.lm_eval.yaml import YamlFile
+    from pytest_promptfmt.tasks import YamlFile
 
 
 class EvalFramework(System):
@@ -19,7 +20,7 @@ class EvalFramework(System):
 
     name = "eval-framework"
     suffixes = (".py",)
-    rules = ("pytest_promptfmt.systems.eval_framework.rules",)
+    rules = ("pytest_promptfmt.systems.eval_framework.class_rules",)
 
     def recognizes(self, path: Path, head: bytes) -> bool:
         """Return True: a Python file is only asked about where it was named."""

@@ -14,14 +14,13 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Final, Literal
 
-from pytest_promptfmt.chat.chat_prompt import join_system, prompt_of
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, RenderError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Message, Origin, Part, Place, Prompt, Request, Span, Spans, Turn
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.systems.eval_framework.hooks import SEED, Constants, TaskClass, in_words, spelled
-from pytest_promptfmt.systems.eval_framework.rows import (
+from pytest_promptfmt.profiles.chat_prompt import join_system, prompt_of
+from pytest_promptfmt.systems.eval_framework.class_docs import (
     ClassDocs,
     SampleDoc,
     as_class_docs,
@@ -29,6 +28,7 @@ from pytest_promptfmt.systems.eval_framework.rows import (
     part,
     subject_of,
 )
+from pytest_promptfmt.systems.eval_framework.hooks import SEED, Constants, TaskClass, in_words, spelled
 
 Role = Literal["system", "user", "assistant"]
 
@@ -47,7 +47,7 @@ _DEFAULT_FORMATTER: Final = "concat"
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PromptSample:
     """One scored prompt of a doc: its system text, its other messages, the gold and the candidates.
 
     `given` is the object that the class made, None where hooks were called for each part.
@@ -60,7 +60,7 @@ class Sample:
     given: Any = None
 
 
-class ClassAssembler:
+class EvalClassAssembler:
     """Makes the instances of a task class with hooks, or of an object that yields samples."""
 
     is_repeatable: Final = False
@@ -75,13 +75,13 @@ class ClassAssembler:
     def _run(self) -> _Run:
         return _Run(self._found, as_class_docs(self._docs), self._shots)
 
-    def layout(self, number: int, doc: Doc) -> tuple[Sample, ...]:
+    def layout(self, number: int, doc: Doc) -> tuple[PromptSample, ...]:
         """Return the samples of a doc; raises RenderError where a hook fails."""
         if isinstance(doc, SampleDoc):
             return (given_sample(doc.sample, self._found, number),)
         return self._run.samples(number)
 
-    def instance(self, layout: tuple[Sample, ...], number: int, doc: Doc, profile: Profile) -> Instance:
+    def instance(self, layout: tuple[PromptSample, ...], number: int, doc: Doc, profile: Profile) -> Instance:
         """Return the doc for a profile: one prompt for each sample, and what is asked of the model."""
         prompts = tuple(self._prompt(sample, number, profile) for sample in layout)
         requests: list[Request] = []
@@ -92,14 +92,14 @@ class ClassAssembler:
         target = truths[0] if len(truths) == 1 else truths
         return Instance(index=number, doc=doc, prompts=prompts, requests=tuple(requests), target=target)
 
-    def _prompt(self, sample: Sample, number: int, profile: Profile) -> Prompt:
+    def _prompt(self, sample: PromptSample, number: int, profile: Profile) -> Prompt:
         if profile.chat_template is None and profile.formatter is None:
             profile = replace(profile, formatter=_DEFAULT_FORMATTER)
         system = join_system(profile.system_instruction, sample.system, self._task)
         return prompt_of(profile, system, _turns(sample.messages), where=str(Place(self._task.id, number)))
 
     def _requests(
-        self, sample: Sample, prompt: Prompt, index: int, first: int, number: int, doc: Doc | None
+        self, sample: PromptSample, prompt: Prompt, index: int, first: int, number: int, doc: Doc | None
     ) -> Iterator[Request]:
         if self._task.output_type == "generate_until":
             yield Request(
@@ -145,10 +145,10 @@ class _Run:
             self._random.setstate(docs.random_state)
         self._rows = [copy.deepcopy(dict(row)) for row in docs.rows]
         self._pool: list[dict[str, Any]] = []
-        self._made: dict[int, tuple[Sample, ...] | PromptfmtError] = {}
+        self._made: dict[int, tuple[PromptSample, ...] | PromptfmtError] = {}
         self._visits = self._visit()
 
-    def samples(self, number: int) -> tuple[Sample, ...]:
+    def samples(self, number: int) -> tuple[PromptSample, ...]:
         """Return the samples of the doc with that number; raises RenderError."""
         for _ in () if number in self._made else self._visits:
             if number in self._made:
@@ -204,7 +204,7 @@ class _Run:
 
     # -- one doc -------------------------------------------------------------------------------------------------------
 
-    def _samples_of(self, number: int) -> tuple[Sample, ...]:
+    def _samples_of(self, number: int) -> tuple[PromptSample, ...]:
         row = self._rows[number]
         hooks = _Hooks(self._found, self._instance, copy.deepcopy(row), number)
         if "_create_samples" in self._found.own:
@@ -217,7 +217,7 @@ class _Run:
         else:
             messages = self._opened(hooks, [*self._examples(hooks, row), *hooks.instruction()])
             system = hooks.text("_get_system_prompt_text")
-        return (Sample(system, messages, hooks.truth(), hooks.candidates()),)
+        return (PromptSample(system, messages, hooks.truth(), hooks.candidates()),)
 
     def _opened(self, hooks: _Hooks, messages: list[Message]) -> tuple[Message, ...]:
         """Return the messages with the cue at their end and the initial prompt at their beginning."""
@@ -342,13 +342,13 @@ class _Hooks:
         """Return the candidates; None for a class without."""
         return self._candidates("_get_possible_completions", self.value("_get_possible_completions"))
 
-    def sample(self, hook: str, sample: Any) -> Sample:
+    def sample(self, hook: str, sample: Any) -> PromptSample:
         """Return a sample that a hook gave: an object or mapping with messages, ground truth and candidates."""
         system, messages = self._read_messages(hook, part(sample, "messages"), ends=True)
         truth = self._truth(hook, part(sample, "ground_truth"), "has a ground_truth that must be")
         completions = part(sample, "possible_completions")
         candidates = self._candidates(hook, completions, "has possible_completions that must be")
-        return Sample(system, messages, truth, candidates, given=sample)
+        return PromptSample(system, messages, truth, candidates, given=sample)
 
     def messages(self, hook: str, *, ends: bool = True) -> tuple[Spans, tuple[Message, ...]]:
         """Return the system text and the messages that a hook gives.
@@ -400,7 +400,7 @@ class _Hooks:
         return system, tuple(messages)
 
 
-def given_sample(sample: Any, found: TaskClass, number: int) -> Sample:
+def given_sample(sample: Any, found: TaskClass, number: int) -> PromptSample:
     """Return what `iterate_samples` yielded as a sample; raises RenderError for anything that is not one."""
     return _Hooks(found, None, {}, number).sample("iterate_samples", sample)
 

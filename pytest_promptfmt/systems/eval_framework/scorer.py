@@ -11,10 +11,10 @@ from typing import Any, Final
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.systems.eval_framework.class_docs import SampleDoc, part
 from pytest_promptfmt.systems.eval_framework.hooks import POST_PROCESS, TaskClass, in_words, spelled
-from pytest_promptfmt.systems.eval_framework.messages import ClassAssembler, Sample, given_sample
+from pytest_promptfmt.systems.eval_framework.messages import EvalClassAssembler, PromptSample, given_sample
 from pytest_promptfmt.systems.eval_framework.metric_classes import COMPLETION_METRICS, LIKELIHOOD_METRICS
-from pytest_promptfmt.systems.eval_framework.rows import SampleDoc, part
 
 _KEPT: Final = 4096
 """Docs whose samples are kept while they are scored."""
@@ -57,14 +57,14 @@ class _Scored:
     def __init__(self, task: Task, found: TaskClass) -> None:
         self._task = task
         self._found = found
-        self._samples: dict[int, tuple[Doc, Sample]] = {}
+        self._samples: dict[int, tuple[Doc, PromptSample]] = {}
         chooses = task.output_type == "multiple_choice"
         known = LIKELIHOOD_METRICS if chooses else COMPLETION_METRICS
         self.metrics = [name for name in found.constants().metrics if name in known]
         if not self.metrics:
             self.metrics = ["AccuracyLoglikelihood" if chooses else "AccuracyCompletion"]
 
-    def _sample(self, doc: Doc) -> Sample:
+    def _sample(self, doc: Doc) -> PromptSample:
         """Return the messages, gold and candidates of a doc; made once for each object, as batteries ask often."""
         known = self._samples.get(id(doc))
         if known is None or known[0] is not doc:
@@ -77,16 +77,16 @@ class _Scored:
     def _instance(self) -> Any:
         return self._found.make(0)
 
-    def _made(self, doc: Doc) -> Sample:
+    def _made(self, doc: Doc) -> PromptSample:
         if isinstance(doc, SampleDoc):
-            return doc.sample if isinstance(doc.sample, Sample) else given_sample(doc.sample, self._found, 0)
+            return doc.sample if isinstance(doc.sample, PromptSample) else given_sample(doc.sample, self._found, 0)
         if self._found.kind != "hooks":
             raise ScoringError(
                 f"{self._found.name!r} yields its samples itself: none is known for the doc {dict(doc)!r:.80}",
                 position=self._found.position,
                 hint="a recording of such a task names its docs by number",
             )
-        assembler = ClassAssembler(self._task, self._found, TaskDocs.in_memory([doc], []), 0)
+        assembler = EvalClassAssembler(self._task, self._found, TaskDocs.in_memory([doc], []), 0)
         return assembler.layout(0, doc)[0]
 
     def target(self, doc: Doc) -> Any:

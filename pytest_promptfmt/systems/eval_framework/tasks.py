@@ -25,14 +25,12 @@ from pytest_promptfmt.core.errors import (
     did_you_mean,
 )
 from pytest_promptfmt.core.task import Dataset, FunctionRef, Locate, Task
+from pytest_promptfmt.systems.eval_framework.class_docs import OWN_DOCS, class_docs
 from pytest_promptfmt.systems.eval_framework.hooks import TaskClass, is_lm_eval_class, is_task_class, task_class
-from pytest_promptfmt.systems.eval_framework.rows import OWN_DOCS, class_docs
-from pytest_promptfmt.systems.lm_eval.functions import IMPORT_SECONDS, load_module, load_object
-from pytest_promptfmt.systems.lm_eval.task_classes import is_of_lm_eval
-from pytest_promptfmt.systems.lm_eval.yaml import YamlFile
+from pytest_promptfmt.tasks import IMPORT_SECONDS, YamlFile, is_of_lm_eval, load_module, load_object
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.systems.eval_framework.messages import ClassAssembler
+    from pytest_promptfmt.systems.eval_framework.messages import EvalClassAssembler
 
 Made = TypeVar("Made")
 
@@ -112,7 +110,7 @@ class ClassAssembly:
 
         return scored_task(task, self.found)
 
-    def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> ClassAssembler:
+    def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> EvalClassAssembler:
         """Return what makes the instances of these docs. Raises CodeNotAllowedError for a class not imported."""
         if self.found is None:
             raise CodeNotAllowedError(
@@ -120,9 +118,9 @@ class ClassAssembly:
                 position=task.position("class"),
                 hint="allow the task's code, if you trust it",
             )
-        from pytest_promptfmt.systems.eval_framework.messages import ClassAssembler  # only where prompts are made
+        from pytest_promptfmt.systems.eval_framework.messages import EvalClassAssembler  # only where prompts are made
 
-        return ClassAssembler(task, self.found, docs, task.shots(num_fewshot))
+        return EvalClassAssembler(task, self.found, docs, task.shots(num_fewshot))
 
 
 def _inspected(inspect_class: Callable[[], Made], ref: FunctionRef, position: Position | None) -> Made:

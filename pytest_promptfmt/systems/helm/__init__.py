@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_promptfmt.systems import ReadContext, System, TaskFile
+from pytest_promptfmt.systems import ReadContext, System
+from pytest_promptfmt.tasks import TaskFile
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.recorded import BadRecord, Recorded

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, ScoringError, SourceError, did_you_mean
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec, ReadSpec, read_spec
-from pytest_promptfmt.systems.helm.instances import Row
+from pytest_promptfmt.systems.helm.instances import HelmInstance
 from pytest_promptfmt.systems.helm.json_stream import json_items
 from pytest_promptfmt.systems.helm.json_text import JsonText, Keys, read_json
 from pytest_promptfmt.systems.helm.request_states import STATES, RequestState, mapping_in, stream_states
-from pytest_promptfmt.systems.lm_eval.yaml import resolved
+from pytest_promptfmt.tasks import resolved
 
 if TYPE_CHECKING:
     from pytest_promptfmt.systems.helm.references import RankingSpec
@@ -44,7 +44,7 @@ _SAVE: Final = "save it as UTF-8"
 class FirstStates:
     """What the first request states of a file hold, of those that can be used; the others are `bad`."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[HelmInstance, ...]
     bad: tuple[SourceError, ...]
     has_prompts: bool
     has_results: bool
@@ -53,7 +53,7 @@ class FirstStates:
 
 
 def _first_of(states: Iterable[RequestState]) -> FirstStates:
-    rows: list[Row] = []
+    rows: list[HelmInstance] = []
     bad: list[SourceError] = []
     signs = [(False, False, False, False)]
     for state in states:
@@ -129,7 +129,7 @@ class AdapterFile:
             if to_the_end:
                 raise
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[HelmInstance]:
         """Yield the instance of each request state that can be used."""
         for state in self.states():
             try:
@@ -191,7 +191,7 @@ class AdapterFile:
             raise SourceError("promptfmt must be a mapping", position=self.locate(("promptfmt",)))
         return own or {}
 
-    def output_mapping(self, state: RequestState, row: Row) -> Mapping[str, str] | None:
+    def output_mapping(self, state: RequestState, row: HelmInstance) -> Mapping[str, str] | None:
         """Return what labels mean in a state: as written there or in the file, else as the adapter makes them."""
         return state.output_mapping or mapping_in(self.top.get) or row.labels(self.spec).get("output_mapping")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.helm.file_rules import file_of
 
@@ -22,7 +22,7 @@ def _joint(study: Study) -> AdapterFile | None:
     return file if file is not None and file.spec.is_joint else None
 
 
-@check("PF156", "helm-labels-run-out", severity=Severity.ERROR, family=Family.HELM)
+@rule("PF156", "helm-labels-run-out", severity=Severity.ERROR, family=Family.HELM)
 def helm_labels_run_out(study: Study) -> Iterator[Finding]:
     """Report labels that run past Z, z or 9 into punctuation.
 
@@ -68,7 +68,7 @@ def _kind_of(label: str) -> tuple[bool, bool]:
     return label.isdigit(), label.isupper()
 
 
-@check("PF157", "helm-prefix-replaced", severity=Severity.ERROR, family=Family.HELM)
+@rule("PF157", "helm-prefix-replaced", severity=Severity.ERROR, family=Family.HELM)
 def helm_prefix_replaced(study: Study) -> Iterator[Finding]:
     """Report a reference prefix in which the label's letter appears more than once.
 
@@ -104,7 +104,7 @@ def helm_prefix_replaced(study: Study) -> Iterator[Finding]:
         )
 
 
-@check("PF158", "helm-stop-dropped", severity=Severity.WARNING, family=Family.HELM)
+@rule("PF158", "helm-stop-dropped", severity=Severity.WARNING, family=Family.HELM)
 def helm_stop_dropped(study: Study) -> Iterator[Finding]:
     r"""Report stop sequences of a method that never sends them.
 
@@ -136,7 +136,7 @@ def helm_stop_dropped(study: Study) -> Iterator[Finding]:
         )
 
 
-@check("PF159", "helm-gold-normalised-away", severity=Severity.WARNING, family=Family.HELM)
+@rule("PF159", "helm-gold-normalised-away", severity=Severity.WARNING, family=Family.HELM)
 def helm_gold_normalised_away(study: Study) -> Iterator[Finding]:
     """Report a correct answer that HELM's quasi metrics ignore completely, and options that become equal.
 
@@ -187,7 +187,7 @@ def helm_gold_normalised_away(study: Study) -> Iterator[Finding]:
                 )
 
 
-@check("PF160", "helm-question-cut", severity=Severity.ERROR, family=Family.HELM)
+@rule("PF160", "helm-question-cut", severity=Severity.ERROR, family=Family.HELM)
 def helm_question_cut(study: Study) -> Iterator[Finding]:
     """Report a prompt whose question and answer cue are cut off by the model's window.
 
@@ -227,7 +227,7 @@ def helm_question_cut(study: Study) -> Iterator[Finding]:
                 )
 
 
-@check("PF161", "helm-scored-tail", severity=Severity.WARNING, family=Family.HELM)
+@rule("PF161", "helm-scored-tail", severity=Severity.WARNING, family=Family.HELM)
 def helm_scored_tail(study: Study) -> Iterator[Finding]:
     r"""Report affixes that make HELM score other tokens than those of the reference.
 
@@ -264,7 +264,7 @@ def helm_scored_tail(study: Study) -> Iterator[Finding]:
             )
 
 
-@check("PF162", "helm-labels-never-map", severity=Severity.ERROR, family=Family.HELM)
+@rule("PF162", "helm-labels-never-map", severity=Severity.ERROR, family=Family.HELM)
 def helm_labels_never_map(study: Study) -> Iterator[Finding]:
     """Report instances with several correct labels, which HELM maps to nothing.
 
@@ -301,7 +301,7 @@ def helm_labels_never_map(study: Study) -> Iterator[Finding]:
             return
 
 
-@check("PF163", "helm-prefix-unused", severity=Severity.WARNING, family=Family.HELM)
+@rule("PF163", "helm-prefix-unused", severity=Severity.WARNING, family=Family.HELM)
 def helm_prefix_unused(study: Study) -> Iterator[Finding]:
     """Report a reference prefix that no prompt shows because its method lists no references.
 

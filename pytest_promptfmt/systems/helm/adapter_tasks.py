@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import Position, SourceError
 from pytest_promptfmt.core.task import Dataset, OutputType, Task
-from pytest_promptfmt.systems import TaskFile
 from pytest_promptfmt.systems.helm import SYSTEM
 from pytest_promptfmt.systems.helm.adapter_files import RUN_SPEC, SCENARIO_STATE, AdapterFile, read_adapter_file
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
 from pytest_promptfmt.systems.helm.completion_metrics import HelmOutput, helm_results
 from pytest_promptfmt.systems.helm.instance_docs import InstanceDocs
 from pytest_promptfmt.systems.helm.references import REFERENCE_METRIC, helm_reference_results
-from pytest_promptfmt.systems.lm_eval.task_config import check_name
+from pytest_promptfmt.tasks import TaskFile, check_name
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.recorded import RecordedPrompts, RecordedScores

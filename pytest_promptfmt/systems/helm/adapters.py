@@ -10,8 +10,8 @@ from typing import Any, Final
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.prompt import Origin, Span
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
-from pytest_promptfmt.systems.helm.instances import Row
-from pytest_promptfmt.systems.helm.layout import CALIBRATION_INPUT, Built, Piece, PromptBuilder
+from pytest_promptfmt.systems.helm.instances import HelmInstance
+from pytest_promptfmt.systems.helm.prompt_blocks import CALIBRATION_INPUT, Built, PromptBuilder, PromptPiece
 from pytest_promptfmt.systems.helm.shots import draw_rows
 from pytest_promptfmt.systems.helm.window import Window, fitted, language_windows
 
@@ -45,7 +45,7 @@ class HelmAdapter:
     def __init__(
         self,
         spec: AdapterSpec,
-        train: Sequence[Row] = (),
+        train: Sequence[HelmInstance] = (),
         *,
         window: Window | None = None,
         trials: int | None = None,
@@ -58,7 +58,7 @@ class HelmAdapter:
         self._shown = ""
         self._builder = PromptBuilder(spec, locate)
         if spec.method == "language_modeling":
-            self._shots: list[list[Row]] = [[]]
+            self._shots: list[list[HelmInstance]] = [[]]
             return
         # Also for chat, which shows none: HELM draws them all the same, once per trial.
         self._shots = [
@@ -66,7 +66,7 @@ class HelmAdapter:
             for trial in range(spec.num_train_trials if trials is None else min(spec.num_train_trials, trials))
         ]
 
-    def requests(self, row: Row) -> Iterator[HelmRequest]:
+    def requests(self, row: HelmInstance) -> Iterator[HelmRequest]:
         """Yield the requests of an instance, trial by trial, in HELM's order."""
         make = _METHODS[self.spec.method]
         for trial, shots in enumerate(self._shots):
@@ -76,15 +76,15 @@ class HelmAdapter:
 
     # -- methods ---------------------------------------------------------------------------------------------------
 
-    def _generation(self, shots: Sequence[Row], row: Row) -> Iterator[HelmRequest]:
+    def _generation(self, shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
         yield HelmRequest(prompt=self._prompt(shots, row), parameters=self._sampled())
 
-    def _chat(self, _shots: Sequence[Row], row: Row) -> Iterator[HelmRequest]:
+    def _chat(self, _shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
         if row.messages is None:
             raise RenderError("the method chat needs input.messages, and this instance has none")
         yield HelmRequest(prompt=Built((), (), 0), messages=row.messages, parameters=self._sampled())
 
-    def _joint(self, shots: Sequence[Row], row: Row) -> Iterator[HelmRequest]:
+    def _joint(self, shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
         spec = self.spec
         prompt = self._prompt(shots, row)
         self._builder.label(0)  # HELM looks for the character, also where there are no references
@@ -102,7 +102,7 @@ class HelmAdapter:
             },
         )
 
-    def _separate(self, shots: Sequence[Row], row: Row) -> Iterator[HelmRequest]:
+    def _separate(self, shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
         for index in range(len(row.references)):
             yield self._scored(self._prompt(shots, row, include_output=True, reference=index), index, "original")
             if self.spec.method.endswith("calibrated"):
@@ -110,12 +110,12 @@ class HelmAdapter:
                 bare = self._prompt((), asked, include_output=True, reference=index, shown="")
                 yield self._scored(bare, index, "calibration")
 
-    def _ranking(self, shots: Sequence[Row], row: Row) -> Iterator[HelmRequest]:
+    def _ranking(self, shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
         for index in range(len(row.references)):
             prompt = self._prompt(shots, replace(row, split=None), reference=index)
             yield HelmRequest(prompt=prompt, reference_index=index, mode="original", parameters=self._sampled())
 
-    def _language(self, _shots: Sequence[Row], row: Row) -> Iterator[HelmRequest]:
+    def _language(self, _shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
         windows = [(row.text, 0)]
         if self.window is not None:
             windows = language_windows(row.text, self.spec.max_tokens, self.window)
@@ -129,15 +129,15 @@ class HelmAdapter:
                 "echo_prompt": True,
                 "random": self.spec.random if number == 0 else None,
             }
-            built = Built((Piece(Span(text, origin), 0),), ("user",), self.spec.max_train_instances)
+            built = Built((PromptPiece(Span(text, origin), 0),), ("user",), self.spec.max_train_instances)
             yield HelmRequest(prompt=built, parameters=parameters, num_conditioning_tokens=conditioning)
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def _prompt(
         self,
-        shots: Sequence[Row],
-        row: Row,
+        shots: Sequence[HelmInstance],
+        row: HelmInstance,
         *,
         include_output: bool = False,
         reference: int | None = None,
@@ -176,7 +176,7 @@ class HelmAdapter:
         return HelmRequest(prompt=prompt, reference_index=index, mode=mode, parameters=parameters)
 
 
-_METHODS: Final[Mapping[str, Callable[[HelmAdapter, Sequence[Row], Row], Iterator[HelmRequest]]]] = {
+_METHODS: Final[Mapping[str, Callable[[HelmAdapter, Sequence[HelmInstance], HelmInstance], Iterator[HelmRequest]]]] = {
     "generation": HelmAdapter._generation,
     "chat": HelmAdapter._chat,
     "language_modeling": HelmAdapter._language,

@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_promptfmt.chat.chat_prompt import prompt_of
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Message, Origin, Place, Prompt, Request, Span, Turn
 from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.profiles.chat_prompt import prompt_of
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
 from pytest_promptfmt.systems.helm.adapters import HelmAdapter, HelmRequest
-from pytest_promptfmt.systems.helm.instances import Row
-from pytest_promptfmt.systems.helm.layout import IRRELEVANT, RELEVANT, Built, cut, turns_of
+from pytest_promptfmt.systems.helm.instances import HelmInstance
+from pytest_promptfmt.systems.helm.prompt_blocks import IRRELEVANT, RELEVANT, Built, cut, turns_of
 from pytest_promptfmt.systems.helm.recorded_prompts import recorded_shots
 from pytest_promptfmt.systems.helm.window import Window
 
 if TYPE_CHECKING:
+    from pytest_promptfmt.profiles import Tokenizer
     from pytest_promptfmt.systems.helm.adapter_files import AdapterFile
-    from pytest_promptfmt.tokens import Tokenizer
 
 _INSTRUCTION: Final = Origin("system instruction")
 _LIMITS: Final = ("max_request_length", "max_sequence_length", "max_sequence_and_generated_tokens_length")
@@ -36,20 +36,20 @@ class HelmAssembler:
     def __init__(self, task: Task, file: AdapterFile, docs: TaskDocs, num_fewshot: int | None, *, trials: int) -> None:
         self._task = task
         self._spec = replace(file.spec, max_train_instances=task.shots(num_fewshot))
-        self._train = [Row.of(doc, split="train") for doc in docs.fewshot]
+        self._train = [HelmInstance.of(doc, split="train") for doc in docs.fewshot]
         self._recorded = recorded_shots(file) if self._spec.max_train_instances > 0 else {}
         self._trials = trials
         self._window = _window_settings(task)
         self._adapters: dict[str | None, HelmAdapter] = {}
         self._adapter(None)  # shots that cannot be drawn are an error before the first doc
 
-    def layout(self, number: int, doc: Doc) -> tuple[Row, tuple[HelmRequest, ...] | None]:
+    def layout(self, number: int, doc: Doc) -> tuple[HelmInstance, tuple[HelmRequest, ...] | None]:
         """Return the doc as HELM sees it, with its requests where no tokenizer decides how much of them is left."""
-        row = Row.of(doc)
+        row = HelmInstance.of(doc)
         return row, self._requests(self._adapter(None), row, number) if self._window is None else None
 
     def instance(
-        self, layout: tuple[Row, tuple[HelmRequest, ...] | None], number: int, doc: Doc, profile: Profile
+        self, layout: tuple[HelmInstance, tuple[HelmRequest, ...] | None], number: int, doc: Doc, profile: Profile
     ) -> Instance:
         """Return the doc for a profile; a chat template gets each prompt as one user message, as HELM's clients do."""
         row, made = layout
@@ -60,7 +60,7 @@ class HelmAssembler:
         prompts, requests = _prompts_and_requests(self._spec, made, row, profile, where)
         return Instance(index=number, doc=doc, prompts=prompts, requests=requests, target=_target(self._spec, row))
 
-    def _requests(self, adapter: HelmAdapter, row: Row, number: int) -> tuple[HelmRequest, ...]:
+    def _requests(self, adapter: HelmAdapter, row: HelmInstance, number: int) -> tuple[HelmRequest, ...]:
         try:
             return tuple(adapter.requests(row))
         except RenderError as error:
@@ -81,7 +81,7 @@ class HelmAssembler:
         return self._adapters[tokenizer]
 
     def _loaded(self, tokenizer: str) -> Window:
-        from pytest_promptfmt.tokens import load_tokenizer  # only where the file gives a window
+        from pytest_promptfmt.profiles import load_tokenizer  # only where the file gives a window
 
         limits = {key: value for key, value in (self._window or {}).items() if key != "tokenizer"}
         return Window(codec=_Codec(load_tokenizer(tokenizer)), **limits)
@@ -123,7 +123,7 @@ def _window_settings(task: Task) -> Mapping[str, Any] | None:
     return written
 
 
-def _target(spec: AdapterSpec, row: Row) -> Any:
+def _target(spec: AdapterSpec, row: HelmInstance) -> Any:
     if spec.method == "language_modeling":
         return None
     if spec.method == "ranking_binary":
@@ -140,7 +140,7 @@ _Made = tuple[tuple[Prompt, ...], tuple[Request, ...]]
 
 
 def _prompts_and_requests(
-    spec: AdapterSpec, made: Sequence[HelmRequest], row: Row, profile: Profile, where: str
+    spec: AdapterSpec, made: Sequence[HelmRequest], row: HelmInstance, profile: Profile, where: str
 ) -> _Made:
     if spec.method == "language_modeling":
         texts = enumerate(each.prompt.text for each in made)
@@ -165,13 +165,13 @@ def _prompts_and_requests(
     return prompts, tuple(requests)
 
 
-def _ranked_doc(row: Row, reference: int) -> Doc:
+def _ranked_doc(row: HelmInstance, reference: int) -> Doc:
     """Return the doc of one reference of a ranking, where Yes or No is right."""
     label = RELEVANT if reference in row.correct else IRRELEVANT
     return {"input": row.text, "references": [label], "correct": [0], "answer": label}
 
 
-def _separate(made: Sequence[HelmRequest], row: Row, profile: Profile, where: str) -> _Made:
+def _separate(made: Sequence[HelmRequest], row: HelmInstance, profile: Profile, where: str) -> _Made:
     """Return a request for each reference: what HELM scores is the end of a prompt that holds the reference.
 
     Prompts that are equal up to there are one. With a chat template the answer begins the assistant's turn, without

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.systems.helm.instances import Row
+from pytest_promptfmt.systems.helm.instances import HelmInstance
 from pytest_promptfmt.systems.helm.request_states import Completion, most_likely_first
 
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
@@ -192,4 +192,4 @@ def helm_results(metrics: Sequence[str], doc: Doc, results: Sequence[Any]) -> di
     mapping = doc.get("output_mapping")
     if isinstance(mapping, Mapping):
         answer = mapping.get(answer)
-    return {name: best_over_golds(name, Row.of(doc).golds, answer) for name in metrics}
+    return {name: best_over_golds(name, HelmInstance.of(doc).golds, answer) for name in metrics}

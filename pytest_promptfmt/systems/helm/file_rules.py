@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
-from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.errors import did_you_mean
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.helm import SYSTEM
 
@@ -30,7 +30,7 @@ def file_of(study: Study) -> AdapterFile | None:
     return cast("HelmAssembly", study.task.assembly).file
 
 
-@check("PF151", "helm-unknown-key", severity=Severity.WARNING, family=Family.HELM)
+@rule("PF151", "helm-unknown-key", severity=Severity.WARNING, family=Family.HELM)
 def helm_unknown_key(study: Study) -> Iterator[Finding]:
     r"""Report an unknown key of a HELM adapter file, and how it was read.
 
@@ -68,7 +68,7 @@ def helm_unknown_key(study: Study) -> Iterator[Finding]:
         )
 
 
-@check("PF152", "helm-not-json", severity=Severity.WARNING, family=Family.HELM)
+@rule("PF152", "helm-not-json", severity=Severity.WARNING, family=Family.HELM)
 def helm_not_json(study: Study) -> Iterator[Finding]:
     """Report a HELM adapter file with comments, trailing commas or other JSON5 syntax, or with a repeated key.
 
@@ -101,7 +101,7 @@ def helm_not_json(study: Study) -> Iterator[Finding]:
         )
 
 
-@check("PF153", "helm-method-inferred", severity=Severity.WARNING, family=Family.HELM)
+@rule("PF153", "helm-method-inferred", severity=Severity.WARNING, family=Family.HELM)
 def helm_method_inferred(study: Study) -> Iterator[Finding]:
     """Report an adapter without a method, which is inferred from the instances.
 
@@ -129,7 +129,7 @@ def helm_method_inferred(study: Study) -> Iterator[Finding]:
         )
 
 
-@check("PF154", "helm-splits", severity=Severity.WARNING, family=Family.HELM)
+@rule("PF154", "helm-splits", severity=Severity.WARNING, family=Family.HELM)
 def helm_splits(study: Study) -> Iterator[Finding]:
     """Report instances from which HELM would draw no shots, or too few.
 
@@ -190,7 +190,7 @@ def helm_splits(study: Study) -> Iterator[Finding]:
         )
 
 
-@check("PF155", "helm-nested-result", severity=Severity.WARNING, family=Family.HELM)
+@rule("PF155", "helm-nested-result", severity=Severity.WARNING, family=Family.HELM)
 def helm_nested_result(study: Study) -> Iterator[Finding]:
     """Report results inside `request`, where HELM does not look for them.
 

@@ -14,8 +14,8 @@ from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import DocsError, Position, SourceError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.systems.helm.adapter_files import AdapterFile
-from pytest_promptfmt.systems.helm.instances import Row, completed
-from pytest_promptfmt.systems.lm_eval.docs.data_files import MAX_DOCS
+from pytest_promptfmt.systems.helm.instances import HelmInstance, completed
+from pytest_promptfmt.tasks import MAX_DOCS
 
 DEFAULT_COUNT: Final = 3
 
@@ -42,8 +42,8 @@ def _of_states(file: AdapterFile, count: int | None, shots: int) -> TaskDocs:
     wanted = count or DEFAULT_COUNT
     if file.draws_from_all:
         return _drawn(file, wanted, shots)
-    evaluated: list[Row] = []
-    train: list[Row] = []
+    evaluated: list[HelmInstance] = []
+    train: list[HelmInstance] = []
     needs_train = shots > 0 and file.has_train
     for row in _instances(file):
         if row.is_train:
@@ -60,7 +60,7 @@ def _of_states(file: AdapterFile, count: int | None, shots: int) -> TaskDocs:
 
 
 def _from_elsewhere(file: AdapterFile, plain: Task, count: int | None, shots: int) -> TaskDocs:
-    from pytest_promptfmt.systems.lm_eval.docs.doc_sources import load_docs  # asks the task for docs, and so calls us
+    from pytest_promptfmt.tasks import load_docs  # asks the task for docs, and so calls us
 
     docs = load_docs(replace(plain, num_fewshot=shots), count=count)
     evaluated = tuple(completed(doc, file.spec) for doc in docs.evaluated)
@@ -82,7 +82,7 @@ def _drawn(file: AdapterFile, wanted: int, shots: int) -> TaskDocs:
     return _docs(file, evaluated, train, f"{number} drawn from {len(rows)} instances")
 
 
-def _docs(file: AdapterFile, evaluated: Sequence[Row], train: Sequence[Row], pool: str) -> TaskDocs:
+def _docs(file: AdapterFile, evaluated: Sequence[HelmInstance], train: Sequence[HelmInstance], pool: str) -> TaskDocs:
     name = file.path.name
     if not evaluated and file.bad:
         raise file.bad[0]
@@ -98,7 +98,7 @@ def _docs(file: AdapterFile, evaluated: Sequence[Row], train: Sequence[Row], poo
     )
 
 
-def _instances(file: AdapterFile) -> Iterator[Row]:
+def _instances(file: AdapterFile) -> Iterator[HelmInstance]:
     """Yield each instance of a file once, in order: states of other references and trials are of the same one."""
     seen: set[int] = set()
     last: Any = None

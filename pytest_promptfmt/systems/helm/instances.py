@@ -15,7 +15,7 @@ Refuse = Callable[..., SourceError]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class HelmInstance:
     """An instance. `correct` are the indices of the right references, `number` that of its request state from 0.
 
     `split` is None where none is written; `has_split_below` says that it is written under the references.
@@ -32,7 +32,7 @@ class Row:
     has_split_below: bool = False
 
     @classmethod
-    def of(cls, doc: Doc, *, split: str | None = None) -> Row:
+    def of(cls, doc: Doc, *, split: str | None = None) -> HelmInstance:
         """Return the row of a doc with the columns `input`, `references`, `correct` (or the answer) and more."""
         given, answer, correct = doc.get("references"), doc.get("answer"), doc.get("correct")
         references = tuple(str(each) for each in given) if isinstance(given, list | tuple) else ()
@@ -94,14 +94,14 @@ class Row:
 
 def completed(doc: Doc, spec: AdapterSpec) -> Doc:
     """Return a doc with `input`, `references` and `answer_index` (or `answer`) with all the columns of an instance."""
-    row = Row.of(doc)
+    row = HelmInstance.of(doc)
     made = {**doc, "references": list(row.references), "correct": list(row.correct)}
     if row.correct:
         made |= {"answer": row.golds[0], "answer_index": row.correct[0]}
     return made | row.labels(spec)
 
 
-def row_of(state: Any, number: int, refuse: Refuse) -> Row:
+def row_of(state: Any, number: int, refuse: Refuse) -> HelmInstance:
     """Return the instance of a request state; raises what `refuse` makes of a message where it cannot be used."""
     if not isinstance(state, dict):
         raise refuse(f"a request state must be a mapping, not {type(state).__name__}")
@@ -131,7 +131,7 @@ def row_of(state: Any, number: int, refuse: Refuse) -> Row:
     if not isinstance(split, str | None):
         raise refuse("`instance.split` must be a text")
     thought = extra.get("chain_of_thought") if isinstance(extra, dict) else None
-    return Row(
+    return HelmInstance(
         text=text,
         references=tuple(answer for answer, *_ in parts),
         correct=tuple(index for index, (_, is_correct, _) in enumerate(parts) if is_correct),

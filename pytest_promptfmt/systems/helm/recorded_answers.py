@@ -18,7 +18,7 @@ from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.recorded import RecordedScores, ScoredAnswer
 from pytest_promptfmt.systems.helm.adapter_files import AdapterFile
 from pytest_promptfmt.systems.helm.completion_metrics import mapped_output, score_completions
-from pytest_promptfmt.systems.helm.instances import Row
+from pytest_promptfmt.systems.helm.instances import HelmInstance
 from pytest_promptfmt.systems.helm.references import (
     MISSING,
     Measured,
@@ -37,11 +37,11 @@ CountTokens = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedState:
     """One state, and its instance."""
 
     state: RequestState
-    row: Row
+    row: HelmInstance
 
     @property
     def instance(self) -> tuple[Any, ...]:
@@ -69,7 +69,7 @@ def score_recorded(file: AdapterFile) -> RecordedScores:
     return found
 
 
-def _evaluated(file: AdapterFile, bad: list[PromptfmtError]) -> Iterator[Asked]:
+def _evaluated(file: AdapterFile, bad: list[PromptfmtError]) -> Iterator[AskedState]:
     for state in file.states(to_the_end=True):
         try:
             row = state.row()
@@ -77,10 +77,10 @@ def _evaluated(file: AdapterFile, bad: list[PromptfmtError]) -> Iterator[Asked]:
             bad.append(error)
             continue
         if not (row.is_train and file.has_evaluated):
-            yield Asked(state, row)
+            yield AskedState(state, row)
 
 
-def _completions(file: AdapterFile, states: Iterable[Asked]) -> Iterator[ScoredAnswer | SourceError]:
+def _completions(file: AdapterFile, states: Iterable[AskedState]) -> Iterator[ScoredAnswer | SourceError]:
     spec = file.spec
     for one in states:
         try:
@@ -103,7 +103,7 @@ def _completions(file: AdapterFile, states: Iterable[Asked]) -> Iterator[ScoredA
         yield _scored(one, text, answer, scores)
 
 
-def _references(file: AdapterFile, states: Iterable[Asked]) -> Iterator[ScoredAnswer | SourceError]:
+def _references(file: AdapterFile, states: Iterable[AskedState]) -> Iterator[ScoredAnswer | SourceError]:
     """Yield the scores of each instance whose references were answered; with no answer at all it is passed over."""
     count = _token_counter(file)
     for _, group in groupby(states, key=lambda one: one.instance):  # HELM writes them one after another
@@ -119,13 +119,13 @@ def _references(file: AdapterFile, states: Iterable[Asked]) -> Iterator[ScoredAn
             yield error
 
 
-def _scored(one: Asked, text: str | None, answer: str | None, scores: dict[str, float]) -> ScoredAnswer:
+def _scored(one: AskedState, text: str | None, answer: str | None, scores: dict[str, float]) -> ScoredAnswer:
     return ScoredAnswer(
         number=one.state.number, id=one.row.id, completion=text, answer=answer, golds=one.row.golds, scores=scores
     )
 
 
-def _no_gold(one: Asked) -> SourceError:
+def _no_gold(one: AskedState) -> SourceError:
     return one.state.error("no reference has the tag correct, and HELM's metrics fail without one")
 
 
@@ -138,14 +138,14 @@ def _token_counter(file: AdapterFile) -> CountTokens | None:
     name = window.get("tokenizer") if isinstance(window, dict) else None
     if not isinstance(name, str):
         return None
-    from pytest_promptfmt.tokens import load_tokenizer  # only where references are scored and it is named
+    from pytest_promptfmt.profiles import load_tokenizer  # only where references are scored and it is named
 
     tokenizer = load_tokenizer(name)
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def _score_instance(
-    file: AdapterFile, group: Sequence[Asked], count: CountTokens | None
+    file: AdapterFile, group: Sequence[AskedState], count: CountTokens | None
 ) -> tuple[str, dict[str, float]]:
     """Return the text of the reference that comes first, and the metrics of an instance by name.
 

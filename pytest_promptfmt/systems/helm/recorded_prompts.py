@@ -16,8 +16,8 @@ from pytest_promptfmt.core.errors import RenderError, SourceError
 from pytest_promptfmt.core.prompt import Origin
 from pytest_promptfmt.core.recorded import PromptDifference, RecordedPrompts
 from pytest_promptfmt.systems.helm.adapter_files import FIRST_STATES, AdapterFile
-from pytest_promptfmt.systems.helm.instances import Row
-from pytest_promptfmt.systems.helm.layout import CALIBRATION_INPUT, Built, PromptBuilder
+from pytest_promptfmt.systems.helm.instances import HelmInstance
+from pytest_promptfmt.systems.helm.prompt_blocks import CALIBRATION_INPUT, Built, PromptBuilder
 from pytest_promptfmt.systems.helm.request_states import RequestState
 from pytest_promptfmt.systems.helm.shots import draw_rows
 
@@ -64,9 +64,9 @@ class _Comparison:
         self._file = file
         self._builder = PromptBuilder(file.spec, lambda *keys: file.locate(keys))
         self.known: dict[int, str] = {}
-        self._drawn: dict[int, list[Row]] = {}
+        self._drawn: dict[int, list[HelmInstance]] = {}
 
-    def difference(self, state: RequestState, row: Row, prompt: str) -> PromptDifference | None:
+    def difference(self, state: RequestState, row: HelmInstance, prompt: str) -> PromptDifference | None:
         """Return how a recorded prompt differs from ours, None where it does not; raises SourceError, RenderError."""
         spec, reference, trial = self._file.spec, state.get("reference_index"), state.value.get("train_trial_index", 0)
         row = replace(row, split=None)  # a shot that was asked about is a question here
@@ -106,10 +106,10 @@ class _Comparison:
         return replace(made, origin=Origin("question", "the shots of the states before"))
 
     @cached_property
-    def _train(self) -> list[Row]:
+    def _train(self) -> list[HelmInstance]:
         return [row for row in self._file.rows() if row.is_train]
 
-    def _shots(self, trial: int, count: Any) -> list[Row]:
+    def _shots(self, trial: int, count: Any) -> list[HelmInstance]:
         if trial not in self._drawn:
             spec = self._file.spec
             self._drawn[trial] = draw_rows(self._train, spec.max_train_instances, trial=trial, sample=spec.sample_train)
@@ -117,7 +117,7 @@ class _Comparison:
         return drawn[:count] if isinstance(count, int) and count >= 0 else drawn
 
 
-def _of_language(state: RequestState, row: Row, prompt: str) -> PromptDifference | None:
+def _of_language(state: RequestState, row: HelmInstance, prompt: str) -> PromptDifference | None:
     # Windows hold whole parts of the text; the first may have the prefix token before it.
     if prompt in row.text or (prompt.endswith(row.text) and row.text):
         return None

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import ScoringError, did_you_mean
-from pytest_promptfmt.systems.lm_eval.scoring.results import LogLikelihood
+from pytest_promptfmt.tasks import LogLikelihood
 
 REFERENCE_METRIC: Final = "exact_match"
 """The metric of `score_references` that says whether the answer is right."""

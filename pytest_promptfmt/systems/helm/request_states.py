@@ -11,7 +11,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.errors import Position, ScoringError, SourceError
 from pytest_promptfmt.core.recorded import BadRecord, Recorded
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
-from pytest_promptfmt.systems.helm.instances import Row, row_of
+from pytest_promptfmt.systems.helm.instances import HelmInstance, row_of
 from pytest_promptfmt.systems.helm.json_stream import json_items
 
 STATES: Final = "request_states"
@@ -41,7 +41,7 @@ class RequestState:
         """Return the value of a key, None where the state has none or is not a mapping."""
         return self.value.get(key) if isinstance(self.value, dict) else None
 
-    def row(self) -> Row:
+    def row(self) -> HelmInstance:
         """Return the instance; raises SourceError where it cannot be used."""
         return row_of(self.value, self.number, self.error)
 

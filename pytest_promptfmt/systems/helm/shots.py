@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from itertools import cycle
 
 from pytest_promptfmt.core.errors import RenderError
-from pytest_promptfmt.systems.helm.instances import Row
+from pytest_promptfmt.systems.helm.instances import HelmInstance
 
 
-def draw_rows(rows: Sequence[Row], count: int, *, trial: int, sample: bool = True) -> list[Row]:
+def draw_rows(rows: Sequence[HelmInstance], count: int, *, trial: int, sample: bool = True) -> list[HelmInstance]:
     """Return the shots of a trial, in the order they are shown: `count`, or all where there are fewer.
 
     The trial's number is the seed of Python's generator. Rows are grouped by the text of their first right
@@ -22,8 +22,8 @@ def draw_rows(rows: Sequence[Row], count: int, *, trial: int, sample: bool = Tru
     if not sample:
         return list(rows[wanted * trial : wanted * (trial + 1)])
     generator = random.Random(trial)
-    groups: dict[str, list[Row]] = defaultdict(list)
-    unlabelled: list[Row] = []
+    groups: dict[str, list[HelmInstance]] = defaultdict(list)
+    unlabelled: list[HelmInstance] = []
     for row in rows:
         if row.correct:
             groups[row.references[row.correct[0]]].append(row)
@@ -31,7 +31,7 @@ def draw_rows(rows: Sequence[Row], count: int, *, trial: int, sample: bool = Tru
             unlabelled.append(row)
     labels = _in_turn(groups, generator)
     labelled = len(rows) - len(unlabelled)
-    drawn: list[Row] = []
+    drawn: list[HelmInstance] = []
     for label in cycle(labels):
         # HELM stops at an empty text as it would at the end of the labels.
         if len(drawn) == wanted or not label:
@@ -53,7 +53,7 @@ def draw_rows(rows: Sequence[Row], count: int, *, trial: int, sample: bool = Tru
     return drawn + generator.sample(unlabelled, missing)
 
 
-def _in_turn(groups: dict[str, list[Row]], generator: random.Random) -> list[str]:
+def _in_turn(groups: dict[str, list[HelmInstance]], generator: random.Random) -> list[str]:
     by_size: dict[int, list[str]] = defaultdict(list)
     for label in sorted(groups):
         by_size[len(groups[label])].append(label)

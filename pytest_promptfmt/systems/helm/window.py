@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.prompt import Origin, Span
-from pytest_promptfmt.systems.helm.layout import Built, Piece, cut
+from pytest_promptfmt.systems.helm.prompt_blocks import Built, PromptPiece, cut
 
 CUT: Final = "promptfmt.window"
 """The key of the last span of a prompt that was cut."""
@@ -82,7 +82,7 @@ def fitted(make: Callable[[int], Built], shots: int, max_tokens: int, window: Wi
         return replace(built, is_truncated=True)
     # The last span says that something is missing after it; it holds the whole text where that is no longer ours.
     left = cut(built.pieces, 0, len(text)) if built.text.startswith(text) else []
-    last = left.pop() if left else Piece(Span(text, Origin("question")), len(built.roles) - 1)
+    last = left.pop() if left else PromptPiece(Span(text, Origin("question")), len(built.roles) - 1)
     end = replace(last, span=Span(last.span.text, replace(last.span.origin, key=CUT)))
     return replace(built, pieces=(*left, end), is_truncated=True, answer=0)
 

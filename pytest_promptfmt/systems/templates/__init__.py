@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.systems import HEAD_BYTES, ReadContext, System, TaskFile, head_of
+from pytest_promptfmt.systems import HEAD_BYTES, ReadContext, System, head_of
+from pytest_promptfmt.tasks import TaskFile
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.finding import Reported
@@ -20,7 +21,7 @@ _GGUF: Final = b"GGUF"
 _RULES: Final = ("content", "shape", "turn", "answer", "accident", "markup", "token", "mask", "training", "engine")
 
 
-class Templates(System):
+class ChatTemplates(System):
     """Templates, tried with conversations."""
 
     name = "templates"
@@ -70,7 +71,7 @@ class Templates(System):
         engines: Sequence[str] = (),
     ) -> list[Reported]:
         """Return what the rules find in a template, errors first; raises SourceError, TokenizerError."""
-        from pytest_promptfmt.systems.templates.checking import checked_template
+        from pytest_promptfmt.systems.templates.template_check import checked_template
 
         return checked_template(source, tokenizer, conversations, engines)
 
@@ -90,4 +91,4 @@ class Templates(System):
         return recorded(views, engine, file)
 
 
-SYSTEM: Final = Templates()
+SYSTEM: Final = ChatTemplates()

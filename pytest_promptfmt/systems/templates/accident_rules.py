@@ -6,23 +6,23 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.chat.template_probes import MARKER
-from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.profiles.template_probes import MARKER
+from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.evidence import (
     excerpt,
     trial_of,
 )
-from pytest_promptfmt.systems.templates.layout import ANSWER
 from pytest_promptfmt.systems.templates.loop_scope import lost_assignments
-from pytest_promptfmt.systems.templates.trial import Trial
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
+from pytest_promptfmt.systems.templates.turn_layout import ANSWER
 
 _PROSE: Final = re.compile(r"\btools?\b|\bfunction calls?\b", re.I)
 
 
-@check("PF443", "default-beside-system", severity=Severity.INFO, family=Family.CHAT)
-def default_beside_system(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF443", "default-beside-system", severity=Severity.INFO, family=Family.CHAT)
+def default_beside_system(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report a text of the template that stays beside a given system text, or takes the place of an empty one.
 
     Why: It may be meant as a preamble. Where it is a default, the model gets two system texts, or one where the client
@@ -69,8 +69,8 @@ def default_beside_system(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-@check("PF445", "set-inside-loop", severity=Severity.WARNING, family=Family.CHAT)
-def set_inside_loop(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF445", "set-inside-loop", severity=Severity.WARNING, family=Family.CHAT)
+def set_inside_loop(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report a variable that is set inside a loop and read after it, if that changes a prompt.
 
     Why: Jinja gives a variable back its old value after a loop, so that a flag or text collected there is lost.
@@ -104,8 +104,8 @@ def set_inside_loop(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-@check("PF447", "stray-text", severity=Severity.WARNING, family=Family.CHAT)
-def stray_text(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF447", "stray-text", severity=Severity.WARNING, family=Family.CHAT)
+def stray_text(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report accidental text: quotes at both ends, whitespace at the beginning, words about missing tools.
 
     A space between an answer and its end token is an info.

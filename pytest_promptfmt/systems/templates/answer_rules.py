@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.chat.template_probes import MARKER
-from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.profiles.template_probes import MARKER
+from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import (
@@ -22,15 +22,15 @@ from pytest_promptfmt.systems.templates.evidence import (
     trial_of,
     whole,
 )
-from pytest_promptfmt.systems.templates.layout import (
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
+from pytest_promptfmt.systems.templates.turn_layout import (
     ANSWER,
     MOST_HEADER_WORDS,
     QUESTION,
-    Layout,
+    TurnLayout,
     is_for_chat,
     layout_of,
 )
-from pytest_promptfmt.systems.templates.trial import Trial
 
 _THOUGHT: Final = re.compile(
     r"<((?:[a-z_]+:)?think[a-z_]*)>.*?(?:</\1>|$)|<[^<>\s]*(?:think|reason)[^<>\s]*>", re.S | re.I
@@ -39,8 +39,8 @@ _REASONING: Final = "Rust is iron oxide."
 _EMPTY: Final = re.compile(r"<([a-z_:]*think[a-z_]*)>\s*</\1>")
 
 
-@check("PF442", "generation-prompt", severity=Severity.ERROR, family=Family.CHAT)
-def generation_prompt(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF442", "generation-prompt", severity=Severity.ERROR, family=Family.CHAT)
+def generation_prompt(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report a generation prompt that is missing, not asked for, or unlike the beginning of finished answers.
 
     Why: The model is asked to continue a text that it never saw in training.
@@ -93,7 +93,7 @@ def generation_prompt(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-def _is_always_written(layout: Layout) -> bool:
+def _is_always_written(layout: TurnLayout) -> bool:
     """Return whether a finished conversation ends with what is before an answer: another one is opened."""
     begun = (layout.closed or "").rpartition(ANSWER)[0].rpartition(QUESTION)[2]
     tail = (layout.tail or "").rstrip()
@@ -102,7 +102,7 @@ def _is_always_written(layout: Layout) -> bool:
     return re.findall(rf"{MARKER.pattern}|[^\s<]+", tail)[-1] in begun
 
 
-def _compared(trial: Trial, opened: str, begun: str, *, is_added: bool) -> Iterator[Finding]:
+def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) -> Iterator[Finding]:
     """Yield how finished answers begin in another way than the generation prompt ends."""
     if begun == opened:
         return
@@ -138,8 +138,8 @@ def _begins(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-@check("PF446", "reasoning-tags", severity=Severity.WARNING, family=Family.CHAT)
-def reasoning_tags(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF446", "reasoning-tags", severity=Severity.WARNING, family=Family.CHAT)
+def reasoning_tags(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report tags of reasoning that are missing or not balanced, reasoning that is lost, and empty blocks.
 
     Why: A second or unclosed block of reasoning is a prompt that the model never saw. Reasoning that is left out of the
@@ -209,7 +209,7 @@ def reasoning_tags(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-def _lost_reasoning(trial: Trial) -> Iterator[Finding]:
+def _lost_reasoning(trial: TemplateTrial) -> Iterator[Finding]:
     lost = {
         name
         for name in ("reasoning", "reasoning-call", "reasoning-in-content")

@@ -9,8 +9,8 @@ from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.study import ProfileView
 from pytest_promptfmt.systems.templates.engines import server_at
 from pytest_promptfmt.systems.templates.prompt_trials import trial_of_view
-from pytest_promptfmt.systems.templates.recorded_engine import Recorder
-from pytest_promptfmt.systems.templates.trial import Trial
+from pytest_promptfmt.systems.templates.recorded_engine import ServerRecorder
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
 
 
 def recorded(views: Iterable[ProfileView], engine: str, file: Path) -> str:
@@ -18,7 +18,7 @@ def recorded(views: Iterable[ProfileView], engine: str, file: Path) -> str:
     server = server_at(engine)
     if server is None:
         raise SettingsError(f"{engine!r} is not a server", hint="write --engine llama.cpp:URL or --engine vllm:URL")
-    recorder = Recorder(server)
+    recorder = ServerRecorder(server)
     done: set[int] = set()
     for view in views:
         trial = trial_of_view(view)
@@ -31,7 +31,7 @@ def recorded(views: Iterable[ProfileView], engine: str, file: Path) -> str:
     return f"{file.name}: {len(recorder.lines)} prompts of {recorder.name}, {changed} of them new or changed"
 
 
-def _ask(recorder: Recorder, trial: Trial) -> None:
+def _ask(recorder: ServerRecorder, trial: TemplateTrial) -> None:
     for conversation in trial.conversations.values():
         for number, state in enumerate(conversation.states, start=1):
             recorder.place = f"{trial.profile.name} {conversation.name} {number}"

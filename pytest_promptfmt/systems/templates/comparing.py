@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.text import escape_controls
-from pytest_promptfmt.systems.templates.checking import checked_template, written_template
 from pytest_promptfmt.systems.templates.conversations import builtin_conversations
 from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference
 from pytest_promptfmt.systems.templates.gguf import GgufMetadata, read_gguf
+from pytest_promptfmt.systems.templates.template_check import checked_template, written_template
 from pytest_promptfmt.systems.templates.template_files import WrittenChatTemplate, tokenizer_beside
-from pytest_promptfmt.systems.templates.trial import Rendering, Trial
+from pytest_promptfmt.systems.templates.trial import Rendering, TemplateTrial
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.tokens import Tokenizer
+    from pytest_promptfmt.profiles import Tokenizer
 
 _MOST_NAMES: Final = 6
 _PADDING: Final = re.compile(r"\[PAD\d+\]|<unused\d+>|<dummy\d+>")
@@ -37,7 +37,7 @@ def compared(first: Path, second: Path) -> Iterator[str]:
         if None in tokenizers:
             raise
     else:
-        one, other = (Trial(_profile(each)) for each in written)
+        one, other = (TemplateTrial(_profile(each)) for each in written)
         yield from _prompts(one, other)
         yield from _findings(first, second)
     before, after = tokenizers
@@ -58,7 +58,7 @@ def _tokenizer(path: Path) -> Tokenizer | GgufMetadata | None:
     name = tokenizer_beside(path)
     if name is None:
         return None
-    from pytest_promptfmt.tokens import load_tokenizer
+    from pytest_promptfmt.profiles import load_tokenizer
 
     return load_tokenizer(name)
 
@@ -68,7 +68,7 @@ def _profile(written: WrittenChatTemplate) -> Profile:
     return Profile(name=written.name, chat_template=written.source, special_tokens=tokens)
 
 
-def _prompts(one: Trial, other: Trial) -> Iterator[str]:
+def _prompts(one: TemplateTrial, other: TemplateTrial) -> Iterator[str]:
     """Yield each kind of change once, with the conversations that it is in."""
     changes: dict[tuple[str, str], list[str]] = {}
     seen: dict[tuple[str, str], tuple[str, str]] = {}

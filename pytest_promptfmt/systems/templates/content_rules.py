@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import (
@@ -22,8 +22,8 @@ from pytest_promptfmt.systems.templates.evidence import (
     trial_of,
     whole,
 )
-from pytest_promptfmt.systems.templates.layout import is_for_chat
-from pytest_promptfmt.systems.templates.trial import Trial
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
+from pytest_promptfmt.systems.templates.turn_layout import is_for_chat
 
 _IMAGES: Final = {"image": "second-question", "image-url": "question"}
 """Conversations with an image, and those that say the same without it."""
@@ -40,8 +40,8 @@ _NAMES: Final = {
 }
 
 
-@check("PF433", "text-lost", severity=Severity.ERROR, family=Family.CHAT)
-def text_lost(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF433", "text-lost", severity=Severity.ERROR, family=Family.CHAT)
+def text_lost(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report texts of a conversation that are not in the prompt.
 
     Why: The model cannot follow a system text, answer a question or use a tool result that it never sees, and no
@@ -89,15 +89,15 @@ def text_lost(study: Study | Trial) -> Iterator[Finding]:
             return  # servers make an image of an address before the template sees it
 
 
-def _severity_of_loss(trial: Trial, conversation: Conversation, kind: str, text: str) -> Severity:
+def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, kind: str, text: str) -> Severity:
     """Return a warning for earlier turns, and where plain turns are not written either: it is not for chats."""
     where = next(unit.message for unit in conversation.units if unit.kind == kind and unit.text == text)
     is_earlier = kind in ("user", "assistant") and where < len(conversation.messages) - 1
     return Severity.WARNING if is_earlier or not is_for_chat(trial) else Severity.ERROR
 
 
-@check("PF434", "text-doubled", severity=Severity.ERROR, family=Family.CHAT)
-def text_doubled(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF434", "text-doubled", severity=Severity.ERROR, family=Family.CHAT)
+def text_doubled(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report texts of a conversation that are in the prompt more often than they were sent.
 
     Why: The model sees the same answer or question twice and learns or copies the pattern.
@@ -130,8 +130,8 @@ def text_doubled(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-@check("PF435", "text-out-of-order", severity=Severity.WARNING, family=Family.CHAT)
-def text_out_of_order(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF435", "text-out-of-order", severity=Severity.WARNING, family=Family.CHAT)
+def text_out_of_order(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report texts that come before the text of an earlier message.
 
     Why: The order of turns and results is what the conversation means.
@@ -167,8 +167,8 @@ def text_out_of_order(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-@check("PF437", "python-in-prompt", severity=Severity.ERROR, family=Family.CHAT)
-def python_in_prompt(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF437", "python-in-prompt", severity=Severity.ERROR, family=Family.CHAT)
+def python_in_prompt(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report Python's notation in a prompt: None, True, False, a printed mapping or list.
 
     Why: Models are trained on JSON. `{{ value }}` prints what Python would.

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import yaml
 
-from pytest_promptfmt.chat.template_probes import MARKER
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.core.finding import Severity
+from pytest_promptfmt.profiles.template_probes import MARKER
 
 SUFFIXES: Final = (".conversations.yaml", ".conversations.yml")
 """How files of conversations end, which are read beside a template."""

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from jinja2 import nodes
 
-from pytest_promptfmt.chat.dialect import compiled_template, generation_marks
+from pytest_promptfmt.profiles.dialect import compiled_template, generation_marks
 from pytest_promptfmt.systems.templates.conversations import Conversation, State
 from pytest_promptfmt.systems.templates.evidence import first_difference
-from pytest_promptfmt.systems.templates.trial import Trial
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
 
 _MOST_SHOWN: Final = 3
 _FOLLOWING: Final = 8
@@ -43,7 +43,7 @@ class _Stepping:
         return self._template.get_corresponding_lineno(number)
 
 
-def line_at(trial: Trial, conversation: Conversation, state: State, ours: str, theirs: str) -> int | None:
+def line_at(trial: TemplateTrial, conversation: Conversation, state: State, ours: str, theirs: str) -> int | None:
     """Return the line of the template that writes the first difference of two texts; None where that is not seen.
 
     Where another engine writes more before what follows, that is the end of the piece before.

@@ -8,11 +8,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from pytest_promptfmt.chat.dialect import compiled_template
-from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.errors import SettingsError, display_path
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.profile import RECORDED
+from pytest_promptfmt.profiles.dialect import compiled_template
+from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.study import ProfileView, Study
 from pytest_promptfmt.systems.templates.conversations import Conversation, State
 from pytest_promptfmt.systems.templates.emitted_lines import constructs_at, line_at
@@ -28,7 +28,7 @@ from pytest_promptfmt.systems.templates.evidence import excerpt, first_differenc
 from pytest_promptfmt.systems.templates.prompt_trials import trial_of_view
 from pytest_promptfmt.systems.templates.recorded_engine import NOT_RECORDED
 from pytest_promptfmt.systems.templates.training_rules import TRAINING
-from pytest_promptfmt.systems.templates.trial import Rendering, Trial
+from pytest_promptfmt.systems.templates.trial import Rendering, TemplateTrial
 
 _PLACE: Final = re.compile(r" \(in \w+:(\d+)\)")
 """Where minijinja says that it failed."""
@@ -65,8 +65,8 @@ def _sorted(text: str) -> list[str]:
     return sorted(text.replace(" ", ""))
 
 
-@check("PF449", "engines-differ", severity=Severity.WARNING, family=Family.CHAT)
-def engines_differ(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF449", "engines-differ", severity=Severity.WARNING, family=Family.CHAT)
+def engines_differ(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report constructs that other engines lack, and prompts that differ in an engine that you name.
 
     Why: Servers render the template with minijinja (Dynamo, TGI, mistral.rs), or with engines of their own. What they
@@ -106,7 +106,7 @@ def engines_differ(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-def _is_served(trial: Trial, construct: str) -> bool:
+def _is_served(trial: TemplateTrial, construct: str) -> bool:
     """Return whether a server may meet a construct: `{% generation %}` of a training template is for trainers."""
     file = trial.profile.template_file
     trains = trial.trains_for is not None or (file is not None and file.name.endswith(TRAINING))
@@ -119,8 +119,8 @@ def _is_named(construct: str, found: Sequence[Finding]) -> bool:
     return any(re.search(rf"\b{name}\b", each.message) for each in found)
 
 
-@check("PF463", "profile-engine-differs", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
-def profile_engine_differs(view: ProfileView | Trial) -> Iterator[Finding]:
+@rule("PF463", "profile-engine-differs", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
+def profile_engine_differs(view: ProfileView | TemplateTrial) -> Iterator[Finding]:
     r"""Report prompts of a task that the engine of a profile renders differently from Jinja.
 
     Why: The server that is evaluated renders the chat template with an engine of its own. A prompt that differs there
@@ -150,15 +150,15 @@ def profile_engine_differs(view: ProfileView | Trial) -> Iterator[Finding]:
 
     Real: minijinja escapes `<`, `>` and `&` in `tojson`, in 30 of 100 public templates.
     """
-    engine = None if isinstance(view, Trial) else view.profile.engine
-    if isinstance(view, Trial) or engine is None:
+    engine = None if isinstance(view, TemplateTrial) else view.profile.engine
+    if isinstance(view, TemplateTrial) or engine is None:
         return
     trial = trial_of_view(view)
     if trial is not None and trial.syntax_error is None:
         yield from _differences(trial, engine)
 
 
-def _differences(trial: Trial, engine: str) -> Iterator[Finding]:
+def _differences(trial: TemplateTrial, engine: str) -> Iterator[Finding]:
     if engine in RUNS_CODE and not trial.may_run_code:
         yield Finding(
             message=f"{engine} is not tried",
@@ -181,7 +181,7 @@ def _differences(trial: Trial, engine: str) -> Iterator[Finding]:
         )
 
 
-def _compared(trial: Trial, renderer: Engine) -> Iterator[Finding]:
+def _compared(trial: TemplateTrial, renderer: Engine) -> Iterator[Finding]:
     unrecorded = []
     for conversation in trial.conversations.values():
         for state in conversation.states:
@@ -205,7 +205,7 @@ def _compared(trial: Trial, renderer: Engine) -> Iterator[Finding]:
         )
 
 
-def _with_begin_token(trial: Trial, ours: Rendering, theirs: Rendering) -> Rendering:
+def _with_begin_token(trial: TemplateTrial, ours: Rendering, theirs: Rendering) -> Rendering:
     """Return what a server renders with the begin token that it leaves to its tokenizer, as llama.cpp does."""
     bos = trial.profile.special_tokens.get("bos_token") or ""
     if ours.text is None or theirs.text is None or theirs.text.startswith(bos) or not ours.text.startswith(bos):
@@ -213,7 +213,7 @@ def _with_begin_token(trial: Trial, ours: Rendering, theirs: Rendering) -> Rende
     return replace(theirs, text=bos + theirs.text)
 
 
-def _reads_clock(trial: Trial, conversation: Conversation, state: State) -> bool:
+def _reads_clock(trial: TemplateTrial, conversation: Conversation, state: State) -> bool:
     """Return whether another time gives another prompt: a server has its own."""
     if not trial.mentions("strftime_now"):
         return False
@@ -222,7 +222,9 @@ def _reads_clock(trial: Trial, conversation: Conversation, state: State) -> bool
     return made.text != trial.render(conversation, state).text
 
 
-def _difference(trial: Trial, engine: str, conversation: Conversation, state: State, theirs: Rendering) -> Finding:
+def _difference(
+    trial: TemplateTrial, engine: str, conversation: Conversation, state: State, theirs: Rendering
+) -> Finding:
     """Return what there is to say about a state that an engine renders differently."""
     ours = trial.render(conversation, state)
     cause, saw = _cause(ours, theirs)

@@ -12,7 +12,7 @@ from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation, State, Unit
-from pytest_promptfmt.systems.templates.trial import Trial
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -28,21 +28,21 @@ _REPR: Final = re.compile(r"[\[{]['\"]type")
 _THINK: Final = re.compile(r"<(/?)((?:[a-z_]+:)?(?:think|thinking|reasoning|thought)[a-z_]*)>")
 
 
-def trial_of(subject: Study | Trial) -> Trial | None:
+def trial_of(subject: Study | TemplateTrial) -> TemplateTrial | None:
     """Return the trial of a template's task; None for tasks of other systems."""
-    if isinstance(subject, Trial):
+    if isinstance(subject, TemplateTrial):
         return subject
     task: Task = subject.given
-    make: Callable[[Study], Trial] | None = getattr(task.assembly, "trial", None)
+    make: Callable[[Study], TemplateTrial] | None = getattr(task.assembly, "trial", None)
     return subject.once("template trial", lambda: make(subject)) if make is not None else None
 
 
-def whole(trial: Trial, conversation: Conversation) -> str | None:
+def whole(trial: TemplateTrial, conversation: Conversation) -> str | None:
     """Return the text of a whole conversation as it is sent."""
     return trial.render(conversation, conversation.states[-1]).text
 
 
-def bases(trial: Trial, conversation: Conversation) -> Iterator[Conversation]:
+def bases(trial: TemplateTrial, conversation: Conversation) -> Iterator[Conversation]:
     """Yield the simpler conversations below one."""
     name, seen = conversation.base, {conversation.name}
     while name is not None and name not in seen:
@@ -52,7 +52,7 @@ def bases(trial: Trial, conversation: Conversation) -> Iterator[Conversation]:
         name = conversation.base
 
 
-def applicable(trial: Trial) -> list[Conversation]:
+def applicable(trial: TemplateTrial) -> list[Conversation]:
     """Return the conversations that say something about a template.
 
     Where it writes no tools, or takes no list of parts in a user message, it does so nowhere: that is said once.
@@ -66,7 +66,7 @@ def applicable(trial: Trial) -> list[Conversation]:
     ]
 
 
-def _takes(trial: Trial, parts: Conversation) -> bool:
+def _takes(trial: TemplateTrial, parts: Conversation) -> bool:
     text = whole(trial, parts)
     return text is not None and all(unit.text in text for unit in parts.units) and not _REPR.search(text)
 
@@ -77,7 +77,7 @@ def mildest(conversation: Conversation, severity: Severity = Severity.ERROR) -> 
     return max(severity, conversation.severity, key=order.index)
 
 
-def attributed(trial: Trial, faults: Callable[[Conversation], Set[Key]]) -> Iterator[tuple[Conversation, Key]]:
+def attributed(trial: TemplateTrial, faults: Callable[[Conversation], Set[Key]]) -> Iterator[tuple[Conversation, Key]]:
     """Yield each fault with the simplest conversations that show it; what a simpler one shows is not repeated."""
     known: dict[str, Set[Key]] = {}
 
@@ -114,7 +114,7 @@ def _unescaped(rendered: str) -> str:
     return rendered
 
 
-def missing(trial: Trial, conversation: Conversation) -> frozenset[str]:
+def missing(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:
     """Return the kinds of texts of a conversation that its prompt lacks."""
     text = whole(trial, conversation)
     if text is None:
@@ -132,7 +132,7 @@ def missing(trial: Trial, conversation: Conversation) -> frozenset[str]:
     return frozenset(lacking - {"argument"} if "call" in lacking else lacking)
 
 
-def doubled(trial: Trial, conversation: Conversation) -> frozenset[str]:
+def doubled(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:
     """Return the kinds of texts that the prompt holds more often than the conversation does."""
     text = whole(trial, conversation)
     if text is None:
@@ -144,7 +144,7 @@ def doubled(trial: Trial, conversation: Conversation) -> frozenset[str]:
     )
 
 
-def disordered(trial: Trial, conversation: Conversation) -> frozenset[str]:
+def disordered(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:
     """Return the kinds of texts that come before one of an earlier message."""
     text = whole(trial, conversation)
     if text is None:
@@ -162,7 +162,7 @@ def disordered(trial: Trial, conversation: Conversation) -> frozenset[str]:
     return frozenset(found)
 
 
-def markers(text: str, trial: Trial) -> list[str]:
+def markers(text: str, trial: TemplateTrial) -> list[str]:
     """Return the markers of a text in order, the end token among them."""
     return trial.marker.findall(text)
 
@@ -187,12 +187,12 @@ def think_balance(text: str) -> dict[str, int]:
     return found
 
 
-def without_generation_prompt(trial: Trial, conversation: Conversation, state: State) -> str | None:
+def without_generation_prompt(trial: TemplateTrial, conversation: Conversation, state: State) -> str | None:
     """Return the text of a state without what opens the answer."""
     return trial.render(conversation, State(count=state.count, generation_prompt=False)).text
 
 
-def finished(trial: Trial, conversation: Conversation) -> str | None:
+def finished(trial: TemplateTrial, conversation: Conversation) -> str | None:
     """Return the text of a whole conversation without what opens another answer."""
     return without_generation_prompt(trial, conversation, conversation.states[-1])
 
@@ -205,7 +205,7 @@ def last_answer(conversation: Conversation) -> Unit | None:
     return units[-1] if units else None
 
 
-def python_in(trial: Trial, conversation: Conversation) -> frozenset[str]:
+def python_in(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:
     """Return what of Python's notation the prompt holds more often than that of the simpler conversation."""
     text = whole(trial, conversation)
     if text is None:

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from jinja2 import nodes
 
-from pytest_promptfmt.chat.dialect import compiled_tree, parsed_template
-from pytest_promptfmt.systems.templates.trial import Trial
+from pytest_promptfmt.profiles.dialect import compiled_tree, parsed_template
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
 
 _KEPT: Final = "promptfmt_kept"
 
 
-def lost_assignments(trial: Trial) -> Iterator[tuple[str, int]]:
+def lost_assignments(trial: TemplateTrial) -> Iterator[tuple[str, int]]:
     """Yield each variable that a loop sets in vain, and the line where it does, if keeping it changes a prompt.
 
     The variable exists before the loop and is read after it. That it matters is tried: the template is rendered once
@@ -58,7 +58,7 @@ def _loads(node: nodes.Node) -> Iterator[nodes.Name]:
     yield from (each for each in node.find_all(nodes.Name) if each.ctx == "load")
 
 
-def _matters(trial: Trial, name: str) -> bool:
+def _matters(trial: TemplateTrial, name: str) -> bool:
     """Return whether some conversation is rendered differently where the loop's value is kept."""
     kept = compiled_tree(_keeping(parsed_template(trial.source), name))
     for conversation in trial.conversations.values():

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
-from pytest_promptfmt.chat.template_probes import MARKER
-from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.profiles.template_probes import MARKER
+from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import (
@@ -24,7 +24,7 @@ from pytest_promptfmt.systems.templates.evidence import (
     whole,
 )
 from pytest_promptfmt.systems.templates.spacing import spaces_between
-from pytest_promptfmt.systems.templates.trial import Trial
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
 
 _REPEATED: Final = re.compile(rf"({MARKER.pattern})\s*\1")
 _ESCAPED: Final = re.compile(rf"(?:{MARKER.pattern})\\n|\\n(?:{MARKER.pattern})|\A\\n|\\n\Z")
@@ -39,8 +39,8 @@ _PYTHON: Final = ("True", "False", "None", "'")
 _DECODER: Final = json.JSONDecoder()
 
 
-@check("PF455", "json-broken", severity=Severity.ERROR, family=Family.CHAT)
-def json_broken(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF455", "json-broken", severity=Severity.ERROR, family=Family.CHAT)
+def json_broken(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report tools and tool calls that begin as JSON and are not: a brace or comma is missing, a text is not escaped.
 
     Why: The model learns from the prompt how calls are written, and what it writes is parsed as JSON.
@@ -106,8 +106,8 @@ def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, s
             return
 
 
-@check("PF456", "marker-repeated", severity=Severity.WARNING, family=Family.CHAT)
-def marker_repeated(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF456", "marker-repeated", severity=Severity.WARNING, family=Family.CHAT)
+def marker_repeated(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report a marker that is written twice in a row.
 
     Why: An empty turn or a doubled end token is a text that the model never saw.
@@ -165,12 +165,12 @@ def _is_around_value(source: str, marker: str) -> bool:
     return re.search(re.escape(marker) + value + re.escape(marker), source) is not None
 
 
-def _texts(trial: Trial, conversation: Conversation) -> list[str]:
+def _texts(trial: TemplateTrial, conversation: Conversation) -> list[str]:
     return [text for text in (whole(trial, conversation), finished(trial, conversation)) if text is not None]
 
 
-@check("PF457", "tags-unbalanced", severity=Severity.WARNING, family=Family.CHAT)
-def tags_unbalanced(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF457", "tags-unbalanced", severity=Severity.WARNING, family=Family.CHAT)
+def tags_unbalanced(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report tags around calls, results and texts that are opened and not closed, or closed and not opened.
 
     Why: Parsers of tool calls look for both tags, and the model copies what earlier turns show.
@@ -220,7 +220,7 @@ def tags_unbalanced(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-def _balance(text: str, trial: Trial) -> Mapping[str, int]:
+def _balance(text: str, trial: TemplateTrial) -> Mapping[str, int]:
     """Return by how much each tag that the template knows in both forms is opened more often than closed."""
     special, known = set(trial.profile.special_tokens.values()), _paired_tags(trial.source)
     found: Counter[str] = Counter()
@@ -239,8 +239,8 @@ def _paired_tags(source: str) -> frozenset[str]:
     return frozenset(name.replace("｜", "|") for name in opened & closed if not _REASONING.search(name))
 
 
-@check("PF458", "line-break-as-text", severity=Severity.WARNING, family=Family.CHAT)
-def line_break_as_text(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF458", "line-break-as-text", severity=Severity.WARNING, family=Family.CHAT)
+def line_break_as_text(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report the two characters `\n` beside a marker: a line break that was escaped once too often.
 
     Why: The model sees a backslash and a letter where it was trained on a line break.
@@ -277,8 +277,8 @@ def line_break_as_text(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-@check("PF459", "whitespace-by-branch", severity=Severity.WARNING, family=Family.CHAT)
-def whitespace_by_branch(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF459", "whitespace-by-branch", severity=Severity.WARNING, family=Family.CHAT)
+def whitespace_by_branch(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report whitespace between the same two markers, or a marker and a text, that differs from turn to turn.
 
     Why: One branch of the template has a space or line break more than the others, so one turn has other tokens.

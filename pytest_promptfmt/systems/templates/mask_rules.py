@@ -6,22 +6,22 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.errors import TokenizerError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.evidence import (
     excerpt,
     markers,
     trial_of,
 )
-from pytest_promptfmt.systems.templates.trial import Rendering, Trial
+from pytest_promptfmt.systems.templates.trial import Rendering, TemplateTrial
 
 _TAGS: Final = re.compile(r"<[^<>\s]*(?:think|reason)[^<>\s]*>", re.I)
 """Tags of reasoning, which a generation prompt may hold or not, by its arguments."""
 
 
-def _masked(study: Study | Trial, name: str) -> tuple[Trial, Rendering, str] | None:
+def _masked(study: Study | TemplateTrial, name: str) -> tuple[TemplateTrial, Rendering, str] | None:
     trial = trial_of(study)
     if (
         trial is None
@@ -47,8 +47,8 @@ def _covers(mask: tuple[tuple[int, int], ...], start: int, end: int) -> bool:
     return any(first <= start and end <= last for first, last in _joined(mask))
 
 
-@check("PF451", "mask-misses-answer", severity=Severity.ERROR, family=Family.CHAT)
-def mask_misses_answer(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF451", "mask-misses-answer", severity=Severity.ERROR, family=Family.CHAT)
+def mask_misses_answer(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report answers and tool calls outside `{% generation %}`.
 
     Why: Only what is inside is learnt; an empty mask trains on nothing.
@@ -89,8 +89,8 @@ def mask_misses_answer(study: Study | Trial) -> Iterator[Finding]:
                     break
 
 
-@check("PF452", "mask-holds-prompt", severity=Severity.ERROR, family=Family.CHAT)
-def mask_holds_prompt(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF452", "mask-holds-prompt", severity=Severity.ERROR, family=Family.CHAT)
+def mask_holds_prompt(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report headers, user texts and tool results inside `{% generation %}`.
 
     Why: The model learns to write what it is always given: headers, questions and tool results.
@@ -139,8 +139,8 @@ def mask_holds_prompt(study: Study | Trial) -> Iterator[Finding]:
                 )
 
 
-@check("PF453", "stop-token-outside-mask", severity=Severity.ERROR, family=Family.CHAT)
-def stop_token_outside_mask(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF453", "stop-token-outside-mask", severity=Severity.ERROR, family=Family.CHAT)
+def stop_token_outside_mask(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report answers whose mask ends before the token that stops the model.
 
     Why: The model never learns to stop.
@@ -182,8 +182,8 @@ def stop_token_outside_mask(study: Study | Trial) -> Iterator[Finding]:
             return
 
 
-@check("PF465", "mask-cuts-token", severity=Severity.WARNING, family=Family.CHAT)
-def mask_cuts_token(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF465", "mask-cuts-token", severity=Severity.WARNING, family=Family.CHAT)
+def mask_cuts_token(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report masks of `{% generation %}` that begin or end inside a token of the tokenizer, or at no token.
 
     Why: Tokens are learnt whole. One that holds the end of a header and the beginning of an answer is learnt with the

@@ -8,15 +8,15 @@ from pytest_promptfmt.core.prompt import Prompt
 from pytest_promptfmt.study import ProfileView
 from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import trial_of
-from pytest_promptfmt.systems.templates.trial import Trial
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
 
 
-def trial_of_view(view: ProfileView) -> Trial | None:
+def trial_of_view(view: ProfileView) -> TemplateTrial | None:
     """Return the conversations of a template under test, or of the docs of a task; None without a chat template."""
     own = trial_of(view.study)
     if own is not None or view.profile.chat_template is None:
         return own
-    trial = Trial(view.profile, {}, may_run_code=not view.study.settings.no_code)
+    trial = TemplateTrial(view.profile, {}, may_run_code=not view.study.settings.no_code)
     if trial.syntax_error is None:
         each = [
             _conversation(trial, f"{view.study.given.id} doc {instance.index + 1}, prompt {number}", prompt)
@@ -27,7 +27,7 @@ def trial_of_view(view: ProfileView) -> Trial | None:
     return trial
 
 
-def _conversation(trial: Trial, name: str, prompt: Prompt) -> Conversation:
+def _conversation(trial: TemplateTrial, name: str, prompt: Prompt) -> Conversation:
     """Return the messages of a prompt; without the system message where the template refused that."""
     messages = [{"role": each.role, "content": each.text} for each in prompt.messages]
     continues = messages[-1]["role"] == "assistant"

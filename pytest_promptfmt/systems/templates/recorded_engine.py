@@ -79,7 +79,7 @@ class RecordedEngine:
         return str(line["text"])
 
 
-class Recorder:
+class ServerRecorder:
     """A server whose answers are kept; `place` says, for readers of the file, what is asked next."""
 
     is_server = True

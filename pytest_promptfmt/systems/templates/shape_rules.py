@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import (
@@ -23,13 +23,13 @@ from pytest_promptfmt.systems.templates.evidence import (
     trial_of,
     whole,
 )
-from pytest_promptfmt.systems.templates.trial import Trial
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
 
 _NEAR: Final = 8
 
 
-@check("PF430", "template-does-not-compile", severity=Severity.ERROR, family=Family.CHAT)
-def template_does_not_compile(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF430", "template-does-not-compile", severity=Severity.ERROR, family=Family.CHAT)
+def template_does_not_compile(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report a chat template that does not compile.
 
     Why: Every request to a model with such a template fails, and it is often pasted into a JSON file where quotes
@@ -54,8 +54,8 @@ def template_does_not_compile(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-@check("PF431", "template-fails", severity=Severity.ERROR, family=Family.CHAT)
-def template_fails(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF431", "template-fails", severity=Severity.ERROR, family=Family.CHAT)
+def template_fails(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report conversations on which a template fails with an error of its own, not with `raise_exception`.
 
     Why: Clients send arguments as JSON text, contents that are null or lists of parts, and schemas without description.
@@ -104,17 +104,17 @@ def template_fails(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-def _works_with_tools(trial: Trial, conversation: Conversation) -> bool:
+def _works_with_tools(trial: TemplateTrial, conversation: Conversation) -> bool:
     """Return whether the template is one for tools alone, which are always given to it."""
     return conversation.base is None and trial.text("tools-many", generation_prompt=True) is not None
 
 
-def _stops_earlier(trial: Trial, conversation: Conversation) -> bool:
+def _stops_earlier(trial: TemplateTrial, conversation: Conversation) -> bool:
     return any(trial.stopped(base) is not None for base in bases(trial, conversation))
 
 
-@check("PF432", "template-refuses", severity=Severity.WARNING, family=Family.CHAT)
-def template_refuses(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF432", "template-refuses", severity=Severity.WARNING, family=Family.CHAT)
+def template_refuses(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report conversations that a template refuses with `raise_exception`.
 
     Why: A refusal is a documented limit of a model, such as alternating roles, and an info. It is a warning where the
@@ -154,8 +154,8 @@ def _spaceless(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-@check("PF436", "shape-changes-prompt", severity=Severity.WARNING, family=Family.CHAT)
-def shape_changes_prompt(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF436", "shape-changes-prompt", severity=Severity.WARNING, family=Family.CHAT)
+def shape_changes_prompt(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report a conversation whose prompt changes with the shape of the same content.
 
     Why: A content as text or as a list with one text part, arguments as mapping or as JSON text, an empty list of tool
@@ -202,14 +202,14 @@ def shape_changes_prompt(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-def _is_encoded_twice(trial: Trial, conversation: Conversation) -> bool:
+def _is_encoded_twice(trial: TemplateTrial, conversation: Conversation) -> bool:
     text = whole(trial, conversation)
     twin = whole(trial, trial.conversations[conversation.same_as]) if conversation.same_as else None
     return text is not None and twin is not None and text.count('\\"') > twin.count('\\"')
 
 
-@check("PF438", "arguments-encoded-twice", severity=Severity.WARNING, family=Family.CHAT)
-def arguments_encoded_twice(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF438", "arguments-encoded-twice", severity=Severity.WARNING, family=Family.CHAT)
+def arguments_encoded_twice(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report tools and arguments of tool calls that are encoded a second time.
 
     Why: The OpenAI API sends arguments as JSON text; `tojson` makes a string of it, with a backslash before each quote.
@@ -266,7 +266,7 @@ def arguments_encoded_twice(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-def _quoted(trial: Trial, conversation: Conversation) -> dict[str, int]:
+def _quoted(trial: TemplateTrial, conversation: Conversation) -> dict[str, int]:
     """Return what is inside JSON text though it was given as data, with a place of it."""
     text, base = whole(trial, conversation), trial.conversations.get(conversation.base or "")
     functions = [call["function"] for message in conversation.messages for call in message.get("tool_calls") or ()]
@@ -285,8 +285,8 @@ def _quoted(trial: Trial, conversation: Conversation) -> dict[str, int]:
     return {what: text.rfind(own[0]) for what, own in found.items() if own}
 
 
-@check("PF439", "tools-not-written", severity=Severity.WARNING, family=Family.CHAT)
-def tools_not_written(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF439", "tools-not-written", severity=Severity.WARNING, family=Family.CHAT)
+def tools_not_written(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report tools, their schemas and calls that a template does not write.
 
     Why: A model cannot call a tool that it never sees. For a template that knows nothing of tools it is an info.

@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from pytest_promptfmt.chat.template_probes import MARKER
+from pytest_promptfmt.profiles.template_probes import MARKER
 from pytest_promptfmt.systems.templates.conversations import Conversation
-from pytest_promptfmt.systems.templates.trial import Trial
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
 
 _KINDS: Final = ("user", "assistant", "system")
 _MOST_WORDS: Final = 3
 """Words between two markers that may be a header; more of them are prose."""
 
 
-def spaces_between(text: str, conversation: Conversation, trial: Trial) -> Iterator[tuple[tuple[str, str], str, int]]:
+def spaces_between(
+    text: str, conversation: Conversation, trial: TemplateTrial
+) -> Iterator[tuple[tuple[str, str], str, int]]:
     """Yield each two neighbours, the whitespace between them, and where it begins.
 
     A text of the conversation is named by its kind, such as `user text`.
@@ -31,7 +33,7 @@ def _is_marker(name: str) -> bool:
     return MARKER.fullmatch(name) is not None
 
 
-def _pieces(text: str, conversation: Conversation, trial: Trial) -> Iterator[tuple[str, int, int]]:
+def _pieces(text: str, conversation: Conversation, trial: TemplateTrial) -> Iterator[tuple[str, int, int]]:
     """Yield name, begin and end of what the prompt consists of; an empty name stands for prose."""
     units = {unit.text: f"{unit.kind} text" for unit in conversation.units if unit.kind in _KINDS}
     places = [(each[0], each.start(), each.end()) for each in trial.marker.finditer(text)]

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, TokenizerError
+from pytest_promptfmt.profiles.tokenizer_sources import NAMED_TEMPLATES, find_source
 from pytest_promptfmt.systems.templates.conversations import conversation_files
 from pytest_promptfmt.systems.templates.gguf import read_gguf
 from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS
-from pytest_promptfmt.tokens.sources import NAMED_TEMPLATES, find_source
 
 _CONFIG: Final = "tokenizer_config.json"
 _OWN: Final = "chat_template.jinja"

@@ -15,12 +15,12 @@ from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Prompt, Request
 from pytest_promptfmt.core.task import Dataset, Task
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems import TaskFile
 from pytest_promptfmt.systems.templates import SYSTEM
 from pytest_promptfmt.systems.templates.conversations import Conversation, State, conversations_beside
 from pytest_promptfmt.systems.templates.role_spans import role_spans
 from pytest_promptfmt.systems.templates.template_files import WrittenChatTemplate, templates_of
-from pytest_promptfmt.systems.templates.trial import Rendering, Trial
+from pytest_promptfmt.systems.templates.trial import Rendering, TemplateTrial
+from pytest_promptfmt.tasks import TaskFile
 
 _DOC: Final[Doc] = MappingProxyType({})
 
@@ -59,12 +59,12 @@ class TemplateAssembly:
             for each in self.conversations.values()
         )
 
-    def trial(self, study: Study) -> Trial:
+    def trial(self, study: Study) -> TemplateTrial:
         """Return the template tried with the conversations, with its tokenizer where that loads."""
         from pytest_promptfmt.core.errors import PromptfmtError
 
         make = partial(
-            Trial,
+            TemplateTrial,
             conversations=self.conversations,
             engines=study.settings.template_engines,
             trains_for=study.settings.trained_by(self.template.path),
@@ -88,7 +88,7 @@ class ConversationAssembler:
 
     def __init__(self, assembly: TemplateAssembly) -> None:
         self._conversations = assembly.conversations
-        self._trials: dict[str, Trial] = {}
+        self._trials: dict[str, TemplateTrial] = {}
 
     def layout(self, _number: int, _doc: Doc) -> None:
         """Return nothing: conversations share nothing."""
@@ -100,7 +100,7 @@ class ConversationAssembler:
             return Instance(index=number, doc=doc, prompts=(), requests=(), target=None)
         base = replace(profile, template_args=MappingProxyType({}))
         tried = {name: self._conversations[name] for name in ("question", "user-parts") if name in self._conversations}
-        trial = Trial(base, {**tried, conversation.name: conversation})
+        trial = TemplateTrial(base, {**tried, conversation.name: conversation})
         made = [trial.render(conversation, state) for state in conversation.states]
         rendered = zip(conversation.states, made, strict=True)
         prompts = tuple(Prompt(role_spans(conversation, state, each) if each.text else ()) for state, each in rendered)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation, State
 from pytest_promptfmt.systems.templates.evidence import attributed, excerpt, finished, mildest, trial_of, whole
-from pytest_promptfmt.systems.templates.layout import ANSWER, LATER, QUESTION
-from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS, Trial
+from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS, TemplateTrial
+from pytest_promptfmt.systems.templates.turn_layout import ANSWER, LATER, QUESTION
 
 _FORGED: Final = {
     "a user message": ("second-question", 0, QUESTION, LATER),
@@ -20,8 +20,8 @@ _FORGED: Final = {
 """What imitates turns: the conversation that it looks like, its message, and the first and last text that it holds."""
 
 
-@check("PF460", "turns-can-be-forged", severity=Severity.INFO, family=Family.CHAT)
-def turns_can_be_forged(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF460", "turns-can-be-forged", severity=Severity.INFO, family=Family.CHAT)
+def turns_can_be_forged(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report templates with which one user message or tool result gives the prompt of several turns.
 
     Why: Whoever writes the text, a web page in a tool result among them, speaks for the model, the user and the system.
@@ -61,7 +61,7 @@ def turns_can_be_forged(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-def _forged(trial: Trial, what: str) -> str | None:
+def _forged(trial: TemplateTrial, what: str) -> str | None:
     """Return what a text has to hold to give the prompt of a longer conversation; None where it gives another one."""
     name, number, first, last = _FORGED[what]
     genuine = trial.conversations.get(name)
@@ -78,8 +78,8 @@ def _forged(trial: Trial, what: str) -> str | None:
     return between if made is not None and made.startswith(text[: text.find(last) + len(last)]) else None
 
 
-@check("PF461", "end-token-unlike-tokenizer", severity=Severity.WARNING, family=Family.CHAT)
-def end_token_unlike_tokenizer(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF461", "end-token-unlike-tokenizer", severity=Severity.WARNING, family=Family.CHAT)
+def end_token_unlike_tokenizer(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report answers that do not end with the end token of the tokenizer beside the template.
 
     Why: Generation stops at the tokenizer's end token. A model that was trained to write another one continues with
@@ -114,8 +114,8 @@ def end_token_unlike_tokenizer(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-@check("PF466", "bos-in-some-prompts", severity=Severity.WARNING, family=Family.CHAT)
-def bos_in_some_prompts(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF466", "bos-in-some-prompts", severity=Severity.WARNING, family=Family.CHAT)
+def bos_in_some_prompts(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report conversations whose prompt lacks the BOS with which a question alone begins.
 
     Why: A branch for system messages or tools does not write it. The prompt is then encoded without BOS, or with it,

@@ -7,20 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import attributed, excerpt, finished, first_difference, trial_of, whole
-from pytest_promptfmt.systems.templates.trial import Trial
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
 
 TRAINING: Final = "_training.jinja"
 """How the name of a training variant ends that is beside its template."""
 
 
-@check("PF454", "training-template-differs", severity=Severity.WARNING, family=Family.CHAT)
-def training_template_differs(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF454", "training-template-differs", severity=Severity.WARNING, family=Family.CHAT)
+def training_template_differs(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report prompts that a training variant of the template writes differently.
 
     It is `NAME_training.jinja` beside `NAME.jinja`, or what the setting `training_of` names.
@@ -62,7 +62,7 @@ def training_template_differs(study: Study | Trial) -> Iterator[Finding]:
             yield from _trained_otherwise(inference, trial)
 
 
-def _beside(trial: Trial, file: Path) -> Trial | None:
+def _beside(trial: TemplateTrial, file: Path) -> TemplateTrial | None:
     """Return another template tried as this one is; None where none can be read, which it says as a file under test."""
     from pytest_promptfmt.systems.templates.template_files import templates_of  # collecting needs no reader
 
@@ -72,10 +72,10 @@ def _beside(trial: Trial, file: Path) -> Trial | None:
         return None
     if not found:
         return None
-    return Trial(replace(trial.profile, chat_template=found[0].source, template_file=file), trial.conversations)
+    return TemplateTrial(replace(trial.profile, chat_template=found[0].source, template_file=file), trial.conversations)
 
 
-def _trained_otherwise(inference: Trial, training: Trial) -> Iterator[Finding]:
+def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Iterator[Finding]:
     def differing(conversation: Conversation) -> list[tuple[str, str]]:
         """Return the whole conversation without and with generation prompt, where the two templates differ."""
         texts = [[render(each, conversation) for render in (finished, whole)] for each in (inference, training)]

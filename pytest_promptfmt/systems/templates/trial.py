@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 from jinja2 import nodes
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
-from pytest_promptfmt.chat.conversation import Renderer, render_masked
-from pytest_promptfmt.chat.dialect import compiled_template, line_of, parsed_template
-from pytest_promptfmt.chat.template_probes import MARKER
 from pytest_promptfmt.core.errors import LimitExceededError, Position, SettingsError
 from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.profiles.conversation import Renderer, render_masked
+from pytest_promptfmt.profiles.dialect import compiled_template, line_of, parsed_template
+from pytest_promptfmt.profiles.template_probes import MARKER
 from pytest_promptfmt.systems.templates.conversations import Conversation, State, builtin_conversations
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.tokens import Tokenizer
+    from pytest_promptfmt.profiles import Tokenizer
 
 PLACEHOLDERS: Final[Mapping[str, str]] = {
     "bos_token": "<s>",
@@ -44,7 +44,7 @@ class Rendering:
     line: int | None = None
 
 
-class Trial:
+class TemplateTrial:
     """A template with the conversations that it is tried with; whatever it renders is kept."""
 
     def __init__(

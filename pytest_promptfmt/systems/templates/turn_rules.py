@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.checks.registry import check
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation, State
 from pytest_promptfmt.systems.templates.evidence import (
@@ -21,14 +21,14 @@ from pytest_promptfmt.systems.templates.evidence import (
     trial_of,
     without_generation_prompt,
 )
-from pytest_promptfmt.systems.templates.layout import alternates, layout_of, marker_pairs, turns_of
-from pytest_promptfmt.systems.templates.trial import Trial
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
+from pytest_promptfmt.systems.templates.turn_layout import alternates, layout_of, marker_pairs, turns_of
 
 _FORGED: Final = "control-tokens"
 
 
-@check("PF440", "turn-not-closed", severity=Severity.ERROR, family=Family.CHAT)
-def turn_not_closed(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF440", "turn-not-closed", severity=Severity.ERROR, family=Family.CHAT)
+def turn_not_closed(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report turns that are not closed before the next one begins.
 
     Why: The model's own turn seems to go on through tool results and user messages; it no longer stops where it should.
@@ -103,7 +103,7 @@ def turn_not_closed(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-def _closings(trial: Trial) -> Iterator[tuple[str, str]]:
+def _closings(trial: TemplateTrial) -> Iterator[tuple[str, str]]:
     """Yield the marker that follows a user message of plain turns, and the place."""
     for name in ("turns", "second-question", "question"):
         text = trial.text(name, generation_prompt=True)
@@ -136,8 +136,8 @@ def _open_turn(text: str, pairs: tuple[tuple[str, str], ...]) -> tuple[int, int]
     return len(text), len(text)
 
 
-@check("PF441", "history-changes", severity=Severity.WARNING, family=Family.CHAT)
-def history_changes(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF441", "history-changes", severity=Severity.WARNING, family=Family.CHAT)
+def history_changes(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report earlier turns that are written differently when the conversation goes on.
 
     Why: Caches of prefixes are lost, and multi-turn training does not match what the model saw when it answered. It is
@@ -172,7 +172,7 @@ def history_changes(study: Study | Trial) -> Iterator[Finding]:
         )
 
 
-def _first_change(trial: Trial, conversation: Conversation) -> tuple[str, str] | None:
+def _first_change(trial: TemplateTrial, conversation: Conversation) -> tuple[str, str] | None:
     for state, later in zip(conversation.states, conversation.states[1:], strict=False):
         before, after = without_generation_prompt(trial, conversation, state), trial.render(conversation, later).text
         if before is not None and after is not None and not after.startswith(before):
@@ -180,7 +180,7 @@ def _first_change(trial: Trial, conversation: Conversation) -> tuple[str, str] |
     return None
 
 
-def _changed_history(trial: Trial, conversation: Conversation) -> frozenset[str]:
+def _changed_history(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:
     if conversation.continue_final_message or conversation.name == "system-later":
         return frozenset()
     for state, later in zip(conversation.states, conversation.states[1:], strict=False):
@@ -193,8 +193,8 @@ def _changed_history(trial: Trial, conversation: Conversation) -> frozenset[str]
     return frozenset()
 
 
-@check("PF444", "bos-repeated", severity=Severity.WARNING, family=Family.CHAT)
-def bos_repeated(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF444", "bos-repeated", severity=Severity.WARNING, family=Family.CHAT)
+def bos_repeated(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report BOS in the middle of a prompt.
 
     Why: Models see BOS once in training. After an end token it may be the format of an older model.
@@ -230,7 +230,7 @@ def bos_repeated(study: Study | Trial) -> Iterator[Finding]:
     )
 
 
-def _doubled_bos(trial: Trial, bos: str) -> Iterator[Finding]:
+def _doubled_bos(trial: TemplateTrial, bos: str) -> Iterator[Finding]:
     """Yield the first conversation that begins with two BOS, where plain turns do not."""
     for conversation in applicable(trial):
         if (trial.render(conversation, conversation.states[-1]).text or "").startswith(bos * 2):
@@ -243,8 +243,8 @@ def _doubled_bos(trial: Trial, bos: str) -> Iterator[Finding]:
             return
 
 
-@check("PF448", "whitespace-by-turn", severity=Severity.WARNING, family=Family.CHAT)
-def whitespace_by_turn(study: Study | Trial) -> Iterator[Finding]:
+@rule("PF448", "whitespace-by-turn", severity=Severity.WARNING, family=Family.CHAT)
+def whitespace_by_turn(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report whitespace around contents that is kept in some turns and removed in others.
 
     Why: The same question is another token sequence when it is asked first. What is kept in the last turn alone changes

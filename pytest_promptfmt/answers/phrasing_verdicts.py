@@ -1,0 +1,189 @@
+"""Verdicts of the phrasing battery: what one extraction is worth, and how the cells of a matrix become rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pytest_promptfmt.answers.answer_space import Answers
+from pytest_promptfmt.answers.completions import Stages
+from pytest_promptfmt.answers.phrasings import CLASSES, Phrasing, PhrasingClass
+
+OK: Final = "OK"
+MISS: Final = "MISS"
+SLOW: Final = "SLOW"
+UNKNOWN: Final = "-"
+_LABEL: Final = re.compile(r"[\s(\[\"'*]*([A-Za-z]|[1-9])[\s)\].\"'*:]*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhrasingRow:
+    """One phrasing, its verdict in each pipeline, and whether that is a failure by the rules of its class.
+
+    `evidence` tells, for the first pipeline that fails, what became of the completion stage by stage.
+    """
+
+    id: str
+    kind: PhrasingClass
+    verdicts: tuple[str, ...]
+    failed: bool
+    evidence: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return the row in one line: class, name and verdicts."""
+        return f"{self.kind} {self.id}: {' | '.join(self.verdicts)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matrix:
+    """All rows of a task; `answers` says in words what was tried, `nothing` why there are no rows."""
+
+    pipelines: tuple[str, ...]
+    rows: tuple[PhrasingRow, ...]
+    answers: str
+    nothing: str = ""
+
+    @property
+    def failures(self) -> tuple[PhrasingRow, ...]:
+        """Return the rows that fail by the default rules."""
+        return tuple(row for row in self.rows if row.failed)
+
+
+@dataclass(slots=True)
+class Cells:
+    """The verdicts noted so far: by phrasing, by pipeline, by the label that was right.
+
+    A pipeline of `lenient` may miss what the task asks for: it looks for nothing, and stands beside one that does.
+    """
+
+    pipelines: Sequence[str]
+    lenient: Container[str] = ()
+    _cells: dict[tuple[PhrasingClass, str], dict[str, dict[str, str]]] = field(default_factory=dict)
+    _evidence: dict[tuple[PhrasingClass, str, str], str] = field(default_factory=dict)
+
+    def note(self, phrasing: Phrasing, pipeline: str, label: str, verdict: str) -> bool:
+        """Keep a verdict; return whether it is the first failure of this phrasing, which wants evidence."""
+        cells = self._cells.setdefault((phrasing.kind, phrasing.id), {})
+        cells.setdefault(pipeline, {})[label] = verdict
+        return (
+            self._fails(phrasing.kind, pipeline, verdict)
+            and (phrasing.kind, phrasing.id, pipeline) not in self._evidence
+        )
+
+    def explain(self, phrasing: Phrasing, pipeline: str, evidence: str) -> None:
+        """Keep what became of a completion that failed."""
+        self._evidence[phrasing.kind, phrasing.id, pipeline] = evidence
+
+    def _fails(self, kind: PhrasingClass, pipeline: str, verdict: str) -> bool:
+        if kind == "contract" and verdict == MISS and pipeline in self.lenient:
+            return False
+        return fails(kind, verdict)
+
+    def rows(self) -> Iterator[PhrasingRow]:
+        """Yield the rows, class by class."""
+        for kind in CLASSES:
+            for (kind_of_row, name), cells in self._cells.items():
+                if kind_of_row != kind:
+                    continue
+                failing = [
+                    one
+                    for one in self.pipelines
+                    if any(self._fails(kind, one, cell) for cell in cells.get(one, {}).values())
+                ]
+                yield PhrasingRow(
+                    id=name,
+                    kind=kind,
+                    verdicts=tuple(_combined(cells[one]) if one in cells else UNKNOWN for one in self.pipelines),
+                    failed=bool(failing),
+                    evidence=self._evidence[kind, name, failing[0]] if failing else "",
+                )
+
+
+def fails(kind: PhrasingClass, verdict: str) -> bool:
+    """Return whether a verdict is a failure by the rules of its class."""
+    if verdict.startswith(("CRASH", "SLOW")):
+        return True
+    if kind in ("contract", "own"):
+        return verdict not in (OK, UNKNOWN)
+    return kind in ("hazard", "abstain") and verdict.startswith(("WRONG", "SPURIOUS"))
+
+
+def problem_of(stages: Stages) -> str | None:
+    """Return the verdict of a completion without extraction, None where there is one."""
+    if stages.problem is None:
+        return None
+    kind, _, detail = stages.problem.partition(": ")
+    return kind if kind == SLOW else f"{kind}({detail.partition(':')[0]})"
+
+
+def _combined(cells: Mapping[str, str]) -> str:
+    """Return one verdict for all gold answers: alike where they agree, else each with the labels it holds for."""
+    by_verdict: dict[str, list[str]] = {}
+    for label, verdict in cells.items():
+        by_verdict.setdefault(verdict.partition("(")[0], []).append(label)
+    if len(by_verdict) == 1:
+        named = dict.fromkeys(cells.values())
+        if len(named) == 1:
+            return next(iter(named))
+        kind = next(iter(by_verdict))
+        inside = " ".join(dict.fromkeys(one.partition("(")[2].rstrip(")") for one in named))
+        return f"{kind}({inside})"
+    return ", ".join(f"{kind} at {' '.join(labels)}" for kind, labels in by_verdict.items())
+
+
+def label_in(extracted: Any, answers: Answers, stopped: str) -> str | None:
+    """Return the label that an extraction is, when it is one of the family of the labels."""
+    if not isinstance(extracted, str) or any(len(label) != 1 for label in answers.labels):
+        return None
+    match = _LABEL.fullmatch(extracted)
+    if match is None or extracted.strip() == stopped.strip():
+        return None
+    alike = match[1].isupper() == answers.labels[0].isupper() and match[1].isdigit() == answers.labels[0].isdigit()
+    return match[1] if alike else None
+
+
+def number_in(stages: Stages) -> str | None:
+    """Return the extraction when it holds a digit and is not merely the whole completion."""
+    text = str(stages.extracted).strip()
+    if not any(letter.isdigit() for letter in text) or text == stages.stopped.strip():
+        return None
+    return text
+
+
+def short(value: Any) -> str:
+    """Return a value as it fits into a cell."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 16 else f"{text[:15]}…"
+
+
+def stages_in_words(stages: Stages, compared: str | None = None, score: float | None = None) -> str:
+    """Return what became of a completion, stage by stage; those that change nothing are left out.
+
+    `compared` is what is left of the extraction after what the metric ignores, `score` what it is worth, if known.
+    """
+    parts = [f"completion {_quoted(stages.raw)}"]
+    if stages.answer != stages.raw:
+        parts.append(f"after the reasoning {_quoted(stages.answer)}")
+    if stages.stopped != stages.answer:
+        parts.append(f"after stops {_quoted(stages.stopped)}")
+    parts.append(stages.problem or f"extracted {_quoted(stages.extracted)}")
+    if stages.problem is None and compared is not None and compared != stages.extracted:
+        parts.append(f"compared as {_quoted(compared)}")
+    if stages.problem is None and score is not None:
+        parts.append(f"scores {score:g}")
+    return " → ".join(parts)
+
+
+def _quoted(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 90 else f"{text[:60]}… ({len(str(value)):,} characters)"
+
+
+def in_words(answers: Answers) -> str:
+    """Return what was tried, for the head of a matrix."""
+    if answers.kind == "choice":
+        return f"options {', '.join(short(label) for label in answers.labels)}"
+    return f"a number such as {answers.number}" if answers.kind == "number" else "a text"

@@ -1,1 +1,0 @@
-"""Chat templates: rendered as transformers does, and probed for facts."""

@@ -1,0 +1,323 @@
+"""Rules about what a model answers: whether the chain from prompt to score holds for it.
+
+They run where a model is asked. Rules about ids, BOS and scoring hold for every model; those about shares are left out
+for the bundled model on formats that it was not trained on, unless the task sets thresholds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.models.model import Likelihood
+from pytest_promptfmt.rules.rule_registry import rule
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.models.model_answers import ModelAnswers
+
+RIVAL_FACTOR: Final = 10.0
+"""The other spelling must be so many times likelier before the task's own is called wrong."""
+
+
+@rule("PF651", "model-saw-other-ids", severity=Severity.ERROR, family=Family.MODELS, scope="model")
+def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
+    r"""Report a model that received other token ids than the prompt has, or than the snapshot shows.
+
+    Why: a row longer than the model takes loses its beginning; another tokenizer splits the text in another way. The
+    scores are then those of another prompt.
+
+    Example:
+        doc_to_text: "{{ 'It is late. ' * 2000 }}{{question}}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "{{question}}\nAnswer:"
+
+    Fix: shorten the prompt, or give the profile the tokenizer of the model.
+
+    Real: lm-eval 0.4.13 cuts such rows from the left and logs a warning.
+    """
+    from pytest_promptfmt.models.recording import digest_of  # only where a model was asked
+
+    for reply in judged.replies:
+        ask = reply.asked.ask
+        meant = (*ask.context_ids, *ask.continuation_ids)
+        if meant and reply.sent is not None and reply.sent != digest_of(meant):
+            yield Finding(
+                message="the model received other ids than the prompt has",
+                saw=f"the prompt has {len(meant)} ids, and their digest differs",
+                do="shorten the prompt to the length of the model, or record again with the model's tokenizer",
+                keys=("doc_to_text",),
+                doc=reply.asked.doc,
+            )
+        if judged.shown is not None and not reply.asked.is_rival and digest_of(ask.context_ids) not in judged.shown:
+            yield Finding(
+                message="the model received other ids than the snapshot shows",
+                saw=f"digest {digest_of(ask.context_ids)}",
+                do="accept the snapshot, or use the tokenizer that it was made with",
+                keys=("doc_to_text",),
+                doc=reply.asked.doc,
+            )
+        measured = len(reply.answer.logprobs) if isinstance(reply.answer, Likelihood) else 0
+        if isinstance(reply.answer, Likelihood) and ask.continuation_ids and measured != len(ask.continuation_ids):
+            yield Finding(
+                message="a log-likelihood was measured over other tokens than its continuation has",
+                saw=f"{ask.continuation!r} has {len(ask.continuation_ids)} tokens, {measured} were measured",
+                do="fix the backend of the model: it must score exactly the ids of the continuation",
+                doc=reply.asked.doc,
+            )
+
+
+@rule("PF652", "model-saw-bos-twice", severity=Severity.ERROR, family=Family.MODELS, scope="model")
+def model_saw_bos_twice(judged: ModelAnswers) -> Iterator[Finding]:
+    """Report a prompt that reaches the model with two BOS tokens.
+
+    Why: no model was trained on two. The text has one, and the tokenizer adds another.
+
+    Example:
+        doc_to_text: "<|begin_of_text|><|begin_of_text|>{{question}}"
+
+    Silent example:
+        doc_to_text: "<|begin_of_text|>{{question}}"
+
+    Fix: leave BOS out of the text.
+
+    Real: llama-cpp-python #1501; open-r1 PR #462; reward-bench #164.
+    """
+    tokenizer = judged.tokenizer
+    bos = tokenizer.bos_token_id if tokenizer is not None else None
+    for reply in judged.replies:
+        if tokenizer is not None and bos is not None and reply.asked.ask.context_ids[:2] == (bos, bos):
+            yield Finding(
+                message="the prompt begins with two BOS tokens",
+                saw=f"{tokenizer.bos_token!r} in the text, and another that the tokenizer adds",
+                keys=("doc_to_text",),
+                doc=reply.asked.doc,
+            )
+
+
+@rule("PF653", "model-answer-not-scored", severity=Severity.ERROR, family=Family.MODELS, scope="model")
+def model_answer_not_scored(judged: ModelAnswers) -> Iterator[Finding]:
+    """Report a filter or metric that fails on what a model answers.
+
+    Why: an evaluation ends at the first such answer, after hours of generation.
+
+    Example:
+        # file: example.yaml
+        output_type: generate_until
+        process_results: !function scoring.number
+        metric_list: [{metric: number, aggregation: mean, higher_is_better: true}]
+        # file: scoring.py
+        def number(doc, results): return {"number": int(results[0])}
+
+    Silent example:
+        # file: example.yaml
+        output_type: generate_until
+        process_results: !function scoring.number
+        metric_list: [{metric: number, aggregation: mean, higher_is_better: true}]
+        # file: scoring.py
+        def number(doc, results): return {"number": int(results[0].strip().isdigit())}
+
+    Fix: give 0 for an answer that cannot be read.
+
+    Real: lm-evaluation-harness #3353 (aime: process_results).
+    """
+    for failure in (failure for question in judged.questions for failure in question.failures):
+        yield Finding(
+            message=f"a {failure.part} fails on what the model answers",
+            saw=failure.reason,
+            keys=("filter_list",) if failure.part == "filter" else ("metric_list",),
+            doc=failure.doc,
+        )
+
+
+# -- shares ------------------------------------------------------------------------------------------------------------
+
+
+@rule("PF654", "model-spells-otherwise", severity=Severity.ERROR, family=Family.MODELS, scope="model")
+def model_spells_otherwise(judged: ModelAnswers) -> Iterator[Finding]:
+    r"""Report candidates that the model writes with another spelling: with a space before them, or without.
+
+    Why: each candidate is also asked in the other spelling. Where that is ten times as likely, the task asks `"A"` of a
+    model that writes `" A"`, and its accuracy is close to chance.
+
+    Example:
+        doc_to_text: "Question: {{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+        doc_to_choice: [A, B, C]
+        target_delimiter: ""
+        metadata:
+          promptfmt:
+            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
+            model: {mass: 0.5}
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+        doc_to_choice: [A, B, C]
+        metadata:
+          promptfmt:
+            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
+            model: {mass: 0.5}
+
+    Fix: check the space before the candidates (`target_delimiter`, `doc_to_choice`) and the end of the prompt.
+
+    Real: lm-evaluation-harness #1297, #3336; lighteval PR #354.
+    """
+    if judged.thresholds is None or not _prefers_rivals(judged):
+        return
+    own, rival = (
+        next(one.asked.ask for one in judged.replies if one.asked.is_rival == is_rival) for is_rival in (False, True)
+    )
+    yield Finding(
+        message="the model writes the candidates with another spelling",
+        saw=f"{rival.context[-8:]}|{rival.continuation} has the probability {judged.rival_mass:.2g}, "
+        f"{own.context[-8:]}|{own.continuation} as the task asks {judged.mass:.2g}",
+        keys=("target_delimiter",),
+    )
+
+
+def _prefers_rivals(judged: ModelAnswers) -> bool:
+    mass, rival = judged.mass, judged.rival_mass
+    return mass is not None and rival is not None and rival > mass * RIVAL_FACTOR
+
+
+@rule("PF655", "little-mass-on-labels", severity=Severity.ERROR, family=Family.MODELS, scope="model")
+def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
+    r"""Report labels on which the model puts less probability than the `mass` of the thresholds.
+
+    Why: the likeliest of labels that the model does not want to write is close to chance.
+
+    Example:
+        doc_to_text: "{{question}} The answer is the"
+        doc_to_choice: [A, B, C]
+        metadata:
+          promptfmt:
+            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
+            model: {mass: 0.5}
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+        doc_to_choice: [A, B, C]
+        metadata:
+          promptfmt:
+            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
+            model: {mass: 0.5}
+
+    Fix: show the labels in the prompt, and let it end where one of them follows.
+
+    Real: lm-evaluation-harness PR #531, #546: 76 % and 58 % on hellaswag, by how the prompt ends.
+    """
+    limits = judged.thresholds
+    if limits is None or judged.mass is None or _prefers_rivals(judged):
+        return
+    if judged.has_labels and judged.mass < limits.mass:
+        yield Finding(
+            message="the model puts little probability on the candidates",
+            saw=f"{judged.mass:.2g} in the mean, threshold {limits.mass:g}",
+            keys=("doc_to_text",),
+        )
+
+
+@rule("PF656", "model-seldom-stops", severity=Severity.ERROR, family=Family.MODELS, scope="model")
+def model_seldom_stops(judged: ModelAnswers) -> Iterator[Finding]:
+    r"""Report generations of which less than the share `stops` of the thresholds end before their budget of tokens.
+
+    Why: a stop sequence that the model never writes costs the whole budget for each doc, and the answer is read out of
+    whatever follows it.
+
+    Example:
+        output_type: generate_until
+        generation_kwargs: {until: ["</answer>"], max_gen_toks: 3}
+        metadata:
+          promptfmt:
+            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
+            model: {stops: 0.9, extraction: 0}
+
+    Silent example:
+        output_type: generate_until
+        generation_kwargs: {until: ["\n\n"], max_gen_toks: 32}
+        metadata:
+          promptfmt:
+            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
+            model: {stops: 0.9, extraction: 0}
+
+    Fix: stop at what the prompt leads the model to write after an answer, such as a blank line.
+
+    Real: lm-evaluation-harness #2983 (LongBench), where the stop sequence was a literal `\n`.
+    """
+    if judged.thresholds is not None:
+        what = "end before their budget of tokens"
+        yield from _too_few(judged, judged.stops, judged.thresholds.stops, what, ("generation_kwargs", "until"))
+
+
+@rule("PF657", "model-seldom-extracted", severity=Severity.ERROR, family=Family.MODELS, scope="model")
+def model_seldom_extracted(judged: ModelAnswers) -> Iterator[Finding]:
+    """Report generations of which the filters find an answer in less than the share `extraction` of the thresholds.
+
+    Why: an answer that is not found counts as wrong. An answer is a label that is one of the options, a number where
+    one is expected, any text otherwise.
+
+    Example:
+        output_type: generate_until
+        filter_list:
+        - name: number
+          filter: [{function: regex, regex_pattern: "answer is ([7-9])"}, {function: take_first}]
+        metadata:
+          promptfmt:
+            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
+            model: {stops: 0, extraction: 0.9}
+
+    Silent example:
+        output_type: generate_until
+        metadata:
+          promptfmt:
+            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
+            model: {stops: 0, extraction: 0.9}
+
+    Fix: let the filters find the answer in the form that the prompt asks for.
+
+    Real: lm-evaluation-harness #1206 (fld), #2503 (mmlu_generative).
+    """
+    if judged.thresholds is not None:
+        what = "hold an answer that the filters find"
+        yield from _too_few(judged, judged.extraction, judged.thresholds.extraction, what, ("filter_list",))
+
+
+def _too_few(
+    judged: ModelAnswers, share: float | None, wanted: float, what: str, keys: tuple[str, ...]
+) -> Iterator[Finding]:
+    if share is not None and share < wanted:
+        saw = f"{share:.0%} of {len(judged.questions)}, threshold {wanted:.0%}; first {judged.first_text}"
+        yield Finding(message=f"too few answers {what}", saw=saw, keys=keys)
+
+
+@rule("PF658", "model-score-low", severity=Severity.ERROR, family=Family.MODELS, scope="model")
+def model_score_low(judged: ModelAnswers) -> Iterator[Finding]:
+    """Report a mean score below the `score` of the thresholds.
+
+    Why: a change of the prompt that costs points with a known model costs them with others.
+
+    Example:
+        output_type: generate_until
+        metadata:
+          promptfmt:
+            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
+            model: {stops: 0, score: 1}
+
+    Silent example:
+        output_type: generate_until
+        metadata:
+          promptfmt:
+            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
+            model: {stops: 0, score: 0}
+
+    Fix: compare the prompt with the one that reached the score, or lower the threshold.
+
+    Real: lm-evaluation-harness #546, where one space cost 18 points.
+    """
+    limits = judged.thresholds
+    if limits is not None and judged.score is not None and judged.score < limits.score:
+        yield Finding(
+            message="the score is below the threshold",
+            saw=f"{judged.score:.2f}, threshold {limits.score:g}",
+            keys=("metadata", "promptfmt", "model", "score"),
+        )

@@ -1,0 +1,187 @@
+"""One model for a whole run: opened at the first task, asked, recorded, and its answers judged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_promptfmt.core.errors import ModelError, OtherTokenizerError
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.models.asking import AskedQuestion, questions, with_ids
+from pytest_promptfmt.models.model import Answer, Model, ModelOptions
+from pytest_promptfmt.models.model_answers import ModelAnswers, Reply, Thresholds, scored_questions, thresholds_of
+from pytest_promptfmt.models.model_registry import open_model
+from pytest_promptfmt.models.recording import AnswerRecorder, RecordingEntry, ReplayModel, digest_of, join_parts
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.profiles import Tokenizer
+
+TINY: Final = "tiny"
+TINY_FORMATS: Final = frozenset(
+    {"mcqa", "cloze", "generate", "cot", "mmlu_without_topic_fixed", "helm_without_topic_fixed"}
+)
+"""The formats that the bundled model was trained on; it is judged on others only where a task sets thresholds."""
+
+Progress = Callable[[int, str], AbstractContextManager[Callable[[int], object]]]
+"""For a number of questions and what they are about, a context manager of what is called with the answers so far."""
+
+
+class ModelRun:
+    """The model of a run, opened once; an error while opening is raised for each task.
+
+    `written` is what `open_model` takes. Answers are recorded in the file `record` (None: nowhere); `worker` names the
+    process where several record at once.
+    """
+
+    def __init__(
+        self, written: str, options: ModelOptions | None = None, *, record: Path | None = None, worker: str = ""
+    ) -> None:
+        self._written = written
+        self._options = options
+        self._record = record
+        self._worker = worker
+        self._model: Model | ModelError | None = None
+        self._recorder: AnswerRecorder | None = None
+
+    @property
+    def model(self) -> Model:
+        """Return the model, opened at the first use; raises ModelError when that fails."""
+        if self._model is None:
+            try:
+                self._model = open_model(self._written, self._options)
+            except ModelError as error:
+                self._model = error
+        if isinstance(self._model, ModelError):
+            raise self._model.with_traceback(None)
+        return self._model
+
+    def judged(
+        self,
+        task: Task,
+        instances: Sequence[Instance],
+        *,
+        profile: Profile,
+        profile_id: str,
+        shown: frozenset[str] | None = None,
+        progress: Progress = lambda _count, _what: nullcontext(lambda _done: None),
+    ) -> ModelAnswers:
+        """Return the model's answers about a task's docs in one profile, and what they show.
+
+        `shown` are the digests of ids in the profile's snapshot, None where it shows none. A model that runs here has
+        its own tokenizer and sees the ids that it makes; one behind a server gets the ids of the profile's tokenizer,
+        or text where that has none. Functions of the task must be bound. Raises ModelError when the model cannot be
+        asked, or cannot answer, OtherTokenizerError for a profile with the tokenizer of another model.
+        """
+        thresholds = thresholds_of(task)
+        model = self.model
+        if thresholds is None and (not _is_tiny(model) or task.format in TINY_FORMATS):
+            thresholds = Thresholds()
+        tokenizer = _tokenizer_for(model, profile)
+        asked = questions(instances)
+        if not asked:
+            raise ModelError("nothing to ask a model: the task has no requests with a prompt")
+        if tokenizer is not None:
+            asked = with_ids(asked, tokenizer, split=profile.split)
+        began = time.perf_counter()
+        with progress(len(asked), f"{task.id} [{profile_id}]") as show:
+            replies = list(self._replies(model, asked, task, profile_id, show))
+        seconds = time.perf_counter() - began
+        return ModelAnswers(
+            task=task,
+            profile=profile_id,
+            replies=replies,
+            questions=scored_questions(task, instances, replies),
+            tokenizer=tokenizer,
+            shown=shown,
+            thresholds=thresholds,
+            seconds=seconds,
+        )
+
+    def close(self, *, joins: bool) -> None:
+        """Close the recording; the process that outlives all others `joins` the parts of each.
+
+        Raises ModelError when the recording cannot be written.
+        """
+        if self._recorder is not None:
+            self._recorder.close()
+        if joins and self._record is not None:
+            join_parts(self._record)
+
+    def _replies(
+        self, model: Model, asked: Sequence[AskedQuestion], task: Task, profile: str, show: Callable[[int], object]
+    ) -> Iterator[Reply]:
+        """Yield the answers in the order of the questions, those that are recorded already without asking."""
+        recorder = self._opened_recorder()
+        known = {at: entry for at, one in enumerate(asked) if (entry := self._known(recorder, model, one)) is not None}
+        waiting = [at for at in range(len(asked)) if at not in known]
+        # Log-likelihoods and generations are asked apart, the rows of each together.
+        answers: dict[int, Answer] = {}
+        done = len(known)
+        for kind in ("loglikelihood", "generate"):
+            places = [at for at in waiting if asked[at].ask.kind == kind]
+            asks = [asked[at].ask for at in places]
+            stream: Iterator[Answer] = model.loglikelihood(asks) if kind == "loglikelihood" else model.generate(asks)
+            for at, answer in zip(places, stream, strict=True):
+                answers[at] = answer
+                done += 1
+                show(done)
+                if recorder is not None:
+                    recorder.keep(_entry(model, asked[at], at, answer, task, profile))
+        for at, one in enumerate(asked):
+            if at in known:
+                yield Reply(asked=one, answer=known[at].answer, sent=known[at].sent)
+            else:
+                yield Reply(asked=one, answer=answers[at], sent=digest_of(answers[at].sent))
+
+    def _opened_recorder(self) -> AnswerRecorder | None:
+        if self._recorder is None and self._record is not None:
+            self._recorder = AnswerRecorder(self._record, worker=self._worker)
+        return self._recorder
+
+    @staticmethod
+    def _known(recorder: AnswerRecorder | None, model: Model, one: AskedQuestion) -> RecordingEntry | None:
+        if isinstance(model, ReplayModel):
+            return model.entry(one.ask)
+        return recorder.known(one.ask, model.name) if recorder is not None else None
+
+
+def open_run(written: str, *, record: Path | None, worker: str, **options: Any) -> ModelRun:
+    """Return the model of a run by its settings; `options` are those of `ModelOptions` that are set."""
+    return ModelRun(written, ModelOptions(**options), record=record, worker=worker)
+
+
+def _tokenizer_for(model: Model, profile: Profile) -> Tokenizer | None:
+    if profile.tokenizer is None:
+        return model.tokenizer
+    from pytest_promptfmt.profiles import load_tokenizer
+
+    own = load_tokenizer(profile.tokenizer)
+    if model.tokenizer is not None and model.tokenizer.digest != own.digest:
+        raise OtherTokenizerError(
+            f"profile {profile.name!r} shows the prompt to a model with the tokenizer {profile.tokenizer_name!r}, and "
+            f"{model.name} has another"
+        )
+    return own
+
+
+def _is_tiny(model: Model) -> bool:
+    return TINY in (model.name, getattr(model, "recorded_by", None))
+
+
+def _entry(model: Model, one: AskedQuestion, at: int, answer: Answer, task: Task, profile: str) -> RecordingEntry:
+    return RecordingEntry(
+        task=task.id,
+        profile=profile,
+        doc=one.doc,
+        request=at,
+        key=one.ask.key,
+        answer=answer,
+        sent=digest_of(answer.sent),
+        model=model.name,
+        facts=model.facts,
+    )

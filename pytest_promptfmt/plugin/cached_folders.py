@@ -1,0 +1,298 @@
+"""Folders in which nothing has changed since an earlier run, known by the stamps of all that their files are made of.
+
+Where the stamps are the same, nobody has to go into the folder, read what is known of its files one by one, or build
+the index; only what there is to say of a file, and what is run each time, needs the file. Where they are not, each file
+is looked at by what is in it: then a new stamp alone changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
+from pytest_promptfmt.engine.store import Store, mapping
+from pytest_promptfmt.plugin.cached_files import Counted, read_entry, snapshots_in, together, written_entry
+from pytest_promptfmt.plugin.folders import INDEXED, Folders
+from pytest_promptfmt.plugin.shared_inputs import Surroundings
+from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
+from pytest_promptfmt.snapshots.paths import DIRECTORY, folded
+from pytest_promptfmt.systems import systems_for
+from pytest_promptfmt.tasks import IndexEntry
+
+_FOLDERS: Final = "folders"
+_INDEX: Final = "index"
+_TASKS: Final = "tasks"
+KINDS: Final = (_FOLDERS, _TASKS)
+"""The kinds of rows about one folder."""
+
+_BELOW_SNAPSHOTS: Final = f"{os.sep}{DIRECTORY}{os.sep}"
+
+_COLLECTING: Final = ("ignore", "ignore_glob", "noconftest", "confcutdir", "importmode", "keepduplicates", "plugins")
+_COLLECTING_INI: Final = ("norecursedirs", "python_files")
+"""Options and settings of pytest that say what is collected in a folder."""
+
+
+QUIET: Final = ""
+"""The state of a file of which every test passed: it is one of those that are counted together."""
+
+RUN_AGAIN: Final = None
+"""The state of a file of which nothing is kept: it is run each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFolder:
+    """What is known of a folder in which nothing has changed.
+
+    `children` are its files and folders in the order of collection, folders with a slash at the end. A file is `QUIET`,
+    `RUN_AGAIN`, or comes with the digest of what its outcomes were made of: a run with other options or another
+    environment may have kept others since. The quiet ones are `counted` together; `first` is one of their snapshots,
+    as file, task and profile.
+    """
+
+    children: tuple[tuple[str, str | None], ...]
+    counted: Counted
+    first: tuple[str, str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileResult:
+    """What a run knows of a file at its end: the `row` that is kept of it, made of these `paths`, and its digest.
+
+    Nothing is kept where it `is_open` what becomes of it, for not all of it was run, or the digest is `RUN_AGAIN`.
+    """
+
+    made: str | None = RUN_AGAIN
+    paths: Sequence[str] = ()
+    row: Mapping[str, Any] = field(default_factory=dict)
+    is_open: bool = False
+
+    @property
+    def state(self) -> str | None:
+        """Return how the row of the folder describes the file."""
+        return QUIET if self.made is not None and self.row["is_quiet"] else self.made
+
+
+class KnownFolders:
+    """What earlier runs know of whole folders, and what this one finds out about those that it goes into."""
+
+    def __init__(
+        self, config: pytest.Config, store: Store, contents: Contents, surroundings: Surroundings, folders: Folders
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._contents = contents
+        self._surroundings = surroundings
+        self._folders = folders
+        self._held: dict[Path, KnownFolder] = {}
+        self._collected: dict[str, tuple[str, ...]] = {}
+        self._unfit: set[str] = set()
+        self._names: str | None = None
+
+    # -- what is known -------------------------------------------------------------------------------------------------
+
+    def of(self, folder: Path) -> KnownFolder | None:
+        """Return what is known of the files right in a folder, None where something may have changed."""
+        row = mapping(self._store.row(_FOLDERS, self._key(str(folder))))
+        try:
+            context = self._context(folder)
+            if not row or context == OTHER or row["context"] != context or row["names"] != self.digest_of_names():
+                return None
+            if not self._has_stamps(row):
+                return None
+            found = KnownFolder(
+                children=tuple((str(name), None if made is None else str(made)) for name, made in row["children"]),
+                counted=Counted.read(row["counted"]),
+                first=None if row["first"] is None else _three(*map(str, row["first"])),
+            )
+        except Exception:  # somebody else's data: whatever is wrong with it, it says nothing
+            return None
+        self._held[folder] = found
+        return found
+
+    def tasks_in(self, folder: Path) -> list[tuple[str, str, int | None, int | None]]:
+        """Return the tasks of the files in a folder that is known: id, name of the file, line and column."""
+        try:
+            return [(str(a), str(b), c, d) for a, b, c, d in self._store.row(_TASKS, self._key(str(folder)))]
+        except (TypeError, ValueError):
+            return []
+
+    def _context(self, folder: Path) -> str:
+        """Return the digest of what holds for all files of a folder; `OTHER` where its settings make no sense."""
+        try:
+            return self._surroundings.digest(self._folders.settings_for(folder / "-"))
+        except SettingsError:
+            return OTHER
+
+    def entries_below(self, folder: Path) -> list[IndexEntry] | None:
+        """Return what the index finds below a folder, sorted by path; None where a file or folder has changed."""
+        if str(folder) != self._root:
+            return None
+        try:
+            return [read_entry(written) for written in json.loads(self._index["entries"])]
+        except (KeyError, TypeError, ValueError, RecursionError):
+            return None
+
+    def digest_of_names(self) -> str:
+        """Return the digest of all that the index says; it is read only where a file or folder has changed."""
+        if self._names is None:
+            self._names = str(self._index["digest"]) if "digest" in self._index else self._folders.index.digest()
+        return self._names
+
+    @cached_property
+    def _index(self) -> Mapping[str, Any]:
+        """Return what the index found, empty where a file or folder has changed; its entries are seldom read."""
+        row = mapping(self._store.row(_INDEX, self._root))
+        return {name: row[name] for name in ("digest", "entries")} if self._has_stamps(row) else {}
+
+    def _has_stamps(self, row: Mapping[str, Any]) -> bool:
+        """Return whether what a row was made of has the same stamps as then."""
+        inputs = row.get("inputs")
+        if not row or not isinstance(inputs, list) or not all(isinstance(path, str) for path in inputs):
+            return False
+        return bool(row.get("stamps") == self._contents.stamps_now(inputs, _may_be_shared))
+
+    @property
+    def _root(self) -> str:
+        """Return the folder below which names are looked up: one, where folders are passed over."""
+        return str(self._folders.index.roots[0])
+
+    # -- what this run finds out ---------------------------------------------------------------------------------------
+
+    def enter(self, folder: Path, children: Sequence[str] | None) -> None:
+        """Take note of what was collected in a folder: files, and folders with a slash at the end.
+
+        None for what has to be collected again each time: test modules, what a warning is about.
+        """
+        if children is None:
+            self._unfit.add(str(folder))
+        else:
+            self._collected[str(folder)] = tuple(children)
+
+    def write(self, found: Mapping[str, FileResult], expected: ExpectedSnapshots) -> None:
+        """Keep the folders that were collected; `found` is what this run knows of files."""
+        self._forget(found)
+        if not self._collected or len(self._folders.index.roots) != 1:
+            return
+        obsolete = {str(path) for path in expected.obsolete()}
+        for folder, children in self._collected.items():
+            known = {child: found.get(f"{folder}{os.sep}{child}") for child in children}
+            inputs = self._inputs_of(Path(folder), known, expected, obsolete)
+            stamps = self._contents.stamps(inputs) if inputs is not None else None
+            if stamps is not None:
+                self._put(folder, known, {"inputs": inputs, "stamps": stamps})
+        if not self._index:
+            self._write_index()
+
+    def _forget(self, found: Mapping[str, FileResult]) -> None:
+        """Remove what is known of a folder where a file of it was run again and became something else."""
+        for folder, known in self._held.items():
+            now = ((found.get(f"{folder}{os.sep}{child}"), made) for child, made in known.children)
+            if any(each is not None and (each.is_open or each.state != made) for each, made in now):
+                self._store.put(_FOLDERS, self._key(str(folder)), None)
+
+    def _put(self, folder: str, known: Mapping[str, FileResult | None], made_of: Mapping[str, object]) -> None:
+        states = [(child, QUIET if child.endswith("/") else each and each.state) for child, each in known.items()]
+        rows = [(child, each.row) for child, each in known.items() if each is not None and each.state == QUIET]
+        row = {
+            "context": self._context(Path(folder)),
+            "names": self.digest_of_names(),
+            **made_of,
+            "children": states,
+            "counted": together(rows),
+            "first": next(snapshots_in(rows), None),
+        }
+        tasks = (
+            (task, child, line, column)
+            for child, each in known.items()
+            if each is not None
+            for task, _, _, line, column in each.row.get("tasks", ())
+        )
+        self._store.put(_FOLDERS, self._key(folder), row)
+        self._store.put(_TASKS, self._key(folder), list(tasks))
+
+    def _inputs_of(
+        self, folder: Path, known: Mapping[str, FileResult | None], expected: ExpectedSnapshots, obsolete: set[str]
+    ) -> list[str] | None:
+        """Return what a folder is made of besides what lies below, None where it has to be collected again."""
+        if self._context(folder) == OTHER or str(folder) in self._unfit or os.path.lexists(folder / "conftest.py"):
+            return None
+        directory = expected.tree.directory(folder)
+        inputs = {f"{folder}/", f"{directory.parent}/", *_folders_of_snapshots(str(directory))}
+        inputs.update(self._surroundings.conftests_above(folder))
+        if any(path.startswith(f"{directory}{os.sep}") for path in obsolete):
+            return None
+        if expected.rests_on_others(directory, self._folders.settings_for(folder / "-").defined):
+            return None  # obsolete once that profile is gone
+        if directory.parent != folder and os.path.lexists(folder / DIRECTORY):
+            return None  # left where they were before: each is obsolete once it is in the other tree
+        stems = [folded(child.rpartition(".")[0]) for child in known if not child.endswith("/")]
+        if len(set(stems)) < len(stems):
+            return None  # their snapshots may be claimed twice
+        for child, each in known.items():
+            if each is not None and (each.is_open or (each.row and not child.endswith(INDEXED))):
+                return None  # the names of the latter are looked at
+            inputs.update(each.paths if each is not None else ())
+        with os.scandir(folder) as entries:
+            inputs.update(entry.path for entry in entries if entry.is_file() and systems_for(Path(entry.path)))
+        return sorted(inputs)
+
+    def _write_index(self) -> None:
+        index = self._folders.index
+        inputs = sorted(set(index.places()))
+        is_seen = not index.errors and all(self._contents.is_older(path) for path in inputs if path.endswith("/"))
+        stamps = self._contents.stamps(inputs) if is_seen else None
+        if stamps is not None:
+            entries = [written_entry(entry) for entry in index.entries]
+            written = json.dumps(entries, separators=(",", ":"))
+            row = {"digest": self.digest_of_names(), "inputs": inputs, "stamps": stamps, "entries": written}
+            self._store.put(_INDEX, self._root, row)
+
+    def _key(self, folder: str) -> str:
+        return f"{self._collecting} {folder}"
+
+    @cached_property
+    def _collecting(self) -> str:
+        """Return the digest of what says which files pytest collects in a folder."""
+        config = self._config
+        options = [(name, repr(getattr(config.option, name, None))) for name in _COLLECTING]
+        written = [(name, repr(config.getini(name))) for name in _COLLECTING_INI]
+        return digest_of(repr((options, written)).encode())[:8]
+
+
+def folder_of(key: str) -> str:
+    """Return the folder that a row is about."""
+    return key.partition(" ")[2]
+
+
+def _may_be_shared(path: str) -> bool:
+    """Return whether several folders may be made of a file: snapshots are those of one."""
+    return _BELOW_SNAPSHOTS not in path
+
+
+def _three(file: str, task: str, profile: str) -> tuple[str, str, str]:
+    return file, task, profile
+
+
+def _folders_of_snapshots(directory: str) -> Iterator[str]:
+    """Yield a folder of snapshots with those of its files and tasks."""
+    yield f"{directory}/"
+    for stem in _folders_in(directory):
+        yield f"{stem}/"
+        yield from (f"{task}/" for task in _folders_in(stem))
+
+
+def _folders_in(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []

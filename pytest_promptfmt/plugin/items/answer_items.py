@@ -1,0 +1,217 @@
+"""The pytest items about answers: whether they are read, how they are scored, and recordings of real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pytest_promptfmt.answers.battery import Tried, try_answers
+from pytest_promptfmt.answers.phrasing_verdicts import SLOW, PhrasingRow
+from pytest_promptfmt.answers.recordings import recording_name, recordings_of
+from pytest_promptfmt.answers.transcripts import transcribed
+from pytest_promptfmt.core.errors import ScoringError, display_path
+from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.plugin.items.item import ItemFailedError, LoadItem, TaskItem, node_name
+from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
+from pytest_promptfmt.plugin.items.lint_items import ScoringItem
+from pytest_promptfmt.plugin.progress import reading
+from pytest_promptfmt.results.answer_diffs import (
+    change_of,
+    differing_verdicts,
+    extraction_lines,
+    recording_lines,
+)
+from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.snapshots.paths import SnapshotPath
+from pytest_promptfmt.snapshots.snapshot_verdicts import (
+    EXTRACTION,
+    RECORDING,
+    accepted_failures,
+    extraction_document,
+    recording_document,
+)
+from pytest_promptfmt.study.expectations import has_expectations
+from pytest_promptfmt.tasks import looks_for_answers
+
+GENERATES: Final = "generate_until"
+
+
+class AnswerWarning(pytest.PytestWarning):
+    """A remark about how answers are read that does not fail the run."""
+
+
+class ExtractionItem(TaskItem):
+    """The phrasing battery of one task@format: its verdicts by class, and as a matrix compared with its snapshot."""
+
+    marker = "promptfmt_extraction"
+    kind = "Answers"
+
+    def __init__(self, *, place: SnapshotPath, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.place = place
+
+    def runtest(self) -> None:
+        """Try every phrasing; skip where something is unavailable."""
+        run = self.run
+        settings = run.folders.settings_of(self.tested)
+        item = Outcome(task=self.tested.id, file=str(self.path), profile=settings.run_id(EXTRACTION))
+        accepted = accepted_failures(self.place.path)
+        with self.failures_of(item):
+            tried = try_answers(self.study)
+        header = {"task": self.tested.id, "profile": item.profile, "docs": tried.docs}
+        document = extraction_document(header, tried.matrix)
+        verdict, self.outcome = self.compared(self.place, document, item)
+        if run.outputs.needs_views:
+            from pytest_promptfmt.results.html import comparison_view, matrix_view, packed_view
+
+            view: dict[str, Any] = {"verdicts": matrix_view(tried.matrix)}
+            comparison = verdict.comparison
+            if comparison is not None and comparison.old is not None and comparison.new is not None:
+                view["comparison"] = comparison_view(comparison.old, comparison.new)
+            self.outcome = replace(self.outcome, view=packed_view(view))
+        failing: Sequence[PhrasingRow] = tried.failing
+        if not settings.is_strict_about_answers:
+            failing = [row for row in failing if not _is_accepted(row, verdict, accepted)]
+            if verdict.written and len(failing) < len(tried.failing):
+                self.warn(AnswerWarning(_accepted_now(self.tested.id, tried, failing)))
+        self.outcome, failing = run.baseline.judge_rows(self.outcome, failing)
+        if failing or tried.problems:
+            first = failing[0] if failing else None
+            key = first.id if first is not None else "expected failures"
+            self.outcome = self.outcome.misread(key, first.title if first is not None else tried.problems[0])
+        elif verdict.passed:
+            return
+        else:
+            self.skip_unadopted(verdict, self.outcome)
+        lines = extraction_lines(self.tested.id, failing, tried.problems, verdict, command=self.accept_command)
+        text = "\n".join(lines)
+        self.outcome = replace(self.outcome, detail=text)
+        raise ItemFailedError(text)
+
+
+def _is_accepted(row: PhrasingRow, verdict: snapshots.Verdict, accepted: Any) -> bool:
+    """Return whether a failure is one that the snapshot already shows, or shows from now on.
+
+    What the task itself asks for must be read whatever a snapshot says, and no filter may crash.
+    """
+    if row.kind in ("contract", "own") or any(cell.startswith("CRASH") for cell in row.verdicts):
+        return False
+    return verdict.written or list(accepted.get(row.id, ())) == list(row.verdicts)
+
+
+def _accepted_now(task: str, tried: Tried, failing: Sequence[PhrasingRow]) -> str:
+    rows = [row for row in tried.failing if row not in failing]
+    slow = sum(SLOW in row.verdicts for row in rows)
+    kinds = [f"{len(rows) - slow} phrasings misread"] if len(rows) > slow else []
+    kinds += [f"{slow} too slow"] if slow else []
+    return f"{task} [extraction]: the snapshot accepts {' and '.join(kinds)}, such as {rows[0].title}"
+
+
+class RecordingItem(TaskItem):
+    """A recording of real completions, replayed, its verdicts compared with their snapshot."""
+
+    marker = "promptfmt_recording"
+    kind = "Recording"
+
+    def __init__(self, *, recording: Path, place: SnapshotPath, profile: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.recording = recording
+        self.place = place
+        self.profile = profile
+
+    def runtest(self) -> None:
+        """Replay; skip where something is unavailable, or where no record is for this task."""
+        item = Outcome(task=self.tested.id, file=str(self.path), profile=self.profile)
+        self.outcome = item
+        bar = reading(self.recording, f"replaying {self.recording.name}")
+        with self.failures_of(item), self.on_terminal(bar) as progress:
+            transcript = transcribed(self.study, self.recording, progress)
+        replay = transcript.replay
+        if not replay.records and not replay.bad_count:
+            self.outcome = item.skipped("recordings without a record for the task")
+            pytest.skip(f"{display_path(self.recording)} has no record for {self.tested.id}")
+        header = {
+            "task": self.tested.id,
+            "profile": self.profile,
+            "recording": self.recording.name,
+            "records": str(replay.records),
+        }
+        document = recording_document(header, transcript)
+        verdict, self.outcome = self.compared(self.place, document, item)
+        if replay.bad_count:
+            first = replay.bad[0]
+            bad = f"{replay.bad_count:,} records cannot be used, the first is {first.number}: {first.reason}"
+            self.warn(AnswerWarning(f"{display_path(self.recording)}: {bad}"))
+        self.skip_unadopted(verdict, self.outcome)
+        if verdict.passed:
+            if verdict.written and replay.changed:
+                self.warn(AnswerWarning(f"{self.tested.id} [{self.profile}]: {differing_verdicts(replay)}"))
+            return
+        changed = change_of(verdict)
+        if changed is not None:
+            self.outcome = self.outcome.misread(self.profile, f"{self.profile}: {changed}")
+        text = "\n".join(recording_lines(f"{self.tested.id} [{self.profile}]", replay, verdict))
+        self.outcome = replace(self.outcome, detail=text)
+        raise ItemFailedError(f"{text}\naccept: {self.accept_command}")
+
+
+class ExtractionKind(Kind):
+    """Whether the answers of a task that generates are read as they should."""
+
+    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
+        """Yield an item for a task that generates, where answers are tried."""
+        if _output_type(node) == GENERATES and _tries_answers(node):
+            yield node.make_with_snapshot(EXTRACTION, ExtractionItem, "extraction")
+
+
+class ScoringKind(Kind):
+    """Whether the metrics of a task tell right from wrong answers."""
+
+    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
+        """Yield an item where answers are tried; for multiple choice where that was asked for."""
+        output_type, is_asked = _output_type(node), node.settings.answers == "all"
+        if output_type == "multiple_choice" and not is_asked:
+            is_asked = node.imported is not None and has_expectations(node.imported)
+        if (output_type == GENERATES or (output_type == "multiple_choice" and is_asked)) and _tries_answers(node):
+            yield node.make(ScoringItem, "scoring")
+
+
+class RecordingKind(Kind):
+    """Recordings beside a task that generates, replayed."""
+
+    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
+        """Yield an item per recording; where answers are not tried, its snapshot is still that of a recording."""
+        if _output_type(node) != GENERATES:
+            return
+        try:
+            recordings = recordings_of(node.task)
+        except ScoringError as error:
+            yield node.make(LoadItem, "load[recordings]", error=error)
+            return
+        for path in recordings:
+            name = recording_name(node.task, path)
+            kind, title = (f"{RECORDING}-{name}", f"{RECORDING}[{node_name(name)}]") if name else (RECORDING, RECORDING)
+            profile = node.settings.run_id(kind)
+            item = node.make_with_snapshot(kind, RecordingItem, title, recording=path, profile=profile)
+            if node.settings.answers != "none":
+                yield item
+
+
+def _output_type(node: TaskLike) -> str | None:
+    """Return what a task asks of a model; None where nothing tries how it reads answers."""
+    if node.is_variant:
+        return None
+    task = node.task if node.settings.answers == "none" else node.imported
+    return task.output_type if task is not None else None
+
+
+def _tries_answers(node: TaskLike) -> bool:
+    """Return whether it is tried how a task reads and scores answers, by what the run and the task ask for."""
+    answers, task = node.settings.answers, node.imported
+    if answers == "none" or task is None:
+        return False
+    return answers == "all" or looks_for_answers(task) or has_expectations(task)

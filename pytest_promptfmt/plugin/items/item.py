@@ -1,0 +1,214 @@
+"""What all our pytest items share: an outcome, a place in the YAML, and failures as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal, NoReturn
+
+import pytest
+
+from pytest_promptfmt.core.errors import Position, PromptfmtError, UnavailableError, display_path
+from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.plugin.run import RUN, Run
+from pytest_promptfmt.plugin.task_selection import Selectable
+from pytest_promptfmt.results.failures import accept_command, outcome_of, said_again
+from pytest_promptfmt.results.text_changes import text_change
+from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.snapshots.document import Document
+from pytest_promptfmt.snapshots.paths import SnapshotPath
+from pytest_promptfmt.study import Study
+
+NOT_ADOPTED: Final = "not adopted yet: no snapshot of the file; --snapshot-update with its path writes them"
+
+
+class ItemFailedError(Exception):
+    """What an item found wrong; the message is the whole failure text."""
+
+
+class PromptItem(pytest.Item):
+    """What our items share: an outcome, a location in the YAML, and failures as plain text."""
+
+    marker = "promptfmt_snapshot"
+    kind = "Prompts"
+    """What --collect-only calls the item."""
+    runs_in_worker = True
+    repeats: Literal["", "findings", "change"] = ""
+    """What the item does not say in full again where an earlier one had the same."""
+    introduces: frozenset[str] | None = None
+    """The profiles about which this item has to say what there is to say, for it is the first of the run."""
+
+    def __init__(self, *, name: str, parent: pytest.Collector, task: Task | None = None, **kwargs: Any) -> None:
+        # As text, so that pytest 9.2 parses it as it parses the ids it stored: else --lf and --ff find none of ours.
+        super().__init__(name=name, parent=parent, nodeid=f"{parent.nodeid}::{name}", **kwargs)
+        self.task = task
+        self.selectable = Selectable(name=task.name, id=task.id, format=task.format) if task is not None else None
+        self.outcome: Outcome | None = None
+        self.own_markers.append(_mark(self.marker))
+
+    @property
+    def run(self) -> Run:
+        """Return the run that the item is part of."""
+        return self.config.stash[RUN]
+
+    def listchain(self) -> list[Any]:
+        """Return the collectors above and the item itself, without Python packages.
+
+        pytest sets them all up first, and imports the `__init__.py` of a package for it: that of lm-eval's folder of
+        tasks would load lm-eval and torch, or fail where they are not installed. A task needs nothing of it.
+        """
+        return [node for node in super().listchain() if not isinstance(node, pytest.Package)]
+
+    def __repr__(self) -> str:
+        """Return the line of --collect-only: `<Prompts snapshot[plain]>`."""
+        return f"<{self.kind} {self.name}>"
+
+    def place_in_file(self) -> Position | None:
+        """Return the line of the file that reports and annotations point at."""
+        return self.task.position("task") if self.task is not None else None
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Return the YAML file, the line (from 0) of the task, and the item's name."""
+        position = self.place_in_file()
+        line = 0
+        if position is not None and position.line is not None and position.path.name == self.path.name:
+            line = position.line - 1
+        return self.path, line, self.nodeid.partition("::")[2]
+
+    @contextmanager
+    def failures_of(self, outcome: Outcome) -> Iterator[None]:
+        """Make what stops the block the item's outcome: skip where something is unavailable, else fail."""
+        try:
+            yield
+        except UnavailableError as error:
+            self.outcome = outcome.skipped(error.reason)
+            pytest.skip(str(error))
+        except PromptfmtError as error:
+            self.fail_with(error, outcome)
+
+    def fail_with(self, error: PromptfmtError, outcome: Outcome) -> NoReturn:
+        """Raise the error and make it the item's outcome; where the baseline has it, the item fails as expected."""
+        self.outcome = self.run.baseline.judge_error(outcome, error)
+        if self.outcome.category == "accepted":
+            pytest.xfail(f"in the baseline: {error.message}")
+        raise error
+
+    @contextmanager
+    def on_terminal(self, bar: AbstractContextManager[Callable[[int], object]]) -> Iterator[Callable[[int], object]]:
+        """Give what the bar gives; it needs the terminal, which pytest holds back, and which a worker does not have."""
+        capture: Any = self.config.pluginmanager.getplugin("capturemanager")
+        if capture is None or hasattr(self.config, "workerinput") or self.run.in_worker:
+            yield lambda _done: None
+            return
+        with capture.global_and_fixture_disabled(), bar as show:
+            yield show
+
+    def repeated(self, outcome: Outcome, first: str) -> str | None:
+        """Return the text of the item where the item `first` had the same problem; None to say it in full again."""
+        return said_again(self.repeats, outcome, first, lambda: self.accept_command)
+
+    @property
+    def accept_command(self) -> str:
+        """Return the command line that accepts what the item found."""
+        return accept_command_of(self.run, self.path, self.nodeid, self.task.id if self.task is not None else "")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Return the message of our own errors; a traceback only for what is a defect of this run."""
+        # What fails as the baseline expects has a message too: a traceback of each takes longer than the test.
+        if isinstance(excinfo.value, (PromptfmtError, ItemFailedError, pytest.xfail.Exception)):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+
+class LoadItem(PromptItem):
+    """A file, task or snapshot place that could not be made into tests: always fails, with one message."""
+
+    kind = "Error"
+    runs_in_worker = False
+
+    def __init__(self, *, error: PromptfmtError, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.error = error
+
+    def place_in_file(self) -> Position | None:
+        """Return the place that the error points at."""
+        return self.error.position or super().place_in_file()
+
+    def runtest(self) -> None:
+        """Raise what went wrong at collection."""
+        name = self.task.id if self.task is not None else self.path.name
+        self.fail_with(self.error, Outcome(task=name, file=str(self.path)))
+
+
+class ClassItem(PromptItem):
+    """An lm-eval task written as a Python class: its prompts are made by its own code."""
+
+    kind = "TaskClass"
+    runs_in_worker = False
+
+    def __init__(self, *, task_name: str, reason: str, **kwargs: Any) -> None:
+        super().__init__(name=node_name(task_name), **kwargs)
+        self.selectable = Selectable(name=task_name, id=task_name)
+        self.task_name = task_name
+        self.reason = reason
+
+    def runtest(self) -> None:
+        """Skip, saying why."""
+        outcome = Outcome(task=self.task_name, file=str(self.path))
+        self.outcome = outcome.skipped("Python task classes make their own prompts")
+        pytest.skip(self.reason)
+
+
+class TaskItem(PromptItem):
+    """What items share that are about one task@format."""
+
+    def __init__(self, *, task: Task, **kwargs: Any) -> None:
+        super().__init__(task=task, **kwargs)
+        self.tested = task
+
+    @property
+    def study(self) -> Study:
+        """Return what this run knows of the task: made once for all of its items."""
+        return self.run.studies.of(self.tested)
+
+    def compared(self, place: SnapshotPath, document: Document, outcome: Outcome) -> tuple[snapshots.Verdict, Outcome]:
+        """Return how a document of answers compares with its snapshot, and the outcome with that."""
+        run = self.run
+        verdict = snapshots.check(
+            self.config, self, place, document, expected=run.expected, may_be_missing=self.may_be_missing
+        )
+        change = text_change(verdict.comparison, ()) if verdict.comparison is not None else None
+        return verdict, run.outputs.with_edit(outcome_of(verdict, outcome, change=change), verdict)
+
+    @property
+    def may_be_missing(self) -> bool:
+        """Return whether the settings ask for adopted files alone, and there is no snapshot of this one."""
+        is_asked = self.run.folders.settings_of(self.tested).snapshots == "adopted"
+        return is_asked and not self.run.expected.has_snapshots(self.path)
+
+    def skip_unadopted(self, verdict: snapshots.Verdict, outcome: Outcome) -> None:
+        """Skip where the snapshot is missing and may be."""
+        if verdict.not_adopted:
+            self.outcome = replace(outcome.skipped(NOT_ADOPTED), tokenizer=None)
+            pytest.skip(NOT_ADOPTED)
+
+
+def accept_command_of(run: Run, path: Path, nodeid: str, task: str) -> str:
+    """Return the command line that accepts what the item of this node id found."""
+    return accept_command(display_path(path), nodeid.partition("::")[2], run.settings.repeat, task)
+
+
+@cache
+def _mark(name: str) -> pytest.Mark:
+    """Return the mark of a registered name; pytest reads all registered names each time it is asked."""
+    mark: pytest.Mark = getattr(pytest.mark, name).mark
+    return mark
+
+
+def node_name(task_id: str) -> str:
+    """Return a task's name as part of a node id, where `::` separates names and `[` begins the last of them."""
+    return task_id.replace("::", ".").replace("[", "(").replace("]", ")")

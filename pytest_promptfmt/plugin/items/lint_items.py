@@ -1,0 +1,168 @@
+"""The pytest items of the rules: one for each task@format, one for how it scores, and one for a file without tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError
+from pytest_promptfmt.core.finding import Reported, Severity
+from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.task import ProfiledAssembly
+from pytest_promptfmt.plugin.items.item import ItemFailedError, PromptItem, TaskItem
+from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
+from pytest_promptfmt.plugin.run import Run
+from pytest_promptfmt.plugin.task_selection import Selectable
+from pytest_promptfmt.results.failures import repeated_findings
+from pytest_promptfmt.rules.linter import LintResult, check_file, check_scoring
+from pytest_promptfmt.rules.rule_views import FileView
+from pytest_promptfmt.study import seen_by
+
+_LINTED: Final = pytest.StashKey[set[pytest.Collector | None]]()
+"""The tasks whose lint items are in the run."""
+
+
+class RuleItem(TaskItem):
+    """What the items of the rules share."""
+
+    repeats = "findings"
+
+
+class LintItem(RuleItem):
+    """One task@format, looked at by the rules: the task, how its profiles see it, and its file if it is the first."""
+
+    marker = "promptfmt_lint"
+    kind = "Checks"
+
+    def __init__(self, *, profiles: Sequence[Profile], file: FileView | None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.profiles = profiles
+        self.file = file
+        self.introduces: frozenset[str] | None = None
+
+    def check(self) -> LintResult:
+        """Return what the rules say; raises PromptfmtError."""
+        run = self.run
+        study = self.study
+        views = [seen_by(study, profile, study.settings.run_id(profile.name)) for profile in self.profiles]
+        checks = run.folders.rules_for(self.path)
+        return run.linter.check(study, checks, views, file=self.file, introduces=self.introduces)
+
+    def runtest(self) -> None:
+        """Check; what stops rendering is an error, except where something is unavailable."""
+        run = self.run
+        item = Outcome(task=self.tested.id, file=str(self.path))
+        try:
+            checked = self.check()
+        except PromptfmtError as error:
+            self.fail_with(error, item)
+        if checked.failure is None:
+            item = replace(item, rendered=True, linted=("", *checked.profiles))
+        self.outcome = outcome = with_findings(run, item, checked)
+        if checked.failure is not None and not isinstance(checked.failure, UnavailableError):
+            self.fail_with(checked.failure, outcome)
+        raise_errors(run, outcome)
+
+
+class ScoringItem(RuleItem):
+    """The rules about how one task@format scores."""
+
+    marker = "promptfmt_scoring"
+    kind = "Answers"
+
+    def runtest(self) -> None:
+        """Score synthetic answers; skip where something is unavailable."""
+        run = self.run
+        item = Outcome(task=self.tested.id, file=str(self.path))
+        with self.failures_of(item):
+            checked = check_scoring(self.study, run.folders.rules_for(self.path), is_linted=_is_linted(self))
+        self.outcome = with_findings(run, replace(item, rendered=True, scored=True), checked)
+        raise_errors(run, self.outcome)
+
+
+class FileLintItem(PromptItem):
+    """A file without tasks that can be tested, such as a plain group, looked at by the rules."""
+
+    marker = "promptfmt_lint"
+    kind = "Checks"
+
+    def __init__(self, *, view: FileView, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.view = view
+        self.selectable = Selectable(name=view.name, id=view.name)
+
+    def runtest(self) -> None:
+        """Check."""
+        run = self.run
+        checked = check_file(self.view, run.folders.rules_for(self.path))
+        outcome = Outcome(task=self.view.name, file=str(self.path), rendered=True, linted=("",))
+        self.outcome = with_findings(run, outcome, checked)
+        raise_errors(run, self.outcome)
+
+
+def _is_linted(item: ScoringItem) -> bool:
+    """Return whether the task's lint item is in this run as well."""
+    stash = item.session.stash
+    if _LINTED not in stash:
+        stash[_LINTED] = {each.parent for each in item.session.items if isinstance(each, LintItem)}
+    return item.parent in stash[_LINTED]
+
+
+def wanted(run: Run, checked: LintResult, file: Path) -> tuple[Reported, ...]:
+    """Return the findings of a task file to report: infos only with -v, or where the rule was selected."""
+    checks = run.folders.rules_for(file)
+    return tuple(
+        finding
+        for finding in checked.findings
+        if finding.severity is not Severity.INFO or run.config.get_verbosity() > 0 or checks.is_asked_for(finding.code)
+    )
+
+
+def with_findings(run: Run, item: Outcome, checked: LintResult) -> Outcome:
+    """Return the outcome with the findings to be reported, apart from those that the baseline accepts."""
+    item = replace(item, globs=checked.globs, used_globs=checked.used_globs)
+    item = run.baseline.judge_findings(item, wanted(run, checked, Path(item.file)))
+    errors = item.errors
+    if not errors:
+        return item
+    key = "\0".join(sorted({"|".join(error.cluster) for error in errors}))
+    return replace(
+        item, category="finding", key=key, title=errors[0].message, detail="\n".join(str(error) for error in errors)
+    )
+
+
+def raise_errors(run: Run, outcome: Outcome) -> None:
+    """Fail the item where findings are errors, in short where an earlier item had the same."""
+    if outcome.category != "finding":
+        return
+    first = run.tally.first_item(outcome)
+    raise ItemFailedError(outcome.detail if first is None else repeated_findings(outcome, first))
+
+
+class LintKind(Kind):
+    """What the rules say of a task, and of a file without tasks."""
+
+    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
+        """Yield the item of the task."""
+        if node.settings.lint and not node.is_variant:
+            yield node.make(LintItem, "lint", profiles=node.profiles, file=node.file)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Let the first item of each profile say what there is to say about the profile itself, wherever it runs."""
+        known: list[Profile] = []
+        for item in session.items:
+            if isinstance(item, LintItem) and not isinstance(item.tested.assembly, ProfiledAssembly):
+                new = [profile for profile in item.profiles if profile not in known]
+                settings = self.run.folders.settings_of(item.tested)
+                item.introduces = frozenset(settings.run_id(profile.name) for profile in new)
+                known += new
+
+    def file_items(self, node: pytest.File, view: FileView, /) -> Iterator[pytest.Item]:
+        """Yield the item of the file."""
+        if self.run.folders.settings_for(node.path).lint:
+            yield FileLintItem.from_parent(node, name="lint", view=view)

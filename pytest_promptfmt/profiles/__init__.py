@@ -1,0 +1,13 @@
+"""Text to tokens as AutoTokenizer does it: where a tokenizer comes from, how it is loaded, what it does to a pair.
+
+Importing this package imports neither `tokenizers` nor `transformers`; loading a tokenizer imports what it needs.
+"""
+
+from __future__ import annotations
+
+from pytest_promptfmt.core.errors import TokenizerError
+from pytest_promptfmt.profiles.archetypes import ARCHETYPES
+from pytest_promptfmt.profiles.tokenizer import AddedToken, Encoding, Tokenizer
+from pytest_promptfmt.profiles.tokenizer_loader import load_tokenizer
+
+__all__ = ["ARCHETYPES", "AddedToken", "Encoding", "Tokenizer", "TokenizerError", "load_tokenizer"]

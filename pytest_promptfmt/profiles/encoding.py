@@ -1,0 +1,163 @@
+"""A context and its continuation in tokens, split as the harnesses split them; and whole texts, which are not split.
+
+`lm-eval` is TemplateLM._encode_pair of lm-eval 0.4.13 with the HFLM.tok_encode it calls; `pairwise` encodes the two
+separately, as lm-eval does for encoder-decoder models and lighteval with `pairwise_tokenization`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pytest_promptfmt.core.errors import TokenizerError, did_you_mean
+from pytest_promptfmt.core.profile import SPLITS, Split
+from pytest_promptfmt.profiles.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPair:
+    """The ids of a context and of the continuation that is scored after it.
+
+    `moved` is the trailing whitespace of the context, which moves to the continuation. `merged` is whether the ids of
+    the context alone are not the first ids of the whole: a token spans the boundary, and what is scored is not what
+    was meant. It is always False for `pairwise`.
+    """
+
+    context_ids: tuple[int, ...]
+    continuation_ids: tuple[int, ...]
+    moved: str
+    merged: bool
+
+
+def encode_pairs(
+    tokenizer: Tokenizer,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    split: Split = "lm-eval",
+    add_bos_token: bool | None = None,
+    prefix_token_id: int | None = None,
+) -> list[EncodedPair]:
+    """Return each (context, continuation) as the model is given it.
+
+    `add_bos_token` (for a tokenizer that has a BOS) and `prefix_token_id` are the arguments of lm-eval's HFLM. An
+    empty context becomes the prefix token (given, or BOS, or EOS), unless the continuation starts with it. The
+    continuation may come out empty; lm-eval would stop there. Raises TokenizerError for an empty context without a
+    prefix token, and for text that no tokenizer can encode.
+    """
+    if split not in SPLITS:
+        raise TokenizerError(f"unknown split {split!r}; known: {', '.join(SPLITS)}", hint=did_you_mean(split, SPLITS))
+    encoder = _Encoder(tokenizer, add_bos_token, prefix_token_id)
+    encode = encoder.jointly if split == "lm-eval" else encoder.pairwise
+    return [
+        encode(context, continuation) if context else encoder.alone(continuation) for context, continuation in pairs
+    ]
+
+
+class PairEncoder:
+    """`encode_pairs` shared by all users of one task in one profile: each pair is encoded once."""
+
+    def __init__(self, tokenizer: Tokenizer, split: Split = "lm-eval") -> None:
+        self._tokenizer = tokenizer
+        self._split = split
+        self._known: dict[tuple[str, str], EncodedPair] = {}
+
+    def __call__(self, pairs: Iterable[tuple[str, str]]) -> list[EncodedPair]:
+        """Return the pairs as `encode_pairs` does, and raise what it raises."""
+        wanted = list(pairs)
+        new = [pair for pair in dict.fromkeys(wanted) if pair not in self._known]
+        self._known.update(zip(new, encode_pairs(self._tokenizer, new, split=self._split), strict=True))
+        return [self._known[pair] for pair in wanted]
+
+
+class _Encoder:
+    """One call of `encode_pairs`: contexts repeat (once for every choice), so their ids are kept."""
+
+    def __init__(self, tokenizer: Tokenizer, add_bos_token: bool | None, prefix_token_id: int | None) -> None:
+        self._tokenizer = tokenizer
+        self._add_bos_token = add_bos_token
+        self._prefix_id = prefix_token(tokenizer) if prefix_token_id is None else prefix_token_id
+        self._prefix_text = None if self._prefix_id is None else tokenizer.decode([self._prefix_id])
+        self._contexts: dict[str, tuple[int, ...]] = {}
+
+    def jointly(self, context: str, continuation: str) -> EncodedPair:
+        stripped = context.rstrip()
+        moved = context[len(stripped) :]
+        whole = self._ids(context + continuation)
+        context_ids = self._context_ids(stripped)
+        cut = len(context_ids)
+        return EncodedPair(context_ids, whole[cut:], moved, merged=whole[:cut] != context_ids)
+
+    def pairwise(self, context: str, continuation: str) -> EncodedPair:
+        stripped = context.rstrip()
+        moved = context[len(stripped) :]
+        scored = self._tokenizer.ids(moved + continuation, add_special_tokens=False)
+        return EncodedPair(self._context_ids(stripped), scored, moved, merged=False)
+
+    def alone(self, continuation: str) -> EncodedPair:
+        ids = self._tokenizer.ids(continuation, add_special_tokens=False)
+        if self._prefix_id is None:
+            raise TokenizerError(
+                f"{self._tokenizer.name} has neither BOS nor EOS to replace an empty context",
+                hint="give the profile a prefix token",
+            )
+        if ids and ids[0] == self._prefix_id:
+            return EncodedPair(ids[:1], ids[1:], "", merged=False)
+        return EncodedPair((self._prefix_id,), ids, "", merged=False)
+
+    def _context_ids(self, context: str) -> tuple[int, ...]:
+        if context not in self._contexts:
+            self._contexts[context] = self._ids(context)
+        return self._contexts[context]
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        # lm-eval 0.4.13 adds no special tokens to a text that starts with the prefix token's own: a chat template
+        # has written it.
+        if self._prefix_text is not None and text.startswith(self._prefix_text):
+            return self._tokenizer.ids(text, add_special_tokens=False)
+        if self._add_bos_token is None:
+            return self._tokenizer.ids(text)
+        # HFLM also passes the argument to AutoTokenizer, which then adds BOS before a text, and nothing else.
+        ids = self._tokenizer.ids(text, add_special_tokens=False)
+        bos = self._tokenizer.bos_token_id
+        return ids if bos is None or not self._add_bos_token else (bos, *ids)
+
+
+def prefix_token(tokenizer: Tokenizer) -> int | None:
+    """Return the id that lm-eval uses for an empty context: BOS, else EOS, else None."""
+    return tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+
+
+def digest_of_ids(ids: Sequence[int]) -> str:
+    """Return 12 hexadecimal digits that change when any id does: the SHA-256 of the ids, joined by spaces."""
+    return hashlib.sha256(" ".join(map(str, ids)).encode("ascii")).hexdigest()[:12]
+
+
+LONGEST_LOOKED_AT: Final = 1_000_000
+"""Characters of the longest text that reports and rules tokenize: beyond it that takes several seconds."""
+
+
+def encode_prompts(tokenizer: Tokenizer, texts: Iterable[str]) -> list[tuple[int, ...]]:
+    """Return the ids of prompts that a model is to continue.
+
+    Special tokens are added unless the text begins with BOS (lm-eval 0.4.13, HFLM.tok_batch_encode, which checks only
+    the first text of a batch). Raises TokenizerError for text that no tokenizer can encode.
+    """
+    return [_ids(tokenizer, text, tokenizer.bos_token) for text in texts]
+
+
+def encode_rolling(tokenizer: Tokenizer, texts: Iterable[str]) -> list[tuple[int, ...]]:
+    """Return the ids of texts that are scored as a whole.
+
+    Special tokens are added unless the text begins with the prefix token, BOS or else EOS (lm-eval 0.4.13,
+    HFLM.tok_encode). Raises TokenizerError for text that no tokenizer can encode.
+    """
+    prefix = prefix_token(tokenizer)
+    text_of_prefix = None if prefix is None else tokenizer.decode([prefix])
+    return [_ids(tokenizer, text, text_of_prefix) for text in texts]
+
+
+def _ids(tokenizer: Tokenizer, text: str, prefix: str | None) -> tuple[int, ...]:
+    is_there = prefix is not None and text.startswith(prefix)
+    return tokenizer.ids(text, add_special_tokens=not is_there)

@@ -1,0 +1,103 @@
+"""A profile with its tokenizer loaded, and the chat template that the tokenizer brings along."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pytest_promptfmt.core.errors import Position, SettingsError, TokenizerError, did_you_mean
+from pytest_promptfmt.core.profile import OWN, Profile
+from pytest_promptfmt.profiles.template_facts import TemplateFacts
+from pytest_promptfmt.profiles.template_probes import template_facts
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.profiles import Tokenizer
+
+_DEFAULT = "default"
+_TOOL_USE = "tool_use"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedProfile:
+    """A profile whose chat template and special tokens are known, and its tokenizer, if it has one."""
+
+    profile: Profile
+    tokenizer: Tokenizer | None = None
+
+    @cached_property
+    def facts(self) -> TemplateFacts | None:
+        """Return the facts of the chat template; None without one, and for one that renders nothing."""
+        if self.profile.chat_template is None:
+            return None
+        facts = template_facts(self.profile)
+        return None if facts.failure else facts
+
+    def place(self, line: int | None = None) -> Position | None:
+        """Return a line of the chat template's file, else where the profile is defined, None for a built-in one."""
+        if self.profile.template_file is not None:
+            return Position(self.profile.template_file, line)
+        return self.profile.origin
+
+    def place_of(self, *texts: str) -> Position | None:
+        """Return the line of the chat template's file that holds one of the texts, as `place`."""
+        source = self.profile.chat_template or ""
+        found = [source.find(text) + len(text) - len(text.lstrip("\n")) for text in texts if text in source]
+        return self.place(source.count("\n", 0, min(found)) + 1 if found else None)
+
+    def line(self, number: int | None) -> str:
+        """Return a line of the chat template (from 1) without its indentation; empty where there is none."""
+        lines = (self.profile.chat_template or "").splitlines()
+        return lines[number - 1].strip() if number is not None and 0 < number <= len(lines) else ""
+
+
+def load_profile(profile: Profile, *, download: bool = False) -> LoadedProfile:
+    """Return the profile with its tokenizer; the tokenizer's special tokens and, where asked for, template in place.
+
+    For the template `own` see `wanted_template`. Raises TokenizerError for a tokenizer that cannot be loaded and
+    SettingsError for a template that it does not have, both with the place where the profile is defined.
+    """
+    if profile.tokenizer is None:
+        if profile.template_name is not None:
+            raise SettingsError(
+                f"profile {profile.name!r} uses a tokenizer's chat template {profile.template_name!r}, "
+                "but has no tokenizer",
+                position=profile.origin,
+                hint="give it a tokenizer, or the chat template as a file",
+            )
+        return LoadedProfile(profile=profile)
+    from pytest_promptfmt.profiles import load_tokenizer
+
+    try:
+        tokenizer = load_tokenizer(profile.tokenizer, download=download)
+    except TokenizerError as error:
+        raise TokenizerError(error.message, position=error.position or profile.origin, hint=error.hint) from error
+    known = replace(profile, special_tokens=tokenizer.special_tokens)
+    if profile.template_name is not None:
+        known = replace(known, chat_template=_own_template(profile, tokenizer))
+    return LoadedProfile(profile=known, tokenizer=tokenizer)
+
+
+def wanted_template(templates: Collection[str], name: str | None = None, *, tools: bool = False) -> str:
+    """Return which of a tokenizer's own templates transformers 5.23 takes, whether it is there or not.
+
+    The one called `name`; without a name `tool_use` when tools are given and it is there, else `default`.
+    """
+    if name is not None:
+        return name
+    return _TOOL_USE if tools and _TOOL_USE in templates else _DEFAULT
+
+
+def _own_template(profile: Profile, tokenizer: Tokenizer) -> str:
+    templates = tokenizer.chat_templates
+    name = None if profile.template_name == OWN else profile.template_name
+    wanted = wanted_template(templates, name, tools=profile.template_args.get("tools") is not None)
+    if wanted in templates:
+        return templates[wanted]
+    there = f"its templates are {', '.join(templates)}" if templates else "it has no chat template"
+    raise SettingsError(
+        f"the tokenizer {profile.tokenizer_name} has no chat template {wanted!r}: {there}",
+        position=profile.origin,
+        hint=did_you_mean(wanted, templates) or "name a Jinja file, one of its templates, or none",
+    )

@@ -1,0 +1,302 @@
+"""The tokenizer that the other packages use, and what it returns.
+
+It wraps a `tokenizers` backend that does what AutoTokenizer of transformers 5.23 does; loader.py finds that backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pytest_promptfmt.core.errors import TokenizerError
+from pytest_promptfmt.profiles.alphabet import Alphabet, alphabet_of
+
+if TYPE_CHECKING:
+    import tokenizers
+
+MAX_CHARACTERS: Final = 6_000_000
+"""The longest text that is encoded; a prompt beyond it is a mistake, and would take gigabytes."""
+
+_MOST_KEPT: Final = 512
+_LONGEST_KEPT: Final = 20_000
+"""Of so many texts, with at most so many characters, the ids are kept: tasks beside each other have the same texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """One text in tokens: ids, raw pieces of the vocabulary, and the characters of the text behind each.
+
+    Offsets are pairs of start and end, in characters of the given text. Tokens that the tokenizer adds have (0, 0).
+    Tokens that share a character (the bytes of one letter) share its offsets.
+    """
+
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    offsets: tuple[tuple[int, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """A token that is found in the text before the model of the tokenizer runs, with its flags in `tokenizers`."""
+
+    id: int
+    content: str
+    special: bool
+    lstrip: bool
+    rstrip: bool
+    single_word: bool
+    normalized: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What AutoTokenizer knows beyond the backend; stored beside a frozen one.
+
+    `class_name` is the class that AutoTokenizer chose. `special_tokens` holds the template variables. `cleans_up`:
+    decoding removes the spaces before punctuation. `raw_ids`: texts that the file `tokenizer.json` encodes differently
+    when it is read alone, with the ids that it gives, special tokens added.
+    """
+
+    class_name: str
+    loader: str
+    digest: str
+    special_tokens: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    extra_special_tokens: tuple[str, ...] = ()
+    chat_templates: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    cleans_up: bool = False
+    raw_ids: Mapping[str, Sequence[int]] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class Backend(Protocol):
+    """The part of `tokenizers.Tokenizer` that is used, also offered by the wrapper of tokenizers written in Python."""
+
+    def encode(self, sequence: str, *, add_special_tokens: bool = True) -> Any:
+        """Return an object with `ids`, `tokens` and `offsets`."""
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of the ids."""
+
+    def id_to_token(self, token_id: int, /) -> str | None:
+        """Return the piece behind an id."""
+
+    def token_to_id(self, token: str, /) -> int | None:
+        """Return the id of a piece."""
+
+    def get_added_tokens_decoder(self) -> Mapping[int, tokenizers.AddedToken]:
+        """Return the added tokens by id."""
+
+
+class Tokenizer:
+    """One tokenizer: text to ids and back, exactly as `AutoTokenizer.from_pretrained(source)` would.
+
+    `source` is what the user wrote, `name` its short form, `loader` how it was loaded (part of what a snapshot's
+    ids depend on), `class_name` the class of transformers, `digest` the first 16 hexadecimal digits of the SHA-256 of
+    the source's content, `raw_ids` what engines see that read its `tokenizer.json` alone (see `Facts`). `origin` is the
+    repository on the hub that it was fetched from, with the commit: `owner/name@0123…`; else empty.
+    """
+
+    def __init__(
+        self, backend: Backend, facts: Facts, *, source: str, name: str, is_archetype: bool = False, origin: str = ""
+    ) -> None:
+        self._backend = backend
+        self._facts = facts
+        self._pieces: dict[int, str] = {}
+        self._known_ids = lru_cache(maxsize=_MOST_KEPT)(self._ids)
+        self.source = source
+        self.name = name
+        self.is_archetype = is_archetype
+        self.origin = origin
+        self.loader = facts.loader
+        self.class_name = facts.class_name
+        self.digest = facts.digest
+        self.special_tokens: Mapping[str, str] = MappingProxyType(dict(facts.special_tokens))
+        self.chat_templates: Mapping[str, str] = MappingProxyType(dict(facts.chat_templates))
+        self.raw_ids: Mapping[str, Sequence[int]] = MappingProxyType(dict(facts.raw_ids))
+
+    def __repr__(self) -> str:
+        return f"<Tokenizer {self.name} ({self.loader})>"
+
+    @property
+    def backend(self) -> Backend:
+        """The backend itself, for what this class does not offer."""
+        return self._backend
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> Encoding:
+        """Return `AutoTokenizer(...)(text, add_special_tokens=...)`; raises TokenizerError for what has no UTF-8."""
+        encoded = self._encoded(text, add_special_tokens)
+        return Encoding(tuple(encoded.ids), self._pieces_of(encoded.ids), tuple(encoded.offsets))
+
+    def encode_batch(self, texts: Iterable[str], *, add_special_tokens: bool = True) -> list[Encoding]:
+        """Return the encoding of each text, unpadded."""
+        # One by one costs the same on one core, and leaves alone the thread pool of `tokenizers`, which would
+        # complain when the user's own code forks later.
+        return [self.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+
+    def ids(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
+        """Return the ids alone: cheaper than `encode` for long texts."""
+        ids = self._known_ids if len(text) <= _LONGEST_KEPT else self._ids
+        return ids(text, add_special_tokens)
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Return `AutoTokenizer(...).decode(ids, skip_special_tokens=...)`."""
+        try:
+            text = self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        except BaseException as error:
+            raise_panic(error, f"{self.name} cannot decode")
+            raise
+        return _cleaned_up(text) if self._facts.cleans_up else text
+
+    def piece(self, token_id: int) -> str | None:
+        """Return the raw piece of the vocabulary behind an id, or None when there is none."""
+        return self._backend.id_to_token(token_id)
+
+    def id_of(self, piece: str) -> int | None:
+        """Return the id of a raw piece of the vocabulary, or None."""
+        return self._backend.token_to_id(piece)
+
+    def round_trip(self, text: str) -> str:
+        """Return what is left of a text after encoding and decoding it; equal to the text where nothing is lost."""
+        return self.decode(self.ids(text, add_special_tokens=False))
+
+    def visible(self, token_id: int) -> str:
+        """Return one token for a reader: its text with whitespace visible, partial characters as bytes (`⟨F0⟩`)."""
+        added = self.added_tokens.get(token_id)
+        if added is not None:
+            return self.alphabet.shown_text(added.content)
+        piece = self.piece(token_id)
+        return f"⟨no token {token_id}⟩" if piece is None else self.alphabet.shown(piece)
+
+    @cached_property
+    def alphabet(self) -> Alphabet:
+        """How the pieces of this vocabulary spell text: byte-level, SentencePiece, WordPiece."""
+        return alphabet_of(self._backend)
+
+    @cached_property
+    def added_tokens(self) -> Mapping[int, AddedToken]:
+        """The tokens that are found in text as a whole, special or not, by id."""
+        return MappingProxyType(
+            {
+                number: AddedToken(
+                    number,
+                    token.content,
+                    token.special,
+                    token.lstrip,
+                    token.rstrip,
+                    token.single_word,
+                    token.normalized,
+                )
+                for number, token in sorted(self._backend.get_added_tokens_decoder().items())
+            }
+        )
+
+    @cached_property
+    def all_special_ids(self) -> frozenset[int]:
+        """The ids of the special tokens that AutoTokenizer names; other added tokens may be special, too."""
+        contents = (*self.special_tokens.values(), *self._facts.extra_special_tokens)
+        return frozenset(found for content in contents if (found := self.id_of(content)) is not None)
+
+    @property
+    def bos_token(self) -> str | None:
+        """The token that starts a text, if the tokenizer has one."""
+        return self.special_tokens.get("bos_token")
+
+    @property
+    def eos_token(self) -> str | None:
+        """The token that ends a text, if the tokenizer has one."""
+        return self.special_tokens.get("eos_token")
+
+    @property
+    def unk_token(self) -> str | None:
+        """The token for what the vocabulary lacks, if the tokenizer has one."""
+        return self.special_tokens.get("unk_token")
+
+    @property
+    def pad_token(self) -> str | None:
+        """The token that fills up batches, if the tokenizer has one."""
+        return self.special_tokens.get("pad_token")
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The id of `bos_token`."""
+        return self._id_of_named(self.bos_token)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The id of `eos_token`."""
+        return self._id_of_named(self.eos_token)
+
+    @property
+    def unk_token_id(self) -> int | None:
+        """The id of `unk_token`."""
+        return self._id_of_named(self.unk_token)
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """The id of `pad_token`."""
+        return self._id_of_named(self.pad_token)
+
+    def _pieces_of(self, ids: Sequence[int]) -> tuple[str, ...]:
+        # Not the backend's own list: for what a Unigram vocabulary lacks it has the text in place of the piece.
+        known = self._pieces
+        for number in ids:
+            if number not in known:
+                known[number] = self._backend.id_to_token(number) or ""
+        return tuple([known[number] for number in ids])
+
+    def _ids(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
+        return tuple(self._encoded(text, add_special_tokens).ids)
+
+    def _id_of_named(self, token: str | None) -> int | None:
+        return None if token is None else self.id_of(token)
+
+    def _encoded(self, text: str, add_special_tokens: bool) -> Any:
+        if len(text) > MAX_CHARACTERS:
+            raise TokenizerError(
+                f"a text of {len(text):,} characters is too long to encode; the limit is {MAX_CHARACTERS:,}"
+            )
+        try:
+            return self._backend.encode(text, add_special_tokens=add_special_tokens)
+        except (UnicodeEncodeError, TypeError) as error:
+            at = _first_surrogate(text)
+            if at is None:
+                raise
+            raise TokenizerError(
+                f"the text has a lone surrogate U+{ord(text[at]):04X} at character {at + 1}, which no tokenizer can "
+                f"encode: {_around(text, at)}",
+                hint="half of a broken UTF-16 pair, often from an escape like \\ud83d in JSON; fix the data",
+            ) from error
+        except BaseException as error:
+            raise_panic(error, f"{self.name} cannot encode {_around(text, 0)}")
+            raise
+
+
+def raise_panic(error: BaseException, what: str) -> None:
+    """Raise TokenizerError for a panic inside `tokenizers`, which is not an Exception; return for all other errors."""
+    if type(error).__name__ == "PanicException":
+        raise TokenizerError(
+            f"the tokenizer {what}: {error}", hint="its files make the library tokenizers crash"
+        ) from error
+
+
+def _first_surrogate(text: str) -> int | None:
+    return next((at for at, character in enumerate(text) if "\ud800" <= character <= "\udfff"), None)
+
+
+def _around(text: str, at: int) -> str:
+    return ascii(text[max(0, at - 20) : at + 20])
+
+
+# transformers 5.23, PreTrainedTokenizerBase.clean_up_tokenization: what is replaced, in this order.
+_BEFORE_CLEAN_UP: Final = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+
+
+def _cleaned_up(text: str) -> str:
+    for joined in _BEFORE_CLEAN_UP:
+        text = text.replace(joined, joined.strip())
+    return text

@@ -1,0 +1,356 @@
+"""What needs transformers: building a tokenizer once, in a separate process, to keep it; and those that stay in Python.
+
+The process has no stdin, no network, runs no code of models, and is stopped when it takes too long; nothing of
+transformers or torch is imported into the process that runs the tests. Only tokenizers that transformers runs in Python
+(ByT5, Marian, mistral-common) cannot be frozen: for them it is imported in every run that uses one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_promptfmt.core.errors import Position, TokenizerError
+from pytest_promptfmt.profiles import frozen_tokenizers
+from pytest_promptfmt.profiles.tokenizer import Facts, Tokenizer
+from pytest_promptfmt.profiles.tokenizer_sources import Source
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+TIMEOUT_SECONDS: Final = 900
+
+_ERROR: Final = "error.json"
+_EXTRAS: Final = {
+    "sentencepiece": "sentencepiece",
+    "protobuf": "sentencepiece",
+    "mistral-common": "mistral",
+    "tiktoken": "tiktoken",
+    "torch": "gguf",
+    "gguf": "gguf",
+}
+"""Packages that transformers may ask for, and the extra of ours that brings them."""
+
+# What the frozen copy must encode as transformers does. Whitespace, text after special tokens, and forms of letters are
+# where tokenizers of the same vocabulary differ.
+_PROBES: Final = (
+    "", "A", " A", "  A", "\nA", "\tA", "A ", "A\n", "(A", " (A)", "Answer: A", "Answer:", "Answer: ", "Answer:\n",
+    "Question: Why?\nA. one\nB. two\n\nAnswer:", " True", "true", "12", " 1234", "3.14 x 10^5", "don't . x", "a  b",
+    "a \n b", "a\r\nb", "caf\u00e9 cafe\u0301", "\ufb01ne \u00bd \uff21", "\u4f60\u597d", "\U0001f600",
+    "\u200ba\u00a0b", "{x} ~ \\n", "def f(x):\n    return x\n", "\u00dcber stra\u00dfe", "\u0391\u0392",
+    "A" * 40, "user@example.org",
+)  # fmt: skip
+
+
+def freeze(source: Source, made: Path, digest: str) -> None:
+    """Write the frozen form of a source into the folder `made`; raises TokenizerError when transformers cannot."""
+    with tempfile.TemporaryDirectory(prefix="promptfmt-") as scratch:
+        raw = _raw_file(source)
+        request = {**arguments(source, Path(scratch)), "made": str(made), "digest": digest, "raw": raw and str(raw)}
+        package_root = str(Path(__file__).parents[2])
+        path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
+        try:
+            run = subprocess.run(
+                [sys.executable, "-P", "-m", __name__, json.dumps(request)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **_quiet_and_offline(), "PYTHONPATH": path},
+                timeout=TIMEOUT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise _error(source, f"transformers did not load it within {TIMEOUT_SECONDS} s") from error
+    if (made / _ERROR).is_file():
+        raise explained(source, **json.loads((made / _ERROR).read_text("utf-8")))
+    if run.returncode or not frozen_tokenizers.is_usable(made):
+        last = run.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise _error(source, f"transformers broke off while loading it (status {run.returncode}): {' '.join(last)}")
+
+
+def arguments(source: Source, scratch: Path) -> dict[str, Any]:
+    """Return the keywords for `from_transformers`; a single file is put into the folder `scratch`."""
+    file = source.files[0]
+    # Offline, transformers insists on the config.json of an id; online it would learn that there is none.
+    if source.hub_id is not None and "config.json" in source.has:
+        return {"location": source.hub_id, "revision": source.revision}
+    if source.layout == "folder":
+        return {"location": str(source.folder)}
+    if source.layout == "gguf":  # gigabytes of weights, so no copy; the files beside it are another tokenizer's
+        (scratch / file.name).symlink_to(file)
+        return {"location": str(scratch), "gguf_file": file.name}
+    shutil.copyfile(file, scratch / (file.name if source.layout == "mistral" else _expected_name(file)))
+    return {"location": str(scratch), "mistral_format": source.layout == "mistral"}
+
+
+def _raw_file(source: Source) -> Path | None:
+    """Return the `tokenizer.json` of a source, which other engines read alone; None for sources without."""
+    if source.layout == "folder" and "tokenizer.json" in source.has:
+        return source.folder / "tokenizer.json"
+    file = source.files[0]
+    return file if source.layout == "file" and _expected_name(file) == "tokenizer.json" else None
+
+
+def _expected_name(file: Path) -> str:
+    """Return the name under which transformers looks for a file of this kind."""
+    if file.suffix == ".json":
+        return "tekken.json" if "tekken" in file.name else "tokenizer.json"
+    return "tiktoken.model" if file.suffix == ".tiktoken" else "tokenizer.model"
+
+
+def _quiet_and_offline() -> dict[str, str]:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_CACHE": HF_HUB_CACHE,
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "PYTHONIOENCODING": "utf-8",
+    }
+
+
+def explained(source: Source, kind: str, message: str, lacks: str = "") -> TokenizerError:
+    """Return the error for what transformers raised, with what to do about it where that is known.
+
+    `lacks` names the missing files that the class of the tokenizer reads.
+    """
+    if "trust_remote_code" in message:
+        return _error(
+            source,
+            "it needs Python code that comes with the model, which is never run",
+            hint="save it as a tokenizer.json where you trust the code, or use an archetype",
+        )
+    for package, extra in _EXTRAS.items():
+        if frozen_tokenizers.installed(package) is None and _is_asked_for(package, source, message):
+            return _error(
+                source,
+                f"loading it needs the package {package}, which is not installed",
+                hint=f"pip install 'pytest-promptfmt[{extra}]'",
+            )
+    hint = f"missing files: {lacks}" if lacks else None
+    if message.startswith("Couldn't instantiate the backend tokenizer"):  # a list of three ways would follow
+        return _error(source, "it has no vocabulary that transformers can read", hint)
+    if {"tokenizer.json", "tokenizer_config.json"} <= source.has:
+        alone = "its tokenizer.json can be read alone, from a folder without tokenizer_config.json"
+        hint = f"{hint}; {alone}" if hint else alone
+    return _error(source, f"transformers cannot load it: {kind}: {message}", hint)
+
+
+def _is_asked_for(package: str, source: Source, message: str) -> bool:
+    if package in ("torch", "gguf"):  # the message depends on which of the two is missing, and on other packages
+        return source.layout == "gguf"
+    if package in message.lower().replace("_", "-"):
+        return True
+    if package == "mistral-common" and source.layout == "mistral":  # transformers fails on a name it did not import
+        return True
+    # Without SentencePiece, transformers takes its model for a tiktoken file, and its error is about that.
+    return package in ("sentencepiece", "protobuf") and any(file.suffix == ".model" for file in source.files)
+
+
+def _error(source: Source, message: str, hint: str | None = None) -> TokenizerError:
+    return TokenizerError(message, position=Position(source.place), hint=hint)
+
+
+def from_transformers(
+    location: str,
+    *,
+    revision: str | None = None,
+    gguf_file: str | None = None,
+    mistral_format: bool = False,
+) -> Any:
+    """Return the tokenizer that AutoTokenizer makes, without network and without code of models."""
+    with _without_advice():
+        from transformers import AutoTokenizer
+    if mistral_format:  # AutoTokenizer itself would only take tekken.json
+        from transformers.tokenization_mistral_common import MistralCommonBackend
+
+        return MistralCommonBackend.from_pretrained(location, local_files_only=True)
+    given = {"revision": revision, "gguf_file": gguf_file}
+    return AutoTokenizer.from_pretrained(
+        location,
+        trust_remote_code=False,
+        local_files_only=True,
+        **{key: value for key, value in given.items() if value is not None},
+    )
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """Keep transformers from warning on import that torch is missing."""
+    name = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+
+
+def facts_of(loaded: Any, digest: str, *, in_python: bool, raw_ids: Mapping[str, Sequence[int]]) -> Facts:
+    """Return what a tokenizer of transformers knows beyond its backend."""
+    templates = getattr(loaded, "chat_template", None) or {}
+    kind = type(loaded).__name__
+    loader = f"transformers {frozen_tokenizers.installed('transformers')} ({kind}{', Python' if in_python else ''})"
+    return Facts(
+        class_name=kind,
+        loader=loader if in_python else f"{loader}, tokenizers {frozen_tokenizers.installed('tokenizers')}",
+        digest=digest,
+        special_tokens={key: str(token) for key, token in loaded.special_tokens_map.items() if isinstance(token, str)},
+        extra_special_tokens=tuple(str(token) for token in loaded.all_special_tokens),
+        chat_templates=templates if isinstance(templates, dict) else {"default": templates},
+        cleans_up=not in_python and _cleans_up(loaded),
+        raw_ids=raw_ids,
+    )
+
+
+def _cleans_up(loaded: Any) -> bool:
+    is_bpe = type(loaded.backend_tokenizer.model).__name__ == "BPE"
+    anyway = getattr(loaded, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", False)
+    return bool(loaded.clean_up_tokenization_spaces) and (not is_bpe or bool(anyway))
+
+
+def _probes(loaded: Any) -> tuple[str, ...]:
+    specials = [f"{first} x{second} {first}\n" for first, second in pairwise([*loaded.all_special_tokens, "y"])]
+    return (*_PROBES, *specials[:50])
+
+
+def _encodes_alike(loaded: Any, copy: Tokenizer) -> bool:
+    added = [f"a{token.content} b {token.content}c" for token in copy.added_tokens.values()][:50]
+    return all(
+        tuple(loaded(text, add_special_tokens=flag)["input_ids"]) == copy.ids(text, add_special_tokens=flag)
+        for text in (*_probes(loaded), *added)
+        for flag in (True, False)
+    )
+
+
+def _raw_ids(loaded: Any, file: str | None) -> dict[str, list[int]]:
+    """Return the texts that a `tokenizer.json` encodes differently when it is read alone, with the ids it gives."""
+    if file is None:
+        return {}
+    from tokenizers import Tokenizer as RawTokenizer
+
+    try:
+        raw = RawTokenizer.from_file(file)
+    except BaseException:  # a panic in Rust is not an Exception; other engines cannot read the file either
+        return {}
+    raw.no_padding()
+    raw.no_truncation()
+    given = {text: raw.encode(text).ids for text in _probes(loaded)}
+    return {text: ids for text, ids in given.items() if loaded(text)["input_ids"] != ids}
+
+
+def _freeze_here(made: Path, digest: str, raw: str | None, **where: Any) -> None:
+    """Write the frozen form into a folder; runs in the subprocess."""
+    loaded = from_transformers(**where)
+    if not loaded("Answer: A", add_special_tokens=False)["input_ids"]:
+        raise ValueError("the vocabulary is empty")  # some classes load without their files
+    backend = getattr(loaded, "backend_tokenizer", None)
+    in_python = backend is None
+    raw_ids = _raw_ids(loaded, raw)
+    if backend is not None:
+        backend.no_padding()
+        backend.no_truncation()
+        backend.save(str(made / "tokenizer.json"), pretty=False)
+        copy = Tokenizer(
+            type(backend).from_file(str(made / "tokenizer.json")),
+            facts_of(loaded, digest, in_python=False, raw_ids=raw_ids),
+            source=where["location"],
+            name="copy",
+        )
+        in_python = not _encodes_alike(loaded, copy)  # a class that changes the text before or the ids after
+    facts = facts_of(loaded, digest, in_python=in_python, raw_ids=raw_ids)
+    (made / "facts.json").write_text(frozen_tokenizers.facts_as_json(facts, in_python=in_python), "utf-8")
+
+
+def _files_lacking(location: str) -> str:
+    """Return the vocabulary files that the class declared in a folder would read, and the folder does not have."""
+    with suppress(Exception):
+        from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+
+        declared = json.loads((Path(location) / "tokenizer_config.json").read_text("utf-8"))["tokenizer_class"]
+        names = getattr(tokenizer_class_from_name(declared), "vocab_files_names", {})
+        return ", ".join(name for name in names.values() if not (Path(location) / name).exists())
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    ids: list[int]
+    tokens: list[str]
+    offsets: list[tuple[int, int]]
+
+
+class PythonBackend:
+    """What `Tokenizer` needs of a backend, answered by a tokenizer of transformers. Offsets are all (0, 0)."""
+
+    def __init__(self, loaded: Any) -> None:
+        self._loaded = loaded
+
+    def encode(self, sequence: str, *, add_special_tokens: bool = True) -> _Encoded:
+        """Return the ids that calling the tokenizer gives."""
+        sequence.encode("utf-8")  # a lone surrogate is refused like everywhere else
+        ids = [int(number) for number in self._loaded(sequence, add_special_tokens=add_special_tokens)["input_ids"]]
+        return _Encoded(ids, [self.id_to_token(number) or "" for number in ids], [(0, 0)] * len(ids))
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of the ids."""
+        return str(self._loaded.decode(ids, skip_special_tokens=skip_special_tokens))
+
+    def id_to_token(self, token_id: int) -> str | None:
+        """Return the piece behind an id."""
+        piece = self._loaded.convert_ids_to_tokens(token_id)
+        return None if piece is None else str(piece)
+
+    def token_to_id(self, token: str) -> int | None:
+        """Return the id of a piece; None for one that the vocabulary lacks."""
+        found = self._loaded.convert_tokens_to_ids(token)
+        return found if isinstance(found, int) and self.id_to_token(found) == token else None
+
+    def get_added_tokens_decoder(self) -> Mapping[int, tokenizers.AddedToken]:
+        """Return the added tokens by id."""
+        known = getattr(self._loaded, "added_tokens_decoder", None)
+        return known if isinstance(known, dict) else {}  # mistral-common finds no tokens in text
+
+
+def load_in_python(source: Source) -> PythonBackend:
+    """Return the tokenizer that transformers makes of a source; raises TokenizerError."""
+    with tempfile.TemporaryDirectory(prefix="promptfmt-") as scratch:
+        where = arguments(source, Path(scratch))
+        if source.hub_id is not None:  # the folder asks no network for anything
+            where = {"location": str(source.folder)}
+        try:
+            return PythonBackend(from_transformers(**where))
+        except Exception as error:
+            raise explained(source, type(error).__name__, str(error)) from error
+
+
+def main() -> None:
+    """Freeze what the first argument asks for; an error is written to a file, for the parent to report."""
+    request = json.loads(sys.argv[1])
+    made = Path(request.pop("made"))
+    try:
+        _freeze_here(made, **request)
+    except BaseException as error:  # a panic in Rust is not an Exception
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        message = " ".join(lines) if "trust_remote_code" in str(error) else " ".join(lines[:3])
+        problem = {"kind": type(error).__name__, "message": message, "lacks": _files_lacking(request["location"])}
+        (made / _ERROR).write_text(json.dumps(problem), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

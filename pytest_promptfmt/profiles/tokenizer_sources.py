@@ -1,0 +1,266 @@
+"""Where a tokenizer is: from what the user wrote to the files that decide what it does.
+
+A built-in archetype, a folder, a single file, or a Hugging Face id whose files are in the local cache. Nothing is
+loaded here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import Position, TokenizerError, did_you_mean, display_path
+from pytest_promptfmt.core.files import hub_cache
+from pytest_promptfmt.profiles.archetypes import ARCHETYPES, PREFIX, archetype_folder
+from pytest_promptfmt.profiles.hub import cached_commit, cached_hub_ids, cached_repository, download_files
+
+MISTRAL_PREFIX: Final = "mistral:"
+
+MAX_FILE_BYTES: Final = 100 * 1024 * 1024
+"""The largest tokenizer file that is read. The largest real ones have about 40 MB."""
+
+Layout = Literal["folder", "file", "gguf", "mistral"]
+
+# AutoTokenizer looks for these names in a folder, transformers 5.23.
+_FILE_NAMES: Final = frozenset(
+    {
+        "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json",
+        "chat_template.jinja", "tekken.json", "tokenizer.model", "tiktoken.model", "spiece.model", "spm.model",
+        "sentencepiece.bpe.model", "sentencepiece.model", "vocab.json", "vocab.txt", "merges.txt", "source.spm",
+        "target.spm", "bpe.codes", "emoji.json", "vocab-src.json", "vocab-tgt.json",
+    }
+)  # fmt: skip
+_SUFFIXES: Final = frozenset({".json", ".model", ".txt", ".jinja", ".spm", ".tiktoken", ".codes", ".v1", ".v2", ".v3"})
+NAMED_TEMPLATES: Final = "additional_chat_templates"
+"""The folder of a tokenizer's further chat templates, beside its files."""
+
+_OTHER_FILE_BYTES: Final = 32 * 1024 * 1024
+"""Files that AutoTokenizer rarely uses count only below this size: such folders contain data sets too."""
+
+_HUB_ID: Final = re.compile(r"(?P<id>[\w.-]+(?:/[\w.-]+)?)(?:@(?P<revision>[\w./-]+))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A tokenizer that has been found, not yet loaded.
+
+    `location` is what transformers is given: a folder, or a Hugging Face id with `revision`. `folder` holds the
+    `files`, those whose content decides what the tokenizer does. With the layout `file`, `files` is that one alone.
+    """
+
+    written: str
+    name: str
+    layout: Layout
+    folder: Path
+    files: tuple[Path, ...]
+    hub_id: str | None = None
+    revision: str | None = None
+    is_archetype: bool = False
+
+    @property
+    def has(self) -> frozenset[str]:
+        """The names of the files, without those of the named templates."""
+        return frozenset(file.name for file in self.files if file.parent == self.folder)
+
+    @property
+    def origin(self) -> str:
+        """The repository with the commit, for one of the hub; else empty."""
+        return f"{self.hub_id}@{self.revision}" if self.hub_id is not None else ""
+
+    @property
+    def place(self) -> Path:
+        """The path for messages about it: its file, or its folder where several files decide."""
+        return self.folder if self.layout == "folder" else self.files[0]
+
+    def digest(self) -> str:
+        """Return the SHA-256 of names and contents of the files, in hexadecimal digits."""
+        total = hashlib.sha256()
+        for file in self.files:
+            total.update(f"{file.relative_to(self.folder).as_posix()}\0".encode())
+            total.update(_file_digest(file, whole=self.layout != "gguf"))
+        return total.hexdigest()
+
+    def signature(self) -> tuple[object, ...]:
+        """Return sizes and times of the files: a cheap way to see whether they changed."""
+        stats = ((file, file.stat()) for file in self.files)
+        return (self.layout, self.folder, *((file, at.st_size, at.st_mtime_ns) for file, at in stats))
+
+
+def find_source(written: str | Path, *, download: bool = False) -> Source:
+    """Return the source of a tokenizer: `archetype:NAME`, a path, or a Hugging Face id.
+
+    `mistral:PATH` means a folder or file of mistral-common. Ids are looked up in the local cache; the network is used
+    with `download` only. Raises TokenizerError with a did-you-mean.
+    """
+    text = os.fspath(written)
+    if not text.strip():
+        raise TokenizerError("empty tokenizer name", hint="give a folder, a file, archetype:NAME or a Hugging Face id")
+    try:
+        return _find(text, isinstance(written, Path), download)
+    except (OSError, RuntimeError, ValueError) as error:  # no permission, a name too long, an unknown ~user
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TokenizerError(f"cannot look up the tokenizer {text[:200]!r}: {reason}") from error
+
+
+def _find(text: str, is_path: bool, download: bool) -> Source:
+    if text.startswith(PREFIX):
+        return _of_folder(text, text, archetype_folder(text.removeprefix(PREFIX)), is_archetype=True)
+    if text.startswith(MISTRAL_PREFIX):
+        return _of_mistral(text)
+    reason = gate.refusal_of_name(text) if not is_path else None
+    if reason is not None:
+        raise TokenizerError(f"the tokenizer {text[:200]!r} cannot be read: {reason} is not opened")
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return _of_folder(text, path.resolve().name, path.resolve())
+    if gate.is_there(path):
+        return _of_file(text, path.resolve())
+    hub_id = _HUB_ID.fullmatch(text)
+    if is_path or hub_id is None or text.startswith((".", "~")) or _is_named_like_a_file(path):
+        raise TokenizerError(f"there is no tokenizer at {display_path(path)}", hint=_did_you_mean_path(path))
+    return _of_hub(text, hub_id["id"], hub_id["revision"], download)
+
+
+def _of_folder(written: str, name: str, folder: Path, **more: object) -> Source:
+    files = tuple(sorted(_deciding_files(folder)))
+    source = Source(written=written, name=name, layout="folder", folder=folder, files=files, **more)  # type: ignore[arg-type]
+    if not (source.has & _FILE_NAMES) and not any(".model" in file or ".tiktoken" in file for file in source.has):
+        raise TokenizerError(
+            f"there are no tokenizer files in {display_path(folder)}",
+            hint="a tokenizer's folder has a tokenizer.json, tokenizer_config.json, tokenizer.model or tekken.json",
+        )
+    return source
+
+
+def _of_file(written: str, file: Path) -> Source:
+    _check_file(file)
+    if file.suffix == ".gguf":
+        return Source(written=written, name=file.stem, layout="gguf", folder=file.parent, files=(file,))
+    if file.name in _FILE_NAMES and (file.parent / "tokenizer_config.json").is_file():
+        # The files beside it decide what AutoTokenizer makes of this one, so the folder is meant.
+        return _of_folder(written, file.parent.name, file.parent)
+    name = file.parent.name if file.name in _FILE_NAMES else file.name
+    return Source(written=written, name=name, layout="file", folder=file.parent, files=(file,))
+
+
+def _of_mistral(written: str) -> Source:
+    path = Path(written.removeprefix(MISTRAL_PREFIX)).expanduser()
+    if not path.exists():
+        raise TokenizerError(f"there is no tokenizer at {display_path(path)}", hint=_did_you_mean_path(path))
+    path = path.resolve()
+    folder = path if path.is_dir() else path.parent
+    names = [path] if path.is_file() else [file for file in sorted(path.iterdir()) if _is_of_mistral(file.name)]
+    if not names:
+        raise TokenizerError(
+            f"there is no tokenizer of mistral-common in {display_path(folder)}",
+            hint="mistral-common reads tekken.json and tokenizer.model.v1 to .v7",
+        )
+    _check_file(names[0])
+    return Source(written=written, name=folder.name, layout="mistral", folder=folder, files=(names[0],))
+
+
+def _is_of_mistral(name: str) -> bool:
+    return ("tekken" in name and name.endswith(".json")) or ".model.v" in name
+
+
+def _of_hub(written: str, hub_id: str, revision: str | None, download: bool) -> Source:
+    if download:
+        download_tokenizer(hub_id, revision)
+    repository = cached_repository(hub_id)
+    commit = cached_commit(repository, revision or "main")
+    folder = repository / "snapshots" / commit if commit else None
+    if folder is None or not folder.is_dir():
+        home = repository.parent
+        raise TokenizerError(
+            f"{written!r} is neither a path nor a tokenizer in the Hugging Face cache ({display_path(home)})",
+            hint=did_you_mean(written, cached_hub_ids())
+            or _did_you_mean_archetype(written)
+            or "--promptfmt-download fetches it; a local folder with its files works without a network",
+        )
+    return _of_folder(written, hub_id, folder, hub_id=hub_id, revision=commit)
+
+
+def download_tokenizer(hub_id: str, revision: str | None) -> Path:
+    """Return the folder in the cache with a repository's files that decide about tokens and templates, downloaded now.
+
+    Raises TokenizerError.
+    """
+    patterns = [*sorted(_FILE_NAMES), "*.model", "*.model.v*", "*.tiktoken", f"{NAMED_TEMPLATES}/*.jinja"]
+    return download_files(hub_id, revision, patterns)
+
+
+def _deciding_files(folder: Path) -> Iterator[Path]:
+    templates = folder / NAMED_TEMPLATES
+    _require_allowed(folder / "-")
+    entries = [*folder.iterdir(), *(templates.iterdir() if templates.is_dir() else ())]
+    for entry in entries:
+        if not entry.is_file():
+            if entry.name in _FILE_NAMES and gate.is_there(entry) and not entry.is_dir():
+                _check_file(entry)
+        elif entry.name in _FILE_NAMES or ".model.v" in entry.name:
+            _check_file(entry)
+            yield entry
+        elif entry.suffix in _SUFFIXES and entry.stat().st_size <= _OTHER_FILE_BYTES:
+            _require_allowed(entry)
+            yield entry
+
+
+def _require_allowed(file: Path) -> None:
+    try:
+        gate.allowed(file, also=hub_cache())
+    except OSError as error:
+        raise TokenizerError(f"cannot be read: {error.strerror or error}", position=Position(file)) from error
+
+
+def _check_file(file: Path) -> None:
+    try:
+        at = gate.status_of(file, also=hub_cache())
+    except OSError as error:
+        raise TokenizerError(f"{error.strerror or error}", position=Position(file)) from error
+    if at.st_size > MAX_FILE_BYTES and file.suffix != ".gguf":
+        raise TokenizerError(
+            f"a file of {at.st_size / 1e6:,.0f} MB is too large for a tokenizer; the limit is "
+            f"{MAX_FILE_BYTES / 1e6:,.0f} MB",
+            position=Position(file),
+        )
+    if at.st_size == 0:
+        raise TokenizerError("the file is empty", position=Position(file), hint="copy or download it again")
+
+
+def _file_digest(file: Path, *, whole: bool) -> bytes:
+    """Return the SHA-256 of a file; of a GGUF file, whose tail are weights, of the first 64 MB, size and time."""
+    try:
+        with gate.open_file(file, also=hub_cache()) as opened:
+            if whole:
+                return hashlib.file_digest(opened, "sha256").digest()
+            at = os.fstat(opened.fileno())
+            head = hashlib.sha256(opened.read(64 * 1024 * 1024))
+            head.update(f"{at.st_size} {at.st_mtime_ns}".encode())
+            return head.digest()
+    except OSError as error:
+        raise TokenizerError(f"cannot be read: {error.strerror}", position=Position(file)) from error
+
+
+def _is_named_like_a_file(path: Path) -> bool:
+    return path.suffix in {*_SUFFIXES, ".gguf"} or path.is_absolute()
+
+
+def _did_you_mean_path(path: Path) -> str | None:
+    parent = path.parent
+    while not parent.is_dir() and parent != parent.parent:
+        path, parent = parent, parent.parent
+    close = did_you_mean(path.name, gate.names_in(parent))
+    return close or _did_you_mean_archetype(path.name)
+
+
+def _did_you_mean_archetype(name: str) -> str | None:
+    bare = name.rpartition(":")[2]
+    if did_you_mean(bare, ARCHETYPES) is None:
+        return None
+    return did_you_mean(PREFIX + bare, [PREFIX + archetype for archetype in ARCHETYPES])

@@ -1,0 +1,212 @@
+"""What one side renders of a task for a comparison: the same docs as the other side, also with shots and at the edges.
+
+A sheet is a mapping that JSON knows. The worker that renders writes it, and nothing in it is trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from pytest_promptfmt.core.docs import Doc, TaskDocs
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.engine.contents import digest_of
+from pytest_promptfmt.revisions.edge_cases import edge_cases_of
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.tasks import columns_read, renderer_with_shots, with_pool
+
+SHOTS: Final = 2
+"""Few-shot examples that are tried where the task itself has none."""
+AS_IT_IS: Final = "as it is"
+WITH_SHOTS: Final = f"with {SHOTS} shots"
+
+TaskRendering = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RenderingPlan:
+    """What a comparison wants of a task: JSON as well.
+
+    Code below the folder `top` is watched, `words` are put into docs, `parts` are texts of templates that are looked
+    for. Sheets are written to `folder`; `other` is that of the first side, "" for the first side itself.
+    """
+
+    top: str
+    folder: str
+    other: str = ""
+    words: Sequence[str] = ()
+    parts: Sequence[str] = ()
+
+    def path_of(self, task: str) -> Path:
+        """Return where the sheet of a task@format is written."""
+        return path_of(Path(self.folder), task)
+
+
+def path_of(folder: Path, task: str) -> Path:
+    """Return where the sheet of a task@format is in a folder of sheets."""
+    return folder / f"{digest_of(task.encode('utf-8', 'backslashreplace'))}.json"
+
+
+def read_rendering(folder: Path, task: str) -> TaskRendering | None:
+    """Return the sheet of a task@format; None where its worker wrote none, or nothing that is one."""
+    try:
+        sheet = json.loads(path_of(folder, task).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    known = {"error", "own", "same", "edges", "columns", "named", "kinds", "docs", "lines", "unseen"}
+    return sheet if isinstance(sheet, dict) and known <= sheet.keys() else None
+
+
+def rendering_of(study: Study, plan: RenderingPlan) -> TaskRendering:
+    """Return what a task renders, and which lines of code ran for it.
+
+    `own` are the texts of the task's own docs, `same` those of the docs that both sides render, `edges` digests of what
+    variants of these docs give; a text that begins with `!` is an exception. `unseen` are the parts of templates that
+    no text has. `columns` are those that the prompts come from, `named` those that the task reads of synthetic docs.
+    """
+    sheet: TaskRendering = {"error": "", "own": {}, "same": {}, "edges": {}, "kinds": [], "docs": None}
+    sheet |= {"columns": [], "named": []}
+    sheet["unseen"] = [*plan.parts]
+    lines: dict[str, set[int]] = {}
+    with _traced(Path(plan.top), lines):
+        try:
+            _fill(sheet, study, plan)
+        except PromptfmtError as error:
+            sheet["error"] = error.message
+    sheet["lines"] = {name: sorted(ran) for name, ran in lines.items()}
+    return sheet
+
+
+def lines_of(sheet: Mapping[str, Any]) -> dict[str, Set[int]]:
+    """Return the lines that ran, by file below the tree."""
+    return {str(name): frozenset(ran) for name, ran in sheet["lines"].items()}
+
+
+def _fill(sheet: TaskRendering, study: Study, plan: RenderingPlan) -> None:
+    material = study.material
+    task, docs, shots = material.task, material.docs, study.settings.num_fewshot
+    instances = study.render()
+    sheet["columns"] = _columns(instances)
+    if docs.kind == "synthetic":
+        sheet["named"] = [[key, *names] for key, names in columns_read(task, docs.columns).items()]
+    if task.assembly is not None:
+        # Another system puts these together; what it makes of other docs is not known here.
+        sheet["kinds"] = [docs.kind, docs.fewshot_kind if docs.fewshot else docs.kind]
+        sheet["own"] = {AS_IT_IS: [*map(_text, instances)]}
+        if not material.shots:
+            with suppress(PromptfmtError):
+                more = Study(study.given, replace(study.settings, num_fewshot=SHOTS))
+                sheet["own"][WITH_SHOTS] = [*map(_text, more.render())]
+        sheet["same"] = sheet["own"]
+        return
+    tried = task
+    if not material.shots and task.output_type != "loglikelihood_rolling":
+        tried = task if task.shots(SHOTS) else replace(task, num_fewshot=SHOTS)
+        with suppress(PromptfmtError):
+            docs = with_pool(tried, docs, SHOTS)
+    ways = {AS_IT_IS: (task, shots)} | ({WITH_SHOTS: (tried, SHOTS)} if not material.shots and docs.fewshot else {})
+    sheet["kinds"] = [docs.kind, docs.fewshot_kind if docs.fewshot else docs.kind]
+
+    def rendered(each: Task, some: TaskDocs, count: int | None) -> list[str]:
+        texts = _rendered(each, some, count)
+        sheet["unseen"] = [part for part in sheet["unseen"] if not any(_quoted(part) in text for text in texts)]
+        return texts
+
+    sheet["own"] = {name: _rendered(each, docs, count) for name, (each, count) in ways.items()}
+    shown = docs
+    if not plan.other:
+        sheet["docs"] = _in_json(docs)
+    else:
+        first = read_rendering(Path(plan.other), study.given.id)
+        given = first["docs"] if first is not None else None
+        if given is None:
+            return
+        shown = replace(docs, evaluated=tuple(given["evaluated"]), fewshot=tuple(given["fewshot"]))
+        shown = replace(shown, columns=tuple(dict.fromkeys(name for doc in shown.evaluated for name in doc)))
+    sheet["same"] = {name: rendered(each, shown, count) for name, (each, count) in ways.items()}
+    for label, change in edge_cases_of(shown.evaluated[0], plan.words):
+        edge = replace(
+            shown, evaluated=(change(shown.evaluated[0]),), fewshot=tuple(change(doc) for doc in shown.fewshot)
+        )
+        for each, count in ways.values():
+            text = "\0".join(rendered(each, edge, count))
+            made = text if text.startswith("!") else digest_of(text.encode("utf-8", "backslashreplace"))
+            sheet["edges"].setdefault(label, []).append(made)
+
+
+def _rendered(task: Task, docs: TaskDocs, shots: int | None) -> list[str]:
+    """Return the requests and the target of each doc as text; in place of all the name of an exception."""
+    try:
+        renderer, _ = renderer_with_shots(task, docs, shots)
+        return [_text(instance) for instance in renderer.instances()]
+    except PromptfmtError as error:
+        return [f"! {type(error.__cause__ or error).__name__}"]
+
+
+def _text(instance: Instance) -> str:
+    # A target that only says which continuation is right may say so as a number, a letter or a text.
+    has_gold = any(each.gold for each in instance.requests)
+    asked = [
+        [[each.kind, *each.arguments, each.gold] for each in instance.requests],
+        None if has_gold else instance.target,
+    ]
+    try:
+        return json.dumps(asked, default=repr)
+    except (TypeError, ValueError):
+        return repr(asked)
+
+
+def _quoted(part: str) -> str:
+    return json.dumps(part)[1:-1]
+
+
+def _columns(instances: Sequence[Instance]) -> list[str]:
+    """Return which columns the prompts come from, each with the key that names it."""
+    spans = (span.origin for instance in instances for prompt in instance.prompts for span in prompt.spans)
+    return sorted({f"{origin.key or origin.part}: {origin.field}" for origin in spans if origin.field})
+
+
+def _in_json(docs: TaskDocs) -> dict[str, list[Doc]] | None:
+    """Return the docs; None where JSON cannot hold them, such as dates."""
+    given = {"evaluated": [dict(doc) for doc in docs.evaluated], "fewshot": [dict(doc) for doc in docs.fewshot]}
+    try:
+        is_same = json.loads(json.dumps(given)) == given
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return given if is_same else None  # type: ignore[return-value]
+
+
+@contextmanager
+def _traced(top: Path, lines: dict[str, set[int]]) -> Iterator[None]:
+    """Note the lines of functions in files below a folder that run in the block."""
+    start = f"{top}{os.sep}"
+
+    def each_line(frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "line":
+            known[frame.f_code.co_filename].add(frame.f_lineno)
+        return each_line
+
+    def each_call(frame: FrameType, _event: str, _argument: object) -> Any:
+        name = frame.f_code.co_filename
+        if not name.startswith(start) or frame.f_code.co_name == "<module>":
+            return None
+        if name not in known:
+            known[name] = lines.setdefault(name.removeprefix(start).replace(os.sep, "/"), set())
+        return each_line
+
+    known: dict[str, set[int]] = {}
+    before = sys.gettrace()
+    sys.settrace(each_call)
+    try:
+        yield
+    finally:
+        sys.settrace(before)

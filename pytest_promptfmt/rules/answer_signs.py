@@ -1,0 +1,160 @@
+"""Rules about leaked answers: by their form, by the prompt, or by their position in few-shot examples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.rules.gold_answers import without_delimiter
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import question_message, shots_of
+from pytest_promptfmt.study import Study
+
+_PUNCTUATION: Final = frozenset(".!?;,:…。！？")
+_OPENING: Final = frozenset("\"'“‘«([")
+_SIGNS: Final[tuple[tuple[str, str, Callable[[str], bool]], ...]] = (
+    ("has outer whitespace", "has no outer whitespace", lambda text: text != text.strip()),
+    ("ends with punctuation", "does not end with punctuation", lambda text: text.rstrip()[-1:] in _PUNCTUATION),
+    ("is quoted or in brackets", "is not quoted or in brackets", lambda text: text.strip()[:1] in _OPENING),
+    ("is in capitals", "is not in capitals", lambda text: len(text.strip()) > 1 and text.isupper()),
+    ("is capitalized", "is not capitalized", lambda text: text.strip()[:1].isupper()),
+)
+"""A sign and its opposite, as a message has them, and whether a text has the sign."""
+
+_LONGER: Final = 2
+"""How many times longer than any other choice a conspicuous answer is."""
+
+_WORD: Final = re.compile(r"\w+")
+_SOME_WORD: Final = 5
+"""The length of an answer that is more than a label, with a space on both sides."""
+
+
+@rule("PF706", "leaked-gold", severity=Severity.WARNING, family=Family.ANSWERS)
+def leaked_gold(study: Study) -> Iterator[Finding]:
+    r"""Report a feature that only the gold choices have: whitespace, case, punctuation, length, or being in the prompt.
+
+    Why: the feature gives the answer away. At least three docs must agree. If the answer is in a passage on purpose,
+    ignore this rule with that reason.
+
+    Example:
+        metadata:
+          promptfmt:
+            docs:
+            - {question: Which rusts?, choices: [Iron., gold, zinc], answer: 0}
+            - {question: Which is liquid?, choices: [iron, Mercury., tin], answer: 1}
+            - {question: Which is yellow?, choices: [iron, tin, Gold.], answer: 2}
+
+    Silent example:
+        metadata:
+          promptfmt:
+            docs:
+            - {question: Which rusts?, choices: [iron, gold, zinc], answer: 0}
+            - {question: Which is liquid?, choices: [iron, mercury, tin], answer: 1}
+            - {question: Which is yellow?, choices: [iron, tin, gold], answer: 2}
+
+    Fix: format all choices in the same way in the template or in `process_docs`; remove the passage with the answer.
+
+    Real: lm-evaluation-harness #3500 (mmlu_pro); eval-framework #81 (sciq with its passage).
+    """
+    if len(study.real_instances) < 3 or study.task.output_type != "multiple_choice":
+        return
+    pairs, held = [], []
+    for instance in study.real_instances:
+        scored = [request for request in instance.requests if request.continuation and request.prompt is not None]
+        golds = [without_delimiter(study, request.continuation) for request in scored if request.gold]
+        others = [without_delimiter(study, request.continuation) for request in scored if not request.gold]
+        if len(golds) != 1 or len(others) < 2:
+            return
+        pairs.append((golds[0], others))
+        message = question_message(instance)
+        held.append(_words(message.text) if message is not None else "")
+    sign = _sign_of_gold(pairs)
+    if sign is None and all(_holds_only(text, *answers) for text, answers in zip(held, pairs, strict=True)):
+        sign = "appears in the prompt"
+    if sign is not None:
+        yield Finding(
+            message=f"in every doc, only the gold choice {sign}",
+            saw=pairs[0][0],
+            keys=("doc_to_choice",),
+            doc=0,
+        )
+
+
+def _sign_of_gold(pairs: Sequence[tuple[str, Sequence[str]]]) -> str | None:
+    """Return the sign that distinguishes the gold choice of every doc from its other choices, None without one."""
+    for sign, opposite, has in _SIGNS:
+        if all(has(gold) and not any(map(has, others)) for gold, others in pairs):
+            return sign
+        if all(not has(gold) and all(map(has, others)) for gold, others in pairs):
+            return opposite
+    if all(len(gold) >= _LONGER * max(map(len, others)) for gold, others in pairs):
+        return "is much longer"
+    if all(_LONGER * len(gold) <= min(map(len, others)) for gold, others in pairs):
+        return "is much shorter"
+    return None
+
+
+def _holds_only(text: str, gold: str, others: Sequence[str]) -> bool:
+    """Return whether a prompt contains the words of the gold choice, and of no other one."""
+    if len(_words(gold)) < _SOME_WORD or _words(gold) not in text:
+        return False
+    return not any(_words(other) in text for other in others)
+
+
+def _words(text: str) -> str:
+    return f" {' '.join(_WORD.findall(text.casefold()))} "
+
+
+@rule("PF709", "same-gold-position", severity=Severity.WARNING, family=Family.ANSWERS)
+def same_gold_position(study: Study) -> Iterator[Finding]:
+    r"""Report four or more few-shot examples with the same answer.
+
+    Why: the few-shot examples teach "always B" as well as the task. If they are fixed, choose them so that the gold
+    positions differ.
+
+    Example:
+        num_fewshot: 4
+        doc_to_choice: ["A", "B"]
+        doc_to_target: "{{['A', 'B'][answer]}}"
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, answer: 0}]
+              fewshot:
+              - {question: "1", answer: 1}
+              - {question: "2", answer: 1}
+              - {question: "3", answer: 1}
+              - {question: "4", answer: 1}
+              - {question: "5", answer: 1}
+
+    Silent example:
+        num_fewshot: 4
+        doc_to_choice: ["A", "B"]
+        doc_to_target: "{{['A', 'B'][answer]}}"
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, answer: 0}]
+              fewshot:
+              - {question: "1", answer: 1}
+              - {question: "2", answer: 0}
+              - {question: "3", answer: 1}
+              - {question: "4", answer: 0}
+              - {question: "5", answer: 1}
+
+    Fix: choose few-shot examples with different answers.
+
+    Real: hand-picked few-shot examples of several benchmarks.
+    """
+    if study.docs is None or study.docs.fewshot_kind != "given" or study.shots < 4:
+        return
+    instances = study.instances if study.has_real_docs else study.instances[:1]
+    answers = [shot.answer for instance in instances for shot in shots_of(instance)]
+    if len(answers) >= 4 and len(set(answers)) == 1 and answers[0] and len(answers[0].strip()) <= 20:
+        yield Finding(
+            message="all few-shot examples have the same answer",
+            saw=answers[0],
+            keys=("fewshot_config",),
+        )

@@ -1,0 +1,361 @@
+"""Rules about what a chat template does to the messages of one task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from jinja2.exceptions import TemplateError
+
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Message, Span
+from pytest_promptfmt.rules.fewshot import answer_in_user_turn
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.study import ProfileView
+
+_INDENTED: Final = re.compile(r"[\r\n]*(?:[ ]{2,}|\t)(?=\S)")
+_SAID: Final = 60
+
+
+@rule("PF421", "system-text-lost", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
+def system_text_lost(view: ProfileView) -> Iterator[Finding]:
+    r"""Report a system text that is missing in the prompt because the chat template refuses or drops system messages.
+
+    Why: the description of a task becomes the system message. If a template refuses it, lm-eval 0.4.13 drops it with
+    a warning in its log and continues, so the model never gets the instructions of the task. Reported as info if the
+    system text becomes part of the first user turn.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {extends: chat-gemma}}
+        # file: example.yaml
+        description: "Answer with a letter.\n\n"
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {extends: chat-chatml}}
+        # file: example.yaml
+        description: "Answer with a letter.\n\n"
+
+    Fix: put the instruction into `doc_to_text`, or use a template that supports system messages.
+
+    Real: lm-evaluation-harness #2069; unsloth #334; TGI #3198.
+    """
+    facts = view.facts
+    if facts is None:
+        return
+    for instance, prompt in view.prompts[:1]:
+        for message in prompt.messages[:1]:
+            said = message.text.strip()
+            if message.role != "system" or not said:
+                continue
+            keys = ("description",) if any(span.origin.part == "description" for span in message.content) else ()
+            if said in prompt.text:
+                if facts.system == "merged":
+                    yield Finding(
+                        message="the chat template has no separate turn for the system text",
+                        do="nothing to fix; the system text becomes part of the first user turn",
+                        keys=keys,
+                        severity=Severity.INFO,
+                    )
+                continue
+            how = "refuses system messages, so lm-eval drops them"
+            yield Finding(
+                message=f"the chat template {how if facts.system == 'refused' else 'drops the system text'}",
+                saw=message.text[:_SAID],
+                keys=keys,
+                doc=instance.index,
+            )
+
+
+@rule("PF422", "turns-refused", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
+def turns_refused(view: ProfileView) -> Iterator[Finding]:
+    r"""Report a chat template that refuses the turns of a task, with and without the system message.
+
+    Why: many templates require that user and assistant alternate. Two questions in a row (from few-shot examples
+    without answers), or an answer first, abort an evaluation with such a model before its first request. Reported as
+    info where PF806 names the cause.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {extends: chat-gemma}}
+        # file: example.yaml
+        num_fewshot: 1
+        fewshot_config: {doc_to_target: ""}
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {extends: chat-gemma}}
+        # file: example.yaml
+        num_fewshot: 1
+
+    Fix: give each few-shot example an answer, or put the examples into one turn with `fewshot_as_turns: false`.
+
+    Real: lm-evaluation-harness #2069; adk-python #1373.
+    """
+    cause = view.failure.__cause__ if view.failure is not None else None
+    if type(cause) is not TemplateError:  # what `raise_exception` raises; other failures have their own message
+        return
+    yield Finding(
+        message="the chat template refuses the turns of this task",
+        saw=str(cause)[:_SAID],
+        keys=("fewshot_config",) if view.study.shots else ("doc_to_text",),
+        severity=Severity.INFO if any(answer_in_user_turn(view.study)) else None,
+    )
+
+
+@rule("PF423", "whitespace-stripped", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
+def whitespace_stripped(view: ProfileView) -> Iterator[Finding]:
+    r"""Report indentation at the start of a message that the chat template strips; other whitespace as info.
+
+    Why: a question that begins with indented code loses the indentation of its first line only, which changes its
+    meaning. A newline at the end of a message is lost as well, mostly without harm.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {extends: chat-llama3}}
+        # file: example.yaml
+        doc_to_text: "    return {{question}}\n    return"
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {extends: chat-chatml}}
+        # file: example.yaml
+        doc_to_text: "    return {{question}}\n    return"
+
+    Fix: begin and end messages with a visible character.
+
+    Real: llama.cpp tests its templates with padded messages for this reason; vllm #20717.
+    """
+    facts = view.facts
+    if facts is None:
+        return
+    fates: Mapping[str, str] = {"user": facts.user, "assistant": facts.assistant}
+    for instance, prompt in view.prompts:
+        for message in prompt.messages:
+            text = message.text
+            if fates.get(message.role) != "stripped" or text == text.strip() or not text.strip():
+                continue
+            if text in prompt.text:
+                continue  # not of this message
+            is_code = _INDENTED.match(text) is not None and "\n" in text.strip()
+            yield Finding(
+                message="the chat template strips the indentation of a message's first line"
+                if is_code
+                else "the chat template strips whitespace at the ends of messages",
+                saw=text[:_SAID] if is_code or text[0].isspace() else text[-_SAID // 2 :],
+                keys=_key_of(message.content if text[0].isspace() else message.content[::-1]),
+                doc=instance.index,
+                severity=None if is_code else Severity.INFO,
+            )
+            return
+
+
+@rule("PF424", "text-altered", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
+def text_altered(view: ProfileView) -> Iterator[Finding]:
+    r"""Report a message whose text the chat template changes, apart from outer whitespace.
+
+    Why: templates may drop, escape, split or replace text. The model then gets a different prompt than the snapshot of
+    the plain text shows.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {chat_template: mine.jinja}}
+        # file: mine.jinja
+        {% for m in messages %}{{ m.role }}: {{ m.content | replace('Question: ', '') }}
+        {% endfor %}
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {chat_template: chatml}}
+
+    Fix: remove the filter or split that changes the text from the chat template.
+
+    Real: chat templates of idefics3 and llava-next drop contents that are plain text; functionary escapes.
+    """
+    facts = view.facts
+    if facts is None or facts.user == "dropped":
+        if facts is not None and view.prompts:
+            yield _altered(view.prompts[0][1].messages[-1], view.prompts[0][0].index)
+        return
+    for instance, prompt in view.prompts:
+        for message in prompt.messages:
+            said = message.text.strip()
+            if message.role == "system" or said in prompt.text or "</think>" in said:
+                continue
+            yield _altered(message, instance.index)
+            return
+
+
+def _altered(message: Message, doc: int) -> Finding:
+    return Finding(
+        message=f"the chat template drops or changes the text of {message.role} messages",
+        saw=message.text.strip()[:_SAID],
+        keys=_key_of(message.content),
+        doc=doc,
+    )
+
+
+@rule("PF425", "control-tokens-in-text", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
+def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
+    r"""Report data that contain a control token of the model; as warning if the task's own text contains one.
+
+    Why: a model does not read `<|im_end|>` in a question as text: it ends the turn, and the rest may be read as another
+    role. Tokenizers encode such texts as control tokens anywhere, also without a chat template.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {chat_template: chatml}}
+        # file: example.yaml
+        metadata:
+          promptfmt:
+            docs: [{question: "What does <|im_end|> mean?", choices: [end, start], answer: 0}]
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {chat_template: chatml}}
+        # file: example.yaml
+        metadata:
+          promptfmt:
+            docs: [{question: "What does <im_end> mean?", choices: [end, start], answer: 0}]
+
+    Fix: drop such docs in `process_docs`, or insert a space into the token.
+
+    Real: transformers #29279 and PR #47386; vllm PR #31735; the papers ChatBug and ChatInject.
+    """
+    marks = _control_tokens(view)
+    if not marks:
+        return
+    pattern = re.compile("|".join(re.escape(mark) for mark in sorted(marks, key=len, reverse=True)))
+    reported: set[tuple[str, str | None]] = set()
+    for instance, prompt in view.prompts:
+        at = 0
+        for span in prompt.spans:
+            found = pattern.search(span.text) if span.origin.part != "chat template" else None
+            place = (span.origin.key or "", span.origin.field)
+            if found is not None and place not in reported:
+                reported.add(place)
+                is_data = span.origin.field is not None
+                yield Finding(
+                    message=f"the {'data contain' if is_data else 'task text contains'} the control token {found[0]!r}",
+                    saw=span.text[max(0, found.start() - 20) : found.end() + 20],
+                    do="" if is_data else "remove it: the chat template writes control tokens",
+                    keys=span.origin.keys,
+                    doc=instance.index,
+                    field=span.origin.field,
+                    span=(at + found.start(), at + found.end()),
+                    severity=None if is_data else Severity.WARNING,
+                )
+            at += len(span.text)
+
+
+@rule("PF426", "demonstrated-reasoning-cut", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
+def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
+    r"""Report few-shot examples whose reasoning in `<think>` tags is removed by the chat template.
+
+    Why: the few-shot examples are meant to show how to reason, but show only answers.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {chat_template: mine.jinja}}
+        # file: mine.jinja
+        {% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}
+        {% endfor %}
+        # file: example.yaml
+        output_type: generate_until
+        num_fewshot: 1
+        doc_to_target: "<think>Iron rusts.</think> {{choices[answer]}}"
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {chat_template: mine.jinja}}
+        # file: mine.jinja
+        {% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}
+        {% endfor %}
+        # file: example.yaml
+        output_type: generate_until
+        num_fewshot: 1
+        doc_to_target: "Iron rusts. {{choices[answer]}}"
+
+    Fix: write the reasoning without the tags, or put the few-shot examples into one turn.
+
+    Real: ollama #10448; TRL PR #3522.
+    """
+    for instance, prompt in view.prompts[:1]:
+        for message in prompt.messages:
+            before, mark, _ = message.text.partition("</think>")
+            thought = before.rpartition("<think>")[2].strip()
+            if message.role == "assistant" and mark and thought and thought not in prompt.text:
+                yield Finding(
+                    message="the chat template removes the reasoning of few-shot examples",
+                    saw=message.text[:_SAID],
+                    keys=_key_of(message.content),
+                    doc=instance.index,
+                )
+                return
+
+
+@rule("PF427", "begun-answer-changed", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
+def begun_answer_changed(view: ProfileView) -> Iterator[Finding]:
+    r"""Report a `gen_prefix` that is not where the model's own answer would begin.
+
+    Why: the prefix is added as the start of the last answer. Some templates write an empty `<think>` block before
+    it, or omit the generation prompt. Others strip the space at its end, which is reported as info.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {chat_template: mine.jinja}}
+        # file: mine.jinja
+        {% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}<think></think>{% endif %}{{ m.content }}
+        {% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}
+        # file: example.yaml
+        gen_prefix: "The answer is"
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {chat_template: chatml}}
+        # file: example.yaml
+        gen_prefix: "The answer is"
+
+    Fix: turn this off with a template argument if there is one, or remove `gen_prefix`.
+
+    Real: transformers #35433, #34462; lm-evaluation-harness PR #2615.
+    """
+    facts = view.facts
+    if facts is None or facts.prefill == "refused":
+        return
+    for instance, prompt in view.prompts[:1]:
+        last = prompt.messages[-1]
+        if last.role != "assistant" or not last.text:
+            continue
+        if facts.prefill == "differs" or facts.prefill_gap.strip():
+            what = "adds text between the generation prompt and" if facts.prefill == "gap" else "does not put"
+            where = "" if facts.prefill == "gap" else " after the generation prompt"
+            yield Finding(
+                message=f"the chat template {what} gen_prefix{where}",
+                saw=facts.prefill_gap or prompt.text[-_SAID:],
+                keys=("gen_prefix",),
+                doc=instance.index,
+            )
+        elif last.text != last.text.rstrip() and facts.prefill_lost:
+            yield Finding(
+                message="the chat template strips the space at the end of gen_prefix",
+                saw=prompt.text[-_SAID // 2 :],
+                do="end gen_prefix with a visible character",
+                keys=("gen_prefix",),
+                doc=instance.index,
+                severity=Severity.INFO,
+            )
+
+
+def _control_tokens(view: ProfileView) -> frozenset[str]:
+    """Return the control tokens of this profile: markers of its template, special tokens of its tokenizer."""
+    marks = set(view.facts.markers) if view.facts is not None else set()
+    if view.tokenizer is not None:
+        marks |= {token.content for token in view.tokenizer.added_tokens.values() if token.special}
+    return frozenset(mark for mark in marks if mark.strip())
+
+
+def _key_of(spans: Iterable[Span]) -> tuple[str, ...]:
+    return next((span.origin.keys for span in spans if span.origin.key), ())

@@ -1,0 +1,261 @@
+"""Rules about a tokenizer by itself and together with its chat template. Run once per profile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.profiles import Tokenizer
+from pytest_promptfmt.profiles.conversation import render_messages
+from pytest_promptfmt.profiles.encoding import encode_pairs
+from pytest_promptfmt.profiles.profile_loading import LoadedProfile
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import shown_tokens
+from pytest_promptfmt.study.profile_view import ends_every_text
+
+_CONTROL: Final = re.compile(r"<\|.+\|>|<\uff5c.+\uff5c>|</?s>|<[a-z]+_of_[a-z]+>|<[|a-z]+\|?>(?<=\|>)")
+"""Markers that should be one token each; `[INST]`, `<think>` and similar ones are plain text in many models."""
+
+_PROBES: Final = (
+    ("newlines", "red\nblue", "red blue", None),
+    ("repeated spaces", "red    blue", "red blue", None),
+    ("capitals", "Red Blue", "red blue", None),
+    ("accents", "caf\u00e9", "cafe", None),
+    ("full-width letters", "\uff21\uff22", "AB", Severity.INFO),
+    ("decomposed accents", "cafe\u0301", "caf\u00e9", Severity.INFO),
+)
+
+
+@rule("PF413", "marker-is-plain-text", severity=Severity.ERROR, family=Family.CHAT, scope="template")
+def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
+    r"""Report control tokens of the chat template that the tokenizer encodes as plain text.
+
+    Why: `<|im_start|>` is one token for a model that was trained with it and six for any other. Template and
+    tokenizer then belong to different models. Reported as info if only some are unknown, which is intended in a few
+    models.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2", chat_template: chatml}}
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-qwen", chat_template: chatml}}
+
+    Fix: use the chat template and the tokenizer of the same model.
+
+    Real: gpt2 with ChatML has no control token at all in its prompts.
+    """
+    facts, tokenizer = loaded.facts, loaded.tokenizer
+    if facts is None or tokenizer is None:
+        return
+    # The BOS that a template writes is that of the tokenizer, and says nothing of whose template it is.
+    marks = [mark for mark in facts.markers if _CONTROL.fullmatch(mark) and mark != facts.bos]
+    plain = [mark for mark in marks if tokenizer.id_of(mark) not in tokenizer.ids(mark, add_special_tokens=False)]
+    if plain:
+        count = len(tokenizer.ids(plain[0], add_special_tokens=False))
+        are_all = len(plain) == len(marks)
+        yield Finding(
+            message=f"the tokenizer encodes {'the' if are_all else 'some'} control tokens of the template as text",
+            saw=f"{plain[0]} is {count} tokens" + (f"; also {', '.join(plain[1:4])}" if plain[1:] else ""),
+            position=loaded.place_of(plain[0]),
+            severity=None if are_all else Severity.INFO,
+        )
+
+
+@rule("PF414", "bos-twice", severity=Severity.ERROR, family=Family.CHAT, scope="template")
+def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
+    r"""Report a chat prompt that begins with two BOS tokens: the template writes one, the tokenizer adds another.
+
+    Why: no model was trained with two. lm-eval adds no BOS if the text begins with one, but does not see it after
+    whitespace. Reported as info if only other programs would add the second one.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3", chat_template: mine.jinja}}
+        # file: mine.jinja
+        {{ '\n<|begin_of_text|>' }}{% for m in messages %}{{ m.role }}: {{ m.content }}
+        {% endfor %}
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-qwen", chat_template: chatml}}
+
+    Fix: let the template begin with BOS, and encode its output with `add_special_tokens=False`.
+
+    Real: llama-cpp-python #1501; open-r1 PR #462; reward-bench #164; LiveCodeBench PR #146.
+    """
+    facts, tokenizer = loaded.facts, loaded.tokenizer
+    bos = tokenizer.bos_token_id if tokenizer is not None else None
+    if facts is None or tokenizer is None or bos is None or bos == tokenizer.eos_token_id:
+        return
+    ids = _prompt_ids(loaded, tokenizer)
+    if ids.count(bos) > 1:
+        yield Finding(
+            message="chat prompts begin with two BOS tokens, from template and tokenizer",
+            saw=shown_tokens(tokenizer, ids[:6]),
+            position=loaded.place_of("bos_token"),
+        )
+    elif facts.bos and tokenizer.ids("red")[:1] == (bos,):
+        yield Finding(
+            message="the chat template writes BOS, and the tokenizer would add another",
+            do="encode the output of the template with add_special_tokens=False",
+            position=loaded.place_of("bos_token"),
+            severity=Severity.INFO,
+        )
+
+
+@rule("PF415", "bos-missing", severity=Severity.INFO, family=Family.CHAT, scope="template")
+def bos_missing(loaded: LoadedProfile) -> Iterator[Finding]:
+    r"""Report a chat template without BOS for a tokenizer that adds one to every text.
+
+    Why: the output of a template is usually encoded without special tokens, so the model gets no BOS. Some
+    models need it: Gemma's perplexity without BOS was 5.9e9 instead of 3.5. lm-eval lets the tokenizer add it.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3", chat_template: chatml}}
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3", chat_template: llama3}}
+
+    Fix: begin the template with `{{ bos_token }}`, if the model's own template does.
+
+    Real: lm-evaluation-harness #3333, PR #1465; llama.cpp PR #7107.
+    """
+    facts, tokenizer = loaded.facts, loaded.tokenizer
+    bos = tokenizer.bos_token_id if tokenizer is not None else None
+    if facts is None or tokenizer is None or bos is None or tokenizer.ids("red")[:1] != (bos,):
+        return
+    if bos not in tokenizer.ids(_prompt(loaded), add_special_tokens=False):
+        yield Finding(
+            message="the chat template writes no BOS, but the tokenizer adds one",
+            saw=_prompt(loaded)[:40],
+            position=loaded.place(1),
+        )
+
+
+@rule("PF417", "end-token-scored", severity=Severity.ERROR, family=Family.TOKENS, scope="template")
+def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
+    r"""Report a tokenizer that adds an end token to every text, if prompt and answer are encoded together.
+
+    Why: `split: lm-eval` cuts the tokens at the length of the prompt alone, which includes the end token. The scored
+    tokens are shifted by one, and often only the end token is left. lm-eval encodes the two separately for such models.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:unigram-t5"}}
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:unigram-t5", split: pairwise}}
+
+    Fix: set `split: pairwise` in the profile, or `mode: generate` if nothing is scored.
+
+    Real: lm-eval 0.4.13 splits T5 and other encoder-decoder models pairwise for this reason.
+    """
+    tokenizer, profile = loaded.tokenizer, loaded.profile
+    if tokenizer is None or profile.split != "lm-eval" or profile.mode == "generate":
+        return
+    if ends_every_text(tokenizer):
+        yield Finding(
+            message="the tokenizer adds an end token, which is scored as answer",
+            saw=shown_tokens(tokenizer, tokenizer.ids("red")),
+            position=profile.origin,
+        )
+
+
+@rule("PF416", "lossy-tokenizer", severity=Severity.WARNING, family=Family.TOKENS, scope="template")
+def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
+    r"""Report what a tokenizer does not distinguish: newlines, repeated spaces, capitals, accents.
+
+    Why: without newlines, a list of options is one line for the model, and code loses its structure. Composed and
+    decomposed accents, which look the same, are reported as info.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:unigram-t5"}}
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2"}}
+
+    Fix: normalize these characters first, or exclude such models.
+
+    Real: transformers #6150 (T5 drops newlines); sentencepiece #208; llama.cpp #6980.
+    """
+    tokenizer = loaded.tokenizer
+    if tokenizer is None:
+        return
+    for what, text, same, severity in _PROBES:
+        if tokenizer.ids(text, add_special_tokens=False) == tokenizer.ids(same, add_special_tokens=False):
+            yield Finding(
+                message=f"the tokenizer does not preserve {what}",
+                saw=f"{text} and {same} are the same tokens",
+                position=loaded.profile.origin,
+                severity=severity,
+            )
+
+
+@rule("PF418", "file-unlike-auto-tokenizer", severity=Severity.INFO, family=Family.TOKENS, scope="template")
+def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
+    r"""Report a `tokenizer.json` that by itself encodes differently from AutoTokenizer.
+
+    Why: many classes of transformers use only vocabulary and merges of the file and build the rest themselves.
+    lm-eval and snapshots use AutoTokenizer. An engine that reads the file directly gets other tokens, often for a
+    leading space and after special tokens, so the same prompt gets another score there.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: ./model}}
+        # file: model/tokenizer_config.json
+        {"tokenizer_class": "LlamaTokenizer"}
+        # file: model/tokenizer.json
+        {"added_tokens": [],
+         "normalizer": {"type": "Prepend", "prepend": "▁"},
+         "model": {"type": "BPE", "unk_token": "<unk>", "merges": ["▁ A"],
+                   "vocab": {"<unk>": 0, "▁": 1, "A": 2, "▁A": 3}}}
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: ./model}}
+        # file: model/tokenizer_config.json
+        {"tokenizer_class": "TokenizersBackend"}
+        # file: model/tokenizer.json
+        {"added_tokens": [],
+         "normalizer": {"type": "Prepend", "prepend": "▁"},
+         "model": {"type": "BPE", "unk_token": "<unk>", "merges": ["▁ A"],
+                   "vocab": {"<unk>": 0, "▁": 1, "A": 2, "▁A": 3}}}
+
+    Fix: compare the tokens of your engine with those in the snapshots.
+
+    Real: transformers #45488, #45701; the files of Llama 2 and Phi-3 mini.
+    """
+    tokenizer = loaded.tokenizer
+    if tokenizer is None or not tokenizer.raw_ids:
+        return
+    text = min(tokenizer.raw_ids, key=lambda text: (text != " A", len(text), text))
+    count = len(tokenizer.raw_ids)
+    yield Finding(
+        message="engines that read only tokenizer.json get other tokens than AutoTokenizer",
+        saw=f'"{text}" is {shown_tokens(tokenizer, tokenizer.ids(text))}, by the file alone '
+        f"{shown_tokens(tokenizer, tokenizer.raw_ids[text])}" + (f"; also {count - 1} more texts" * (count > 1)),
+        position=loaded.profile.origin,
+    )
+
+
+def _prompt(loaded: LoadedProfile) -> str:
+    return render_messages(loaded.profile, [{"role": "user", "content": "red"}])
+
+
+def _prompt_ids(loaded: LoadedProfile, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the token ids of a chat prompt, with the special tokens that the profile's split adds."""
+    try:
+        (pair,) = encode_pairs(tokenizer, [(_prompt(loaded), "x")], split=loaded.profile.split)
+    except PromptfmtError:
+        return ()
+    return pair.context_ids

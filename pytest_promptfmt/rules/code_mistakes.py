@@ -1,0 +1,228 @@
+"""Rules about slips in the Python code of a task, and in its patterns, that Python takes without a word."""
+
+from __future__ import annotations
+
+import ast
+import re
+import re._constants as codes  # type: ignore[import-not-found]
+import re._parser as parser  # type: ignore[import-not-found]
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, cast
+
+from pytest_promptfmt.core.errors import Position
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.task_code import parsed
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.tasks import functions_of
+
+_MODULES: Final = ("re", "regex")
+_BEFORE_FLAGS: Final[Mapping[str, int]] = {"sub": 3, "subn": 3, "split": 2}
+"""Functions of `re` whose arguments before `flags` end with a number, and the place of that."""
+
+_TRIMS: Final = ("strip", "lstrip", "rstrip")
+_FORMS: Final = {codes.AT_BEGINNING, codes.AT_BEGINNING_STRING}
+_ENDS: Final = {codes.AT_END, codes.AT_END_STRING}
+_LONGEST: Final = 2000
+
+
+@rule("PF531", "pattern-never-matches", severity=Severity.WARNING, family=Family.EXTRACTION)
+def pattern_never_matches(study: Study) -> Iterator[Finding]:
+    r"""Report a part of a pattern that can never match: text before the beginning, or after the end.
+
+    Why: `^` matches where a text begins, so `\sthe^` matches nothing. Its author meant another order, and what the
+    part should find is not found. Patterns of filters and of the task's Python code are looked at, those with
+    MULTILINE left out.
+
+    Example:
+        output_type: generate_until
+        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(\\s^[0-9]+)"}, {function: take_first}]}]
+
+    Silent example:
+        output_type: generate_until
+        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "^\\s([0-9]+)"}, {function: take_first}]}]
+
+    Fix: put `^` before what it anchors and `$` after it, or remove them.
+
+    Real: lm-evaluation-harness #3589 (mlqa: articles of Arabic were removed inside words instead of before them).
+    """
+    for keys, text in study.strings:
+        if keys[-1:] == ("regex_pattern",) and _is_dead(text, 0):
+            yield Finding(message=_DEAD, saw=text[:60], keys=keys)
+    for call, position in _calls_of(study):
+        pattern = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
+        if _of_re(call) and isinstance(pattern, str) and _is_dead(pattern, _flags(call)):
+            yield Finding(message=_DEAD, saw=pattern[:60], position=position)
+
+
+_DEAD: Final = "a part of a pattern can never match"
+
+
+@lru_cache(maxsize=4096)
+def _is_dead(pattern: str, flags: int) -> bool:
+    if len(pattern) > _LONGEST or not ("^" in pattern or "$" in pattern or "\\A" in pattern or "\\Z" in pattern):
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = parser.parse(pattern, flags)
+    except (re.error, OverflowError, RecursionError, MemoryError):
+        return False  # which other rules report
+    return not tree.state.flags & re.MULTILINE and _dies(tree, tree.state, before=0)
+
+
+def _dies(items: Iterable[Any], state: Any, *, before: int) -> bool:
+    """Return whether a part of a parsed sequence, before which are so many characters at least, cannot match."""
+    ended = False
+    for op, value in items:
+        if ended and op is codes.LITERAL and value != ord("\n"):
+            return True
+        ended = op is codes.AT and value in _ENDS
+        if op is codes.AT and value in _FORMS and before > 0:
+            return True
+        branches = value[1] if op is codes.BRANCH else [value[-1]] if op is codes.SUBPATTERN else []
+        if op in (codes.MAX_REPEAT, codes.MIN_REPEAT) and value[0] > 0:
+            branches = [value[2]]
+        if any(_dies(branch, state, before=before) for branch in branches):
+            return True
+        if op not in (codes.ASSERT, codes.ASSERT_NOT):
+            before += cast(int, parser.SubPattern(state, [(op, value)]).getwidth()[0])
+    return False
+
+
+def _flags(call: ast.Call) -> int:
+    words = " ".join(ast.unparse(one) for one in [*call.args[1:], *(each.value for each in call.keywords)])
+    flags = re.MULTILINE if re.search(r"\bre\.M(?:ULTILINE)?\b", words) else 0
+    return int(flags | (re.VERBOSE if re.search(r"\bre\.(?:X|VERBOSE)\b", words) else 0))
+
+
+@rule("PF532", "word-stripped-by-characters", severity=Severity.WARNING, family=Family.EXTRACTION)
+def word_stripped(study: Study) -> Iterator[Finding]:
+    r"""Report `strip` with a word in the Python code of a task: it removes each of its letters, not the word.
+
+    Why: `text.lstrip("Answer: ")` makes `iron` of `Answer: iron` and `ilver` of `Answer: silver`, whose first letter is
+    one of the word.
+
+    Example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        # file: helper.py
+        def asked(doc):
+            return "Question: " + doc["question"].lstrip("Question: ") + "\nAnswer:"
+
+    Silent example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        # file: helper.py
+        def asked(doc):
+            return "Question: " + doc["question"].removeprefix("Question: ") + "\nAnswer:"
+
+    Fix: use `removeprefix` or `removesuffix`.
+
+    Real: jsonschema_bench of lm-evaluation-harness strips "json" from answers.
+    """
+    for call, position in _calls_of(study):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _TRIMS and len(call.args) == 1:
+            word = call.args[0].value if isinstance(call.args[0], ast.Constant) else None
+            if isinstance(word, str) and re.search(r"[^\W\d_]{3}", word) and len(set(word)) > 2:
+                yield Finding(
+                    message="strip removes characters, not a word",
+                    saw=ast.unparse(call)[-60:],
+                    position=position,
+                )
+
+
+@rule("PF533", "flag-as-count", severity=Severity.ERROR, family=Family.EXTRACTION)
+def flag_as_count(study: Study) -> Iterator[Finding]:
+    r"""Report a flag that is given to `re.sub` or `re.split` where the number of replacements belongs.
+
+    Why: `re.sub(pattern, "", text, re.IGNORECASE)` replaces at most two places, with regard to case, for the fourth
+    argument is `count` and `re.IGNORECASE` is 2.
+
+    Example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        # file: helper.py
+        import re
+        def asked(doc):
+            return "Question: " + re.sub("the ", "", doc["question"], re.IGNORECASE) + "\nAnswer:"
+
+    Silent example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        # file: helper.py
+        import re
+        def asked(doc):
+            return "Question: " + re.sub("the ", "", doc["question"], flags=re.IGNORECASE) + "\nAnswer:"
+
+    Fix: write `flags=`.
+
+    Real: a common slip of Python code, which newer versions of Python warn about.
+    """
+    for call, position in _calls_of(study):
+        place = _BEFORE_FLAGS.get(_of_re(call), 99)
+        if len(call.args) > place and re.match(r"(?:re|regex)\.[A-Z]+\b", ast.unparse(call.args[place])):
+            yield Finding(
+                message="a flag is taken for the number of replacements",
+                saw=ast.unparse(call)[-60:],
+                position=position,
+            )
+
+
+def _of_re(call: ast.Call) -> str:
+    """Return the name of the function of `re` that a call is of, "" for other calls."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    is_re = isinstance(owner, ast.Name) and owner.id in _MODULES
+    return call.func.attr if is_re and isinstance(call.func, ast.Attribute) else ""
+
+
+def _calls_of(study: Study) -> tuple[tuple[ast.Call, Position], ...]:
+    """Return the calls in the code that the task's functions come to within their own files, and where they are."""
+    return study.once("calls of code", lambda: tuple(_reached_calls(functions_of(study.given))))
+
+
+def _reached_calls(functions: Iterable[FunctionRef]) -> Iterator[tuple[ast.Call, Position]]:
+    named: dict[Path, list[FunctionRef]] = {}
+    for function in functions:
+        named.setdefault(function.file, []).append(function)
+    for file, found in named.items():
+        tree = parsed(found[0])
+        if tree is not None:
+            for call in _calls_within(tree, tuple(function.name for function in found)):
+                yield call, Position(file, call.lineno, call.col_offset + 1)
+
+
+@lru_cache(maxsize=64)
+def _calls_within(tree: ast.Module, names: tuple[str, ...]) -> tuple[ast.Call, ...]:
+    """Return the calls that functions of a module come to within it."""
+    parts: dict[str, list[ast.stmt]] = {}
+    for node in tree.body:
+        for name in _defined(node):
+            parts.setdefault(name, []).append(node)
+    calls: dict[ast.Call, None] = {}
+    seen: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for inner in (each for part in parts.get(name, ()) for each in ast.walk(part)):
+            if isinstance(inner, ast.Name):
+                waiting.append(inner.id)
+            elif isinstance(inner, ast.Call):
+                calls[inner] = None
+    return tuple(calls)
+
+
+def _defined(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(target, ast.Name):
+                yield target.id

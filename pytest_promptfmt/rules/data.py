@@ -1,0 +1,303 @@
+"""Rules about text from the docs: missing values, unused columns, changed texts."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import continuations
+from pytest_promptfmt.study import Study
+
+_LONG: Final = 50
+_SOME: Final = 12
+"""Shorter texts are in a prompt by chance."""
+
+_MOST: Final = 20_000
+_WORDS: Final = re.compile(r"[^\W_]+")
+_NOT_ASKED: Final = re.compile(
+    r"expla|ration|reason|solution|cot|chain|id$|^id|_id|url|link|source|hash|meta|comment|note|code|test|program|"
+    r"proof|trace|thought|hint|support|evidence|answer|target|label|gold|reference|response|output|completion|"
+    r"translation|summary|highlights|explan|category|domain|subject|title|author|license|split|language|instruct",
+    re.I,
+)
+_BRACKETED: Final = re.compile(r"\[[^\[\]]{1,40}\]|<[^<>]{1,40}>")
+
+
+@rule("PF221", "missing-value-printed", severity=Severity.ERROR, family=Family.PROMPT)
+def missing_value_printed(study: Study) -> Iterator[Finding]:
+    r"""Report a missing value of the data that is rendered as the word None or nan.
+
+    Why: Jinja renders a missing value as `None`. The model reads a passage called None, and a missing choice
+    becomes a candidate.
+
+    Example:
+        doc_to_text: "{{hint}}\nQuestion: {{question}}\nAnswer:"
+        metadata: {promptfmt: {docs: [{hint: null, question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
+
+    Silent example:
+        doc_to_text: "{% if hint %}{{hint}}\n{% endif %}Question: {{question}}\nAnswer:"
+        metadata: {promptfmt: {docs: [{hint: null, question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
+
+    Fix: leave the text out if the value is missing.
+
+    Real: seven bugs of lm-evaluation-harness with a dropped text or the word None in the prompt.
+    """
+    for instance in study.real_instances:
+        empty = {key for key, value in instance.doc.items() if value is None or value != value}
+        for prompt in instance.prompts[:1]:
+            for span in prompt.spans:
+                if span.origin.shot is None and span.origin.field in empty and span.text in ("None", "nan", "NaN"):
+                    yield Finding(
+                        message=f'a missing value was rendered as the word "{span.text}"',
+                        saw=f"column {span.origin.field!r}",
+                        keys=span.origin.keys or ("doc_to_text",),
+                        doc=instance.index,
+                        field=span.origin.field,
+                    )
+                elif span.origin.shot is None and span.origin.field and span.text in ("undefined", "nan", "NaN"):
+                    yield Finding(
+                        message=f'the data contain the word "{span.text}" for a missing value',
+                        saw=f"column {span.origin.field!r}",
+                        do="leave the text out, or correct the data",
+                        keys=span.origin.keys or ("doc_to_text",),
+                        doc=instance.index,
+                        field=span.origin.field,
+                        severity=Severity.WARNING,
+                    )
+        for continuation in continuations(instance) if empty else ():
+            if continuation.strip() in ("None", "nan"):
+                yield Finding(
+                    message="a missing value is one of the choices",
+                    saw=continuation,
+                    do="leave the choice out if the value is missing",
+                    keys=("doc_to_choice",),
+                    doc=instance.index,
+                )
+
+
+@rule("PF222", "unused-column", severity=Severity.WARNING, family=Family.PROMPT)
+def unused_column(study: Study) -> Iterator[Finding]:
+    r"""Report a column of long texts that is not in the prompt or the choices.
+
+    Why: a question about a passage cannot be answered without the passage. Columns with names of explanations,
+    tests or identifiers are not reported.
+
+    Example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        metadata:
+          promptfmt:
+            docs:
+            - passage: The ferry to the island leaves every hour, in winter only in the morning.
+              question: When does it leave in winter?
+              choices: [never, in the morning]
+              answer: 1
+
+    Silent example:
+        doc_to_text: "{{passage}}\nQuestion: {{question}}\nAnswer:"
+        metadata:
+          promptfmt:
+            docs:
+            - passage: The ferry to the island leaves every hour, in winter only in the morning.
+              question: When does it leave in winter?
+              choices: [never, in the morning]
+              answer: 1
+
+    Fix: add the column to the prompt, or ignore this rule with the reason why it is not needed.
+
+    Real: lm-evaluation-harness #885 (belebele without its passages).
+    """
+    if not study.real_instances or study.is_multimodal or study.task.output_type == "loglikelihood_rolling":
+        return
+    columns = [
+        name
+        for name, value in study.real_docs[0].items()
+        if isinstance(value, str) and name not in study.used_names and not _NOT_ASKED.search(name)
+    ]
+    for name in columns:
+        values = [str(instance.doc.get(name) or "") for instance in study.real_instances]
+        if not all(len(value) >= _LONG and value.count(" ") >= 5 for value in values):
+            continue
+        if not any(_appears(value, instance) for value, instance in zip(values, study.real_instances, strict=True)):
+            yield Finding(
+                message="a column of long texts is not in the prompt",
+                saw=f"{name}: {values[0]}",
+                keys=("doc_to_text",),
+                field=name,
+                doc=0,
+            )
+
+
+@rule("PF223", "text-dropped", severity=Severity.WARNING, family=Family.PROMPT)
+def text_dropped(study: Study) -> Iterator[Finding]:
+    r"""Report a text of the data that lost its brackets and their contents in the prompt.
+
+    Why: cleaning that suits one dataset damages another: `[x, p] = i` becomes ` = i`, and two choices become equal.
+
+    Example:
+        doc_to_text: "Question: {{question | replace('[B]', '')}}\nAnswer:"
+        metadata:
+          promptfmt:
+            docs: [{question: "What is benzo[B]imidazole, in one word?", choices: [salt, base], answer: 1}]
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        metadata:
+          promptfmt:
+            docs: [{question: "What is benzo[B]imidazole, in one word?", choices: [salt, base], answer: 1}]
+
+    Fix: remove only what this dataset requires.
+
+    Real: lm-evaluation-harness #3691, #3735 (gpqa).
+    """
+    for instance in study.real_instances:
+        whole = _shown_text(instance)
+        for name, value in _texts(instance.doc):
+            if len(value) > _MOST or not _BRACKETED.search(value):
+                continue
+            cut = _spaced(_BRACKETED.sub("", value))
+            full = _spaced(value)
+            if (
+                len(cut) >= 2
+                and cut != full
+                and full not in whole
+                and (cut in whole if len(cut) >= 8 else _ends_line(cut, instance))
+            ):
+                yield Finding(
+                    message="a text of the data lost its brackets and their contents",
+                    saw=f"{full[:50]} became {cut[:40]}",
+                    keys=("doc_to_text",),
+                    doc=instance.index,
+                    field=name,
+                )
+
+
+@rule("PF233", "changed-text", severity=Severity.WARNING, family=Family.PROMPT)
+def changed_text(study: Study) -> Iterator[Finding]:
+    r"""Report a text of the data that Python code changes or reorders before it is in the prompt.
+
+    Why: the filters of a template are visible in the YAML. Code of a task may change case, spelling or order of texts
+    without a trace in the YAML, and then two systems that run "the same" task do not. Whitespace at both ends is
+    ignored, and other changes of whitespace are reported as info. Nothing is reported if a column holds the changed
+    text itself, as `process_docs` writes it.
+
+    Example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        metadata:
+          promptfmt:
+            docs: [{question: "Which Metal rusts, in moist Air?", choices: [iron, gold], answer: 0}]
+        # file: helper.py
+        def asked(doc):
+            return "Question: " + doc["question"].lower() + "\nAnswer:"
+
+    Silent example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        metadata:
+          promptfmt:
+            docs: [{question: "Which Metal rusts, in moist Air?", choices: [iron, gold], answer: 0}]
+        # file: helper.py
+        def asked(doc):
+            return "Question: " + doc["question"] + "\nAnswer:"
+
+    Fix: use the text unchanged, write the changed text to a separate column, or ignore this rule with a reason.
+
+    Real: lm-evaluation-harness #3691 and #3735 (gpqa) were such code.
+    """
+    if not study.runs_functions:
+        return
+    for instance in study.real_instances:
+        whole = "\n".join([*(prompt.text for prompt in instance.prompts), *continuations(instance)])
+        texts = [(name, value.strip()) for name, value in _texts(instance.doc) if len(value) <= _MOST]
+        left = [(name, value) for name, value in texts if len(value) >= _SOME and value not in whole]
+        if left:
+            yield from _changed(left, {_bare(value) for _, value in texts if value in whole}, whole, instance.index)
+        yield from _reordered(instance)
+
+
+def _changed(left: list[tuple[str, str]], explained: set[str], whole: str, doc: int) -> Iterator[Finding]:
+    bare_whole = _bare(whole)
+    spaced_whole = _spaced(whole)
+    for name, value in left:
+        bare = _bare(value)
+        if len(bare) < _SOME or bare in explained or bare not in bare_whole:
+            continue
+        only_blanks = _spaced(value) in spaced_whole
+        yield Finding(
+            message=f"code changes {'whitespace' if only_blanks else 'case or punctuation'} of a text of the data",
+            saw=value,
+            keys=("doc_to_text",),
+            doc=doc,
+            field=name,
+            severity=Severity.INFO if only_blanks else None,
+        )
+
+
+def _reordered(instance: Instance) -> Iterator[Finding]:
+    text = instance.prompts[0].text if len(instance.prompts) == 1 else ""
+    for name, values in instance.doc.items():
+        listed = [value.strip() for value in values if isinstance(value, str)] if isinstance(values, list) else []
+        if not 2 < len(listed) <= 30 or len(set(listed)) < len(listed) or len(listed) < len(values):
+            continue
+        if any(len(value) < 4 or text.count(value) != 1 for value in listed):
+            continue
+        places = [text.index(value) for value in listed]
+        if places != sorted(places):
+            yield Finding(
+                message="code changes the order of a list of the data",
+                saw=" / ".join(listed),
+                do="keep the order, or write the new list to a separate column",
+                keys=("doc_to_text",),
+                doc=instance.index,
+                field=name,
+            )
+
+
+def _bare(text: str) -> str:
+    return "".join(_WORDS.findall(text.casefold()))
+
+
+def _appears(value: str, instance: Instance) -> bool:
+    whole = _shown_text(instance)
+    text = _spaced(value)
+    middle = len(text) // 2
+    return any(text[at : at + 20] in whole for at in (0, max(0, middle - 10), max(0, len(text) - 20)))
+
+
+def _shown_text(instance: Instance) -> str:
+    parts = [prompt.text for prompt in instance.prompts]
+    parts += continuations(instance)
+    return _spaced("\n".join(parts))
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _ends_line(text: str, instance: Instance) -> bool:
+    """Return whether a line of the prompt, or what is scored, is this text, with at most a label before it."""
+    line = re.compile(rf"(?m)^[ \t]*(?:[(\[]?\w[)\].:])?[ \t]*{re.escape(text)}[ \t]*$")
+    return any(line.search(each) for each in (*(prompt.text for prompt in instance.prompts), *continuations(instance)))
+
+
+def _is_python_list(value: str) -> bool:
+    """Return whether a text is a list or mapping as Python prints it, which code reads and shows in parts."""
+    if not value.lstrip().startswith(("[", "{", "(")) or len(value) > _MOST:
+        return False
+    try:
+        return isinstance(ast.literal_eval(value.strip()), list | dict | tuple)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return False
+
+
+def _texts(doc: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in doc.items():
+        if isinstance(value, str) and not _is_python_list(value):
+            yield name, value
+        elif isinstance(value, list | tuple):
+            yield from ((name, each) for each in value[:50] if isinstance(each, str))

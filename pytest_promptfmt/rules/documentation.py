@@ -1,0 +1,115 @@
+"""The documentation of a rule, read from its docstring: `promptfmt explain`, the pages of docs/rules, and two tests.
+
+A docstring has a first line and the parts Why, Example, Silent example, Fix and Real. The examples are YAML; keys that
+are not shown are those of an ordinary task. A line `# include: name.txt` in an example is replaced by that file, which
+is beside the module of the rule and shared by several examples.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from pytest_promptfmt.core.finding import Family
+from pytest_promptfmt.rules.rule_registry import Rule
+
+_PARTS: Final = ("Why", "Example", "Silent example", "Fix", "Real")
+_HEAD: Final = re.compile(rf"^({'|'.join(_PARTS)}):[ \t]*", re.MULTILINE)
+_INCLUDE: Final = re.compile(r"^# include: (\S+)\n", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Documentation:
+    """The parts of a rule's docstring; examples as written. Empty where a part is missing."""
+
+    summary: str
+    why: str = ""
+    example: str = ""
+    silent: str = ""
+    fix: str = ""
+    real: str = ""
+
+
+def documentation_of(rule: Rule) -> Documentation:
+    """Return the parts of a rule's docstring."""
+    text = inspect.getdoc(rule.function) or f"{rule.name} (no description)."
+    pieces = _HEAD.split(text)
+    parts = {
+        head: inspect.cleandoc(f"\n{body}").strip("\n") for head, body in zip(pieces[1::2], pieces[2::2], strict=True)
+    }
+    return Documentation(
+        summary=" ".join(pieces[0].split()),
+        why=_flowing(parts.get("Why", "")),
+        example=_with_included(parts.get("Example", ""), rule),
+        silent=_with_included(parts.get("Silent example", ""), rule),
+        fix=_flowing(parts.get("Fix", "")),
+        real=_flowing(parts.get("Real", "")),
+    )
+
+
+def _with_included(example: str, rule: Rule) -> str:
+    folder = Path(inspect.getfile(rule.function)).parent
+    return _INCLUDE.sub(lambda found: (folder / found[1]).read_text("utf-8"), example)
+
+
+@cache
+def remedy_of(rule: Rule) -> str:
+    """Return the default `do` of the rule's findings: its `Fix`, as one plain line."""
+    return " ".join(documentation_of(rule).fix.replace("`", "").split()).removesuffix(".")
+
+
+def page(rule: Rule) -> str:
+    """Return the page of a rule in docs/rules."""
+    parts = documentation_of(rule)
+    lines = [f"# {rule.code} {rule.name}", "", parts.summary, ""]
+    fixable = " `promptfmt fix` fixes it where one edit does." if rule.fix is not None else ""
+    lines += [f"Severity: {rule.severity}. Family: {rule.family}.{fixable}", ""]
+    if parts.why:
+        lines += ["## Why", "", parts.why, ""]
+    if parts.example:
+        lines += ["## Example that triggers it", "", "```yaml", parts.example, "```", ""]
+    if parts.silent:
+        lines += ["## Example that does not", "", "```yaml", parts.silent, "```", ""]
+    if parts.fix:
+        lines += ["## How to fix", "", parts.fix, ""]
+    if parts.real:
+        lines += ["## Seen in", "", parts.real, ""]
+    return "\n".join(lines)
+
+
+def index_page(checks: Iterable[Rule]) -> str:
+    """Return the page that lists all rules."""
+    lines = [
+        "# Rules",
+        "",
+        "The rules of `pytest --promptfmt`. Errors fail, warnings are listed at the end of the run, infos only with",
+        "`-v` or if you select their rule. [rules.md](../rules.md) explains how to select, ignore and write rules.",
+        "Keys that are missing in an example are those of an ordinary task with a question, choices and an answer.",
+        "`promptfmt docs` writes these pages.",
+        "",
+    ]
+    ordered = sorted(checks, key=lambda rule: rule.code)
+    for family in Family:
+        members = [rule for rule in ordered if rule.family is family]
+        if members:
+            lines += [f"## {family[0].upper()}{family[1:]}", "", "| code | name | severity | |", "|---|---|---|---|"]
+            for rule in members:
+                summary = documentation_of(rule).summary.replace("|", r"\|")
+                lines.append(f"| [{rule.code}]({rule.code}.md) | {rule.name} | {rule.severity} | {summary} |")
+            lines.append("")
+    return "\n".join(lines)
+
+
+def pages(checks: Iterable[Rule]) -> dict[str, str]:
+    """Return file name to text of everything in docs/rules."""
+    ordered = list(checks)
+    return {"README.md": index_page(ordered)} | {f"{rule.code}.md": page(rule) for rule in ordered}
+
+
+def _flowing(text: str) -> str:
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))

@@ -1,0 +1,329 @@
+"""Rules about few-shot examples: unused ones, leaked answers, and layouts that differ from the question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Message, join
+from pytest_promptfmt.core.task import Task, Unset
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import Shot, question_message, shots_of
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.tasks import leaves_evaluated_doc_out
+
+
+@rule("PF801", "unused-samples", severity=Severity.ERROR, family=Family.FEWSHOT)
+def unused_samples(study: Study) -> Iterator[Finding]:
+    """Report `fewshot_config.samples` that are never used.
+
+    Why: a few-shot split overrides samples, and `num_fewshot: 0` cannot be changed on the command line. The solved
+    examples in the file are then in no prompt.
+
+    Example:
+        fewshot_split: train
+        fewshot_config: {samples: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]}
+
+    Silent example:
+        num_fewshot: 1
+        fewshot_config: {samples: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]}
+
+    Fix: remove the split, and set `num_fewshot`.
+
+    Real: lm-evaluation-harness #2299 (mmlu_flan_cot_fewshot).
+    """
+    task = study.written
+    if task.fewshot.samples is None:
+        return
+    if _pool_split(task) is not None:
+        yield Finding(
+            message="fewshot_config.samples are never used: the few-shot split replaces them",
+            saw=f"split {_pool_split(task)!r}",
+            do="remove the split",
+            keys=("fewshot_config", "samples"),
+        )
+    elif task.num_fewshot == 0 and _in_one_file(task, ("num_fewshot",), ("fewshot_config", "samples")):
+        yield Finding(
+            message="fewshot_config.samples are never used: num_fewshot is fixed to 0",
+            do="set num_fewshot",
+            keys=("num_fewshot",),
+            severity=Severity.WARNING,
+        )
+
+
+@rule("PF802", "ignored-fewshot-indices", severity=Severity.WARNING, family=Family.FEWSHOT)
+def ignored_indices(study: Study) -> Iterator[Finding]:
+    """Report `fewshot_indices`, which lm-eval 0.4.13 accepts and ignores.
+
+    Why: the few-shot examples are drawn at random although the file names them.
+
+    Example:
+        fewshot_config: {fewshot_indices: [1, 2]}
+
+    Silent example:
+        fewshot_config: {sampler: first_n}
+
+    Fix: use `sampler: first_n`, or inline `samples`.
+
+    Real: lm-evaluation-harness 0.4.13.
+    """
+    written = study.config.get("fewshot_config")
+    if isinstance(written, dict) and "fewshot_indices" in written:
+        yield Finding(
+            message="fewshot_indices have no effect",
+            saw=str(written["fewshot_indices"]),
+            keys=("fewshot_config", "fewshot_indices"),
+        )
+
+
+@rule("PF803", "shots-from-test", severity=Severity.WARNING, family=Family.FEWSHOT)
+def shots_from_test(study: Study) -> Iterator[Finding]:
+    """Report few-shot examples from the evaluated split because the task has no other one.
+
+    Why: without a few-shot, training or validation split, lm-eval silently draws from the test split, and does not
+    leave the evaluated doc out. Some prompts then contain their own answer.
+
+    Example:
+        num_fewshot: 2
+
+    Silent example:
+        num_fewshot: 2
+        training_split: train
+
+    Fix: set `fewshot_split`, or write `samples`.
+
+    Real: lm-evaluation-harness #4145, #4168; it can happen to 3,356 tasks of its 0.4.13.
+    """
+    task = study.written
+    if task.fewshot.samples is not None or _pool_split(task) is not None:
+        return
+    data = task.dataset
+    if data.training_split is None and data.validation_split is None and data.test_split is not None:
+        yield Finding(
+            message="few-shot examples come from the test split, including the evaluated doc",
+            saw=f"split {data.test_split!r}",
+            keys=("num_fewshot",) if task.num_fewshot else ("test_split",),
+            severity=None if (task.num_fewshot or 0) > 0 else Severity.INFO,
+        )
+
+
+@rule("PF804", "extra-shot-drawn", severity=Severity.INFO, family=Family.FEWSHOT)
+def extra_shot_drawn(study: Study) -> Iterator[Finding]:
+    """Report a task whose few-shot examples are drawn as if they came from the test split, although they do not.
+
+    Why: lm-eval compares the names of the splits, and two missing names are equal. It then draws one extra example
+    and drops one. The pool must be larger by one, and the order differs from the one that the seed would give.
+
+    Example:
+        test_split: null
+        validation_split: validation
+        num_fewshot: 2
+        metadata:
+          promptfmt:
+            docs:
+              validation:
+              - {question: Which rusts?, choices: [iron, tin], answer: 0}
+              - {question: Which melts?, choices: [stone, tin], answer: 1}
+              - {question: Which shines?, choices: [wood, gold], answer: 1}
+
+    Silent example:
+        test_split: null
+        validation_split: validation
+        fewshot_split: train
+        num_fewshot: 1
+        metadata:
+          promptfmt:
+            docs:
+              validation: [{question: Which rusts?, choices: [iron, tin], answer: 0}]
+              train: [{question: Which melts?, choices: [stone, tin], answer: 1}]
+
+    Fix: set `fewshot_split`.
+
+    Real: 533 tasks of lm-evaluation-harness 0.4.13 (arithmetic).
+    """
+    task = study.written
+    if leaves_evaluated_doc_out(task) and task.dataset.test_split is None and task.num_fewshot != 0:
+        yield Finding(
+            message="one extra few-shot example is drawn: neither split has a name",
+            keys=("num_fewshot",) if task.num_fewshot else ("validation_split",),
+        )
+
+
+@rule("PF805", "own-shot", severity=Severity.ERROR, family=Family.FEWSHOT)
+def own_shot(study: Study) -> Iterator[Finding]:
+    """Report a doc that is one of its own few-shot examples, with its answer.
+
+    Why: the prompt contains the question together with the answer.
+
+    Example:
+        num_fewshot: 1
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+
+    Silent example:
+        num_fewshot: 1
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Fix: draw few-shot examples from another split.
+
+    Real: lm-evaluation-harness #4145, PR #3978.
+    """
+    if study.docs is None or study.docs.fewshot_kind != "given" or study.shots == 0:
+        return
+    for instance in study.real_instances:
+        asked = question_message(instance)
+        if asked is None or len(asked.text.strip()) < 12:
+            continue
+        for shot in shots_of(instance):
+            if shot.messages[0].text == asked.text and shot.answer:
+                yield Finding(
+                    message="a doc appears as one of its own few-shot examples",
+                    saw=asked.text[-60:],
+                    keys=("fewshot_split",),
+                    doc=instance.index,
+                )
+                return
+
+
+@rule("PF806", "answer-in-user-turn", severity=Severity.ERROR, family=Family.FEWSHOT)
+def answer_in_user_turn(study: Study) -> Iterator[Finding]:
+    r"""Report few-shot examples whose answer is part of the question because their target is empty.
+
+    Why: with a chat template the answers are then in the turns of the user, and the assistant has none. The model sees
+    a user who answers their own questions.
+
+    Example:
+        num_fewshot: 1
+        fewshot_config:
+          doc_to_text: "{{question}}\nAnswer: {{choices[answer]}}"
+          doc_to_target: ""
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Silent example:
+        num_fewshot: 1
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Fix: put the answer into `fewshot_config.doc_to_target`.
+
+    Real: lm-evaluation-harness #3693 (mmlu_pro), #3747 (mmlu_pro_plus), #2780.
+    """
+    task = study.written
+    own = task.fewshot.doc_to_target
+    if isinstance(own, str) and own == "" and not isinstance(task.fewshot.doc_to_text, Unset):
+        yield Finding(
+            message="few-shot answers are in the user's turn: their target is empty",
+            keys=("fewshot_config", "doc_to_target"),
+        )
+        return
+    for instance in study.demonstrated[:1]:
+        shots = shots_of(instance)
+        empty = [shot for shot in shots if shot.answer is None or not shot.answer.strip()]
+        if empty:
+            yield Finding(
+                message="a few-shot example has no answer: its target is empty",
+                saw=empty[0].question[-60:],
+                do="give every few-shot example a target",
+                keys=("fewshot_config", "doc_to_target"),
+                doc=instance.index,
+            )
+            return
+
+
+@rule("PF807", "shots-unlike-question", severity=Severity.WARNING, family=Family.FEWSHOT)
+def unlike_question(study: Study) -> Iterator[Finding]:
+    r"""Report few-shot examples that end with another cue than the question, or with none.
+
+    Why: a model imitates the examples. Examples that end with `Answer:` and a question that ends with `A:` are two
+    layouts. So are `Answer:` and `Answer: `, or a cue that only one of them has. Tasks without few-shot examples are
+    tried with two.
+
+    Example:
+        num_fewshot: 1
+        fewshot_config: {doc_to_text: "Question: {{question}}\nA:"}
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Silent example:
+        num_fewshot: 1
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Fix: use the same layout for few-shot examples and the question.
+
+    Real: lm-evaluation-harness #2587 (mgsm), #1055.
+    """
+    for instance in () if study.has_guessed_text else study.with_shots[:1]:
+        asked = question_message(instance)
+        shots = [shot for shot in shots_of(instance) if (shot.answer or "").strip()]  # PF806 reports the others
+        if asked is None or not shots or study.task.gen_prefix:
+            return
+        cue = _cue(asked)
+        other = next((_cue(shot.messages[0]) for shot in shots if not _goes_on_as(cue, shot)), None)
+        if other is None or not (_is_cue(cue) or _is_cue(other)):
+            return
+        if cue.strip() == other.strip():
+            message = "few-shot examples and the question have another space beside their cue"
+        elif not other.strip() or not cue.strip():
+            message = "only the question has a cue" if cue.strip() else "only few-shot examples have a cue"
+        else:
+            message = "few-shot examples end with another cue than the question"
+        yield Finding(
+            message=message,
+            saw=f"{other!r} in a few-shot example, {cue!r} in the question",
+            keys=("fewshot_config", "doc_to_text"),
+            doc=instance.index,
+        )
+
+
+def _goes_on_as(cue: str, shot: Shot) -> bool:
+    """Return whether a few-shot example ends with this cue, or its answer begins with the rest of it."""
+    own = _cue(shot.messages[0])
+    whole = f"{own}{join(shot.messages[0].delimiter)}{shot.answer or ''}"
+    return own == cue or (0 < len(own) < len(cue) and whole.startswith(cue))
+
+
+def _cue(message: Message) -> str:
+    """Return the constant text after the last column of a question, of its last line; "" if it ends with a column."""
+    text = ""
+    for span in reversed(message.content):
+        if span.origin.field is not None:
+            break
+        text = span.text + text
+    kept = text.rstrip()
+    return kept.rpartition("\n")[2].lstrip() + text[len(kept) :] if kept else text
+
+
+def _is_cue(text: str) -> bool:
+    return text.rstrip().endswith((":", "：")) and len(text) <= 40
+
+
+def _pool_split(task: Task) -> Any:
+    return task.dataset.fewshot_split if isinstance(task.fewshot.split, Unset) else task.fewshot.split
+
+
+def _in_one_file(task: Task, *keys: tuple[str, ...]) -> bool:
+    """Return whether keys are in the same file: a file may switch off what its include sets."""
+    positions = [task.position(*path) for path in keys]
+    return len({position.path for position in positions if position is not None}) <= 1

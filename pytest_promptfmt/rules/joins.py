@@ -1,0 +1,408 @@
+"""Rules about the joins of a prompt: where description, question, few-shot examples and answer meet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final
+
+from pytest_promptfmt.core.docs import Doc
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Instance, Prompt, Span, join
+from pytest_promptfmt.rules.code_ends import literal_end, literal_start
+from pytest_promptfmt.rules.fixes import Fix, rewritten, whitespace, without_trailing_space
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import question_message, severity_of_shots, shots_of
+from pytest_promptfmt.rules.templates import find_literal_break
+from pytest_promptfmt.study import Study
+
+_BLANK_LINES: Final = re.compile(r"\n[ \t]*\n[ \t]*\n")
+_SENTENCE_END: Final = re.compile(r"[a-z\u00df-\u024f\)\"'][a-z\u00df-\u024f\)\"'][.!?]\Z")
+_LABEL_END: Final = re.compile(r"(?:^|\n)[ \t]*\(?[A-Z][.):]\Z")
+"""The label of an option, without the space after it."""
+
+_WIDE: Final = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7af\uff00-\uffef\u3000-\u30ff]"
+)
+"""Scripts that are written without spaces between sentences."""
+
+
+_WIDE_ENDS: Final = "。！？：、，；"
+"""Punctuation that is as wide as a character, after which no space is due."""
+
+
+@rule("PF201", "double-delimiter", severity=Severity.ERROR, family=Family.PROMPT, fix=without_trailing_space)
+def double_delimiter(study: Study) -> Iterator[Finding]:
+    r"""Report whitespace at the end of the question followed by whitespace before the answer.
+
+    Why: the target delimiter, a space by default, is added to every choice. If the question ends with a space as well,
+    the model is scored on `Answer:  Paris`. Most tokenizers encode two spaces differently from one, and training text
+    hardly ever has two there. After a newline, the answer begins with a space in the first column.
+
+    Example:
+        doc_to_text: "Question: {{question}}\nAnswer: "
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: remove the trailing whitespace from `doc_to_text`, or set `target_delimiter: ""`.
+
+    Real: lm-evaluation-harness #3526 (gsm8k_cot_llama), and 447 tasks of its 0.4.13.
+    """
+    if study.has_guessed_text:
+        yield from _double_in_code(study)
+    for instance in () if study.has_guessed_text else study.instances:
+        for request in instance.requests:
+            context, continuation = request.context, request.continuation
+            if not context or not isinstance(continuation, str) or request.prompt is None:
+                continue
+            if (context[-1:] in " \t\n" and continuation[:1] in (" ", "\t")) or _is_doubled(continuation):
+                yield _double(instance.index, context, continuation, instance.prompts[request.prompt])
+                return
+    if study.task.output_type == "loglikelihood" and not study.task.num_fewshot:
+        return  # no delimiter is added to its request, so that the target has to bring the space
+    for instance in study.demonstrated[:1]:
+        for shot in shots_of(instance):
+            first = shot.messages[0]
+            between = join(first.delimiter)
+            seam = f"{first.text[-1:]}{between}{(shot.answer or '')[:1]}"
+            if shot.answer and between and re.search(r"[ \t\n][ \t]", seam):
+                yield _double(instance.index, first.text, between + shot.answer, None)
+                return
+
+
+def _double_in_code(study: Study) -> Iterator[Finding]:
+    """Report a space with which code ends the question, or begins the answer, besides the delimiter."""
+    task = study.task
+    end, start = literal_end(study, "doc_to_text"), literal_start(study, "doc_to_target")
+    if task.output_type == "loglikelihood" or task.gen_prefix:
+        return
+    if not study.generates and end[-1:] in (" ", "\n", "\t") and task.target_delimiter[:1] in (" ", "\t"):
+        yield replace(
+            _double(0, end, task.target_delimiter, None), message=_doubled(end, "the question and the answer")
+        )
+    elif study.generates and task.target_delimiter[-1:] == start[:1] == " ":  # PF202 reports the end of the question
+        found = _double(0, end, task.target_delimiter + start, None)
+        yield replace(found, keys=("doc_to_target",), doc=None, severity=severity_of_shots(study))
+
+
+def _is_doubled(continuation: str) -> bool:
+    """Return whether delimiter and choice both bring a space; a choice without any text is PF704's."""
+    return continuation[:2] == "  " and bool(continuation.strip())
+
+
+def _double(doc: int, before: str, after: str, prompt: Prompt | None) -> Finding:
+    is_break = before.endswith("\n")
+    where = "question and answer of a few-shot example" if prompt is None else "the question and the answer"
+    return Finding(
+        message=_doubled(before, where),
+        saw=f"{before[-24:]}{after[:12]}",
+        keys=("doc_to_text",),
+        doc=doc,
+        span=(len(before.rstrip(" \t\n")), len(before)) if prompt is not None else None,
+        severity=Severity.WARNING if is_break and prompt is not None else None,
+    )
+
+
+def _doubled(before: str, where: str) -> str:
+    return f"{'newline and space' if before.endswith(chr(10)) else 'double space'} between {where}"
+
+
+@rule("PF202", "trailing-space", severity=Severity.WARNING, family=Family.PROMPT, fix=without_trailing_space)
+def trailing_space(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt for generation that ends with a space.
+
+    Why: in most tokenizers a word includes the space before it. After a prompt that ends with a space, the model must
+    begin with a token that it hardly ever saw there. Completions get worse or start with a second space. Without rows,
+    the literal text at the end of Python code is looked at.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "Question: {{question}}\nAnswer: "
+
+    Silent example:
+        output_type: generate_until
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: remove the space at the end of the template.
+
+    Real: lm-evaluation-harness #3795 (fda, squad_completion), and about a thousand tasks of its 0.4.13.
+    """
+    if not study.generates:
+        return
+    if not study.has_real_docs and literal_end(study, "doc_to_text")[-1:] in (" ", "\t"):
+        yield Finding(
+            message="the prompt ends with a space", saw=literal_end(study, "doc_to_text")[-30:], keys=("doc_to_text",)
+        )
+    if study.has_guessed_text:
+        return
+    written = study.written.doc_to_text
+    if not study.instances and isinstance(written, str) and written.strip() and written[-1] in " \t":
+        yield Finding(  # not rendered, but nothing comes after the end of the template
+            message="the prompt ends with a space",
+            saw=written[-30:],
+            keys=("doc_to_text",),
+        )
+    for instance in study.instances:
+        text = instance.prompts[0].text if instance.prompts else ""
+        if text[-1:] in (" ", "\t", "\u00a0") and text.strip():
+            span = instance.prompts[0].span_at(len(text))
+            yield Finding(
+                message="the prompt ends with a space",
+                saw=text[-30:],
+                do=_without_trailing(instance, span),
+                keys=(span.origin.keys if span is not None else ()) or ("doc_to_text",),
+                doc=instance.index,
+                field=span.origin.field if span is not None else None,
+                span=(len(text.rstrip()), len(text)),
+            )
+            return
+
+
+def _without_trailing(instance: Instance, span: Span | None) -> str:
+    """Return the fix for a prompt that ends with whitespace, by what the last span prints."""
+    if span is None or span.origin.field is None:
+        return ""
+    value = instance.doc.get(span.origin.field)
+    if isinstance(value, str) and not (value[-1:].isspace() and span.text.endswith(value)):
+        return "remove the space at the end of the text inside the braces"
+    return "strip the column in the template"
+
+
+def _with_blank_line(study: Study, finding: Finding) -> Fix | None:
+    return rewritten(study, finding, lambda text: f"{text}\n\n", keeps=whitespace)
+
+
+@rule("PF203", "glued-description", severity=Severity.ERROR, family=Family.PROMPT, fix=_with_blank_line)
+def glued_description(study: Study) -> Iterator[Finding]:
+    r"""Report a description without a space or newline before the first question.
+
+    Why: lm-eval puts nothing between `description` and what follows. If the description does not end with a newline,
+    the prompt reads `…the correct letter.Question: Which…`.
+
+    Example:
+        description: "Answer with the correct letter."
+
+    Silent example:
+        description: "Answer with the correct letter.\n\n"
+
+    Fix: end the description with `"\n\n"`, in double quotes; a YAML block scalar (`|`) keeps only one newline.
+
+    Real: lm-evaluation-harness #2334 (mmlu_pro), and 689 tasks of its 0.4.13.
+    """
+    for instance in study.instances[:1]:
+        for prompt in instance.prompts[:1]:
+            described = [span.text for span in prompt.spans if span.origin.part == "description"]
+            description = "".join(described)
+            after = "".join(span.text for span in prompt.spans[len(described) :])
+            if not description or not after or description[-1].isspace() or after[0].isspace():
+                return
+            if find_literal_break(description[-6:]) is not None:
+                return  # a newline was meant, and PF126 reports it
+            wide = _WIDE.match(description[-1]) is not None or _WIDE.match(after[0]) is not None
+            needs_none = description[-1] in _WIDE_ENDS
+            yield Finding(
+                message="no space or newline between the description and the question",
+                saw=f"{description[-30:]}{after[:20]}",
+                do=r'end the description with "\n\n"',
+                keys=("description",),
+                doc=instance.index,
+                span=(len(description), len(description)),
+                severity=Severity.INFO if needs_none else Severity.WARNING if wide else None,
+            )
+
+
+@rule("PF204", "glued-text", severity=Severity.WARNING, family=Family.PROMPT)
+def glued_text(study: Study) -> Iterator[Finding]:
+    r"""Report an instruction glued to a column, or a column glued to the next label.
+
+    Why: `letter.{{passage}}` reads `…the correct letter.Once upon a time…`, and `{{question}}Answer:` reads
+    `…was it builtAnswer:`. A newline was forgotten, or lost when lines were joined. The same applies to the space
+    after the label of an option: most tokenizers do not read `A.Femur` (from `A.{{choices[0]}}`) as label and text. It
+    is an info where several options are written so; PF239 reports those that differ.
+
+    Example:
+        doc_to_text: "Answer the question with one word.{{question}}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "Answer the question with one word.\n{{question}}\nAnswer:"
+
+    Fix: add a newline or a space between them.
+
+    Real: eval-framework #195 (naturalqs), HELM #3790 (InfiniteBench).
+    """
+    for instance in study.instances[:1]:
+        message = question_message(instance)
+        if message is None:
+            return
+        spans = [span for span in message.content if span.text]
+        glued = [pair for pair in pairwise(spans) if _is_glued(*pair, is_real=study.has_real_docs)]
+        others = [pair for pair in glued if not _LABEL_END.search(pair[0].text)]
+        for before, after in (others or glued)[:1]:  # the options of a list are glued alike
+            yield Finding(
+                message="no space or newline between a text and a column",
+                saw=f"{before.text[-24:]}{after.text[:24]}",
+                keys=after.origin.keys or ("doc_to_text",),
+                field=after.origin.field or before.origin.field,
+                doc=instance.index,
+                severity=Severity.INFO if not others and len(glued) > 1 else None,
+            )
+
+
+def _is_glued(before: Span, after: Span, *, is_real: bool) -> bool:
+    first = after.text[0]
+    if before.origin.field is None and after.origin.field is not None:
+        starts = first.isalnum() or first == "«"
+        if starts and not _WIDE.match(first) and _LABEL_END.search(before.text):
+            return True
+        return starts and _SENTENCE_END.search(before.text[-3:]) is not None and not _WIDE.match(first)
+    if before.origin.field is not None and after.origin.field is None and is_real:  # real texts may end a line
+        ends = before.text[-1].isalnum() or before.text[-1] in "»?.!"
+        return ends and re.match(r"(?:Answer|Question|A|Q|Choices|Options|Response)\s*:", after.text) is not None
+    return False
+
+
+@rule("PF205", "many-newlines", severity=Severity.WARNING, family=Family.PROMPT)
+def many_newlines(study: Study) -> Iterator[Finding]:
+    r"""Report three or more newlines in a row where a template meets a delimiter or another template.
+
+    Why: a description that ends with a blank line before a question that begins with one makes two blank lines. So does
+    a few-shot example that ends with newlines before the few-shot delimiter. The layout then differs from the other
+    joins of the same prompt, and from the model's training text.
+
+    Example:
+        description: "Answer the question.\n\n"
+        doc_to_text: "\nQuestion: {{question}}\nAnswer:"
+
+    Silent example:
+        description: "Answer the question.\n\n"
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: keep the newlines on one side of the join.
+
+    Real: qqp in lm-evaluation-harness before #1661 began every question with a newline.
+    """
+    for instance in study.instances[:1]:
+        for prompt in instance.prompts[:1]:
+            for found in _BLANK_LINES.finditer(prompt.text):
+                first, last = prompt.span_at(found.start()), prompt.span_at(found.end() - 1)
+                if first is None or last is None or first is last or first.origin.field or last.origin.field:
+                    continue  # within one text, the author wrote it
+                yield Finding(
+                    message="two blank lines where two parts of the prompt meet",
+                    saw=prompt.text[max(0, found.start() - 16) : found.end() + 16],
+                    keys=last.origin.keys or ("doc_to_text",),
+                    doc=instance.index,
+                    span=found.span(),
+                )
+                return
+
+
+@rule("PF206", "leading-whitespace", severity=Severity.WARNING, family=Family.PROMPT)
+def leading_whitespace(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt whose first character is whitespace.
+
+    Why: a leading space or newline is usually left over from an edit. Some chat templates strip it, others
+    do not.
+
+    Example:
+        doc_to_text: "\nQuestion: {{question}}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: begin the template with a visible character.
+
+    Real: lm-evaluation-harness before #1661 (qqp).
+    """
+    for instance in study.instances[:1]:
+        for prompt in instance.prompts[:1]:
+            text = prompt.text
+            if text[:1].isspace() and text.strip() and prompt.spans[0].origin.field is None:
+                yield Finding(
+                    message="the prompt begins with whitespace",
+                    saw=text[:24],
+                    keys=prompt.spans[0].origin.keys or ("doc_to_text",),
+                    doc=instance.index,
+                    span=(0, len(text) - len(text.lstrip())),
+                )
+
+
+@rule("PF207", "glued-choice", severity=Severity.WARNING, family=Family.PROMPT)
+def glued_choice(study: Study) -> Iterator[Finding]:
+    r"""Report choices that follow the question without a delimiter.
+
+    Why: with `target_delimiter: ""` and a cue that ends with a letter or colon, the model is scored on `Answer:Paris`.
+    Characters of cue and choice can also merge into one token.
+
+    Example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        target_delimiter: ""
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:\n"
+        target_delimiter: ""
+
+    Fix: set `target_delimiter`, or end `doc_to_text` with whitespace.
+
+    Real: lm-evaluation-harness #508 and #1297 are about the text between prompt and answer.
+    """
+    for instance in study.instances[:1]:
+        for request in instance.requests:
+            context, continuation = request.context or "", request.continuation
+            if request.prompt is None or not isinstance(continuation, str) or not continuation:
+                continue
+            last, first = context[-1:], continuation[0]
+            # synthetic docs have » at the end of a column, whose real texts end with a letter or full stop
+            ends = last == "»" or (last.isascii() and (last.isalnum() or last in ":?."))
+            if last and ends and first.isascii() and first.isalnum():
+                yield Finding(
+                    message="no delimiter between the question and the choices",
+                    saw=f"{context[-24:]}{continuation[:16]}",
+                    keys=("target_delimiter",),
+                    doc=instance.index,
+                )
+                return
+
+
+@rule("PF208", "text-begins-with-space", severity=Severity.WARNING, family=Family.PROMPT)
+def text_begins_with_space(study: Study) -> Iterator[Finding]:
+    r"""Report a space at the start of the scored text if there is no prompt before it.
+
+    Why: with an empty `doc_to_text` the whole text is scored, and it begins with the target delimiter, a space by
+    default. Training texts do not begin like this, and published scores of whole sentences are computed without the
+    space. Reported as info if a column alone is scored: all choices then begin alike.
+
+    Example:
+        doc_to_text: ""
+
+    Silent example:
+        doc_to_text: ""
+        target_delimiter: ""
+
+    Fix: set `target_delimiter: ""`.
+
+    Real: lm-evaluation-harness #2759 (paws-x).
+    """
+    for instance in study.instances[:1]:
+        for request in instance.requests:
+            text = request.continuation
+            if request.prompt is None or request.context or not isinstance(text, str) or text[:1] != " ":
+                continue
+            if text.strip():
+                yield Finding(
+                    message="the scored text begins with a space and has no prompt",
+                    saw=text[:24],
+                    keys=("target_delimiter",) if "target_delimiter" in study.task.config else ("doc_to_text",),
+                    doc=instance.index,
+                    severity=Severity.INFO if text[1:] in _texts(instance.doc) else None,
+                )
+                return
+
+
+def _texts(doc: Doc) -> set[str]:
+    """Return the texts of the columns of a doc, and those that lists in them hold."""
+    columns = [value if isinstance(value, list) else [value] for value in doc.values()]
+    return {text for values in columns for text in values if isinstance(text, str)}

@@ -1,0 +1,304 @@
+"""Rules applied to a study or a file: findings in a stable order, without those that the user ignores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from pytest_promptfmt.answers.trials import trials_of
+from pytest_promptfmt.core.errors import LimitExceededError, Position, PromptfmtError
+from pytest_promptfmt.core.finding import Family, Finding, Reported, Severity, identity, merged, shown, stable_key
+from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.task import CodeAssembly, ProfiledAssembly
+from pytest_promptfmt.rules.documentation import remedy_of
+from pytest_promptfmt.rules.effects import effect_of
+from pytest_promptfmt.rules.ignores import Ignores
+from pytest_promptfmt.rules.rule_registry import Rule, Scope
+from pytest_promptfmt.rules.rule_selection import Selection, written_ignores
+from pytest_promptfmt.rules.rule_views import FileView
+from pytest_promptfmt.study import ProfileView, Study
+
+_MOST_PER_RULE: Final = 25
+"""How many findings of one rule are kept for one task, or for one profile of it."""
+
+_TRIED_APART: Final[frozenset[Scope]] = frozenset({"scoring", "model"})
+"""What rules of items beside the lint look at."""
+
+_MILDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LintResult:
+    """The findings of one item by code, the per-file globs for its file, and those that took some away.
+
+    `failure` is what stopped rendering, so that only rules about what is written could run; `profiles` are those whose
+    prompts were looked at.
+    """
+
+    findings: tuple[Reported, ...] = ()
+    globs: tuple[str, ...] = ()
+    used_globs: tuple[str, ...] = ()
+    failure: PromptfmtError | None = None
+    profiles: tuple[str, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Reported, ...]:
+        """Return the findings that fail."""
+        return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
+
+
+class Linter:
+    """Applies the rules to the tasks of a run. What is said about a profile by itself is said once in a run."""
+
+    def __init__(self) -> None:
+        self._known: list[Profile] = []
+
+    def check(
+        self,
+        study: Study,
+        selection: Selection,
+        views: Sequence[ProfileView] = (),
+        *,
+        file: FileView | None = None,
+        introduces: Collection[str] | None = None,
+    ) -> LintResult:
+        """Return what the rules say about a task, its file where that is given, and the profiles that see it.
+
+        A task that cannot be rendered is checked as far as it is written; `Checked.failure` says why. Infos are kept
+        where a rule was selected by its code or prefix, and dropped by the report otherwise. Raises
+        LimitExceededError for the time limit; whatever else a rule raises becomes a finding.
+
+        `introduces` are the names of the profiles that this task is the first of a run to have, where that is known. A
+        task that brings its profiles, as a chat template does, introduces them whatever came before.
+        """
+        seen = views if selection.looks_at_profiles else ()
+        has_own_profiles = isinstance(study.given.assembly, ProfiledAssembly)
+        if has_own_profiles:
+            seen = seen[:1]  # all of them have one template, which rules about tasks try with every conversation
+        run = _Run(selection, study.given.path or Path(), study.given.id, study, file)
+        study.failure  # noqa: B018  # rendering has limits of its own
+        run.apply("task", study, lambda rule: rule.family is Family.SCORING)  # these set limits as well
+        with _limit(study):
+            run.apply("task", study, lambda rule: rule.family is not Family.SCORING)
+            if file is not None:
+                run.apply("file", file)
+        for view in seen:
+            view.failure, view.facts  # noqa: B018  # rendered, and the chat template tried out, by limits of their own
+            with _limit(study):
+                run.apply("profile", view, profile=view.name)
+                if has_own_profiles or (view.name in introduces if introduces is not None else self._meets(view)):
+                    run.apply("template", view.loaded, profile=view.name)
+        looked_at = tuple(view.name for view in seen if view.failure is None)
+        return replace(run.result("task", "file"), profiles=looked_at)
+
+    def _meets(self, view: ProfileView) -> bool:
+        """Return whether a profile is met for the first time, and could be looked at."""
+        if view.profile in self._known or isinstance(view.failure, LimitExceededError):
+            return False
+        self._known.append(view.profile)
+        return True
+
+
+def check_file(file: FileView, selection: Selection) -> LintResult:
+    """Return what the rules say about a file without tasks."""
+    run = _Run(selection, file.path, file.name, None, file)
+    run.apply("file", file)
+    return run.result("file")
+
+
+def check_scoring(study: Study, selection: Selection, *, is_linted: bool) -> LintResult:
+    """Return what the rules about scoring say; those that `Linter.check` applies as well only where it does not run.
+
+    They set limits of their own. Raises PromptfmtError for a task that cannot be scored at all.
+    """
+    trials_of(study)
+    run = _Run(selection, study.given.path or Path(), study.given.id, study, None)
+    if not is_linted:
+        run.apply("task", study, lambda rule: rule.scores)
+    run.apply("scoring", study)
+    return run.result("scoring")
+
+
+def check_model(study: Study, selection: Selection, judged: object, *, profile: str) -> LintResult:
+    """Return what the rules about models say about the answers to a task in one profile."""
+    run = _Run(selection, study.given.path or Path(), study.given.id, study, None)
+    run.apply("model", judged, profile=profile)
+    return run.result("model")
+
+
+def _limit(study: Study) -> AbstractContextManager[None]:
+    task = study.given
+    return time_limit(study.settings.time_limit, f"checking {task.id}", task.position("doc_to_text"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    rule: Rule
+    finding: Finding
+    profile: str = ""
+
+
+@dataclass(slots=True)
+class _Run:
+    """The rules applied to one subject so far: what they found, and which of them failed."""
+
+    selection: Selection
+    path: Path
+    name: str
+    study: Study | None
+    file: FileView | None
+    found: list[_Found] = field(default_factory=list)
+    crashes: list[tuple[str, str]] = field(default_factory=list)
+
+    def apply(
+        self,
+        scope: Scope,
+        subject: object,
+        chooses: Callable[[Rule], bool] = lambda _check: True,
+        *,
+        profile: str = "",
+    ) -> None:
+        """Apply the rules of a scope; raises LimitExceededError where a time limit around it ends a rule."""
+        system = None if self.study is None or scope == "ignores" else self.study.given.system
+        for rule in self.selection.about(scope, system):
+            if chooses(rule):
+                self.found += self._findings(rule, subject, profile)
+
+    def _findings(self, rule: Rule, subject: object, profile: str) -> Iterable[_Found]:
+        kept: dict[tuple[object, ...], _Found] = {}
+        try:
+            for finding in rule.function(subject):
+                # The same in another doc says nothing new.
+                seen = finding.saw if finding.doc is None else ""
+                same = (finding.message, finding.keys, finding.field, finding.position, seen)
+                kept.setdefault(same, _Found(rule, finding, profile))
+                if len(kept) >= _MOST_PER_RULE:
+                    break
+        except LimitExceededError:
+            raise
+        except Exception as error:
+            self.crashes.append((rule.code, f"{type(error).__name__}: {error}"))
+        return kept.values()
+
+    def result(self, *scopes: Scope) -> LintResult:
+        """Return what remains, with what there is to say about ignores; `scopes` are those that were seen whole."""
+        ignores = _Suppression(self)
+        kept = [found for found in self.found if not ignores.suppress(found)]
+        self.found.clear()
+        self.apply("ignores", ignores.of_no_use(scopes))
+        kept += [found for found in self.found if not ignores.suppress(found)]
+        kept.sort(key=lambda found: found.rule.code)
+        return LintResult(
+            findings=tuple(merged(_reported(self, kept))),
+            globs=tuple(ignores.globs_about(scopes)),
+            used_globs=tuple(sorted(ignores.used_globs)),
+            failure=self.study.failure if self.study is not None else None,
+        )
+
+
+class _Suppression:
+    """Which findings the user does not want: by the task itself, or by the path of its file."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self._globs = run.selection.per_file_ignores(run.path)
+        self._written = written_ignores(run.study.task.own_metadata) if run.study is not None else {}
+        self._used: set[str] = set()
+        self.used_globs: set[str] = set()
+
+    def suppress(self, found: _Found) -> bool:
+        """Return whether a finding is ignored, and remember by what."""
+        code = found.rule.code
+        if found.rule.scope == "template":
+            return False  # it belongs to no task, and no task can ignore it
+        by_task = [prefix for prefix in self._written if prefix and code.startswith(prefix)]
+        by_file = [glob for glob, codes in self._globs.items() if code.startswith(codes)]
+        self._used.update(by_task)
+        self.used_globs.update(by_file)
+        return bool(by_task or by_file)
+
+    def of_no_use(self, scopes: Collection[Scope]) -> Ignores:
+        """Return the ignores that suppressed nothing, and those that no rule can have."""
+        crashes = tuple(self._run.crashes)
+        if "task" not in scopes and "scoring" not in scopes:
+            return Ignores(crashes=crashes)
+        unknown = [code for code in self._written if not self._run.selection.knows(code)] if "task" in scopes else ()
+        return Ignores(unknown=tuple(unknown), unused=tuple(self._unused(scopes)), crashes=crashes)
+
+    def globs_about(self, scopes: Collection[Scope]) -> Iterator[str]:
+        """Yield the globs for the file without those about other scopes alone: whether they are of use is not seen."""
+        is_apart = _TRIED_APART.issuperset(scopes)
+        for glob, codes in self._globs.items():
+            found = {rule.scope for rule in self._run.selection.chosen if rule.code.startswith(codes)}
+            if found.intersection(scopes) if is_apart else found - _TRIED_APART or not found:
+                yield glob
+
+    def _unused(self, scopes: Collection[Scope]) -> Iterator[str]:
+        study, selection = self._run.study, self._run.selection
+        if study is None or study.failure is not None:
+            return  # what was not rendered may well have needed it
+        # What the other scopes found, this run may not see: another profile, or scoring that is not tried.
+        chosen = {rule.code for rule in selection.chosen if rule.scope in (*scopes, "ignores")}
+        for code in self._written:
+            own = study.task.position("metadata", "promptfmt", "ignore", code)
+            inherited = own is not None and study.task.path is not None and own.path.name != study.task.path.name
+            members = {known for known in selection.rules if known.startswith(code)}
+            if code not in self._used and members and members <= chosen and not inherited:
+                yield code
+
+
+def _reported(run: _Run, kept: Iterable[_Found]) -> Iterator[Reported]:
+    count: Counter[str] = Counter()
+    for found in kept:
+        rule, finding, profile = found.rule, found.finding, found.profile
+        severity = rule.severity
+        if finding.severity is not None and _MILDER[finding.severity] > _MILDER[severity]:
+            severity = finding.severity
+        name, file = run.name, run.path
+        if rule.scope == "file" and run.file is not None:
+            name = run.file.name
+        if rule.scope == "template":
+            name, file = "", finding.position.path if finding.position is not None else Path()
+        same = identity(rule.code, file.name, name, profile, finding)
+        yield Reported(
+            code=rule.code,
+            name=rule.name,
+            severity=severity,
+            effect=effect_of(rule, severity),
+            task=name,
+            file="" if file == Path() else str(file),
+            position=_position(run, finding) if name else finding.position,
+            keys=tuple(_in_own_keys(run, key) if isinstance(key, str) else key for key in finding.keys),
+            field=finding.field,
+            doc=finding.doc,
+            span=finding.span,
+            conversation=finding.conversation,
+            message=finding.message,
+            saw=shown(finding.saw),
+            do=_in_own_keys(run, finding.do or remedy_of(rule)),
+            profiles=(profile,) if profile else (),
+            stable_keys=(stable_key(same, count[same]),),
+        )
+        count[same] += 1
+
+
+def _position(run: _Run, finding: Finding) -> Position:
+    """Return where the mistake is written, at least the file."""
+    position = finding.position
+    if position is None and run.study is not None:
+        position = run.study.task.position(*finding.keys)
+    return position or Position(run.path)
+
+
+def _in_own_keys(run: _Run, text: str) -> str:
+    """Return a text about keys of lm-eval in the names that the task has for them."""
+    assembly = run.study.task.assembly if run.study is not None else None
+    if assembly is not None and isinstance(assembly, CodeAssembly):
+        for key, name in assembly.key_names.items():
+            text = text.replace(key, name)
+    return text

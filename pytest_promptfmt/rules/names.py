@@ -1,0 +1,351 @@
+"""Rules about names: tasks, tags and groups that are missing, have the same name, or cannot be selected."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pytest_promptfmt.core.errors import did_you_mean
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import FileView
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.tasks import TaskIndex, tags_of
+
+_UNSELECTABLE: Final = re.compile(r"[,\s*?\[\]]")
+_WORD: Final = re.compile(r"[A-Za-z]{6,}")
+_MAX_MEMBERS: Final = 5000
+_MAX_DEPTH: Final = 16
+_DEFAULT_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
+    "multiple_choice": ("acc", "acc_norm"),
+    "loglikelihood": ("perplexity", "acc"),
+    "loglikelihood_rolling": ("word_perplexity", "byte_perplexity", "bits_per_byte"),
+    "generate_until": ("exact_match",),
+}
+
+
+@rule("PF131", "unresolved-member", severity=Severity.ERROR, family=Family.NAMES, scope="file")
+def unresolved_member(view: FileView) -> Iterator[Finding]:
+    """Report a member of a group that no file of the folder tree defines.
+
+    Why: lm-eval cannot load the group, and reports it only when the group is run.
+
+    Example:
+        # file: group.yaml
+        group: metals
+        task: [metal_melts, metal_rust]
+        # file: melts.yaml
+        task: metal_melts
+        # file: rusts.yaml
+        task: metal_rusts
+
+    Silent example:
+        # file: group.yaml
+        group: metals
+        task: [metal_melts, metal_rusts]
+        # file: melts.yaml
+        task: metal_melts
+        # file: rusts.yaml
+        task: metal_rusts
+
+    Fix: use the name of a task, tag or group.
+
+    Real: lm-evaluation-harness #2112 (haerae), #2420 (tmlu).
+    """
+    for member in view.file.unresolved:
+        yield Finding(
+            message="unknown member of the group",
+            saw=member,
+            do=did_you_mean(member, view.index.names) or "",
+            keys=("task", _number_of(view.config.get("task"), member)),
+            position=_member_position(view, member),
+        )
+
+
+@rule("PF132", "hidden-name", severity=Severity.ERROR, family=Family.NAMES, scope="file")
+def hidden_name(view: FileView) -> Iterator[Finding]:
+    """Report a name that lm-eval drops because it is already used.
+
+    Why: tasks, groups and tags share one namespace. Of two with the same name, the first file wins and the other
+    cannot be run. A tag with the name of a group collects nothing.
+
+    Example:
+        # file: group.yaml
+        group: metals
+        task: [metal_melts]
+        # file: melts.yaml
+        task: metal_melts
+        tag: metals
+
+    Silent example:
+        # file: group.yaml
+        group: metals
+        task: [metal_melts]
+        # file: melts.yaml
+        task: metal_melts
+        tag: metal_tasks
+
+    Fix: rename one of them.
+
+    Real: lm-evaluation-harness #3343 (longbench2), #3394 (mmlu_redux), storycloze_2018.
+    """
+    for duplicate in view.index.duplicates_in(view.yaml.path):
+        first = duplicate.first.position
+        task = view.config.get("task")
+        if duplicate.dropped.kind == "group" and isinstance(task, str):
+            message = "lm-eval drops this task: a group of this name already exists"
+            saw, do = f"{task} in {duplicate.name}", "use `tag` instead of `group`"
+        else:
+            message = f"the name of this {duplicate.dropped.kind} is already used by a {duplicate.first.kind}"
+            saw = duplicate.name
+            do = f"rename one of them; the other is in {first}" if first is not None else ""
+        yield Finding(
+            message=message,
+            saw=saw,
+            do=do,
+            position=duplicate.dropped.position,
+        )
+    if view.file.kind == "group":
+        return
+    for tag in tags_of(view.config):
+        entry = view.index.find(tag)
+        if entry is not None and entry.kind != "tag":
+            yield Finding(
+                message=f"the tag has the name of a {entry.kind}: lm-eval drops one",
+                saw=tag,
+                do=f"rename the tag; the {entry.kind} is in {entry.position}",
+                position=view.yaml.locate(("tag",)),
+            )
+
+
+@rule("PF133", "group-metric-without-member", severity=Severity.ERROR, family=Family.NAMES, scope="file")
+def group_metric(view: FileView) -> Iterator[Finding]:
+    """Report a metric or filter of a group's average that none of its members has.
+
+    Why: lm-eval averages what the members report as `metric,filter`. If no member has it, the row of the group stays
+    empty, without an error. Without a `filter_list` lm-eval 0.4.13 takes whatever filters the members have. Groups
+    inside the group are looked at as well.
+
+    Example:
+        # file: group.yaml
+        group: metals
+        task: [metal_melts]
+        aggregate_metric_list: [{metric: exact_match}]
+        # file: melts.yaml
+        task: metal_melts
+        metric_list: [{metric: acc}]
+
+    Silent example:
+        # file: group.yaml
+        group: metals
+        task: [metal_melts]
+        aggregate_metric_list: [{metric: acc}]
+        # file: melts.yaml
+        task: metal_melts
+        metric_list: [{metric: acc}]
+
+    Fix: use a metric that the members have, and in `filter_list` one of their pipelines.
+
+    Real: thirteen registry bugs of lm-evaluation-harness were of this kind, PF131 or PF132.
+    """
+    if view.file.kind == "group":
+        yield from _averages(view, view.config, ())
+
+
+def _averages(view: FileView, group: Mapping[Any, Any], keys: tuple[str | int, ...]) -> Iterator[Finding]:
+    """Yield what is wrong with the averages of a group and of the groups inside it."""
+    members, written = group.get("task"), group.get("aggregate_metric_list")
+    for number, member in enumerate(members if isinstance(members, list) and len(keys) < _MAX_DEPTH else ()):
+        if isinstance(member, Mapping) and isinstance(member.get("task"), list):
+            yield from _averages(view, member, (*keys, "task", number))
+    reported = _reported_by_members(members, view.index) if written else frozenset()
+    if not reported:
+        return
+    own = (*keys, "aggregate_metric_list")
+    for number, entry in enumerate(written if isinstance(written, list) else [written]):
+        metric = entry.get("metric") if isinstance(entry, Mapping) else None
+        if not isinstance(metric, str):
+            continue
+        filters = entry.get("filter_list")
+        for name in filters if isinstance(filters, list) else [filters]:
+            is_known = (metric, name) in reported if name is not None else metric in {one for one, _ in reported}
+            if not is_known:
+                known = sorted({one if name is None else f"{one},{two}" for one, two in reported})
+                yield Finding(
+                    message="the group averages a metric that no member reports",
+                    saw=metric if name is None else f"{metric},{name}",
+                    do=f"use a metric of the members: {', '.join(known[:6])}",
+                    keys=(*own, number),
+                    position=view.yaml.locate((*own, number)) or view.yaml.locate(own),
+                )
+
+
+@rule("PF134", "unselectable-name", severity=Severity.WARNING, family=Family.NAMES, scope="file")
+def unselectable_name(view: FileView) -> Iterator[Finding]:
+    """Report a name with a space, comma or wildcard in it.
+
+    Why: `--tasks` splits at commas, the shell at spaces, and `*`, `?` and brackets are wildcards.
+
+    Example:
+        task: metals, liquid
+
+    Silent example:
+        task: metals_liquid
+
+    Fix: use only letters, digits, hyphens and underscores.
+
+    Real: names with `[…]` of formats, which the shell expands unless they are quoted.
+    """
+    name = view.config.get("group" if view.file.kind == "group" else "task")
+    if isinstance(name, str) and _UNSELECTABLE.search(name):
+        key = "group" if view.file.kind == "group" else "task"
+        yield Finding(
+            message="the name cannot be selected on the command line",
+            saw=name,
+            position=view.yaml.locate((key,)),
+        )
+
+
+@rule("PF135", "swapped-letters", severity=Severity.WARNING, family=Family.NAMES)
+def swapped_letters(study: Study) -> Iterator[Finding]:
+    """Report a word in a task's name with the letters of a word of its path in another order.
+
+    Why: a search for `translation` does not find `trasnlation`, and groups with the correct spelling do not load.
+
+    Example:
+        # file: translation.yaml
+        task: metal_trasnlation
+
+    Silent example:
+        # file: translation.yaml
+        task: metal_translation
+
+    Fix: use the spelling of the file or folder, or rename those.
+
+    Real: lm-evaluation-harness #3824 (20 DarijaBench tasks).
+    """
+    path = study.task.path
+    if path is None:
+        return
+    known = {word.lower() for part in (*path.parts[-3:-1], path.stem) for word in _WORD.findall(part)}
+    letters = {_letters(word): word for word in sorted(known)}
+    for word in _WORD.findall(study.task.name):
+        twin = letters.get(_letters(word.lower()))
+        if twin is not None and word.lower() not in known:
+            yield Finding(
+                message="a word of the name has swapped letters",
+                saw=word,
+                do=f"did you mean {twin!r}, as in the path?",
+                keys=("task",),
+            )
+
+
+@rule("PF136", "group-remark", severity=Severity.ERROR, family=Family.NAMES, scope="file")
+def group_remark(view: FileView) -> Iterator[Finding]:
+    """Report what lm-eval refuses or ignores in a group.
+
+    Why: lm-eval refuses an inline member with an `include`, gives all tasks of a tag or group as inline member the same
+    name and runs only the last, and reads a group without a list under `task` as empty.
+
+    Example:
+        # file: group.yaml
+        group: metals
+        task:
+        - {task: metal_melts, include: melts.yaml}
+        - {task: metal_other, include: melts.yaml}
+        # file: melts.yaml
+        task: melts
+
+    Silent example:
+        # file: group.yaml
+        group: metals
+        task: [melts]
+        # file: melts.yaml
+        task: melts
+
+    Fix: write the group as lm-eval reads it.
+
+    Real: groups written for lm-evaluation-harness before 0.4.4.
+    """
+    if view.file.kind != "group":
+        return
+    for note in view.file.notes:
+        if "written twice" not in note:
+            yield Finding(
+                message=re.sub(r"'[^']*'", "…", note),
+                saw=note,
+                position=view.yaml.locate(("group",)),
+                severity=None if "refuses" in note or "that one name" in note else Severity.WARNING,
+            )
+
+
+def _letters(word: str) -> tuple[int, tuple[tuple[str, int], ...]]:
+    return len(word), tuple(sorted(Counter(word).items()))
+
+
+def _number_of(members: Any, name: str) -> int:
+    for number, member in enumerate(members if isinstance(members, list) else ()):
+        if member == name or (isinstance(member, Mapping) and name in (member.get("task"), member.get("group"))):
+            return number
+    return 0
+
+
+def _member_position(view: FileView, member: str) -> Any:
+    number = _number_of(view.config.get("task"), member)
+    return view.yaml.locate(("task", number)) or view.yaml.locate(("task",))
+
+
+def _reported_by_members(members: Any, index: TaskIndex) -> frozenset[tuple[str, str]]:
+    """Return metric and pipeline of every member; nothing if those of a member are unknown."""
+    found: set[tuple[str, str]] = set()
+    waiting = list(members) if isinstance(members, list) else []
+    seen: set[str] = set()
+    while waiting:
+        member = waiting.pop()
+        if isinstance(member, Mapping):
+            if isinstance(member.get("task"), list):
+                waiting += member["task"]
+                continue
+            if set(member) & {"metric_list", "filter_list", "include", "process_results"}:
+                return frozenset()
+            member = member.get("group", member.get("task"))
+        entry = index.find(member) if isinstance(member, str) else None
+        if entry is None or entry.kind == "class":
+            return frozenset()
+        if entry.name in seen:
+            continue
+        seen.add(entry.name)
+        if len(seen) > _MAX_MEMBERS:
+            return frozenset()
+        if entry.kind == "tag":
+            waiting += entry.tagged
+        elif entry.file is None:
+            return frozenset()
+        elif entry.kind == "group":
+            if set(entry.file.config) & {"metric_list", "filter_list"}:
+                return frozenset()
+            inner = entry.file.config.get("task")
+            waiting += inner if isinstance(inner, list) else []
+        else:
+            reported = _reported(entry.file.config)
+            if reported is None:
+                return frozenset()
+            found |= reported
+    return frozenset(found)
+
+
+def _reported(config: Mapping[Any, Any]) -> set[tuple[str, str]] | None:
+    """Return what a task reports; None if one of its functions chooses the names."""
+    written = config.get("metric_list")
+    if written:
+        metrics = [entry.get("metric") for entry in written if isinstance(entry, Mapping)]
+    else:
+        metrics = list(_DEFAULT_METRICS.get(config.get("output_type", "generate_until"), ()))
+    if any(isinstance(metric, FunctionRef) or callable(metric) for metric in metrics):
+        return None
+    names = [str(metric) for metric in metrics]
+    filters = [each.get("name") for each in config.get("filter_list") or () if isinstance(each, Mapping)] or ["none"]
+    return {(metric, str(name)) for metric in names for name in filters}

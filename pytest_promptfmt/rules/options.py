@@ -1,0 +1,269 @@
+"""Rules about options as the prompt lists them: the values of a list of the doc, found in the rendered question."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.rules.gold_answers import choices_of
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import question_message
+from pytest_promptfmt.study import Study
+
+_LABEL: Final = re.compile(r"[(\[]?([^\W_]|@|`|/)[)\].:](?:[ \t]*|\n)$")
+_FIRST: Final = "Aa10\u0410\u0430\u0391"
+_TWICE: Final = re.compile(r"(?:^|(?<=[\s(]))([A-Z][.)]|\([A-Z]\)|[^\W\d_]{4,}:)\s+\1(?=\s|$)")
+_LEAST: Final = 2
+_MOST: Final = 26
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A value of the list where the prompt shows it: its label, and the character before that."""
+
+    index: int
+    label: str
+    before: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """How a prompt lists the values of one column: those with a label, and the values that it does not show at all."""
+
+    column: str
+    options: Sequence[_Option]
+    missing: Sequence[str]
+    text: str
+
+    @property
+    def labels(self) -> list[str]:
+        """Return the labels in the order of the prompt."""
+        return [option.label for option in self.options]
+
+
+def _listing(study: Study, instance: Instance) -> _Listing | None:
+    """Return how the question lists a list of the doc with a label each; None if it does not."""
+    message = question_message(instance)
+    if message is None or study.has_guessed_text:
+        return None
+    text = message.text
+    for name, values in instance.doc.items():
+        if not isinstance(values, list) or not _LEAST <= len(values) <= _MOST:
+            continue
+        texts = [value.strip() if isinstance(value, str) else "" for value in values]
+        if not all(texts) or len(set(texts)) < len(texts):
+            continue
+        found = [option for index, value in enumerate(texts) for option in _shown(text, index, value)]
+        if len({option.index for option in found}) >= _LEAST:
+            missing = [value for value in texts if value not in text]
+            return _Listing(name, sorted(found, key=lambda option: option.start), missing, text)
+    return None
+
+
+def _shown(text: str, index: int, value: str) -> Iterator[_Option]:
+    for place in re.finditer(re.escape(value), text):
+        label = _LABEL.search(text, max(0, place.start() - 6), place.start())
+        before = text[max(0, label.start() - 1) : label.start()] if label is not None else ""
+        if label is None or (text[place.start() - 1] == "\n" and before.isalnum()):
+            continue  # the end of a sentence on the line above
+        yield _Option(index, label[1], before, label.start())
+
+
+@rule("PF249", "labels-not-in-sequence", severity=Severity.ERROR, family=Family.PROMPT)
+def labels_out_of_order(study: Study) -> Iterator[Finding]:
+    r"""Report options whose labels do not follow each other from the first one.
+
+    Why: `loop.index` counts from 1 and `'ABCD'[loop.index]` begins with B; `chr(64 + i)` begins with `@`; a counter
+    that is set inside a loop of Jinja stays what it was, so that all options have one label. The scored labels then
+    belong to other options.
+
+    Example:
+        doc_to_text: "{{question}}\n{% for c in choices %}{{'ABCDEF'[loop.index]}}. {{c}}\n{% endfor %}Answer:"
+        doc_to_choice: ["A", "B", "C", "D"]
+
+    Silent example:
+        doc_to_text: "{{question}}\n{% for c in choices %}{{'ABCDEF'[loop.index0]}}. {{c}}\n{% endfor %}Answer:"
+        doc_to_choice: ["A", "B", "C", "D"]
+
+    Fix: take the label of the same index: `'ABCD'[loop.index0]`, `chr(65 + i)`.
+
+    Real: labels made of a counter, as in most templates with a loop.
+    """
+    for instance in study.instances[:2]:
+        listing = _listing(study, instance)
+        if listing is None:
+            continue
+        labels = listing.labels
+        if len(labels) > len({option.index for option in listing.options}):
+            continue  # listed twice, which PF253 reports
+        follow = all(ord(after) == ord(before) + 1 for before, after in pairwise(labels))
+        if (follow and labels[0] in _FIRST) or not _is_of_one_kind(labels):
+            continue
+        yield Finding(
+            message="the labels of the options do not follow each other from the first one",
+            saw=", ".join(labels),
+            keys=("doc_to_text",),
+            doc=instance.index,
+        )
+        return
+
+
+def _is_of_one_kind(labels: Sequence[str]) -> bool:
+    """Return whether labels look counted: equal, or all close together; letters of their own are meant."""
+    codes = [ord(label) for label in labels]
+    steps = {after - before for before, after in pairwise(codes)}
+    return steps <= {0, 1} or (len(steps) > 1 and max(codes) - min(codes) <= len(codes) and codes == sorted(codes))
+
+
+@rule("PF250", "option-not-listed", severity=Severity.ERROR, family=Family.PROMPT)
+def option_not_listed(study: Study) -> Iterator[Finding]:
+    r"""Report options that are scored and not in the prompt, although the others are listed.
+
+    Why: code that lists four options, by `zip("ABCD", choices)` or a slice, drops the fifth. A doc whose answer is that
+    one cannot be solved, and its label is still a candidate.
+
+    Example:
+        doc_to_text: "{{question}}\n{% for c in choices[:2] %}{{'ABC'[loop.index0]}}. {{c}}\n{% endfor %}Answer:"
+        doc_to_choice: ["A", "B", "C"]
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [gold, tin, iron], answer: 2}]}}
+
+    Silent example:
+        doc_to_text: "{{question}}\n{% for c in choices %}{{'ABC'[loop.index0]}}. {{c}}\n{% endfor %}Answer:"
+        doc_to_choice: ["A", "B", "C"]
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [gold, tin, iron], answer: 2}]}}
+
+    Fix: list every option, or leave out the docs with more of them.
+
+    Real: code written for four options and data that have five, as in ARC and MMLU-Pro.
+    """
+    for instance in study.real_instances:
+        listing = _listing(study, instance)
+        scored = len(choices_of(study, instance))
+        if listing is None or not listing.missing or len(listing.options) < _LEAST:
+            continue
+        if not study.generates and scored < len(listing.options) + len(listing.missing):
+            continue
+        yield Finding(
+            message="an option is not in the prompt, although the others are listed",
+            saw=f"{', '.join(listing.labels)} are listed, {listing.missing[0][:40]!r} is not",
+            keys=("doc_to_text",),
+            field=listing.column,
+            doc=instance.index,
+        )
+        return
+
+
+@rule("PF251", "glued-options", severity=Severity.ERROR, family=Family.PROMPT)
+def glued_options(study: Study) -> Iterator[Finding]:
+    r"""Report an option that follows the one before without a space or newline.
+
+    Why: `{%-` and `-%}` remove the newline beside them, and a list joined with "" has none. The prompt reads
+    `A. ironB. gold`, in which `B.` is a part of a word.
+
+    Example:
+        doc_to_text: "{{question}}\n{%- for c in choices -%}\n{{'ABCDEF'[loop.index0]}}. {{c}}\n{%- endfor %}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "{{question}}\n{% for c in choices -%}\n{{'ABCDEF'[loop.index0]}}. {{c}}\n{% endfor %}\nAnswer:"
+
+    Fix: keep the newline on one side of the tag, or write it in the expression.
+
+    Real: templates whose white-space control was copied from one with other lines.
+    """
+    for instance in study.instances[:2]:
+        listing = _listing(study, instance)
+        glued = [option for option in (listing.options if listing is not None else ()) if _is_glued(option.before)]
+        if listing is not None and glued:
+            start = glued[0].start
+            yield Finding(
+                message="an option has no space or newline before it",
+                saw=listing.text[max(0, start - 20) : start + 12],
+                keys=("doc_to_text",),
+                doc=instance.index,
+            )
+            return
+
+
+def _is_glued(before: str) -> bool:
+    return before.isalnum() or before in ("»", "?", ".", ":", "!") if before else False
+
+
+@rule("PF252", "label-twice", severity=Severity.WARNING, family=Family.PROMPT)
+def label_twice(study: Study) -> Iterator[Finding]:
+    r"""Report a label that is printed twice in a row: `A. A. iron`, `Question: Question:`, `Answer:` and `Answer:`.
+
+    Why: the data bring a label and the template adds it again, or `gen_prefix` repeats the cue of the question. No
+    other prompt looks like this, and the model may go on with the second label.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        gen_prefix: "Answer:"
+
+    Silent example:
+        output_type: generate_until
+        doc_to_text: "Question: {{question}}"
+        gen_prefix: "Answer:"
+
+    Fix: remove one of the two.
+
+    Real: datasets whose options or questions begin with their label, as some copies of ARC and MMLU do.
+    """
+    for instance in study.instances[:3]:
+        for prompt in instance.prompts[:1]:
+            own = "".join(span.text for span in prompt.spans if span.origin.shot is None)
+            twice = list(_TWICE.finditer(own))
+            of_words = [one for one in twice if one[1].endswith(":")]
+            # One doubled letter may be the initials of a name.
+            found = next(iter(of_words or (twice if len({one[1] for one in twice}) > 1 else ())), None)
+            if found is not None and not study.has_guessed_text:
+                yield Finding(
+                    message="a label is printed twice in a row",
+                    saw=own[max(0, found.start() - 10) : found.end() + 10],
+                    keys=("gen_prefix",) if study.task.gen_prefix else ("doc_to_text",),
+                    doc=instance.index,
+                )
+                return
+
+
+@rule("PF253", "options-listed-twice", severity=Severity.WARNING, family=Family.PROMPT)
+def options_listed_twice(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt that lists the same options twice.
+
+    Why: the column with the question has the options in it, and the template lists them again. Prompts become longer,
+    and the two lists may have other labels.
+
+    Example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nAnswer:"
+        doc_to_choice: ["A", "B"]
+        metadata: {promptfmt: {docs: [{question: "Which?\nA. iron\nB. gold", choices: [iron, gold], answer: 0}]}}
+
+    Silent example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nAnswer:"
+        doc_to_choice: ["A", "B"]
+        metadata: {promptfmt: {docs: [{question: "Which?", choices: [iron, gold], answer: 0}]}}
+
+    Fix: list the options in one place.
+
+    Real: datasets that are published for multiple choice with the finished question in a column.
+    """
+    for instance in study.real_instances:
+        listing = _listing(study, instance)
+        if listing is None:
+            continue
+        counts = [sum(option.index == index for option in listing.options) for index in range(len(listing.options))]
+        if sum(count >= _LEAST for count in counts) >= _LEAST:
+            yield Finding(
+                message="the options are listed twice",
+                saw=", ".join(listing.labels),
+                keys=("doc_to_text",),
+                field=listing.column,
+                doc=instance.index,
+            )
+            return

@@ -1,0 +1,198 @@
+"""Rules about tasks that are put to a model whose answers begin with reasoning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from pytest_promptfmt.answers.answer_space import Answers, answers_of
+from pytest_promptfmt.answers.completions import THINK_END, is_nothing
+from pytest_promptfmt.answers.phrasings import contract_sentences
+from pytest_promptfmt.answers.subject import Subject
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.profiles.thinking import ThinkingMarks, thinking_marks
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.study import ProfileView
+
+_OPENED: Final = re.compile(r"(?:<(?:\w+:)?(?:think|thinking|reasoning|thought)>|\[THINK\])\s*\Z", re.I)
+_BREAKS: Final = re.compile(r"\s+|[.,:;]\s*")
+"""Stops that every reasoning holds."""
+_BUDGETS: Final = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+_LEAST_BUDGET: Final = 1024
+_SHOWN: Final = 40
+_SENTENCES: Final = ("The answer is {}.", "The answer is ({}).", "#### {}", "\\boxed{{{}}}", "Answer: {}", "{}")
+_NUMBERS: Final = ("42", "17")
+
+
+@rule("PF462", "task-ends-reasoning", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
+def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
+    r"""Report a task that stops, cuts or skips the reasoning with which a model begins, as its chat template shows.
+
+    Why: the generation prompt ends with `<think>`, so all that the model writes first is reasoning. A stop at a line
+    break ends it, a small budget is used up by it, likelihoods of choices are those of reasoning, and a `gen_prefix`
+    makes the model answer without any. The last three are warnings.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {chat_template: mine.jinja}}
+        # file: mine.jinja
+        {% for m in messages %}{{ m.role }}: {{ m.content }}
+        {% endfor %}{% if add_generation_prompt %}assistant: <think>
+        {% endif %}
+        # file: example.yaml
+        output_type: generate_until
+        generation_kwargs: {until: ["\n\n"], max_gen_toks: 4096}
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {chat_template: mine.jinja}}
+        # file: mine.jinja
+        {% for m in messages %}{{ m.role }}: {{ m.content }}
+        {% endfor %}{% if add_generation_prompt %}assistant: <think>
+        {% endif %}
+        # file: example.yaml
+        output_type: generate_until
+        generation_kwargs: {until: ["Question:"], max_gen_toks: 4096}
+
+    Fix: turn reasoning off in `template_args` (`enable_thinking: false`), or give the task other stops and a budget of
+    thousands of tokens.
+
+    Real: lm-evaluation-harness PR #3700 (17 tasks that stop at a blank line), PR #3675, #3403; lighteval #869.
+    """
+    facts, study = view.facts, view.study
+    if facts is None or not _OPENED.search(facts.generation_prompt or ""):
+        return
+    is_open = any(_OPENED.search(prompt.text) for _, prompt in view.prompts[:1])
+    if not is_open and view.prompts and study.task.gen_prefix:
+        yield Finding(
+            message="the gen_prefix takes the place of the reasoning that the chat template opens",
+            saw=repr(view.prompts[0][1].text[-_SHOWN:]),
+            keys=("gen_prefix",),
+            severity=Severity.WARNING,
+        )
+    if not study.generates:
+        if is_open:
+            yield Finding(
+                message="choices are scored inside the reasoning that the chat template opens",
+                saw=(facts.generation_prompt or "").strip(),
+                keys=("output_type",),
+                severity=Severity.WARNING,
+            )
+        return
+    if not is_open:
+        return
+    by_default = study.stops is None
+    stops = [study.task.fewshot_delimiter] if by_default else study.stop_texts
+    for number, stop in enumerate(stops):
+        if stop and _BREAKS.fullmatch(stop):
+            yield Finding(
+                message="a stop sequence ends the reasoning that the chat template opens",
+                saw=repr(stop),
+                keys=("generation_kwargs",) if by_default else ("generation_kwargs", "until", number),
+            )
+            break
+    kwargs = study.task.generation_kwargs or {}
+    budget = next((kwargs[key] for key in _BUDGETS if key in kwargs), 256)
+    if isinstance(budget, int) and not isinstance(budget, bool) and 0 < budget < _LEAST_BUDGET:
+        yield Finding(
+            message="the budget of tokens is too small for the reasoning that the chat template opens",
+            saw=f"{budget} tokens",
+            keys=("generation_kwargs",),
+            severity=Severity.WARNING,
+        )
+
+
+@rule("PF464", "reasoning-read-as-answer", severity=Severity.WARNING, family=Family.CHAT, scope="profile")
+def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
+    r"""Report filters that read an answer out of the reasoning, between the marks of the profile's own chat template.
+
+    Why: lm-eval cuts reasoning off at `</think>` unless it is told another mark. With a model that closes its reasoning
+    differently, a filter sees all of it, and reads the first answer that the model considered.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {chat_template: mine.jinja}}
+        # file: mine.jinja
+        {% for m in messages %}{{ m.role }}:{% if m.reasoning_content %}
+        [THINK]{{ m.reasoning_content }}[/THINK]{% endif %}
+        {{ m.content }}
+        {% endfor %}
+        # file: example.yaml
+        output_type: generate_until
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}"
+        doc_to_target: "{{['A', 'B', 'C'][answer]}}"
+        filter_list:
+          - name: first
+            filter: [{function: regex, regex_pattern: "The answer is ([A-C])"}, {function: take_first}]
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {chat_template: mine.jinja}}
+        # file: mine.jinja
+        {% for m in messages %}{{ m.role }}:{% if m.reasoning_content %}
+        [THINK]{{ m.reasoning_content }}[/THINK]{% endif %}
+        {{ m.content }}
+        {% endfor %}
+        # file: example.yaml
+        output_type: generate_until
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}"
+        doc_to_target: "{{['A', 'B', 'C'][answer]}}"
+        filter_list:
+          - name: first
+            filter: [{function: regex, regex_pattern: "The answer is ([A-C])"}, {function: take_first}]
+        metadata: {promptfmt: {think_end_token: "[/THINK]"}}
+
+    Fix: give the mark to lm-eval (`--model_args think_end_token=…`) and to `metadata.promptfmt.think_end_token`.
+
+    Real: Ministral 3 Reasoning (`[/THINK]`), Gemma 4 (`<channel|>`), Seed-OSS (`</seed:think>`).
+    """
+    marks = thinking_marks(view.profile) if view.study.generates and view.failure is None else None
+    if marks is None or marks.close == THINK_END:
+        return  # the phrasing battery tries that one for every task
+    try:
+        misread = _misread(Subject(view.study.scoring), marks)
+    except PromptfmtError:
+        return  # the item `scoring` says why
+    if misread is not None:
+        yield Finding(
+            message="a filter reads the reasoning of the profile's model as the answer",
+            saw=misread,
+            keys=("filter_list",),
+            do=f"give lm-eval think_end_token={marks.close}, and write it as metadata.promptfmt.think_end_token",
+        )
+
+
+def _misread(subject: Subject, marks: ThinkingMarks) -> str | None:
+    """Return what is read from a completion with reasoning, where the answer alone is read rightly; else None."""
+    answers = answers_of(subject.questions[0], subject.prompt)
+    if answers is not None and answers.kind == "text" and subject.synthetic:
+        answers = subject.imagined(answers)
+    if answers is None or answers.kind == "text":
+        return None
+    doc = subject.instances[0].doc
+    for pipeline in subject.chain.pipelines:
+        for right, wrong in _sentences(subject, answers):
+            alone = subject.chain.read(pipeline, right, doc, "an answer").extracted
+            if is_nothing(alone):
+                continue
+            thought = f"{marks.open}\n{wrong} No, that is wrong.\n{marks.close}\n{right}"
+            read = subject.chain.read(pipeline, thought, doc, "reasoning").extracted
+            if read != alone:
+                return f"{str(read)!r} from {thought!r}"
+            break
+    return None
+
+
+def _sentences(subject: Subject, answers: Answers) -> Iterator[tuple[str, str]]:
+    """Yield sentences that give the right answer, each with the same that gives a wrong one."""
+    if answers.kind == "number":
+        yield from ((form.format(_NUMBERS[0]), form.format(_NUMBERS[1])) for form in _SENTENCES)
+        return
+    golds = [replace(answers, gold=number) for number in ((answers.gold + 1) % len(answers.labels), answers.gold)]
+    wrong, right = (contract_sentences(subject.prompt, each, subject.prefix) for each in golds)
+    yield from zip(right, wrong, strict=False)
+    labels = [each.labels[each.gold] for each in golds]
+    yield from ((form.format(labels[1]), form.format(labels[0])) for form in _SENTENCES)

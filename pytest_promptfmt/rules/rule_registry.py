@@ -1,0 +1,211 @@
+"""All rules by their code: the built-in ones, those of installed packages, and those of Python files of the user."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean
+from pytest_promptfmt.core.finding import Effect, Family, Finding, Severity
+from pytest_promptfmt.rules.fixes import FixRule
+from pytest_promptfmt.systems import known_systems
+
+GROUP: Final = "pytest_promptfmt.rules"
+"""The entry-point group in which packages name modules that define rules."""
+
+_BUILTIN: Final = (
+    "rules.ignores",
+    "rules.config",
+    "rules.smoke",
+    "rules.scoring_code",
+    "rules.scores",
+    "rules.choice_scores",
+    "rules.stops",
+    "rules.templates",
+    "rules.names",
+    "rules.prompt_text",
+    "rules.unused_text",
+    "rules.options",
+    "rules.raw_text",
+    "rules.source_text",
+    "rules.data",
+    "rules.joins",
+    "rules.gold_answers",
+    "rules.answer_signs",
+    "rules.answer_forms",
+    "rules.instructions",
+    "rules.doc_rows",
+    "rules.pairs",
+    "rules.fewshot",
+    "rules.shot_layout",
+    "rules.shot_answers",
+    "rules.task_code",
+    "rules.code_mistakes",
+    "rules.generation",
+    "rules.extraction",
+    "rules.extraction_probes",
+    "rules.gold_extraction",
+    "rules.label_extraction",
+    "rules.chat_templates",
+    "rules.chat_markup",
+    "rules.chat_prompts",
+    "rules.chat_tokens",
+    "rules.reasoning_models",
+    "rules.token_boundaries",
+    "rules.choice_tokens",
+    "rules.characters",
+    "rules.raw_questions",
+    "rules.raw_answers",
+    "rules.captures",
+    "rules.answer_markup",
+    "rules.author_texts",
+    "rules.glued_texts",
+    "rules.mistaken_values",
+    "models.model_rules",
+)
+_PACKAGE: Final = __package__.partition(".")[0]
+_CODE: Final = re.compile(r"[A-Z]{2,8}[0-9]{3,4}")
+
+RuleFunction = Callable[[Any], Iterable[Finding]]
+Scope = Literal["task", "file", "profile", "template", "scoring", "model", "ignores"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule: a function that yields findings, with its name and severity.
+
+    `scope` is what the function is given: the `Study` of each task@format (`task`, and `scoring` where its scoring is
+    tried), a `ProfileView` for each profile that sees it, a `LoadedProfile` for each profile once in a run
+    (`template`), a `FileView` for each YAML file, what a model answered where one is asked (`model`), or what became of
+    the `Ignores` of a task once all others have run.
+    `scores` says of a rule about tasks that what it finds spoils the score: where the lint of a task does not run, the
+    item `scoring` applies it.
+    `effect` is what its findings are expected to do to the score, None where `rules/effects.py` says it.
+    `fix` gives the edit that fixes one of its findings, where there is a mechanical one (`rules/fixes.py`).
+    """
+
+    code: str
+    name: str
+    severity: Severity
+    family: Family
+    scope: Scope
+    function: RuleFunction
+    is_builtin: bool
+    scores: bool = False
+    fix: FixRule | None = None
+    effect: Effect | None = None
+
+
+_rules: dict[str, Rule] = {}
+
+
+def rule(
+    code: str,
+    name: str,
+    *,
+    severity: Severity | str = Severity.WARNING,
+    family: Family | str = Family.PROMPT,
+    scope: Scope = "task",
+    scores: bool = False,
+    fix: FixRule | None = None,
+    effect: Effect | str | None = None,
+) -> Callable[[RuleFunction], RuleFunction]:
+    """Register a function as the rule `code`; its docstring is its documentation.
+
+    `code` is letters and digits (`ACME001`); the letters `PF` are this plugin's own. Raises SettingsError for a code
+    or name of the wrong shape, and for one that another rule has already.
+    """
+
+    def register(function: RuleFunction) -> RuleFunction:
+        is_builtin = function.__module__.startswith(f"{_PACKAGE}.")
+        if not _CODE.fullmatch(code) or (code.startswith("PF") and not is_builtin):
+            raise SettingsError(
+                f"invalid rule code {code!r}",
+                hint="use two to eight capital letters and three or four digits, such as ACME001; PF is reserved",
+            )
+        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+            raise SettingsError(f"invalid rule name {name!r}", hint="use lower-case words, joined by hyphens")
+        other = _rules.get(code)
+        if other is not None and _source(other.function) != _source(function):
+            raise SettingsError(f"two rules have the code {code}: {other.name} and {name}", hint="rename one of them")
+        _rules[code] = Rule(
+            code=code,
+            name=name,
+            severity=Severity(severity),
+            family=Family(family),
+            scope=scope,
+            function=function,
+            is_builtin=is_builtin,
+            scores=scores,
+            fix=fix,
+            effect=None if effect is None else Effect(effect),
+        )
+        return function
+
+    return register
+
+
+def known_rules(files: Iterable[Path] = ()) -> Mapping[str, Rule]:
+    """Return all rules by code, in the order of their codes, those of `files` among them.
+
+    Importing a file or an installed package runs it. Raises SettingsError for what cannot be imported.
+    """
+    _load_installed()
+    for file in files:
+        _load_file(file)
+    return dict(sorted(_rules.items()))
+
+
+def find_rule(name: str, files: Iterable[Path] = ()) -> Rule:
+    """Return the rule with this code or name; raises SettingsError with a did-you-mean."""
+    rules = known_rules(files)
+    for each in rules.values():
+        if name.casefold() in (each.code.casefold(), each.name):
+            return each
+    names = [*rules, *(each.name for each in rules.values())]
+    raise SettingsError(f"unknown rule {name!r}", hint=did_you_mean(name.upper(), names) or did_you_mean(name, names))
+
+
+@cache
+def _load_installed() -> None:
+    for module in _BUILTIN:
+        import_module(f"{_PACKAGE}.{module}")
+    for module in (module for system in known_systems().values() for module in system.rules):
+        import_module(module)
+    for entry in entry_points(group=GROUP):
+        try:
+            entry.load()
+        except SettingsError:
+            raise
+        except Exception as error:
+            raise SettingsError(f"the rules of {entry.value} do not import: {type(error).__name__}: {error}") from error
+
+
+@cache
+def _load_file(file: Path) -> None:
+    spec = importlib.util.spec_from_file_location(f"promptfmt_rules_{file.stem}", file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise SettingsError("no such Python file of rules", position=Position(file))
+    try:
+        gate.status_of(file)
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    except SettingsError:
+        raise
+    except gate.RefusedError as error:
+        raise SettingsError(f"these rules are not run: {error.strerror}", position=Position(file)) from error
+    except Exception as error:
+        raise SettingsError(
+            f"these rules do not import: {type(error).__name__}: {error}", position=Position(file)
+        ) from error
+
+
+def _source(function: RuleFunction) -> tuple[str, str]:
+    return function.__code__.co_filename, function.__qualname__

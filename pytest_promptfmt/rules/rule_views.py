@@ -1,0 +1,96 @@
+"""What rules look at besides a study: a file of tasks, and the parts of a rendered prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_promptfmt.core.finding import Severity
+from pytest_promptfmt.core.prompt import Instance, Message
+from pytest_promptfmt.profiles import Tokenizer
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.tasks import TaskFile, TaskIndex, YamlFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileView:
+    """One YAML file: its parts and positions (`yaml`), what it defines (`file`), and every name of the folder tree."""
+
+    path: Path
+    yaml: YamlFile
+    file: TaskFile
+    index: TaskIndex
+
+    @property
+    def config(self) -> Mapping[Any, Any]:
+        """Return the merged mapping."""
+        return self.yaml.config
+
+    @property
+    def name(self) -> str:
+        """Return the name of the first task or group that the file defines, else that of the file."""
+        return self.file.names[0] if self.file.names else self.path.name
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """One few-shot example of a rendered prompt: the text of its question and of its answer (None without one)."""
+
+    question: str
+    answer: str | None
+    messages: tuple[Message, ...]
+
+
+def shots_of(instance: Instance) -> tuple[Shot, ...]:
+    """Return the few-shot examples of a rendered doc, in order."""
+    if not instance.prompts:
+        return ()
+    shots: dict[int, list[Message]] = {}
+    for message in instance.prompts[0].messages:
+        spans = message.content or message.delimiter
+        number = next((span.origin.shot for span in spans if span.origin.shot is not None), None)
+        if number is not None:
+            shots.setdefault(number, []).append(message)
+    found = []
+    for messages in shots.values():
+        answers = [message.text for message in messages if message.role == "assistant"]
+        question = "".join(message.text for message in messages if message.role == "user")
+        found.append(Shot(question, answers[0] if answers else None, tuple(messages)))
+    return tuple(found)
+
+
+def question_message(instance: Instance) -> Message | None:
+    """Return the message that asks about the evaluated doc."""
+    if not instance.prompts:
+        return None
+    users = [message for message in instance.prompts[0].messages if message.role == "user"]
+    last = users[-1] if users else None
+    if last is None or any(span.origin.shot is not None for span in last.content):
+        return None
+    return last
+
+
+def severity_of_shots(study: Study) -> Severity | None:
+    """Return how bad a mistake of few-shot examples is at most: None where the run shows them.
+
+    It is a warning where only `--num_fewshot` shows them, and an info where the task says 0, which lm-eval 0.4.13 does
+    not let the command line change.
+    """
+    if study.shots > 0:
+        return None
+    return Severity.INFO if study.task.num_fewshot == 0 else Severity.WARNING
+
+
+def continuations(instance: Instance) -> list[str]:
+    """Return the continuations that are text; a target may be anything."""
+    return [request.continuation for request in instance.requests if isinstance(request.continuation, str)]
+
+
+def shown_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Return tokens for a reader, with spaces between them and brackets that no finding takes for its own."""
+    return " ".join(tokenizer.visible(token) for token in ids).translate(_BRACKETS)
+
+
+_BRACKETS: Final = str.maketrans("\u27e8\u27e9", "\u2039\u203a")

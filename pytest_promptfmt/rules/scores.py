@@ -1,0 +1,399 @@
+"""Rules about what answers score, without a model: the gold answer wins, and nothing else does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from pytest_promptfmt.answers.completions import NONSENSE, normalised
+from pytest_promptfmt.answers.trials import AnswerTrial, ScoringTrial, Trials, trials_of
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
+from pytest_promptfmt.study import Study
+
+_METRICS: Final = ("metric_list",)
+_ACCURACIES: Final = ("acc", "acc_norm", "acc_bytes")
+_GUESSES: Final = 8
+_LACKS: Final = ("ImportError", "ModuleNotFoundError", "FileNotFoundError", "ConnectionError", "OSError", "LookupError")
+"""Exceptions for a package, file or network that is missing here."""
+
+
+@rule("PF601", "empty-gold", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+def empty_gold(study: Study) -> Iterator[Finding]:
+    """Report a gold answer without any visible character.
+
+    Why: the completion that says nothing is the right one. Splits without labels often have such targets.
+
+    Example:
+        output_type: generate_until
+        doc_to_target: "{{missing}}"
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, missing: ""}]}}
+
+    Silent example:
+        output_type: generate_until
+        doc_to_target: "{{answer}}"
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, answer: iron}]}}
+
+    Fix: name the column with the answer, or use a split that has labels.
+
+    Real: test splits without labels, such as those of GLUE.
+    """
+    is_judged_by_code = study.has_own_scorer and not str(study.written.doc_to_target).strip()
+    for trial in trials_of(study).answers if not is_judged_by_code else ():
+        if not trial.gold.strip():
+            yield Finding(
+                message="the gold answer is empty",
+                saw=repr(trial.gold),
+                keys=("doc_to_target",),
+                doc=trial.instance.index,
+            )
+
+
+@rule("PF602", "gold-normalises-to-nothing", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+def normalises_to_nothing(study: Study) -> Iterator[Finding]:
+    """Report an answer of which nothing is left after what exact_match ignores.
+
+    Why: an empty completion, or one of punctuation alone, then equals the answer and counts as right.
+
+    Example:
+        output_type: generate_until
+        doc_to_target: "{{answer}}"
+        metric_list: [{metric: exact_match, ignore_punctuation: true}]
+        metadata: {promptfmt: {docs: [{question: "Which operator adds?", answer: "+"}]}}
+
+    Silent example:
+        output_type: generate_until
+        doc_to_target: "{{answer}}"
+        metric_list: [{metric: exact_match, ignore_punctuation: true}]
+        metadata: {promptfmt: {docs: [{question: "Which operator adds?", answer: plus}]}}
+
+    Fix: ignore less: an empty completion, or one of punctuation alone, counts as right.
+
+    Real: HELM's quasi-exact match drops articles, and with them the answer A.
+    """
+    for trial, texts in _normalised(trials_of(study)):
+        for target, text in texts.items():
+            if not text and (target == trial.gold or len(texts) > 1):
+                yield Finding(
+                    message="nothing is left of an answer after what exact_match ignores",
+                    saw=repr(target),
+                    keys=_METRICS,
+                    doc=trial.instance.index,
+                )
+
+
+@rule("PF603", "choices-normalise-alike", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+def normalise_alike(study: Study) -> Iterator[Finding]:
+    """Report options that are the same after what exact_match ignores.
+
+    Why: a wrong option then counts as right.
+
+    Example:
+        output_type: generate_until
+        doc_to_choice: "{{choices}}"
+        doc_to_target: answer
+        metric_list: [{metric: exact_match, ignore_case: true, ignore_punctuation: true}]
+        metadata: {promptfmt: {docs: [{question: Is it so?, choices: ["Yes!", "yes"], answer: 0}]}}
+
+    Silent example:
+        output_type: generate_until
+        doc_to_choice: "{{choices}}"
+        doc_to_target: answer
+        metric_list: [{metric: exact_match, ignore_case: true, ignore_punctuation: true}]
+        metadata: {promptfmt: {docs: [{question: Is it so?, choices: ["Yes!", "no"], answer: 0}]}}
+
+    Fix: ignore less, or make the options differ in letters.
+
+    Real: options that differ only in signs, such as formulas and operators.
+    """
+    for trial, texts in _normalised(trials_of(study)):
+        if _is_ambiguous(texts):
+            yield Finding(
+                message="some options are the same after what exact_match ignores",
+                saw=repr(sorted(texts)),
+                keys=_METRICS,
+                doc=trial.instance.index,
+            )
+
+
+@rule("PF604", "scorer-crashes", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+def scorer_crashes(study: Study) -> Iterator[Finding]:
+    """Report scoring that ends with an exception for some answer that a model may well give.
+
+    Why: the evaluation ends there, hours after its start. That the gold answers themselves can be scored is tried by
+    PF109; here they are scored beside nothing at all and nonsense, and choices by several made-up log-likelihoods. A
+    function of the task may need columns that synthetic docs lack, so that its exceptions count on docs of your own.
+
+    Example:
+        # file: example.yaml
+        output_type: generate_until
+        process_results: !function helper.scored
+        # file: helper.py
+        def scored(doc, results):
+            return {"exact_match": float(results[0].split()[0] == "mercury")}
+
+    Silent example:
+        # file: example.yaml
+        output_type: generate_until
+        process_results: !function helper.scored
+        # file: helper.py
+        def scored(doc, results):
+            return {"exact_match": float(results[0].split()[:1] == ["mercury"])}
+
+    Fix: make the function expect any answer.
+
+    Real: lm-evaluation-harness #3353 (aime: process_results), #1499 (m_truthfulqa: mc2_targets).
+    """
+    trials = trials_of(study)
+    if scoring_failure(study) is not None:
+        return
+    scoring = trials.scoring
+    is_guessed = scoring.is_synthetic and study.has_own_scorer
+    tried: list[ScoringTrial] = [*trials.answers, *trials.choices]
+    for trial in tried:
+        reads_marks = scoring.is_synthetic and "«" in trial.error
+        if trial.error and not is_guessed and not reads_marks and not trial.error.startswith(_LACKS):
+            yield Finding(
+                message="scoring ends with an exception",
+                saw=trial.error,
+                do=scoring_fix(scoring, trial.question) or "make scoring expect any answer",
+                keys=scored_by(trials),
+                doc=trial.instance.index,
+            )
+
+
+@rule("PF605", "gold-does-not-win", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+def gold_does_not_win(study: Study) -> Iterator[Finding]:
+    """Report a gold answer that scores as nonsense does, or a gold choice that loses when it is by far the likeliest.
+
+    Why: target and metric do not fit, and the score is the same whatever the model says.
+
+    Example:
+        # file: example.yaml
+        process_results: !function helper.scored
+        # file: helper.py
+        def scored(doc, results):
+            best = max(range(len(results)), key=lambda index: results[index][0])
+            return {"acc": float(best == doc["answer"] + 1)}
+
+    Silent example:
+        # file: example.yaml
+        process_results: !function helper.scored
+        # file: helper.py
+        def scored(doc, results):
+            best = max(range(len(results)), key=lambda index: results[index][0])
+            return {"acc": float(best == doc["answer"])}
+
+    Fix: compare what the filters give with the target as it is written.
+
+    Real: lm-evaluation-harness #1216 (social_iqa: labels from 1), #2434 (pawsx: labels swapped).
+    """
+    trials = trials_of(study)
+    if scoring_failure(study) is not None:
+        return
+    for trial in trials.answers:
+        if _is_scored(trial, trials) and not _beats_nonsense(trial) and not trials.scoring.is_synthetic:
+            yield Finding(
+                message="the gold answer scores as nonsense does",
+                saw=f"{trial.gold!r} scores {trial.best:g}",
+                do="make target and metric fit: the score is the same whatever the model says",
+                keys=scored_by(trials),
+                doc=trial.instance.index,
+            )
+    for choice in trials.choices:
+        for name in _ACCURACIES:
+            best, other = choice.gold_best.get(name), choice.other_best.get(name)
+            if best is not None and other is not None and best < 1 and choice.question.choices[choice.golds[0]]:
+                yield Finding(
+                    message="the gold choice does not win when it is by far the most likely",
+                    saw=f"{name} is {best:g}",
+                    do="compare the most likely choice with the index or text of the target",
+                    keys=scored_by(trials),
+                    doc=choice.instance.index,
+                )
+
+
+@rule("PF606", "empty-wins", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+def empty_wins(study: Study) -> Iterator[Finding]:
+    """Report an empty completion that scores as much as the gold answer.
+
+    Why: a model that says nothing, or is cut off at once by a stop sequence, gets full marks.
+
+    Example:
+        # file: example.yaml
+        output_type: generate_until
+        metric_list: [{metric: !function helper.begins, aggregation: mean, higher_is_better: true}]
+        # file: helper.py
+        def begins(references, predictions):
+            return float(references[0].startswith(predictions[0]))
+
+    Silent example:
+        # file: example.yaml
+        output_type: generate_until
+        metric_list: [{metric: !function helper.begins, aggregation: mean, higher_is_better: true}]
+        # file: helper.py
+        def begins(references, predictions):
+            return float(bool(predictions[0]) and references[0].startswith(predictions[0]))
+
+    Fix: let an empty completion score 0.
+
+    Real: metrics that look for the completion in the target, where the empty text is in every other one.
+    """
+    trials = trials_of(study)
+    if scoring_failure(study) is not None:
+        return
+    explained = _explained(trials)
+    for trial in trials.answers:
+        if not _is_scored(trial, trials) or not _beats_nonsense(trial) or trial.instance.index in explained:
+            continue
+        if trial.empty is not None and trial.best is not None and trial.empty >= trial.best:
+            yield Finding(
+                message="an empty completion scores as the gold answer does",
+                saw=f"{trial.empty:g} for '', {trial.best:g} for {trial.gold!r}",
+                keys=scored_by(trials),
+                doc=trial.instance.index,
+            )
+
+
+@rule("PF607", "another-choice-wins", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+def another_choice_wins(study: Study) -> Iterator[Finding]:
+    """Report an option that counts as right where another one is the gold answer.
+
+    Why: a model that prefers the wrong option gets full marks.
+
+    Example:
+        # file: example.yaml
+        process_results: !function helper.scored
+        # file: helper.py
+        def scored(doc, results):
+            return {"acc": float(max(results)[0] > -1)}
+
+    Silent example:
+        # file: example.yaml
+        process_results: !function helper.scored
+        # file: helper.py
+        def scored(doc, results):
+            best = max(range(len(results)), key=lambda index: results[index][0])
+            return {"acc": float(best == doc["answer"])}
+
+    Fix: compare the option that wins with the gold answer.
+
+    Real: metrics that look for the target in the completion, where one option is a part of another.
+    """
+    trials = trials_of(study)
+    if scoring_failure(study) is not None:
+        return
+    explained = _explained(trials)
+    for trial in trials.answers:
+        for other in trial.others:
+            if not _beats_nonsense(trial) or trial.instance.index in explained:
+                continue
+            yield Finding(
+                message="another option counts as right",
+                saw=f"{other!r} beside {trial.gold!r}",
+                do="compare whole answers, not parts of them",
+                keys=scored_by(trials),
+                doc=trial.instance.index,
+            )
+    for choice in trials.choices:
+        choices, right = choice.question.choices, set(choice.golds)
+        if len(right) == len(choices) or choices.count(choices[choice.golds[0]]) > 1:
+            continue
+        for name in _ACCURACIES:
+            other_score = choice.other_best.get(name)
+            if other_score is not None and other_score > 0 and choice.gold_best.get(name) is not None:
+                yield Finding(
+                    message="another choice counts as right when it is by far the most likely",
+                    saw=f"{name} is {other_score:g}",
+                    do="compare the most likely choice with the gold one",
+                    keys=scored_by(trials),
+                    doc=choice.instance.index,
+                )
+
+
+@rule("PF608", "random-fallback", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+def random_fallback(study: Study) -> Iterator[Finding]:
+    """Report filters that answer by chance where they find nothing.
+
+    Why: a guess is right every fourth time and hides that the model gave no answer. Two runs differ.
+
+    Example:
+        # file: example.yaml
+        output_type: generate_until
+        filter_list: [{name: guess, filter: [{function: custom, filter_fn: !function helper.guess}]}]
+        # file: helper.py
+        import random
+        def guess(resps, docs):
+            return [each[0] if len(each[0]) == 1 else random.choice("ABCD") for each in resps]
+
+    Silent example:
+        # file: example.yaml
+        output_type: generate_until
+        filter_list: [{name: first, filter: [{function: custom, filter_fn: !function helper.first}]}]
+        # file: helper.py
+        def first(resps, docs):
+            return [each[0] if each[0] else "[invalid]" for each in resps]
+
+    Fix: give a fixed fallback: a guess hides that nothing was found.
+
+    Real: the extraction of MMLU-Pro's own code, which guesses where no pattern matches.
+    """
+    trials = trials_of(study)
+    if trials.chain is None or scoring_failure(study) is not None:
+        return
+    doc = trials.scoring.instances[0].doc
+    state = random.getstate()
+    try:
+        for number, pipeline in enumerate(trials.chain.pipelines):
+            found = set()
+            for seed in range(_GUESSES):
+                random.seed(seed)
+                found.add(repr(trials.chain.read(pipeline, NONSENSE, doc, "nonsense").extracted))
+            if len(found) > 1:
+                yield Finding(
+                    message="the filters answer by chance where they find nothing",
+                    saw=f"{' or '.join(sorted(found))} by {pipeline.name!r}",
+                    keys=("filter_list", number),
+                )
+    finally:
+        random.setstate(state)
+
+
+def scored_by(trials: Trials) -> tuple[str]:
+    """Return the key of what scores a task."""
+    return ("process_results",) if trials.scoring.task.process_results is not None else _METRICS
+
+
+def _is_scored(trial: AnswerTrial, trials: Trials) -> bool:
+    """Return whether there are scores to compare; those of a task's own function may be on any scale."""
+    scores = (trial.best, trial.empty, trial.nonsense)
+    return None not in scores and not trials.scoring.has_own_code
+
+
+def _beats_nonsense(trial: AnswerTrial) -> bool:
+    return trial.best is not None and trial.nonsense is not None and trial.best > trial.nonsense
+
+
+def _normalised(trials: Trials) -> Iterator[tuple[AnswerTrial, Mapping[str, str]]]:
+    """Yield what exact_match compares of the possible answers to each doc; nothing where it does not judge."""
+    metrics = trials.chain.metrics if trials.chain is not None else ()
+    metric = next((metric for metric in metrics if metric.name == "exact_match"), None)
+    if metric is None or trials.scoring.has_own_code:
+        return
+    for trial in trials.answers:
+        if trial.gold.strip():
+            targets = trial.answers.targets if trial.answers.kind == "choice" else (trial.gold,)
+            yield trial, {str(target): normalised(str(target), metric.arguments) for target in targets}
+
+
+def _explained(trials: Trials) -> set[int]:
+    """Return the docs whose answers lose too much to what exact_match ignores, from which the rest follows."""
+    found = _normalised(trials)
+    return {trial.instance.index for trial, texts in found if _is_ambiguous(texts) or not all(texts.values())}
+
+
+def _is_ambiguous(texts: Mapping[str, str]) -> bool:
+    left = [text for text in texts.values() if text]
+    return len(set(left)) < len(left)

@@ -1,0 +1,291 @@
+"""Rules about metrics and the task's own scoring code: what they give for the gold answer, and for small changes of it.
+
+They need no model and run with every task; what Python code makes of synthetic docs is left out.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pytest_promptfmt.answers.completions import NONSENSE
+from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
+from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.smoke import scoring_failure
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.tasks import METRICS, TaskMetric, score_doc
+
+_LOWER: Final = frozenset({"wer", "cer", "mer", "rmse", "mse", "mae"}) | {
+    name for name, metric in METRICS.items() if not metric.higher_is_better
+}
+_HIGHER: Final = frozenset({"rouge1", "rouge2", "rougeL", "em", "accuracy", "pass@1", "anls", "comet"}) | {
+    name for name, metric in METRICS.items() if metric.higher_is_better
+}
+_SECONDS: Final = 2.0
+
+
+@rule("PF614", "wrong-direction", severity=Severity.WARNING, family=Family.SCORING, scores=True)
+def wrong_direction(study: Study) -> Iterator[Finding]:
+    """Report `higher_is_better` of a well-known metric that says the opposite of what the metric means.
+
+    Why: the results table shows an arrow for it, and tools that compare runs choose the worse model.
+
+    Example:
+        metric_list: [{metric: acc, aggregation: mean, higher_is_better: false}]
+
+    Silent example:
+        metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
+
+    Fix: change `higher_is_better`, or leave it out for lm-eval's own metrics.
+
+    Real: entries for perplexity and ter copied from entries for accuracy.
+    """
+    for index, entry in enumerate(study.task.metric_list or ()):
+        name, said = entry.get("metric"), entry.get("higher_is_better")
+        if isinstance(name, str) and isinstance(said, bool) and name in (_LOWER if said else _HIGHER):
+            yield Finding(
+                message="higher_is_better contradicts the metric",
+                saw=f"{name}: {str(said).lower()}",
+                keys=("metric_list", index, "higher_is_better"),
+            )
+
+
+@rule("PF615", "metric-never-given", severity=Severity.ERROR, family=Family.SCORING, scores=True)
+def metric_never_given(study: Study) -> Iterator[Finding]:
+    """Report a metric of `metric_list` that scoring never gives, or gives as something that cannot be averaged.
+
+    Why: `process_results` returns a mapping by metric, and lm-eval reports its names. An entry with another name is
+    silently missing in the results. `acc` needs log-likelihoods: for generated text it is a pair, and averaging fails
+    after the model has answered everything.
+
+    Example:
+        # file: example.yaml
+        output_type: generate_until
+        process_results: !function helper.scored
+        metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, tin], answer: 0}]}}
+        # file: helper.py
+        def scored(doc, results):
+            return {"exact": float(results[0] == doc["choices"][doc["answer"]])}
+
+    Silent example:
+        # file: example.yaml
+        output_type: generate_until
+        process_results: !function helper.scored
+        metric_list: [{metric: exact, aggregation: mean, higher_is_better: true}]
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, tin], answer: 0}]}}
+        # file: helper.py
+        def scored(doc, results):
+            return {"exact": float(results[0] == doc["choices"][doc["answer"]])}
+
+    Fix: use the names that `process_results` returns, and metrics that fit the output type.
+
+    Real: names changed in the code and not in the YAML file.
+    """
+    task = study.task
+    if task.output_type == "generate_until" and task.process_results is None:
+        for index, entry in enumerate(task.metric_list or ()):
+            known = METRICS.get(str(entry.get("metric")))
+            of_pairs = entry.get("aggregation", known.aggregation if known is not None else None) in ("mean", "median")
+            is_plain = known is not None and known.function is METRICS["acc"].function and not entry.get("hf_evaluate")
+            if is_plain and of_pairs:
+                yield Finding(
+                    message="a metric of log-likelihoods is averaged over generated text",
+                    saw=str(entry["metric"]),
+                    do="use exact_match, or output_type: multiple_choice",
+                    keys=("metric_list", index),
+                )
+        return
+    if task.process_results is None or not study.has_real_docs:
+        return
+    given: set[str] = set()
+    trials = _trials(study)
+    for trial in trials.answers if trials is not None else ():
+        given |= set(_values(trials, trial, trial.gold) or ())
+    for choice in trials.choices if trials is not None else ():
+        given |= set(choice.gold_best)
+    if not given:
+        return
+    for index, entry in enumerate(task.metric_list or ()):
+        name = entry.get("metric")
+        if isinstance(name, str) and name not in given:
+            yield Finding(
+                message="process_results never returns this metric",
+                saw=f"{name}; it returns {', '.join(sorted(given))}",
+                keys=("metric_list", index),
+            )
+
+
+@rule("PF616", "worse-answer-scores-more", severity=Severity.ERROR, family=Family.SCORING, scores=True)
+def worse_scores_more(study: Study) -> Iterator[Finding]:
+    """Report a metric of your own for which nonsense is better than the gold answer, or as good for every doc.
+
+    Why: a distance is reported as if it were a similarity, or the function compares the wrong thing. With
+    `higher_is_better: true` the worst model leads. The gold choice is tried as the likeliest one, too.
+
+    Example:
+        # file: example.yaml
+        output_type: generate_until
+        doc_to_target: "{{choices[answer]}}"
+        metric_list: [{metric: !function helper.distance, aggregation: mean, higher_is_better: true}]
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, tin], answer: 0}]}}
+        # file: helper.py
+        def distance(references, predictions):
+            return abs(len(references[0]) - len(predictions[0]))
+
+    Silent example:
+        # file: example.yaml
+        output_type: generate_until
+        doc_to_target: "{{choices[answer]}}"
+        metric_list: [{metric: !function helper.same, aggregation: mean, higher_is_better: true}]
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, tin], answer: 0}]}}
+        # file: helper.py
+        def same(references, predictions):
+            return float(references[0] == predictions[0].strip(" ."))
+
+    Fix: compare the answer with the gold one, and set `higher_is_better` as the function means it.
+
+    Real: edit distances and error rates of speech and translation, whose sign is easily forgotten.
+    """
+    trials = _trials(study)
+    if trials is None or not study.has_real_docs or not study.has_own_scorer:
+        return
+    differences: dict[str, list[float]] = {}
+    for trial in trials.answers:
+        if trial.gold.strip():
+            _compare(differences, _values(trials, trial, trial.gold), _values(trials, trial, NONSENSE))
+    for choice in trials.choices:
+        _compare(differences, choice.gold_best, choice.other_best)
+    better = {metric.name: metric for metric in trials.scoring.metrics}
+    for name, found in differences.items():
+        metric = better.get(name)
+        if metric is None or not isinstance(metric.higher_is_better, bool) or not _is_own(study, metric):
+            continue
+        signed = [each if metric.higher_is_better else -each for each in found]
+        if all(each <= 0 for each in signed) and (any(each < 0 for each in signed) or _is_only(differences)):
+            yield Finding(
+                message="the gold answer does not score better than a wrong one",
+                saw=f"{name}: {'less than' if any(signed) else 'the same as'} nonsense, for every doc",
+                keys=_key(study),
+            )
+
+
+@rule("PF617", "depends-on-line-end", severity=Severity.WARNING, family=Family.SCORING, scores=True)
+def depends_on_line_end(study: Study) -> Iterator[Finding]:
+    r"""Report a metric of your own for which the gold answer is wrong after a newline, or before a full stop.
+
+    Why: models begin with a space or newline and end with a full stop as they like. A function that takes the first
+    line, or compares the text as it is, gives them nothing. A full stop alone is reported as info.
+
+    Example:
+        # file: example.yaml
+        output_type: generate_until
+        doc_to_target: "{{choices[answer]}}"
+        metric_list: [{metric: !function helper.same, aggregation: mean, higher_is_better: true}]
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, tin], answer: 0}]}}
+        # file: helper.py
+        def same(references, predictions):
+            return float(references[0] == predictions[0])
+
+    Silent example:
+        # file: example.yaml
+        output_type: generate_until
+        doc_to_target: "{{choices[answer]}}"
+        metric_list: [{metric: !function helper.same, aggregation: mean, higher_is_better: true}]
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, tin], answer: 0}]}}
+        # file: helper.py
+        def same(references, predictions):
+            return float(references[0] == predictions[0].strip(" .\n"))
+
+    Fix: strip whitespace and the full stop before the comparison.
+
+    Real: scorers that split the completion at the first newline.
+    """
+    trials = _trials(study)
+    if trials is None or trials.chain is None or not study.has_real_docs or not study.has_own_scorer:
+        return
+    for trial in trials.answers[:1]:
+        gold, doc = trial.gold, trial.instance.doc
+        if not gold.strip() or any(char in gold for char in ".\n") or len(gold) > _LONG:
+            continue
+        best, nonsense = (_values(trials, trial, text) for text in (gold, NONSENSE))
+        for form, what in ((f"\n{gold}", "after a newline"), (f" {gold}", "after a space"), (f"{gold}.", "before a .")):
+            stages = [trials.chain.read(one, form, doc, "a form") for one in trials.chain.pipelines]
+            if any(one.problem is not None or one.stopped != form for one in stages):
+                continue  # a stop sequence comes first
+            scores = [_values(trials, trial, one.extracted) for one in stages]
+            if best and nonsense and all(_is_lost(best, nonsense, score) for score in scores):
+                yield Finding(
+                    message=f"the gold answer is wrong {what}",
+                    saw=f"{form!r} scores as nonsense does, {gold!r} does not",
+                    keys=_key(study),
+                    doc=trial.instance.index,
+                    severity=Severity.INFO if form.endswith(".") else None,
+                )
+                return
+
+
+_LONG: Final = 80
+
+
+def _is_lost(best: Mapping[str, Any], nonsense: Mapping[str, Any], score: Mapping[str, Any] | None) -> bool:
+    """Return whether a score equals that of nonsense in every metric in which the gold answer's differs."""
+    told = [name for name in best if _number(best[name]) is not None and best[name] != nonsense.get(name)]
+    return bool(told) and score is not None and all(score.get(name) == nonsense.get(name) for name in told)
+
+
+def _trials(study: Study) -> Trials | None:
+    """Return what scoring gives; None where the task's scoring cannot be tried, which other rules report."""
+    if study.failure is not None or study.given.assembly is not None or scoring_failure(study) is not None:
+        return None
+    if study.has_own_scorer and not study.has_real_docs:
+        return None
+    try:
+        return trials_of(study)
+    except LimitExceededError:
+        raise
+    except PromptfmtError:
+        return None
+
+
+def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[str, Any] | None:
+    """Return what each metric gives for one answer, as the filters leave it; None for an exception."""
+    if trials is None:
+        return None
+    scoring = trials.scoring
+    try:
+        with time_limit(_SECONDS, "scoring one doc", scoring.task.position("metric_list")):
+            doc = copy.deepcopy(dict(trial.instance.doc))
+            return score_doc(scoring.task, scoring.metrics, doc, trial.question, [answer])
+    except LimitExceededError:
+        raise
+    except Exception:
+        return None
+
+
+def _compare(found: dict[str, list[float]], gold: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> None:
+    for name, value in (gold or {}).items():
+        right, wrong = _number(value), _number((other or {}).get(name))
+        if right is not None and wrong is not None:
+            found.setdefault(name, []).append(right - wrong)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _is_own(study: Study, metric: TaskMetric) -> bool:
+    return study.task.process_results is not None or metric.name not in METRICS
+
+
+def _is_only(differences: Mapping[str, Any]) -> bool:
+    """Return whether there is one metric: of several, each may judge other docs."""
+    return len(differences) == 1
+
+
+def _key(study: Study) -> tuple[str]:
+    return ("process_results",) if study.task.process_results is not None else ("metric_list",)

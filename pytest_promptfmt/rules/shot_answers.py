@@ -1,0 +1,317 @@
+"""Rules about few-shot examples beside the question: labels, the form of their answers, and examples shown twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Message
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import Shot, question_message, severity_of_shots, shots_of
+from pytest_promptfmt.rules.shot_layout import ANNOUNCED
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.tasks import looks_for_answers
+
+_LABEL: Final = re.compile(r"(?:^|\n)[ \t]*([^\W\d_][\w ]{0,20}[:：])([ \t]*)\Z")
+_STEPS: Final = re.compile(r"(?:step[- ]by[- ]step|chain[- ]of[- ]thought|reasoning)[^\n]{0,20}\Z", re.I)
+_PLAIN: Final = re.compile(r"\w+|\{\{-?\s*[\w.\[\]'\"]+\s*-?\}\}")
+"""A `doc_to_target` that is one column."""
+
+_SENTENCE: Final = 6
+"""Words of an answer that is a sentence."""
+
+_FEW: Final = 3
+"""Words of an answer without any reasoning."""
+
+
+@rule("PF814", "shot-repeated", severity=Severity.WARNING, family=Family.FEWSHOT)
+def shot_repeated(study: Study) -> Iterator[Finding]:
+    """Report a few-shot example that the prompt shows twice.
+
+    Why: it was copied and not changed. The prompt has one example less than it says, and the model sees one answer more
+    often than the others.
+
+    Example:
+        num_fewshot: 2
+        fewshot_config:
+          samples:
+          - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
+          - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
+
+    Silent example:
+        num_fewshot: 2
+        fewshot_config:
+          samples:
+          - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
+          - {question: Which metal is yellow?, choices: [tin, gold], answer: 1}
+
+    Fix: replace one of them.
+
+    Real: hand-written examples, and few-shot splits with duplicate rows.
+    """
+    is_given = study.docs is not None and study.docs.fewshot_kind == "given"
+    for instance in study.demonstrated[:1] if is_given else ():
+        seen: set[str] = set()
+        for shot in shots_of(instance):
+            text = f"{shot.question}{shot.answer}".strip()
+            if text in seen and len(text) > 12:
+                yield Finding(
+                    message="a few-shot example is shown twice",
+                    saw=shot.question[-60:],
+                    keys=("fewshot_config", "samples")
+                    if study.task.fewshot.samples is not None
+                    else ("fewshot_split",),
+                    doc=instance.index,
+                )
+                return
+            seen.add(text)
+
+
+@rule("PF815", "shots-with-other-labels", severity=Severity.WARNING, family=Family.FEWSHOT)
+def other_labels(study: Study) -> Iterator[Finding]:
+    r"""Report few-shot examples that begin with another label than the question, or with other spaces after it.
+
+    Why: after `Problem: …` three times, `Question: …` is a new layout, and `问题：` and `问题： ` have other tokens.
+    The model follows the examples less closely.
+
+    Example:
+        num_fewshot: 1
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        fewshot_config: {doc_to_text: "Problem: {{question}}\nAnswer:"}
+
+    Silent example:
+        num_fewshot: 1
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        fewshot_config: {doc_to_text: "Question: {{question}}\nAnswer:"}
+
+    Fix: use the same labels in both.
+
+    Real: lm-evaluation-harness #2578 (mgsm_zh: `问题：` in the examples, `问题： ` in the question).
+    """
+    for instance in () if study.has_guessed_text else study.with_shots[:1]:
+        asked = question_message(instance)
+        own = _first_label(asked) if asked is not None else None
+        for shot in shots_of(instance):
+            other = _first_label(shot.messages[0])
+            if own is None or other is None or own == other:
+                continue
+            what = "another label than" if own[0] != other[0] else "another space after their label than"
+            yield Finding(
+                message=f"few-shot examples have {what} the question",
+                saw=f"{''.join(other)!r} in a few-shot example, {''.join(own)!r} in the question",
+                keys=("fewshot_config", "doc_to_text"),
+                doc=instance.index,
+                severity=severity_of_shots(study),
+            )
+            return
+
+
+def _first_label(message: Message) -> tuple[str, str] | None:
+    """Return the label before the first column of a question, and the space after it."""
+    constant = ""
+    for span in message.content:
+        if span.origin.field is not None:
+            found = _LABEL.search(constant)
+            return (found[1], found[2]) if found is not None else None
+        constant += span.text
+    return None
+
+
+@rule("PF816", "shots-answer-otherwise", severity=Severity.WARNING, family=Family.FEWSHOT)
+def answer_otherwise(study: Study) -> Iterator[Finding]:
+    r"""Report few-shot examples that answer in sentences where the gold answers are single words or numbers.
+
+    Why: the model answers as the examples do, in a sentence, and `exact_match` compares it with a number. Tasks whose
+    filters look for the answer are not reported.
+
+    Example:
+        output_type: generate_until
+        num_fewshot: 1
+        doc_to_target: "{{answer}}"
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: What is 2 + 3?, answer: "5"}]
+              fewshot: [{question: What is 4 + 4?, answer: Four and four together make the number eight}]
+
+    Silent example:
+        output_type: generate_until
+        num_fewshot: 1
+        doc_to_target: "{{answer}}"
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: What is 2 + 3?, answer: "5"}]
+              fewshot: [{question: What is 4 + 4?, answer: "8"}]
+
+    Fix: show the answer in the form that is scored, or add a filter.
+
+    Real: lm-evaluation-harness #2444 (mgsm_direct: the examples held the reasoning).
+    """
+    if not study.generates or study.has_own_scorer or looks_for_answers(study.task):
+        return
+    if set(study.metrics or ("exact_match",)) != {"exact_match"} or not study.has_real_docs:
+        return
+    golds = [instance.target for instance in study.real_instances]
+    if not golds or not all(isinstance(gold, str) and len(gold.split()) == 1 for gold in golds):
+        return
+    for instance in study.demonstrated[:1]:
+        answers = [shot.answer.strip() for shot in shots_of(instance) if shot.answer]
+        if answers and all(len(answer.split()) >= _SENTENCE for answer in answers):
+            yield Finding(
+                message="few-shot examples answer in sentences, but single words are scored",
+                saw=f"{answers[0][:50]!r}, gold is {golds[0]!r}",
+                keys=("fewshot_config", "doc_to_target"),
+                doc=instance.index,
+                severity=severity_of_shots(study),
+            )
+
+
+@rule("PF818", "shots-without-reasoning", severity=Severity.WARNING, family=Family.FEWSHOT)
+def shots_without_reasoning(study: Study) -> Iterator[Finding]:
+    r"""Report few-shot examples that have the bare answer after a cue for reasoning.
+
+    Why: `exact_match` compares what the filters find with the whole gold answer, so that the gold answer is a label or
+    a number. Examples that print the same column after `Let's think step by step:` show a model not to reason. It is an
+    info where the task neither shows nor announces examples.
+
+    Example:
+        output_type: generate_until
+        num_fewshot: 2
+        doc_to_text: "Q: {{question}}\nLet's think step by step:"
+        doc_to_target: "{{answer}}"
+        metric_list: [{metric: exact_match}]
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: "answer is (\\w+)"}, {function: take_first}]}
+
+    Silent example:
+        output_type: generate_until
+        num_fewshot: 2
+        doc_to_text: "Q: {{question}}\nLet's think step by step:"
+        doc_to_target: "{{answer}}"
+        fewshot_config: {doc_to_target: "Tin does not rust. The answer is {{answer}}."}
+        metric_list: [{metric: exact_match}]
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: "answer is (\\w+)"}, {function: take_first}]}
+
+    Fix: give examples a `doc_to_target` of their own, in `fewshot_config`, with the reasoning and the sentence that the
+    filters look for.
+
+    Real: lm-evaluation-harness #3131 (gpqa_cot_n_shot).
+    """
+    target, shots = study.written.doc_to_target, study.task.fewshot
+    if not study.generates or study.has_own_scorer or not looks_for_answers(study.task):
+        return
+    if set(study.metrics or ("exact_match",)) != {"exact_match"} or shots.samples is not None or shots.doc_to_target:
+        return
+    if not isinstance(target, str) or not _PLAIN.fullmatch(target.strip()):
+        return
+    if any(len(str(instance.target).split()) > _FEW for instance in study.real_instances):
+        return
+    for instance in study.with_shots[:1]:
+        asked = question_message(instance)
+        if asked is not None and _STEPS.search(asked.text.rstrip()) and any(shot.answer for shot in shots_of(instance)):
+            yield Finding(
+                message="few-shot examples have the bare answer where the prompt asks for reasoning",
+                saw=f"{asked.text.rstrip()[-40:]} then {target.strip()}, which is compared as a whole",
+                keys=("doc_to_target",),
+                doc=instance.index,
+                severity=None if study.shots or ANNOUNCED.search(instance.prompts[0].text) else Severity.INFO,
+            )
+
+
+@rule("PF819", "delimiter-in-shots", severity=Severity.INFO, family=Family.FEWSHOT)
+def delimiter_in_shots(study: Study) -> Iterator[Finding]:
+    r"""Report a few-shot example with a column that contains the delimiter between examples.
+
+    Why: the model sees more examples than there are, some without an answer. Where the delimiter is also what stops the
+    answer, as it is by default, an answer that contains it ends early.
+
+    Example:
+        num_fewshot: 1
+        fewshot_delimiter: "###"
+        fewshot_config:
+          samples:
+          - {question: "Read this. ### Which metal melts in the hand?", choices: [gallium, iron], answer: 0}
+
+    Silent example:
+        num_fewshot: 1
+        fewshot_delimiter: "###"
+        fewshot_config:
+          samples:
+          - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
+
+    Fix: choose a delimiter that no column contains, or replace it in `process_docs`.
+
+    Real: passages with blank lines in tasks whose delimiter is a blank line.
+    """
+    delimiter = study.task.fewshot_delimiter
+    is_given = study.docs is not None and study.docs.fewshot_kind == "given"
+    for instance in study.demonstrated[:1] if is_given and delimiter.strip(" ") else ():
+        for shot in shots_of(instance):
+            spans = (span for message in shot.messages for span in message.content)
+            inside = next((span for span in spans if span.origin.field is not None and delimiter in span.text), None)
+            if inside is not None:
+                at = inside.text.index(delimiter)
+                yield Finding(
+                    message="a column of a few-shot example contains the delimiter between examples",
+                    saw=inside.text[max(0, at - 24) : at + len(delimiter) + 16],
+                    keys=("fewshot_delimiter",),
+                    doc=instance.index,
+                )
+                return
+
+
+@rule("PF841", "shot-answers-with-question", severity=Severity.ERROR, family=Family.FEWSHOT)
+def shot_answers_with_question(study: Study) -> Iterator[Finding]:
+    r"""Report few-shot examples whose answer is a text that the question before it prints.
+
+    Why: the target names the column of the question, or the source of a translation instead of the translation. The
+    examples teach the model to repeat what it is asked. Choices are left alone, which a question may list.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "English: {{question}}\nFrench:"
+        doc_to_target: "{{french}}"
+        fewshot_config:
+          doc_to_target: "{{question}}"
+          samples: [{question: Good day., french: Bonjour.}, {question: Goodbye., french: Au revoir.}]
+        num_fewshot: 2
+        metadata: {promptfmt: {docs: [{question: Good night., french: Bonne nuit.}]}}
+
+    Silent example:
+        output_type: generate_until
+        doc_to_text: "English: {{question}}\nFrench:"
+        doc_to_target: "{{french}}"
+        fewshot_config:
+          samples: [{question: Good day., french: Bonjour.}, {question: Goodbye., french: Au revoir.}]
+        num_fewshot: 2
+        metadata: {promptfmt: {docs: [{question: Good night., french: Bonne nuit.}]}}
+
+    Fix: print the answer in `doc_to_target`, and in that of `fewshot_config`.
+
+    Real: lukemelas/mtob #2 (examples of a translation that repeat the source).
+    """
+    written = study.config.get("fewshot_config")
+    is_written = isinstance(written, Mapping) and "doc_to_target" in written
+    if not (is_written or study.generates):
+        return
+    for instance in study.with_shots[:1]:
+        shots = shots_of(instance)
+        if len(shots) > 1 and all(shot.answer and _prints(shot, shot.answer.strip()) for shot in shots):
+            yield Finding(
+                message="few-shot examples answer with a text of their question",
+                saw=(shots[0].answer or "").strip()[:60],
+                keys=("fewshot_config", "doc_to_target") if is_written else ("doc_to_target",),
+                doc=instance.index,
+                severity=severity_of_shots(study),
+            )
+
+
+def _prints(shot: Shot, answer: str) -> bool:
+    """Return whether a column that the question prints first is the answer, word for word."""
+    spans = [span for message in shot.messages if message.role == "user" for span in message.content]
+    first = next((span.text.strip() for span in spans if span.origin.field is not None), "")
+    return first == answer

@@ -1,0 +1,376 @@
+"""Rules about the layout of few-shot examples: their joins, their answers, and examples written into a text."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final
+
+from jinja2 import TemplateSyntaxError
+
+from pytest_promptfmt.answers.phrasings import ANSWER_WORDS
+from pytest_promptfmt.core.errors import RenderError
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Instance, join
+from pytest_promptfmt.rules.gold_answers import choices_of
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import question_message, severity_of_shots, shots_of
+from pytest_promptfmt.study import Study
+
+_LABEL: Final = re.compile(r"^[ \t>*#]*([^\W\d_](?:[\w -]{0,18}\w)?)\**[ \t]?[:：]", re.MULTILINE)
+_ANSWERS: Final = frozenset({"a", "answer", "output", "response", "solution", "label"}) | {
+    word.casefold() for word in ANSWER_WORDS.values()
+}
+_LEAST_WRITTEN: Final = 2
+"""Solved examples in a text that show a layout; one alone may be a part of the question."""
+
+ANNOUNCED: Final = re.compile(
+    r"\b(?:here (?:are|is) (?:some|a few|an?|two|three|four|five|several)(?: \w+){0,2}? examples?\b"
+    r"|(?:the )?following (?:are (?:some )?)?examples?\b(?! (?:of|for) an? )"
+    r"|(?:below are|see) (?:some |a few |the )?examples?\b"
+    r"|examples? (?:below|above)\b)",
+    re.IGNORECASE,
+)
+
+
+@rule("PF808", "shots-fail", severity=Severity.ERROR, family=Family.FEWSHOT)
+def shots_fail(study: Study) -> Iterator[Finding]:
+    """Report few-shot examples that cannot be rendered, although the task shows none by itself.
+
+    Why: with `--num_fewshot` the run ends with an exception. Without that option nothing renders the keys of
+    `fewshot_config`, so that the mistake is not noticed.
+
+    Example:
+        fewshot_config: {doc_to_text: "{{question.missing.text}}"}
+
+    Silent example:
+        fewshot_config: {doc_to_text: "{{question}}"}
+
+    Fix: correct the keys of `fewshot_config`.
+
+    Real: lm-evaluation-harness #2323 (agieval fails with any number of shots).
+    """
+    failure = study.shots_failure
+    if not isinstance(failure, RenderError):
+        return
+    if not study.has_real_docs and not isinstance(failure.__cause__, TemplateSyntaxError):
+        return  # synthetic docs need not be what code and templates expect, but nothing can be made of such a template
+    yield Finding(
+        message="few-shot examples cannot be rendered",
+        saw=failure.message,
+        do=failure.hint or "",
+        keys=("fewshot_config",),
+        position=failure.position,
+        severity=None if "fewshot_config" in study.config else severity_of_shots(study),
+    )
+
+
+@rule("PF817", "fewer-docs-than-shots", severity=Severity.WARNING, family=Family.FEWSHOT)
+def fewer_docs_than_shots(study: Study) -> Iterator[Finding]:
+    """Report fewer docs to draw few-shot examples from than the task shows.
+
+    Why: the prompts of the snapshot are shorter than those of the evaluation. lm-eval itself ends with an exception if
+    its split has so few rows. Examples in `fewshot_config.samples` are all there is: too few of them are an error.
+
+    Example:
+        num_fewshot: 2
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Silent example:
+        num_fewshot: 1
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Fix: add docs to the few-shot split, or lower `num_fewshot`.
+
+    Real: five rows of a dataset kept beside a task that shows eight examples.
+    """
+    if study.failure is None and study.shots < study.requested_shots:
+        yield Finding(
+            message="there are fewer docs than few-shot examples",
+            saw=f"{study.shots} of {study.requested_shots} can be drawn",
+            keys=("num_fewshot",),
+        )
+
+
+@rule("PF809", "question-unlike-written-examples", severity=Severity.WARNING, family=Family.FEWSHOT)
+def unlike_written_examples(study: Study) -> Iterator[Finding]:
+    r"""Report a question without the label that the solved examples in the same text have.
+
+    Why: a model imitates the examples. After `Q: …` and `A: …`, a question without `Q:`, or a prompt without `A:` at
+    its end, is another layout: the model may continue the question, or ask the next one.
+
+    Example:
+        description: "Q: Does tin rust?\nA: No.\n\nQ: Does steel rust?\nA: Yes.\n\n"
+        doc_to_text: "{{question}}\n"
+
+    Silent example:
+        description: "Q: Does tin rust?\nA: No.\n\nQ: Does steel rust?\nA: Yes.\n\n"
+        doc_to_text: "Q: {{question}}\nA:"
+
+    Fix: use the labels of the examples.
+
+    Real: lm-evaluation-harness #1118 (bbh_cot_fewshot).
+    """
+    if study.has_guessed_text or study.is_multimodal:
+        return
+    for instance in study.instances[:1]:
+        written = _written_examples(study.instances)
+        asked = question_message(instance)
+        if written is None or asked is None or len(instance.prompts) != 1:
+            return
+        tail = instance.prompts[0].text[written.end :]
+        labels = [found[1].casefold() for found in _LABEL.finditer(tail)]
+        if written.question.casefold() not in labels:
+            missing, where = written.question, "before the question"
+        elif written.answer.casefold() not in labels:
+            missing, where = written.answer, "after the question"
+        else:
+            return
+        yield Finding(
+            message=f"the solved examples have a label that is missing {where}",
+            saw=f"{missing}: in the examples, then {tail[-60:]}",
+            keys=("doc_to_text",),
+            doc=instance.index,
+        )
+
+
+@rule("PF810", "shot-answer-not-a-choice", severity=Severity.WARNING, family=Family.FEWSHOT)
+def shot_answer_not_a_choice(study: Study) -> Iterator[Finding]:
+    r"""Report few-shot examples whose answer is none of the scored labels.
+
+    Why: the examples teach the model to answer `(B)` or `yes`, but `B` or `Yes` is scored. The score then depends on
+    how likely an answer is that no example shows.
+
+    Example:
+        num_fewshot: 1
+        doc_to_choice: ["A", "B"]
+        doc_to_target: "{{answer}}"
+        fewshot_config: {doc_to_target: "({{'AB'[answer]}})"}
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Silent example:
+        num_fewshot: 1
+        doc_to_choice: ["A", "B"]
+        doc_to_target: "{{answer}}"
+        fewshot_config: {doc_to_target: "{{'AB'[answer]}}"}
+        metadata:
+          promptfmt:
+            docs:
+              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+
+    Fix: give few-shot examples and questions the same `doc_to_choice` and `doc_to_target`.
+
+    Real: gpqa of lm-evaluation-harness showed letters without the brackets that were scored (#3404).
+    """
+    if not isinstance(study.written.doc_to_choice, list):
+        return  # each doc may have choices of its own
+    for instance in study.demonstrated[:1]:
+        choices = {choice.strip() for choice in choices_of(study, instance)}
+        shots = [shot for shot in shots_of(instance) if shot.answer and shot.answer.strip()]
+        if not choices or not shots or any("«" in (shot.answer or "") for shot in shots):
+            return
+        other = next((shot.answer for shot in shots if (shot.answer or "").strip() not in choices), None)
+        if other is not None:
+            yield Finding(
+                message="a few-shot example has an answer that is not a choice",
+                saw=f"{other.strip()[:40]!r}, scored are {', '.join(sorted(map(repr, choices)))}",
+                keys=("fewshot_config", "doc_to_target"),
+                doc=instance.index,
+            )
+
+
+@rule("PF811", "uneven-example-labels", severity=Severity.WARNING, family=Family.FEWSHOT)
+def uneven_labels(study: Study) -> Iterator[Finding]:
+    r"""Report solved examples in a text with more answers than questions, or more questions than answers.
+
+    Why: a label was lost when examples were copied into the text. The model sees an answer without a question, and
+    the next question belongs to the answer before.
+
+    Example:
+        description: "Q: Does tin rust?\nA: No.\n\nDoes steel rust?\nA: Yes.\n\nIs gold soft?\nA: Yes.\n\n"
+        doc_to_text: "Q: {{question}}\nA:"
+
+    Silent example:
+        description: "Q: Does tin rust?\nA: No.\n\nQ: Does steel rust?\nA: Yes.\n\nQ: Is gold soft?\nA: Yes.\n\n"
+        doc_to_text: "Q: {{question}}\nA:"
+
+    Fix: begin every question and every answer of the examples with its label.
+
+    Real: solved examples in descriptions and templates of lm-evaluation-harness, such as those of bbh.
+    """
+    for template in study.templates:
+        for text in template.text.constants:
+            counted = Counter(found[1] for found in _LABEL.finditer(text))
+            for question, answer in (("Q", "A"), ("Question", "Answer"), ("Input", "Output"), ("问题", "答案")):
+                asked, told = counted[question], counted[answer]
+                if not asked or not told or counted["B"]:  # `A:` and `B:` are options
+                    continue
+                if max(asked, told) > _LEAST_WRITTEN and abs(asked - told) > 1:
+                    yield Finding(
+                        message="solved examples have unequal numbers of questions and answers",
+                        saw=f"{asked} times {question}:, {told} times {answer}:",
+                        keys=template.keys,
+                    )
+
+
+@rule("PF812", "announced-examples-missing", severity=Severity.WARNING, family=Family.FEWSHOT)
+def announced_examples(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt that announces examples and has none.
+
+    Why: "Here are some examples" before a lone question belongs to a few-shot prompt. Either the examples were lost or
+    the sentence is left over.
+
+    Example:
+        num_fewshot: 0
+        description: "Here are some examples of questions about metals.\n\n"
+
+    Silent example:
+        num_fewshot: 0
+        description: "Answer the question about metals.\n\n"
+
+    Fix: remove the sentence, or set `num_fewshot`.
+
+    Real: the few-shot prompts of GPQA's own code, which lost their examples (idavidrein/gpqa #22).
+    """
+    if study.task.num_fewshot != 0 and study.shots == 0:
+        return  # a number of examples may be given on the command line
+    for instance in study.instances[:1]:
+        text = join(span for prompt in instance.prompts[:1] for span in prompt.spans if span.origin.field is None)
+        found = ANNOUNCED.search(text)
+        if found is None or shots_of(instance) or study.has_guessed_text:
+            return
+        labels = Counter(label[1].casefold() for label in _LABEL.finditer(text))
+        shown = sum(labels[word] for word in _ANSWERS) + labels["example"] + labels["examples"]
+        if shown < _LEAST_WRITTEN and len(text) - found.end() < _MUCH:
+            yield Finding(
+                message="the prompt announces examples but has none",
+                saw=text[max(0, found.start() - 10) : found.end() + 30],
+                keys=("description",) if study.task.description else ("doc_to_text",),
+                doc=instance.index,
+            )
+
+
+_MUCH: Final = 300
+"""Characters of constant text after which the examples may well be there, in a form of their own."""
+
+
+@rule("PF813", "glued-shots", severity=Severity.ERROR, family=Family.FEWSHOT)
+def glued_shots(study: Study) -> Iterator[Finding]:
+    r"""Report few-shot examples that follow each other, or have question and answer, without any whitespace between.
+
+    Why: with `fewshot_delimiter: ""` the prompt reads `Answer: ironQuestion: Which…`, with `target_delimiter: ""`
+    `Answer:iron`. The model cannot tell where an example ends.
+
+    Example:
+        num_fewshot: 2
+        fewshot_delimiter: ""
+
+    Silent example:
+        num_fewshot: 2
+        fewshot_delimiter: "\n\n"
+
+    Fix: use `"\n\n"` between examples, and a space or newline before the answer.
+
+    Real: google/BIG-bench #474 (logical_deduction: no space before the answers of examples).
+    """
+    if study.has_guessed_text or study.given.assembly is not None:
+        return  # other systems join messages by rules of their own
+    is_real = study.has_real_docs
+    for instance in study.with_shots[:1]:
+        shots = shots_of(instance)
+        asked = question_message(instance)
+        followers = [shot.messages[0].text for shot in shots[1:]] + ([asked.text] if asked is not None else [])
+        for shot, following in zip(shots, followers, strict=False):
+            between = join(shot.messages[-1].delimiter)
+            if shot.answer and not between.strip() and _touch(shot.messages[-1].text + between, following):
+                yield _glued(study, shot.messages[-1].text + between, following, "fewshot_delimiter")
+                return
+        for shot in shots[:1]:
+            question, between = shot.messages[0].text, join(shot.messages[0].delimiter)
+            answer = shot.messages[-1].text if len(shot.messages) > 1 else ""
+            if not between and answer and _touch(question, answer) and (is_real or question[-1:] != "»"):
+                yield _glued(study, question, answer, "target_delimiter")
+
+
+def _touch(before: str, after: str) -> bool:
+    """Return whether two texts meet letter to letter, or a letter follows a colon or full stop."""
+    last, first = before[-1:], after[:1]
+    begins = first == "«" or (first.isascii() and first.isalnum())
+    return begins and (last == "»" or (last.isascii() and (last.isalnum() or last in ":?.")))
+
+
+def _severity_of_glue(study: Study, after: str) -> Severity | None:
+    """Return how bad it is: real texts may begin with the space that synthetic ones lack."""
+    return Severity.INFO if after[:1] == "«" else severity_of_shots(study)
+
+
+def _glued(study: Study, before: str, after: str, key: str) -> Finding:
+    what = "one and the next" if key == "fewshot_delimiter" else "question and answer"
+    return Finding(
+        message=f"few-shot examples have no whitespace between {what}",
+        saw=f"{before[-24:]}{after[:16]}",
+        keys=(key,),
+        doc=0,
+        severity=_severity_of_glue(study, after),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """The layout of solved examples in a text: their labels, and where the last of them ends."""
+
+    question: str
+    answer: str
+    end: int
+
+
+def _written_examples(instances: Sequence[Instance]) -> _Written | None:
+    """Return the layout of the solved examples that constant text before the question holds, None without them.
+
+    Text that an expression prints together with a column is constant as well: what all docs begin with.
+    """
+    prompts = [instance.prompts[0] for instance in instances if instance.prompts]
+    if not prompts or any(span.origin.shot is not None for span in prompts[0].spans):
+        return None
+    of_template = join(takewhile(lambda span: span.origin.field is None, prompts[0].spans))
+    shared = _shared_start([prompt.text for prompt in prompts]) if len(prompts) > 1 else ""
+    constant = max(of_template, shared, key=len)
+    found = list(_LABEL.finditer(constant))
+    labels = [each[1] for each in found]
+    answers = [label for label in dict.fromkeys(labels) if label.casefold() in _ANSWERS]
+    for answer in answers:
+        places = [number for number, label in enumerate(labels) if label == answer]
+        asked = _asked_before(labels, places)
+        if len(places) >= _LEAST_WRITTEN and asked is not None and "B" not in labels:
+            after = found[places[-1]].end()
+            end = max(constant.find("\n\n", after), constant.find("\n", after) if "\n\n" not in constant else -1)
+            return _Written(asked, answer, end) if end >= 0 else None
+    return None
+
+
+def _shared_start(texts: Sequence[str]) -> str:
+    """Return what all texts begin with."""
+    first, last = min(texts), max(texts)
+    return first[: next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), None)]
+
+
+def _asked_before(labels: Sequence[str], places: Sequence[int]) -> str | None:
+    """Return the label that comes before every one of the answers, None where they differ."""
+    before = {labels[place - 1] for place in places if place}
+    return before.pop() if len(before) == 1 and all(places) else None

@@ -1,0 +1,298 @@
+"""Rules about the Python code of a task: the hooks of task classes, chance, and what it makes of missing values."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.core.yaml_parser import MAX_BYTES
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import FileView
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.tasks import functions_of, missing_for
+
+_HOOKS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "doc_to_text": ("doc",),
+        "doc_to_target": ("doc",),
+        "doc_to_decontamination_query": ("doc",),
+        "process_results": ("doc", "results"),
+        "construct_requests": ("doc", "ctx"),
+        "aggregation": (),
+        "higher_is_better": (),
+        "has_training_docs": (),
+        "has_validation_docs": (),
+        "has_test_docs": (),
+        "training_docs": (),
+        "validation_docs": (),
+        "test_docs": (),
+    }
+)
+"""What lm-eval 0.4.13 passes to the hooks of a task class, besides `self`."""
+
+_MISSING: Final = re.compile(r"(?<![\w.])(None|nan|NaN)(?![\w.])")
+
+
+@rule("PF113", "hook-signature", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
+def hook_signature(view: FileView) -> Iterator[Finding]:
+    r"""Report a hook of a task class that cannot take the arguments with which lm-eval calls it.
+
+    Why: `process_results(self, doc)` is called with the results as well, after the model has answered everything. The
+    file is parsed, not run.
+
+    Example:
+        # file: example.yaml
+        task: example
+        class: !function helper.Mine
+        # file: helper.py
+        from lm_eval.api.task import ConfigurableTask
+        class Mine(ConfigurableTask):
+            def doc_to_text(self, doc):
+                return doc["question"] + "\nAnswer:"
+            def doc_to_target(self, doc):
+                return doc["choices"][doc["answer"]]
+            def process_results(self, doc):
+                return {"acc": 1.0}
+
+    Silent example:
+        # file: example.yaml
+        task: example
+        class: !function helper.Mine
+        # file: helper.py
+        from lm_eval.api.task import ConfigurableTask
+        class Mine(ConfigurableTask):
+            def doc_to_text(self, doc):
+                return doc["question"] + "\nAnswer:"
+            def doc_to_target(self, doc):
+                return doc["choices"][doc["answer"]]
+            def process_results(self, doc, results):
+                return {"acc": 1.0}
+
+    Fix: give the hook the arguments of the base class, and `**kwargs` to `construct_requests`.
+
+    Real: task classes written for an older lm-eval, whose `construct_requests` had no further arguments.
+    """
+    named = view.config.get("class")
+    if not isinstance(named, FunctionRef):
+        return
+    tree = parsed(named)
+    if tree is None:
+        return
+    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    for hook in _hooks_of(classes, named.name, set()):
+        needed = ("self", *_HOOKS[hook.name])
+        if any(isinstance(one, ast.Name) and one.id in ("staticmethod", "classmethod") for one in hook.decorator_list):
+            continue
+        own = [*hook.args.posonlyargs, *hook.args.args]
+        required = len(own) - len(hook.args.defaults)
+        takes = hook.args.vararg is not None or len(own) >= len(needed)
+        lacks_kwargs = hook.name == "construct_requests" and hook.args.kwarg is None and len(own) < len(needed) + 3
+        if required > len(needed) or not takes or lacks_kwargs:
+            yield Finding(
+                message="a hook of the task class does not take what lm-eval passes to it",
+                saw=f"{hook.name}({', '.join(one.arg for one in own)})",
+                do=f"write {hook.name}({', '.join(needed)}{', **kwargs' if lacks_kwargs else ''})",
+                keys=("class",),
+            )
+
+
+def _hooks_of(classes: Mapping[str, ast.ClassDef], name: str, seen: set[str]) -> Iterator[ast.FunctionDef]:
+    """Yield the hooks that a class of the file has, its own before those of its bases there."""
+    node = classes.get(name)
+    if node is None:
+        return
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef) and part.name in _HOOKS and part.name not in seen:
+            seen.add(part.name)
+            yield part
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id != name:
+            yield from _hooks_of({key: value for key, value in classes.items() if key != name}, base.id, seen)
+
+
+@rule("PF114", "missing-package", severity=Severity.INFO, family=Family.CONFIG)
+def missing_package(study: Study) -> Iterator[Finding]:
+    r"""Report Python code of a task that imports a package which is not installed here.
+
+    Why: the module is imported without the package, so that prompts can be looked at. What uses the package, most
+    often scoring, is not tested, and lm-eval does not load the task at all.
+
+    Example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        # file: helper.py
+        from package_that_nobody_has import verify
+        def asked(doc):
+            return "Question: " + doc["question"] + "\nAnswer:"
+
+    Silent example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        # file: helper.py
+        from re import sub
+        def asked(doc):
+            return "Question: " + doc["question"] + "\nAnswer:"
+
+    Fix: install the package where the task is tested.
+
+    Real: minerva_math and leaderboard_math of lm-evaluation-harness need sympy and math_verify to score.
+    """
+    if study.failure is not None:
+        return  # which says what is missing
+    found = next(filter(None, map(missing_for, functions_of(study.given))), None)
+    if found is not None:
+        yield Finding(
+            message="code of the task was imported without a package that is not installed",
+            saw=found.cause or found.message,
+            do=found.hint or "",
+            keys=("doc_to_text",),
+        )
+
+
+@rule("PF256", "prompt-by-chance", severity=Severity.WARNING, family=Family.PROMPT)
+def prompt_by_chance(study: Study) -> Iterator[Finding]:
+    r"""Report a question that Python code makes by chance, with numbers of the module `random` and no seed of its own.
+
+    Why: code that shuffles options without a generator of its own takes the numbers that happen to come next. Another
+    `--limit`, order of tasks or number of few-shot examples changes every prompt, and a gold label that is fixed
+    elsewhere belongs to another option.
+
+    Example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        metadata:
+          promptfmt: {docs: [{question: Which is a metal?, choices: [tin, oak, jade, wool, silk], answer: 0}]}
+        # file: helper.py
+        import random
+        def asked(doc):
+            return "Question: " + doc["question"] + " " + ", ".join(random.sample(doc["choices"], 5)) + "\nAnswer:"
+
+    Silent example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        metadata:
+          promptfmt: {docs: [{question: Which is a metal?, choices: [tin, oak, jade, wool, silk], answer: 0}]}
+        # file: helper.py
+        def asked(doc):
+            return "Question: " + doc["question"] + " " + ", ".join(doc["choices"]) + "\nAnswer:"
+
+    Fix: shuffle in `process_docs` with `random.Random(seed)`, or by the digest of the question.
+
+    Real: gpqa of lm-evaluation-harness shuffles its options in code.
+    """
+    named = study.written.doc_to_text
+    for node in definitions(named):
+        called = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
+        calls = [one for one in called if isinstance(one, ast.Attribute)]
+        own = [one for one in calls if isinstance(one.value, ast.Name) and one.value.id == "random"]
+        chance = next((one.attr for one in own if one.attr in _CHANCE), None)
+        if chance is not None and not any(one.attr == "seed" for one in own):
+            yield Finding(
+                message="the same doc gives another question each time",
+                saw=f"random.{chance} in {node.name}",
+                keys=("doc_to_text",),
+            )
+
+
+_CHANCE: Final = ("choice", "choices", "randint", "random", "randrange", "sample", "shuffle", "uniform")
+
+
+def definitions(named: object) -> Iterator[ast.FunctionDef]:
+    """Yield the function that a task file names with `!function`, as it is written; nothing for other values."""
+    if isinstance(named, FunctionRef) and (tree := parsed(named)) is not None:
+        yield from _functions_of(tree).get(named.name, ())
+
+
+def hook_of(named: FunctionRef, hook: str) -> ast.FunctionDef | None:
+    """Return a hook of the class that a task file names, as it is written in that file; None for an inherited one."""
+    tree = parsed(named)
+    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} if tree else {}
+    return next((node for node in _hooks_of(classes, named.name, set()) if node.name == hook), None)
+
+
+def parsed(function: FunctionRef) -> ast.Module | None:
+    """Return the parsed file beside the YAML that a function is looked up in; None if it cannot be read."""
+    try:
+        file = function.file
+        status = os.stat(file)
+        return _parsed(file, (status.st_mtime_ns, status.st_size))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+@lru_cache(maxsize=16)
+def _parsed(file: Path, _stamp: tuple[int, int]) -> ast.Module:
+    return ast.parse(gate.read_bytes(file, limit=MAX_BYTES))  # tasks of one folder share their module
+
+
+@lru_cache(maxsize=16)
+def _functions_of(tree: ast.Module) -> Mapping[str, Sequence[ast.FunctionDef]]:
+    """Return the functions of a module by name, wherever they are defined."""
+    found: dict[str, list[ast.FunctionDef]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            found.setdefault(node.name, []).append(node)
+    return found
+
+
+@rule("PF257", "missing-value-in-code", severity=Severity.ERROR, family=Family.PROMPT)
+def missing_value_in_code(study: Study) -> Iterator[Finding]:
+    r"""Report the word None or nan that code or a template makes of a missing value: in its question, or as gold.
+
+    Why: an f-string prints a missing value as `None`, and `doc_to_target` makes the gold answer `None` of it, which a
+    model is then asked to write.
+
+    Example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        metadata: {promptfmt: {docs: [{hint: null, question: Which rusts?, choices: [iron, tin], answer: 0}]}}
+        # file: helper.py
+        def asked(doc):
+            return f"Hint: {doc['hint']}\nQuestion: {doc['question']}\nAnswer:"
+
+    Silent example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        metadata: {promptfmt: {docs: [{hint: null, question: Which rusts?, choices: [iron, tin], answer: 0}]}}
+        # file: helper.py
+        def asked(doc):
+            return f"Question: {doc['question']}\nAnswer:"
+
+    Fix: leave the text out if the value is missing, and the doc if it has no answer.
+
+    Real: columns that only some rows fill, such as hints, contexts and test labels.
+    """
+    for instance in study.real_instances:
+        empty = [name for name, value in instance.doc.items() if value is None or value != value]
+        if not empty:
+            continue
+        if instance.target in ("None", "nan") or (instance.target is None and "doc_to_target" in study.config):
+            yield Finding(
+                message="the gold answer is made of a missing value",
+                saw=str(instance.target),
+                do="leave out docs without an answer, in process_docs",
+                keys=("doc_to_target",),
+                doc=instance.index,
+            )
+            return
+        whole = " ".join(str(value) for value in instance.doc.values() if value is not None)
+        for span in instance.prompts[0].spans if study.asks_by_code and instance.prompts else ():
+            found = _MISSING.search(span.text) if span.origin.shot is None and span.origin.field is None else None
+            if found is not None and found[0] not in whole:
+                yield Finding(
+                    message=f'code prints a missing value as the word "{found[0]}"',
+                    saw=f"{span.text[max(0, found.start() - 30) : found.end() + 10]}; column {empty[0]!r} is empty",
+                    keys=("doc_to_text",),
+                    field=empty[0],
+                    doc=instance.index,
+                )
+                return

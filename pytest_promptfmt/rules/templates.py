@@ -1,0 +1,426 @@
+"""Rules about templates: variables that are not filled in, and mistakes of quoting."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
+
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.task import Unset
+from pytest_promptfmt.rules.column_names import COMMON
+from pytest_promptfmt.rules.fixes import Fix, anything, escapes, nothing, outside_markup, rewritten
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.study.configuration import Keys, WrittenTemplate, read_template
+
+_MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
+_BRACES: Final = re.compile(r"(?<![\\{$A-Za-z0-9_^\]}])\{([A-Za-z_][A-Za-z0-9_.]*)\}(?!\})")
+_AS_ESCAPES: Final = str.maketrans({"\a": r"\a", "\b": r"\b", "\f": r"\f", "\v": r"\v"})
+_QUOTED_NAME: Final = re.compile(r"""(\{\{-?\s*)(["'])([A-Za-z_]\w*)\2(\s*-?\}\})""")
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
+_COLUMN_LIKE: Final = re.compile(r"[a-z]+(?:_[a-z0-9]+)*")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_RAW_STRING: Final = re.compile(r"""\A[rR]?[bB]?(["']).+\1\Z""", re.S)
+_LATEX: Final = "nabla|natural|ncong|ne|near|neg|neq|new|nexists|ng|ni|nl|nmid|no|np|nr|ns|nt|nu|nv|nV|nw|nonumber|norm"
+_LITERAL: Final = re.compile(rf"(?<!\\)\\n(?!(?:{_LATEX})[a-zA-Z]*\b)")
+_QUOTED_BREAK: Final = re.compile(r"""(['"`])(?:\\n)+\1""")
+"""A text about the two characters, as in: separate them with '\\n'."""
+
+_NUMBER_OF_DOC: Final = re.compile(r"(?:^|_)(?:id|idx|index|uid|guid|hash|key)$", re.I)
+"""Columns by which rows differ that are otherwise the same."""
+
+_PLAIN_KEYS: Final = ("target_delimiter", "fewshot_delimiter")
+
+
+@rule("PF121", "markup-not-rendered", severity=Severity.ERROR, family=Family.TEMPLATES)
+def markup_not_rendered(study: Study) -> Iterator[Finding]:
+    r"""Report Jinja in a place that lm-eval does not render.
+
+    Why: lists and delimiters are used as they are. A list `["{{answerA}}", "{{answerB}}"]` scores the placeholders
+    themselves, the same for every doc.
+
+    Example:
+        doc_to_choice: ["{{choices[0]}}", "{{choices[1]}}"]
+        doc_to_target: "{{answer}}"
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
+
+    Silent example:
+        doc_to_choice: "{{[choices[0], choices[1]]}}"
+        doc_to_target: "{{answer}}"
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
+
+    Fix: write one template that returns the list: `"{{[answerA, answerB]}}"`.
+
+    Real: lm-evaluation-harness #1909 (social_iqa).
+    """
+    task = study.written
+    places: list[tuple[Keys, Any]] = [
+        (("doc_to_choice",), task.doc_to_choice),
+        (("doc_to_target",), task.doc_to_target),
+    ]
+    for key in ("doc_to_choice", "doc_to_target"):
+        spec = getattr(task.fewshot, key)
+        places.append((("fewshot_config", key), None if isinstance(spec, Unset) else spec))
+    texts: list[tuple[Keys, str]] = []
+    for keys, spec in places:
+        values = spec.items() if isinstance(spec, dict) else enumerate(spec) if isinstance(spec, list) else ()
+        texts += [((*keys, number), text) for number, text in values if isinstance(text, str)]
+    texts += [((key,), getattr(task, key)) for key in _PLAIN_KEYS]
+    texts += [(("generation_kwargs", "until", number), stop) for number, stop in enumerate(study.stop_texts)]
+    for keys, text in texts:
+        key = (
+            "until" if keys[0] == "generation_kwargs" else ".".join(str(each) for each in keys if isinstance(each, str))
+        )
+        if isinstance(text, str) and _MARKUP.search(text):
+            yield Finding(
+                message=f"{key} contains a template, but is not rendered",
+                saw=text,
+                do='write one template that returns the list: "{{[a, b]}}"'
+                if key != "until"
+                else "write the text itself",
+                keys=keys,
+            )
+            return
+
+
+def _with_double_braces(study: Study, finding: Finding) -> Fix | None:
+    change = partial(outside_markup, change=lambda text: _BRACES.sub(r"{{\1}}", text))
+    return rewritten(study, finding, change, keeps=anything)
+
+
+@rule("PF122", "python-braces", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_with_double_braces)
+def python_braces(study: Study) -> Iterator[Finding]:
+    r"""Report `{name}` in a template without Jinja.
+
+    Why: single braces are Python's, and Jinja prints them as they are. Every prompt is then the same, without data.
+
+    Example:
+        doc_to_text: "Question: {question}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer in the form {letter}:"
+
+    Fix: use double braces: `{{name}}`.
+
+    Real: lm-evaluation-harness #3944 (35 AfriXNLI tasks), #1587.
+    """
+    columns = set(study.docs.columns) if study.docs is not None and study.has_real_docs else set()
+    for template in study.templates:
+        if template.keys[-1] not in ("doc_to_text", "doc_to_target", "gen_prefix", "description"):
+            continue
+        names = [name for text in template.text.constants for name in _BRACES.findall(text) if not name.startswith("_")]
+        known = columns | (COMMON if not study.has_real_docs else frozenset())
+        missing = [name for name in names if {name, name.casefold()} & known and name not in template.text.names]
+        bare = names if not template.text.has_markup and template.keys[-1] == "doc_to_text" else []
+        for name in (bare or missing)[:1]:
+            yield Finding(
+                message="a name in single braces is not a Jinja variable",
+                saw=f"{{{name}}}",
+                do="use double braces: {{" + name + "}}",
+                keys=template.keys,
+                severity=None if bare else Severity.WARNING,
+            )
+
+
+def _without_quotes(study: Study, finding: Finding) -> Fix | None:
+    return rewritten(study, finding, lambda text: _QUOTED_NAME.sub(r"\1\3\4", text), keeps=anything)
+
+
+@rule("PF123", "quoted-name", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_without_quotes)
+def quoted_name(study: Study) -> Iterator[Finding]:
+    r"""Report `{{'name'}}`, which prints the word `name` and not the column.
+
+    Why: a name in quotes is text. The prompt shows the name of the column instead of its value, in every doc.
+
+    Example:
+        doc_to_text: "Question: {{'question'}}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: remove the quotes.
+
+    Real: 36 xlsum tasks of lm-evaluation-harness 0.4.13.
+    """
+    columns = set(study.docs.columns) if study.docs is not None else set()
+    for template in study.templates:
+        for text in template.text.quoted:
+            is_column = text in columns
+            is_common = text.casefold() in COMMON and not study.has_real_docs and text not in template.text.names
+            if is_column or is_common or (_COLUMN_LIKE.fullmatch(text) and not template.text.names):
+                yield Finding(
+                    message="a quoted name in braces prints the name, not the column",
+                    saw="{{'" + text + "'}}",
+                    do="remove the quotes: {{" + text + "}}",
+                    keys=template.keys,
+                )
+                break
+
+
+@rule("PF124", "constant-field", severity=Severity.ERROR, family=Family.TEMPLATES)
+def constant_field(study: Study) -> Iterator[Finding]:
+    r"""Report a field mapping that looks like a column but is not one of the docs' columns.
+
+    Why: lm-eval treats any text that is not exactly a column as a template. `doc_to_target: label` without a column
+    `label` makes the word "label" the answer to every question, so nothing is ever scored as correct.
+
+    Example:
+        doc_to_target: label
+
+    Silent example:
+        doc_to_target: answer
+
+    Fix: use the name of a column.
+
+    Real: lm-evaluation-harness #3567 (80 masakhanews tasks), #2434 (catcola).
+    """
+    if not study.has_real_docs or study.docs is None:
+        return
+    for template in study.templates:
+        source = template.source
+        if template.keys[-1] not in ("doc_to_text", "doc_to_target", "doc_to_choice") or template.text.has_markup:
+            continue
+        choices = study.written.doc_to_choice
+        if isinstance(choices, list) and source in choices:
+            continue  # the same answer for every doc, on purpose
+        if _COLUMN_LIKE.fullmatch(source) and not (template.keys[-1] == "doc_to_text" and study.is_multimodal):
+            yield Finding(
+                message=f"{template.keys[-1]} is not a column: every doc gets the same text",
+                saw=source,
+                do=f"use a column: {', '.join(study.docs.columns[:8])}",
+                keys=template.keys,
+            )
+
+
+@rule("PF125", "constant-prompt", severity=Severity.ERROR, family=Family.TEMPLATES)
+def constant_prompt(study: Study) -> Iterator[Finding]:
+    r"""Report a task with the same prompt for every doc.
+
+    Why: different docs with one prompt and one set of choices are one question asked many times. The template uses no
+    column, or not in Jinja's syntax. Nothing is reported where PF122 or PF123 name the cause, or where the docs differ
+    only in columns that the template does not use.
+
+    Example:
+        doc_to_text: "Which of them is right?\nAnswer:"
+        doc_to_choice: ["yes", "no"]
+        doc_to_target: "{{answer % 2}}"
+
+    Silent example:
+        doc_to_text: "{{question}} Is it mercury?\nAnswer:"
+        doc_to_choice: ["yes", "no"]
+        doc_to_target: "{{answer % 2}}"
+
+    Fix: add the columns of the question with `{{name}}`.
+
+    Real: lm-evaluation-harness #3944; xlsum in its 0.4.13.
+    """
+    if study.is_multimodal or study.task.output_type not in ("generate_until", "multiple_choice"):
+        return
+    if any(quoted_name(study)) or any(found.severity is None for found in python_braces(study)):
+        return  # the cause is reported
+    written = study.written
+    if study.has_real_docs:
+        asked = {_asked(instance) for instance in study.instances}
+        used = study.used_names if not study.runs_functions else frozenset[str]()
+        shown = [{name: doc[name] for name in doc if name in used or not used & set(doc)} for doc in study.real_docs]
+        docs = [{name: doc[name] for name in doc if not _NUMBER_OF_DOC.search(name)} for doc in shown]
+        if len(study.instances) > 1 and len(asked) == 1 and len({repr(doc) for doc in docs}) > 1:
+            yield _constant(next(iter(asked))[0])
+        return
+    spec = written.doc_to_text
+    if not isinstance(spec, str) or not spec.strip() or spec in (study.docs.columns if study.docs else ()):
+        return
+    text = read_template(spec)
+    fixed_choices = isinstance(written.doc_to_choice, list)
+    is_constant = bool(text.constants) if text.has_markup else " " in spec.strip()
+    if is_constant and not text.names and (study.generates or fixed_choices) and "import" not in spec:
+        yield _constant(spec)
+
+
+def _asked(instance: Any) -> tuple[str, tuple[str | None, ...]]:
+    prompts = "\0".join(prompt.text for prompt in instance.prompts)
+    return prompts, tuple(request.continuation for request in instance.requests)
+
+
+def _constant(text: str) -> Finding:
+    return Finding(
+        message="the prompt is the same for every doc",
+        saw=text[-60:],
+        keys=("doc_to_text",),
+    )
+
+
+def _with_newlines(study: Study, finding: Finding) -> Fix | None:
+    is_template = finding.keys[0] not in _PLAIN_KEYS
+    change = partial(outside_markup, change=_with_real_newlines) if is_template else _with_real_newlines
+    ends_question = finding.keys[-1] == "doc_to_text" and study.task.target_delimiter.isspace()
+
+    def made(source: str) -> str | None:
+        text = change(source)
+        # the delimiter comes next, and a newline before it would be another finding
+        return text.rstrip() if text is not None and ends_question and source.endswith("\\n") else text
+
+    return rewritten(study, finding, made, keeps=escapes)
+
+
+@rule("PF126", "literal-newline", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_with_newlines)
+def literal_newline(study: Study) -> Iterator[Finding]:
+    r"""Report a literal backslash and n instead of a newline.
+
+    Why: in YAML only double quotes turn `\n` into a newline. In single quotes, without quotes and in block scalars
+    it stays two characters, and the model sees `\n` in its prompt.
+
+    Example:
+        doc_to_text: 'Question: {{question}}\nAnswer:'
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: use double quotes, or a block scalar with real newlines.
+
+    Real: lm-evaluation-harness #3273 (34 LongBench tasks), #3102; 189 tasks of its 0.4.13.
+    """
+    places = [
+        (template.keys, constant)
+        for template in study.templates
+        if not _is_python_list(template)
+        for constant in template.text.constants
+    ]
+    places += [((key,), getattr(study.written, key)) for key in _PLAIN_KEYS]
+    reported: set[Keys] = set()
+    for keys, text in places:
+        found = find_literal_break(text) if isinstance(text, str) else None
+        if found is not None and keys not in reported:
+            reported.add(keys)
+            yield Finding(
+                message=r"a literal \n instead of a newline",
+                saw=text[max(0, found.start() - 20) : found.end() + 20],
+                keys=keys,
+            )
+
+
+def find_literal_break(text: str) -> re.Match[str] | None:
+    r"""Return where a text has a literal backslash and n; None without one, or if it is only quoted."""
+    if "\\n" not in text:
+        return None
+    quoted = [found.span() for found in _QUOTED_BREAK.finditer(text)]
+    for found in _LITERAL.finditer(text):
+        if not any(first < found.start() < end for first, end in quoted):
+            return found
+    return None
+
+
+def _with_real_newlines(text: str) -> str:
+    quoted = [found.span() for found in _QUOTED_BREAK.finditer(text)]
+
+    def replaced(found: re.Match[str]) -> str:
+        return found[0] if any(first < found.start() < end for first, end in quoted) else "\n"
+
+    return _LITERAL.sub(replaced, text)
+
+
+def _is_python_list(template: WrittenTemplate) -> bool:
+    r"""Return whether lm-eval 0.4.13 reads the template's text as a Python list, in which `\n` is a newline."""
+    return template.keys[-1] in ("doc_to_choice", "doc_to_target") and template.source.lstrip().startswith("[")
+
+
+def _with_backslashes(study: Study, finding: Finding) -> Fix | None:
+    return rewritten(study, finding, lambda text: text.translate(_AS_ESCAPES), keeps=anything)
+
+
+@rule("PF127", "control-character", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_with_backslashes)
+def control_character(study: Study) -> Iterator[Finding]:
+    r"""Report a control character, such as the backspace that `"\b"` is in YAML.
+
+    Why: in double quotes YAML reads `\b` as backspace, `\f` as form feed, `\v` as vertical tab. A pattern with `\b` for
+    a word boundary then matches nothing, and a prompt with `\frac` loses a letter.
+
+    Example:
+        output_type: generate_until
+        metric_list: [{metric: exact_match, regexes_to_ignore: ["\bthe\b"]}]
+        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
+
+    Silent example:
+        output_type: generate_until
+        metric_list: [{metric: exact_match, regexes_to_ignore: ["\\bthe\\b"]}]
+        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
+
+    Fix: use single quotes, or two backslashes.
+
+    Real: lm-evaluation-harness #1305 (nq_open).
+    """
+    for keys, text in study.strings:
+        found = _CONTROL.search(text)
+        if found is not None:
+            yield Finding(
+                message=f"control character U+{ord(found[0]):04X}",
+                saw=text[max(0, found.start() - 20) : found.end() + 20],
+                keys=keys,
+            )
+
+
+def _without_python_quotes(study: Study, finding: Finding) -> Fix | None:
+    return rewritten(study, finding, lambda text: text.lstrip("rR")[1:-1], keeps=nothing)
+
+
+@rule("PF128", "python-string-in-yaml", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_without_python_quotes)
+def python_string(study: Study) -> Iterator[Finding]:
+    r"""Report a pattern with Python quotes, such as `r"\d+"`.
+
+    Why: YAML has no `r"…"`. The letter r and the quotes become part of the pattern, which then matches nothing.
+
+    Example:
+        output_type: generate_until
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: 'r"(\d+)"'}, {function: take_first}]}
+
+    Silent example:
+        output_type: generate_until
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '(\d+)'}, {function: take_first}]}
+
+    Fix: remove the r and the inner quotes; YAML keeps backslashes in single quotes.
+
+    Real: lm-evaluation-harness #2238.
+    """
+    for keys, text in study.strings:
+        if any("regex" in str(key) for key in keys[-3:]) and text[:1] in "rR" and _RAW_STRING.match(text):
+            yield Finding(
+                message="the pattern includes Python quotes",
+                saw=text,
+                keys=keys,
+            )
+
+
+@rule("PF129", "unknown-decontamination-column", severity=Severity.WARNING, family=Family.TEMPLATES)
+def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
+    """Report a `doc_to_decontamination_query` that is not a column of the docs.
+
+    Why: it is only used with decontamination, so the mistake shows late.
+
+    Example:
+        should_decontaminate: true
+        doc_to_decontamination_query: query
+
+    Silent example:
+        should_decontaminate: true
+        doc_to_decontamination_query: question
+
+    Fix: use a column, or write a template.
+
+    Real: lm-evaluation-harness #3718 (headqa).
+    """
+    query = study.config.get("doc_to_decontamination_query")
+    if not isinstance(query, str) or not study.has_real_docs or study.docs is None or not query:
+        return
+    names = read_template(query).names if "{" in query else {query}
+    for name in sorted(names):
+        if name not in study.docs.columns and _IDENTIFIER.fullmatch(name):
+            yield Finding(
+                message="doc_to_decontamination_query is not a column",
+                saw=name,
+                do=f"use a column: {', '.join(study.docs.columns[:8])}",
+                keys=("doc_to_decontamination_query",),
+            )

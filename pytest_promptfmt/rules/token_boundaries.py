@@ -1,0 +1,319 @@
+"""Rules about the boundary between a prompt and the answer scored after it, in the tokens of one tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Prompt
+from pytest_promptfmt.profiles import Tokenizer
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import shown_tokens
+from pytest_promptfmt.study import ProfileView
+from pytest_promptfmt.study.profile_view import ScoredContinuation, ends_every_text
+
+_TAIL: Final = 24
+_TOKENS: Final = 8
+
+
+@rule("PF301", "nothing-left-to-score", severity=Severity.ERROR, family=Family.TOKENS, scope="profile")
+def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
+    r"""Report an answer without tokens of its own after the tokens of the prompt are cut off.
+
+    Why: lm-eval encodes prompt and answer together and cuts at the length of the prompt alone. If the end of the prompt
+    and the answer are one token (`:A`, `(A`), the cut leaves nothing, and the run stops with an assertion error.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
+        # file: example.yaml
+        doc_to_text: "{{question}}\nAnswer:\n("
+        doc_to_choice: [A, B, C]
+        target_delimiter: ""
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
+        # file: example.yaml
+        doc_to_text: "{{question}}\nAnswer:"
+        doc_to_choice: [(A), (B), (C)]
+
+    Fix: move the character that merges with the answer from the end of the prompt to the start of the answers.
+
+    Real: lm-evaluation-harness #1297, #3336 and PR #4055; lighteval PR #354.
+    """
+    for scored in _each(view):
+        if not scored.ids and scored.continuation.strip():
+            yield Finding(
+                message="the answer merges with the prompt, leaving no token to score",
+                saw=f"{scored.context[-_TAIL:]}|{scored.continuation}",
+                keys=_seam_keys(view),
+                doc=scored.instance.index,
+            )
+            return
+
+
+@rule("PF302", "token-over-boundary", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
+def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
+    r"""Report a token that crosses the boundary between prompt and answer, so that the model gets a different text.
+
+    Why: the scored sequence is the tokens of the prompt alone plus the rest of the tokens of both. If `:` and the
+    newline after it are one token, the model gets `Answer:` and `A` and never sees the newline. Reported as info if the
+    text is the same and only its tokens differ.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
+        # file: example.yaml
+        doc_to_text: "{{question}}\nAnswer:\n"
+        doc_to_choice: [A, B, C]
+        target_delimiter: ""
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
+        # file: example.yaml
+        doc_to_text: "{{question}}\nAnswer:"
+        doc_to_choice: [A, B, C]
+
+    Fix: end the prompt with a visible character, and begin the answer with a space.
+
+    Real: lm-evaluation-harness PR #63, #1053; TruthfulQA #11; token healing in transformers PR #30081.
+    """
+    tokenizer = view.tokenizer
+    if tokenizer is None:
+        return
+    for scored in _each(view):
+        if not scored.pair.merged or not scored.ids:
+            continue
+        whole = _whole(tokenizer, scored)
+        given = (*scored.pair.context_ids, *scored.ids)
+        is_same_text = tokenizer.decode(given) == tokenizer.decode(whole)
+        cut = len(scored.pair.context_ids)
+        around = slice(max(0, cut - 3), cut + 3)
+        yield Finding(
+            message="a token crosses the boundary between prompt and answer and is split"
+            if is_same_text
+            else "a token crosses the boundary between prompt and answer: the text changes",
+            saw=f"{shown_tokens(tokenizer, given[around])} for {shown_tokens(tokenizer, whole[around])}",
+            keys=_seam_keys(view),
+            doc=scored.instance.index,
+            severity=Severity.INFO if is_same_text else None,
+        )
+        return
+
+
+@rule("PF303", "space-before-choice", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
+def space_before_choice(view: ProfileView) -> Iterator[Finding]:
+    r"""Report answers that are scored with an unwanted space before them, or with two.
+
+    Why: choices with a leading space are right after `Answer:` and wrong after the generation prompt of a
+    chat template, where answers begin without one. With a target delimiter they begin with two spaces. In most
+    tokenizers `A` with no, one and two spaces before it gives three different tokens. Reported as info for built-in
+    approximations, and for `output_type: loglikelihood`, where lm-eval adds no delimiter that could be removed.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-qwen", chat_template: chatml}}
+        # file: example.yaml
+        doc_to_choice: [" A", " B", " C"]
+        target_delimiter: ""
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-qwen", chat_template: chatml}}
+        # file: example.yaml
+        doc_to_choice: [A, B, C]
+
+    Fix: remove outer spaces from the choices; `target_delimiter` adds the space, and chat templates drop it.
+
+    Real: lm-evaluation-harness #2346 (fixed in #2475); the paper Mind the Gap: up to 11 points.
+    """
+    tokenizer = view.tokenizer
+    if tokenizer is None:
+        return
+    for scored in _each(view):
+        text = scored.continuation
+        blanks = len(text) - len(text.lstrip(" "))
+        if blanks == 0 or not text.strip() or text.lstrip(" ")[:1] == "\n":
+            continue
+        is_twice = blanks == 2
+        is_continued = view.study.task.output_type == "loglikelihood"
+        if not is_twice and not (blanks == 1 and _begins_answer(view, scored)):
+            continue
+        wanted = text.lstrip(" ") if not is_twice else text[1:]
+        if tokenizer.ids(scored.context + text) == tokenizer.ids(scored.context + wanted):
+            continue
+        yield Finding(
+            message="the answer begins with two spaces"
+            if is_twice
+            else "the answer begins with a space right after the generation prompt",
+            saw=f"{scored.context[-_TAIL:]}|{text[:_TAIL]}: {shown_tokens(tokenizer, scored.ids[:_TOKENS])}",
+            do="run this task without a chat template: its target continues a text" if is_continued else "",
+            keys=("doc_to_choice" if view.study.config.get("doc_to_choice") is not None else "doc_to_target",),
+            doc=scored.instance.index,
+            severity=Severity.INFO if is_continued or tokenizer.is_archetype else None,
+        )
+        return
+
+
+@rule("PF304", "tokens-unlike-shots", severity=Severity.WARNING, family=Family.TOKENS, scope="profile")
+def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
+    r"""Report a choice that begins with another token than the same answer in a few-shot example.
+
+    Why: few-shot examples raise the probability of the tokens they show. If they show ` A` and the candidate is `A`,
+    the scored token is not the one they show. Reported as info if the examples are text inside a turn of the user.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
+        # file: example.yaml
+        num_fewshot: 2
+        doc_to_text: "{{question}}\nAnswer:"
+        doc_to_choice: [A, B, C]
+        doc_to_target: answer
+        target_delimiter: "\n"
+        fewshot_config: {target_delimiter: " "}
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
+        # file: example.yaml
+        num_fewshot: 2
+        doc_to_text: "{{question}}\nAnswer:"
+        doc_to_choice: [A, B, C]
+        doc_to_target: answer
+
+    Fix: use the same `target_delimiter` for few-shot examples and candidates. If a chat template writes the space
+    before the answers of the examples, put the examples into one turn with `fewshot_as_turns: false`.
+
+    Real: lm-evaluation-harness #2346; lighteval #45 and #159.
+    """
+    tokenizer = view.tokenizer
+    if tokenizer is None or not view.scored:
+        return
+    for scored in view.scored[0]:
+        if scored.request.prompt is None:
+            continue
+        prompt = scored.instance.prompts[scored.request.prompt]
+        shown = _demonstrated(prompt, scored.continuation.strip())
+        candidate = _first_visible(tokenizer, scored.ids)
+        if shown is None or candidate is None:
+            continue
+        demonstrated = _token_at(tokenizer, prompt.text, shown)
+        if demonstrated is not None and demonstrated != candidate:
+            shown_and_scored = [shown_tokens(tokenizer, [token]) for token in (demonstrated, candidate)]
+            is_one_turn = view.profile.is_chat and not view.profile.fewshot_as_turns
+            yield Finding(
+                message="a choice begins with another token than in a few-shot example",
+                saw="{} is shown, {} is scored".format(*shown_and_scored),
+                do="put few-shot examples into one turn (fewshot_as_turns: false): the template writes the space"
+                if view.profile.is_chat and not is_one_turn
+                else "use the same target_delimiter for few-shot examples and candidates",
+                keys=_seam_keys(view),
+                doc=scored.instance.index,
+                severity=Severity.INFO if is_one_turn or tokenizer.is_archetype else None,
+            )
+            return
+
+
+@rule("PF305", "apart-unlike-together", severity=Severity.ERROR, family=Family.TOKENS, scope="profile")
+def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
+    r"""Report an answer with other tokens by itself than after the prompt, if the two are encoded separately.
+
+    Why: with `split: pairwise`, prompt and answer are encoded separately. SentencePiece adds a space to every
+    text, so an answer after a newline is scored with a space that is not in the text. In other cases characters of one
+    token are separated, which is reported as a warning.
+
+    Example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:sentencepiece-llama2", split: pairwise}}
+        # file: example.yaml
+        doc_to_text: "{{question}}\nAnswer: ("
+        doc_to_choice: [A, B, C]
+        target_delimiter: ""
+
+    Silent example:
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:sentencepiece-llama2", split: pairwise}}
+        # file: example.yaml
+        doc_to_text: "{{question}}\nAnswer:"
+        doc_to_choice: [A, B, C]
+
+    Fix: encode prompt and answer together (`split: lm-eval`), or begin the answer with a space.
+
+    Real: lm-evaluation-harness PR #531, #546 (hellaswag 76 % and 58 %); llama.cpp #7094.
+    """
+    tokenizer = view.tokenizer
+    if tokenizer is None or view.profile.split != "pairwise" or ends_every_text(tokenizer):
+        return
+    for scored in _each(view):
+        whole = _whole(tokenizer, scored)
+        given = (*scored.pair.context_ids, *scored.ids)
+        if given == whole or not scored.ids:
+            continue
+        is_same_text = tokenizer.decode(given) == tokenizer.decode(whole)
+        tokens = shown_tokens(tokenizer, scored.ids[:_TOKENS])
+        yield Finding(
+            message="encoding the answer separately adds text not present after the prompt"
+            if not is_same_text
+            else "encoding the answer separately gives other tokens than after the prompt",
+            saw=f"{tokens} for {scored.context[-8:]}|{scored.continuation[:_TAIL]}",
+            keys=_seam_keys(view),
+            doc=scored.instance.index,
+            severity=Severity.WARNING if is_same_text else None,
+        )
+        return
+
+
+def _each(view: ProfileView) -> Iterator[ScoredContinuation]:
+    for scored in view.scored:
+        yield from scored
+
+
+def _begins_answer(view: ProfileView, scored: ScoredContinuation) -> bool:
+    """Return whether an answer begins here without a space: after a generation prompt that no space follows."""
+    facts = view.facts
+    if facts is None or facts.answer_gap[:1] == " " or scored.request.prompt is None:
+        return False
+    messages = scored.instance.prompts[scored.request.prompt].messages
+    return bool(messages) and messages[-1].role != "assistant"
+
+
+def _seam_keys(view: ProfileView) -> tuple[str, ...]:
+    return ("target_delimiter",) if "target_delimiter" in view.study.config else ("doc_to_text",)
+
+
+def _whole(tokenizer: Tokenizer, scored: ScoredContinuation) -> tuple[int, ...]:
+    """Return the ids of prompt and answer encoded together, with the special tokens of the prompt."""
+    text = scored.context + scored.continuation
+    plain = tokenizer.ids(text, add_special_tokens=False)
+    has_plain = scored.pair.context_ids == tokenizer.ids(scored.context.rstrip(), add_special_tokens=False)
+    return plain if has_plain else tokenizer.ids(text)
+
+
+def _demonstrated(prompt: Prompt, answer: str) -> int | None:
+    """Return the index of the character where a few-shot example shows the answer."""
+    at = 0
+    for span in prompt.spans:
+        if span.origin.part == "answer" and span.origin.shot is not None and span.text.strip() == answer:
+            return at + len(span.text) - len(span.text.lstrip())
+        at += len(span.text)
+    return None
+
+
+def _token_at(tokenizer: Tokenizer, text: str, at: int) -> int | None:
+    """Return the id of the token that holds the character at `at`."""
+    encoding = tokenizer.encode(text)
+    for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+        if start <= at < end:
+            return token
+    return None
+
+
+def _first_visible(tokenizer: Tokenizer, ids: Sequence[int]) -> int | None:
+    for token in ids:
+        if tokenizer.decode([token]).strip():
+            return token
+    return None

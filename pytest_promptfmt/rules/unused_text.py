@@ -1,0 +1,256 @@
+"""Rules about what nobody meant to print: Python objects, names that were never filled in, damaged text, notes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pytest_promptfmt.core.docs import Doc
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Instance, Span
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import continuations, question_message
+from pytest_promptfmt.study import Study
+
+_OBJECT: Final = re.compile(
+    r"<(?:built-in |bound )?(?:method|function) [\w.<>]+ (?:of \S+ )?(?:object )?at 0x[0-9a-f]+>"
+    r"|<generator object [\w.<>]+|<(?:class '[\w.]+'|\w[\w.]* object at 0x[0-9a-f]+)>|\bdict_(?:keys|values|items)\(\["
+)
+_NAMED: Final = re.compile(
+    r"%\((\w+)\)s|\$\{([A-Za-z_]{3,})\}(?!\$)|(?<![{\\\w])\{(?:doc|line|row|sample|example|item)(?:\.\w+|\[[^\]{}]+\])\}"
+)
+_ENTITY: Final = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|deg|eacute|#0?39|#x27|#34|#8217);|<br ?/?>", re.IGNORECASE)
+_MOJIBAKE: Final = re.compile(
+    "\u00c3[\u0080-\u00bf\u0192\u00a0]|\u00e2\u20ac[\u0080-\u2122]|\u00c2[\u00a0-\u00bf]|\ufffd|\u00ef\u00bb\u00bf"
+)
+_NOTE: Final = re.compile(
+    r"\b(?:TODO|FIXME|XXX)\b|\blorem ipsum\b|\[(?:INSERT|ADD|YOUR)\b[^\]\n]{0,40}\]"
+    r"|<(?:insert|your) (?:question|text|prompt|description|instruction)[^>\n]{0,30}>",
+    re.IGNORECASE,
+)
+_MEDIA: Final = re.compile(r"<(?:image|img|audio|video)(?:[ _]?\d+)?>|\[(?:IMAGE|IMG|AUDIO|VIDEO)\]", re.IGNORECASE)
+_SHIFTED_LINES: Final = 2
+_INDENTED: Final = re.compile(r" {4,}\S|\t+\S")
+_CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|```|[;{}][ \t]*$", re.MULTILINE)
+_MOST_SHOWN: Final = 60
+
+
+def _own_spans(study: Study, instance: Instance) -> Iterator[Span]:
+    """Yield the pieces of the prompt that the task's author wrote or made, for the evaluated doc."""
+    for prompt in instance.prompts[:1]:
+        for span in prompt.spans:
+            if span.origin.shot is None and span.text and not study.has_guessed_text:
+                yield span
+
+
+def _around(text: str, found: re.Match[str]) -> str:
+    return text[max(0, found.start() - 16) : found.end() + 16][:_MOST_SHOWN]
+
+
+@rule("PF245", "object-printed", severity=Severity.ERROR, family=Family.PROMPT)
+def object_printed(study: Study) -> Iterator[Finding]:
+    r"""Report a Python object that is printed as Python shows it: a method, a generator, the view of a mapping.
+
+    Why: `{{passage.items}}` is the method `items` of the mapping, not its key, and `map` in Jinja gives a generator.
+    The prompt then shows `<generator object …>` instead of the text, often with another number in every run.
+
+    Example:
+        doc_to_text: "{{choices | map('upper')}}\n{{question}}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "{{choices | map('upper') | join(', ')}}\n{{question}}\nAnswer:"
+
+    Fix: write `passage['items']`, or end the expression with `| join(', ')` or `| list | join(' ')`.
+
+    Real: keys of data that are named like methods of Python: `items`, `values`, `title`, `count`, `index`.
+    """
+    for instance in study.instances[:2]:
+        shown = [(span.text, span.origin.keys or ("doc_to_text",)) for span in _own_spans(study, instance)]
+        shown += [(text, ("doc_to_choice",)) for text in continuations(instance)]
+        shown += [(instance.target, ("doc_to_target",))] if isinstance(instance.target, str) else []
+        for text, keys in shown:
+            found = _OBJECT.search(text)
+            if found is not None:
+                yield Finding(
+                    message="a Python object is printed instead of text",
+                    saw=re.sub(r"0x[0-9a-f]+", "0x…", found[0]),
+                    keys=keys,
+                    doc=instance.index,
+                )
+                return
+
+
+@rule("PF246", "name-not-filled-in", severity=Severity.ERROR, family=Family.PROMPT)
+def name_not_filled_in(study: Study) -> Iterator[Finding]:
+    r"""Report a placeholder that Jinja and Python code left as it is: `%(question)s`, `${subject}`, `{doc["subject"]}`.
+
+    Why: prompts are often ported from harnesses with other placeholders, and a string without its `f` keeps the braces.
+    The model reads the name instead of the text. `{name}` counts if it is a column of your docs.
+
+    Example:
+        doc_to_text: "Subject: ${subject}\n{{question}}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "Subject: {{question}}\nAnswer:"
+
+    Fix: use `{{name}}` in templates, and an f-string in Python.
+
+    Real: templates taken over from harnesses that fill in `{question}`, `%s` or `${question}`.
+    """
+    for instance in study.instances[:1]:
+        for span in _own_spans(study, instance):
+            if span.origin.field is not None:
+                continue
+            found = _NAMED.search(span.text)
+            found = found or (_column_in_braces(span.text, instance.doc) if study.asks_by_code else None)
+            if found is not None:
+                yield Finding(
+                    message="a placeholder was not filled in",
+                    saw=_around(span.text, found),
+                    keys=span.origin.keys or ("doc_to_text",),
+                    doc=instance.index,
+                )
+                return
+
+
+def _column_in_braces(text: str, doc: Doc) -> re.Match[str] | None:
+    names = "|".join(re.escape(str(name)) for name in doc)
+    return re.search(rf"(?<![{{\\\w])\{{(?:{names})\}}", text) if names else None
+
+
+@rule("PF247", "damaged-text", severity=Severity.WARNING, family=Family.PROMPT)
+def damaged_text(study: Study) -> Iterator[Finding]:
+    r"""Report text with HTML entities, or text that was read with the wrong encoding.
+
+    Why: `&quot;`, `<br />` and `Ã©` for `é` are traces of a conversion that was not undone. Models know them from
+    broken web pages, and answers with quotes or accents never equal the gold answer.
+
+    Example:
+        description: "RÃ©pondez Ã  la question.\n\n"
+
+    Silent example:
+        description: "Répondez à la question.\n\n"
+
+    Fix: write the characters; for data use a function that calls `html.unescape`.
+
+    Real: texts from web forums and old exports, such as the stories of WikiHow and the questions of medical exams.
+    """
+    for template in study.templates:
+        for text in template.text.constants:
+            found = _MOJIBAKE.search(text) or _ENTITY.search(text)
+            if found is not None and not (found[0].startswith("<") and "html" in text.casefold()):
+                yield Finding(
+                    message="a template has HTML entities or text in the wrong encoding",
+                    saw=_around(text, found),
+                    keys=template.keys,
+                )
+                return
+    for instance in study.real_instances:
+        for span in _own_spans(study, instance):
+            damaged = _MOJIBAKE.search(span.text) or _ENTITY.search(span.text)
+            if damaged is not None and span.origin.field is not None:
+                yield Finding(
+                    message="the data have HTML entities or text in the wrong encoding",
+                    saw=_around(span.text, damaged),
+                    do="convert the column before it is printed",
+                    keys=span.origin.keys or ("doc_to_text",),
+                    field=span.origin.field,
+                    doc=instance.index,
+                )
+                return
+
+
+@rule("PF248", "note-left-in-prompt", severity=Severity.WARNING, family=Family.PROMPT)
+def note_left(study: Study) -> Iterator[Finding]:
+    r"""Report a note to the author, or the place of an image that the model does not get.
+
+    Why: `TODO`, `[INSERT TEXT]` and `<image>` were meant for a person or another pipeline. The model takes them for a
+    part of the question, and questions about an image that is not there cannot be answered.
+
+    Example:
+        description: "TODO: say what is asked for. "
+
+    Silent example:
+        description: "Answer the question. "
+
+    Fix: remove the note; for images set `doc_to_image`, or leave out the docs that need one.
+
+    Real: multimodal benchmarks run without their images, prompts published before they were finished.
+    """
+    for template in study.templates:
+        if template.keys[-1] not in ("description", "doc_to_text", "gen_prefix"):
+            continue
+        for text in template.text.constants:
+            found = _NOTE.search(text) or (None if study.is_multimodal else _MEDIA.search(text))
+            if found is not None:
+                yield Finding(
+                    message="a note or the place of an image is left in the text of a template",
+                    saw=_around(text, found),
+                    keys=template.keys,
+                )
+                return
+    for instance in study.real_instances if not study.is_multimodal else ():
+        message = question_message(instance)
+        found = _MEDIA.search(message.text) if message is not None else None
+        if message is not None and found is not None:
+            yield Finding(
+                message="the question has the place of an image that the model does not get",
+                saw=_around(message.text, found),
+                keys=("doc_to_text",),
+                doc=instance.index,
+            )
+            return
+
+
+def python_value(value: Any, text: str) -> str | None:
+    """Return how a text shows a list, mapping or one-element tuple of the data with Python's notation, None if not."""
+    if isinstance(value, list | Mapping) and value and str(value) in text:
+        return str(value)
+    if isinstance(value, str) and value and f"({value!r},)" in text:
+        return f"({value!r},)"
+    return None
+
+
+@rule("PF266", "indentation-of-code", severity=Severity.WARNING, family=Family.PROMPT)
+def indentation_of_code(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt whose lines are indented like the code or the YAML that they are written in.
+
+    Why: a text over several lines in triple quotes keeps the spaces before each line of the file. All lines but the
+    first begin with them, the cue too, and a model is not used to that.
+
+    Example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        # file: helper.py
+        def asked(doc):
+            return f'''Answer the question.
+            Question: {doc["question"]}
+            Answer:'''
+
+    Silent example:
+        # file: example.yaml
+        doc_to_text: !function helper.asked
+        # file: helper.py
+        import inspect
+        def asked(doc):
+            return inspect.cleandoc(f'''Answer the question.
+            Question: {doc["question"]}
+            Answer:''')
+
+    Fix: use `inspect.cleandoc`, or write the lines as texts beside each other.
+
+    Real: afrimmlu and afrixnli of lm-evaluation-harness.
+    """
+    message = question_message(study.instances[0]) if study.instances else None
+    first, *others = message.text.split("\n") if message is not None else [""]
+    lines = [line for line in others if line.strip()]
+    indented = [line for line in lines if _INDENTED.match(line)]
+    is_shifted = len(indented) >= _SHIFTED_LINES and 3 * len(indented) >= 2 * len(lines) and lines[-1] == indented[-1]
+    if is_shifted and message is not None and not _INDENTED.match(first) and not _CODE.search(message.text):
+        yield Finding(
+            message="the lines of the prompt are indented like code",
+            saw=indented[-1],
+            keys=("doc_to_text",),
+            doc=study.instances[0].index,
+        )

@@ -1,0 +1,323 @@
+"""The docs of a task class: rows given beside it, those it loads itself, or the samples that it yields.
+
+Rows are never fetched from a hub. Which of them shots are drawn from, and which subject a row belongs to, is as in
+eval-framework 0.15.4; `messages.py` draws them.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import islice
+from typing import Any, Final
+
+from pytest_promptfmt.core.docs import Doc, TaskDocs
+from pytest_promptfmt.core.errors import DocsError, RenderError, SyntheticDocsError
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.systems.eval_framework.hooks import Constants, TaskClass
+from pytest_promptfmt.tasks import DEFAULT_COUNT, MAX_DOCS, load_docs
+
+OWN_DOCS: Final = "PROMPTFMT_DOCS"
+"""The class attribute that may hold docs: a list, a file beside the class, or a mapping of splits to either."""
+
+
+class NoClassDocsError(SyntheticDocsError):
+    """A task class without docs: its hooks are code, from which no synthetic docs can be made."""
+
+    reason = "no docs for a task class"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassDocs(TaskDocs):
+    """The docs of a class with hooks.
+
+    `rows` is the whole sample split in the order of its file, of which `evaluated` is the beginning: eval-framework
+    shuffles and draws over all of it. `shares_split` says that shots are drawn from the same rows, `is_loaded` that the
+    class's own loader has put them in order, and `random_state` what it left of `self.rnd`, from which shots are drawn.
+    """
+
+    rows: tuple[Doc, ...]
+    shares_split: bool
+    is_loaded: bool = False
+    random_state: Any = None
+
+
+class SampleDoc(dict[str, Any]):
+    """The doc of one sample: its columns are the id and subject of the sample, or those of its row.
+
+    `sample` is what the class made: messages, ground truth and candidates, by attribute or key.
+    """
+
+    def __init__(self, columns: Mapping[str, Any], sample: Any) -> None:
+        """Take the columns, and the sample itself."""
+        super().__init__(columns)
+        self.sample = sample
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SampleDoc:
+        """Return a doc with copied columns; the sample belongs to the class and is never copied."""
+        return SampleDoc({name: copy.deepcopy(value, memo) for name, value in self.items()}, self.sample)
+
+
+def class_docs(task: Task, found: TaskClass, count: int | None, shots: int) -> TaskDocs:
+    """Return the docs of a bound class task. Raises DocsError, RenderError (from its hooks), SyntheticDocsError."""
+    wanted = count or DEFAULT_COUNT
+    shots = found.shots(shots)
+    if found.kind != "hooks":
+        return _samples(task, found, wanted, shots)
+    constants = found.constants()
+    drawn = None
+    if "_load_dataset" in found.own:
+        rows, pool, origin, pool_origin, drawn = _loaded(task, found, constants, shots)
+        shares = constants.sample_split == constants.fewshot_split
+    else:
+        rows, origin = _rows(task)
+        pool, pool_origin, shares = _pool(task, constants, rows, origin, shots)
+    if not rows:
+        raise DocsError(f"no docs: {origin} has none", position=found.position)
+    evaluated = rows[:wanted]
+    return ClassDocs(
+        evaluated=evaluated,
+        fewshot=pool,
+        columns=tuple(dict.fromkeys(name for doc in evaluated for name in doc)),
+        origin=origin if len(rows) == len(evaluated) else f"{len(evaluated)} of {origin}",
+        fewshot_origin=pool_origin,
+        rows=rows,
+        shares_split=shares,
+        is_loaded="_load_dataset" in found.own,
+        random_state=drawn,
+    )
+
+
+def as_class_docs(docs: TaskDocs) -> ClassDocs:
+    """Return docs given in memory as those of a class."""
+    if isinstance(docs, ClassDocs):
+        return docs
+    return ClassDocs(
+        evaluated=docs.evaluated,
+        fewshot=docs.fewshot,
+        columns=docs.columns,
+        origin=docs.origin,
+        fewshot_origin=docs.fewshot_origin,
+        kind=docs.kind,
+        fewshot_kind=docs.fewshot_kind,
+        rows=docs.evaluated,
+        shares_split=docs.fewshot == docs.evaluated,
+    )
+
+
+def subject_of(doc: Doc, subjects: Sequence[Any]) -> Any:
+    """Return the subject of a row: the one that its column `subject` names, else the first."""
+    return next((one for one in subjects if "subject" in doc and _names(doc["subject"], one)), subjects[0])
+
+
+def is_of(doc: Doc, subject: Any, subjects: Sequence[Any]) -> bool:
+    """Return whether a row may be a shot for a subject: it names that subject, or none of the subjects."""
+    named = [one for one in subjects if "subject" in doc and _names(doc["subject"], one)]
+    return not named or subject in named
+
+
+def _names(value: Any, subject: Any) -> bool:
+    also = (subject.value, subject.name) if isinstance(subject, Enum) else ()
+    return bool(value == subject or value in also or str(value) == str(subject))
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _without_given(task: Task) -> Task:
+    """Return the task with the places where docs are, and nothing that synthetic docs could be made from."""
+    return replace(task, dataset=replace(task.dataset, given=None), assembly=None)
+
+
+def _rows(task: Task) -> tuple[tuple[Doc, ...], str]:
+    try:
+        found = load_docs(_without_given(task), count=MAX_DOCS, num_fewshot=0)
+    except SyntheticDocsError as error:
+        raise _no_docs(task) from error
+    if found.kind == "synthetic":
+        raise _no_docs(task)
+    return found.evaluated, _shown(found.origin, task)
+
+
+def _shown(origin: str, task: Task) -> str:
+    """Return an origin with the key that the author wrote: `docs` at the top of the YAML, or the class attribute."""
+    written = task.config.get("metadata")
+    in_metadata = isinstance(written, Mapping) and "docs" in (written.get("promptfmt") or {})
+    name = "docs" if "docs" in task.config else OWN_DOCS
+    return origin if in_metadata else origin.replace("metadata.promptfmt.docs", name)
+
+
+def _no_docs(task: Task) -> NoClassDocsError:
+    return NoClassDocsError(
+        f"no docs for the task class {task.name!r}: synthetic docs cannot be made for hooks in Python",
+        position=task.position("class"),
+        hint=f"give rows with `docs:` in the YAML, {task.name}.docs.jsonl beside it, or {OWN_DOCS} in the class",
+    ).naming(repr(task.name))
+
+
+def _pool(
+    task: Task, constants: Constants, rows: tuple[Doc, ...], origin: str, shots: int
+) -> tuple[tuple[Doc, ...], str, bool]:
+    if shots <= 0:
+        return (), "none needed", False
+    if constants.sample_split == constants.fewshot_split:
+        return rows, origin, True
+    try:
+        found = load_docs(replace(_without_given(task), num_fewshot=shots), count=1)
+    except SyntheticDocsError:
+        found = None
+    if found is None or found.fewshot_kind != "given":
+        return rows, f"{origin}, for want of docs of {constants.fewshot_split!r}", True
+    return found.fewshot, _shown(found.fewshot_origin, task), False
+
+
+def _loaded(
+    task: Task, found: TaskClass, constants: Constants, shots: int
+) -> tuple[tuple[Doc, ...], tuple[Doc, ...], str, str, Any]:
+    """Return the docs and pool that the class's own `_load_dataset` makes, from given rows where there are any.
+
+    The last is the state that it leaves `self.rnd` in: a loader that shuffles draws before the shots do.
+    """
+    try:
+        given, origin = _rows(task)
+        pool, pool_origin, _ = _pool(task, constants, given, origin, shots)
+    except SyntheticDocsError:
+        given, origin, pool, pool_origin = (), "", (), ""
+    instance = found.make(shots)
+    if given:
+        replace_loader(instance, {constants.sample_split: given, constants.fewshot_split: pool or given})
+    subject = subject_of(given[0], constants.subjects) if given else constants.subjects[0]
+    found.call(instance._load_dataset, subject, hook="_load_dataset")
+    dataset = getattr(instance, "dataset", None)
+    if not isinstance(dataset, Mapping) or constants.sample_split not in dataset:
+        raise RenderError(
+            f"_load_dataset of {found.name!r} sets no docs of the split {constants.sample_split!r}",
+            position=found.line_of("_load_dataset"),
+            hint="set self.dataset to a mapping of splits to lists of rows",
+        )
+    rows = tuple(_checked(dataset[constants.sample_split], found))
+    made = f"{len(rows)} from _load_dataset" + (f", of {origin}" if origin else "")
+    own_random = getattr(instance, "rnd", None)
+    state = own_random.getstate() if isinstance(own_random, random.Random) else None
+    if shots <= 0:
+        return rows, (), made, "none needed", state
+    drawn = tuple(_checked(dataset.get(constants.fewshot_split, ()), found))
+    drawn_from = f"{len(drawn)} from _load_dataset" + (f", of {pool_origin}" if pool_origin else "")
+    return rows, drawn, made, drawn_from, state
+
+
+def _checked(rows: Iterable[Any], found: TaskClass) -> Iterator[Doc]:
+    for number, row in enumerate(islice(rows, MAX_DOCS), start=1):
+        if not isinstance(row, Mapping):
+            raise RenderError(
+                f"_load_dataset of {found.name!r} gives a {type(row).__name__}, not a mapping, as doc {number}",
+                position=found.line_of("_load_dataset"),
+            )
+        yield dict(row)
+
+
+# -- loaders of the user's objects -----------------------------------------------------------------------------------
+
+
+class _Splits(dict[str, list[dict[str, Any]]]):
+    """Splits by name; an unknown name gives the rows of the first."""
+
+    def __missing__(self, _: str) -> list[dict[str, Any]]:
+        return copy.deepcopy(next(iter(self.values())))
+
+
+@dataclass(slots=True)
+class _Loader:
+    """Replaces the loader of a composed benchmark."""
+
+    splits: Mapping[str, Sequence[Doc]]
+
+    def load(self, subject: str | None) -> _Splits:
+        return _Splits({name: [copy.deepcopy(dict(row)) for row in self._of(subject, name)] for name in self.splits})
+
+    def _of(self, subject: str | None, split: str) -> Sequence[Doc]:
+        """Return the rows of a subject: those that name it where some do, else all."""
+        rows = self.splits[split]
+        mine = [row for row in rows if subject is not None and _names(row.get("subject"), subject)]
+        return mine or rows
+
+    def metadata(self) -> dict[str, str]:
+        return {}
+
+
+def replace_loader(instance: Any, splits: Mapping[str, Sequence[Doc]]) -> None:
+    """Make an object of the user's load these rows (a copy each time) instead of a data set from a hub."""
+    loader = _Loader(splits)
+    if hasattr(getattr(instance, "loader", None), "load"):
+        instance.loader = loader
+    elif hasattr(instance, "_load_hf_dataset"):
+        instance._load_hf_dataset = lambda *_args, **options: loader.load(options.get("name"))
+    elif hasattr(instance, "_load_dataset"):
+
+        def load(*_args: Any, **_options: Any) -> None:
+            instance.dataset = loader.load(None)
+
+        instance._load_dataset = load
+
+
+# -- samples ---------------------------------------------------------------------------------------------------------
+
+
+def _samples(task: Task, found: TaskClass, wanted: int, shots: int) -> TaskDocs:
+    """Return what an object with `iterate_samples` yields, in order; the docs say which sample and subject it is."""
+    instance = found.make(shots)
+    origin = "iterate_samples"
+    try:
+        splits, row_origin = _all_splits(task, found.constants(instance).sample_split)
+    except SyntheticDocsError:
+        pass  # its samples may need none; otherwise iterate_samples fails with a reason
+    else:
+        named = _named_subjects(found, next(iter(splits.values())))
+        if named:
+            instance = found.make(shots, named)
+        replace_loader(instance, splits)
+        origin = f"iterate_samples over {row_origin}"
+    samples = found.call(lambda: tuple(islice(instance.iterate_samples(wanted), wanted)), hook="iterate_samples")
+    if not samples:
+        raise DocsError("no docs: iterate_samples yields none", position=found.line_of("iterate_samples"))
+    docs = tuple(SampleDoc({"id": part(each, "id"), "subject": str(part(each, "subject"))}, each) for each in samples)
+    return TaskDocs(
+        evaluated=docs,
+        fewshot=(),
+        columns=("id", "subject"),
+        origin=f"{len(docs)} from {origin}",
+        fewshot_origin="iterate_samples" if shots else "none needed",
+    )
+
+
+def _named_subjects(found: TaskClass, rows: Sequence[Doc]) -> list[str]:
+    """Return the subjects of a benchmark that rows name, in the benchmark's order; none for other objects."""
+    if found.kind != "benchmark":
+        return []
+    known = found.call(found.found.subjects, hook="subjects")
+    return [str(one) for one in known if any(_names(row.get("subject"), one) for row in rows)]
+
+
+def _all_splits(task: Task, sample_split: str) -> tuple[dict[str, tuple[Doc, ...]], str]:
+    """Return the rows of every given split, the sample split first: only the object knows which of them it loads."""
+    given = task.own_metadata.get("docs")
+    given = given if isinstance(given, Mapping) else {}
+    others = [name for name in given if name != sample_split]
+    known = replace(task, dataset=replace(task.dataset, test_split=sample_split, fewshot_split=None))
+    splits: dict[str, tuple[Doc, ...]] = {}
+    origin = ""
+    for name in (sample_split, *others):
+        dataset = replace(known.dataset, test_split=name, training_split=sample_split)
+        metadata = {**task.metadata, "promptfmt": {**task.own_metadata, "docs": {name: given[name]}}} if others else {}
+        one = replace(known, dataset=dataset, metadata=metadata or task.metadata)
+        splits[name], label = _rows(one)
+        origin = origin or label
+    return splits, origin
+
+
+def part(value: Any, name: str) -> Any:
+    """Return a part of a sample or message, whether it is an object or a mapping; None where it is missing."""
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)

@@ -1,0 +1,409 @@
+"""Rules about task classes: what hooks show, what they do to docs, and what eval-framework's metrics need."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import question_message, shots_of
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems.eval_framework import SYSTEM
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.systems.eval_framework.hooks import TaskClass
+
+_MASS: Final = ("ProbabilityMass", "ProbabilityMassNorm")
+_ABSTAINING: Final = ("TernaryScore", "DistributionalCorrectnessScore")
+_ABSTENTION: Final = re.compile(
+    r"(?i)\b(?:know|tell|say|cannot|sure|wei(?:ß|ss)|abstain|unknown|unsure|none|idk|answer)|\?"
+)
+_QUOTES: Final = "\"'`‘’“”"
+
+
+# -- hooks -------------------------------------------------------------------------------------------------------------
+
+
+@rule("PF751", "shot-unlike-candidate", severity=Severity.ERROR, family=Family.CLASSES)
+def shot_unlike_candidate(study: Study) -> Iterator[Finding]:
+    """Report shots that show an answer without the space that the scored candidates begin with.
+
+    Why: the shots show `Answer:B`, but `Answer: B` is scored. They teach the model to answer without the space, which
+    makes every candidate less likely. A template that strips every turn hides the difference.
+
+    Example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            def _get_fewshot_target_text(self, item): return item["key"]
+
+    Silent example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            def _get_fewshot_target_text(self, item): return f" {item['key']}"
+
+    Fix: return exactly the candidate's text from `_get_fewshot_target_text`.
+
+    Real: the guide of eval-framework, "Few-shot Examples" and "Science Quiz".
+    """
+    found = _class_of(study)
+    if found is None:
+        return
+    for instance in study.demonstrated[:1]:
+        candidates = candidates_of(instance)
+        spaced = {candidate[:1].isspace() for candidate in candidates if candidate}
+        if len(spaced) != 1:
+            return
+        cue = _cue(instance)
+        for shot in shots_of(instance):
+            answer = (shot.answer or "").removeprefix(cue)
+            if answer.strip() and answer[0].isspace() not in spaced:
+                like = next((each for each in candidates if each.strip() == answer.strip()), candidates[0])
+                yield Finding(
+                    message="a shot shows its answer differently from the scored candidates",
+                    saw=f"{answer!r} is shown, {like!r} is scored",
+                    position=found.line_of("_get_fewshot_target_text"),
+                    doc=instance.index,
+                )
+                return
+
+
+@rule("PF752", "shot-without-cue", severity=Severity.WARNING, family=Family.CLASSES)
+def shot_without_cue(study: Study) -> Iterator[Finding]:
+    r"""Report shots without the cue, and questions that already end with it.
+
+    Why: eval-framework adds the cue before the answer of the evaluated doc, not before those of the shots: the few-shot
+    target must contain it. Without it, shots end with `…\nB` and the question with `…\nAnswer:`. A question that
+    already ends with the cue has it twice.
+
+    Example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            def _get_instruction_text(self, item): return item["question"] + "\n"
+            def _get_cue_text(self, item): return "Answer:"
+
+    Silent example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            def _get_instruction_text(self, item): return item["question"] + "\n"
+            def _get_cue_text(self, item): return "Answer:"
+            def _get_fewshot_target_text(self, item): return f"Answer: {item['key']}"
+
+    Fix: return cue and answer from `_get_fewshot_target_text`; remove the cue from the question.
+
+    Real: GSM8KBPB in eval-framework, where `Answer:Answer:` was found and fixed.
+    """
+    found = _class_of(study)
+    if found is None:
+        return
+    for instance in study.demonstrated[:1]:
+        cue = _cue(instance).strip()
+        question = question_message(instance)
+        if not cue or question is None:
+            return
+        if question.text.rstrip().endswith(cue):
+            yield Finding(
+                message="the question already ends with the cue",
+                saw=f"{question.text[-20:]}{cue}",
+                do="remove the cue from _get_instruction_text, or from _get_cue_text",
+                position=found.line_of("_get_cue_text"),
+                doc=instance.index,
+            )
+            return
+        for shot in shots_of(instance):
+            if shot.answer is not None and not shot.answer.lstrip().startswith(cue):
+                yield Finding(
+                    message="a shot lacks the cue that the question has",
+                    saw=f"{shot.answer!r} after {shot.question[-20:]!r}, cue {cue!r}",
+                    do="return cue and answer from _get_fewshot_target_text",
+                    position=found.line_of("_get_fewshot_target_text"),
+                    doc=instance.index,
+                )
+                return
+
+
+@rule("PF756", "hook-changes-doc", severity=Severity.WARNING, family=Family.CLASSES)
+def hook_changes_doc(study: Study) -> Iterator[Finding]:
+    """Report a hook that modifies its doc.
+
+    Why: eval-framework passes the same row to all hooks and reuses it as a shot of other docs. A modified row is also
+    modified there, so a prompt depends on which docs came before it. Here hooks get copies.
+
+    Example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            def _get_possible_completions(self, item):
+                item["options"].append("neither")
+                return [f" {option}" for option in item["options"]]
+
+    Silent example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            def _get_possible_completions(self, item):
+                return [f" {option}" for option in [*item["options"], "neither"]]
+
+    Fix: copy the doc before you change it.
+
+    Real: shots in eval-framework are the rows themselves, not copies.
+    """
+    found = _class_of(study)
+    if found is None or found.kind != "hooks" or not study.real_docs:
+        return
+    try:
+        instance = found.make(0)
+        subjects = found.constants(instance).subjects
+    except PromptfmtError:
+        return
+    from pytest_promptfmt.systems.eval_framework.class_docs import subject_of
+    from pytest_promptfmt.systems.eval_framework.hooks import TEXT_HOOKS, spelled  # only where there is a class
+
+    item = copy.deepcopy(dict(study.real_docs[0]))
+    item["subject"] = subject_of(item, subjects)
+    for hook in TEXT_HOOKS:
+        if hook not in found.own:
+            continue
+        before = copy.deepcopy(item)
+        try:
+            found.call(getattr(instance, spelled(found.found, hook)), item, hook=hook, where=", doc 1")
+        except PromptfmtError:
+            return  # the snapshot reports it
+        changed = [name for name, value in before.items() if name not in item or item[name] != value]
+        if changed:
+            yield Finding(
+                message=f"{hook} modifies its doc",
+                saw=", ".join(changed),
+                position=found.line_of(hook),
+                field=changed[0],
+                doc=0,
+            )
+
+
+@rule("PF757", "no-revision-lock-file", severity=Severity.WARNING, family=Family.CLASSES)
+def no_revision_lock_file(study: Study) -> Iterator[Finding]:
+    """Report a subclass of eval-framework's BaseTask without REVISION_LOCKFILE.
+
+    Why: eval-framework 0.15.4 reads the attribute when it builds a task, and it has no default: the class in its
+    guide raises an AttributeError. This plugin sets it to None.
+
+    Example:
+        # include: quiz_example.txt
+        BaseTask = type("BaseTask", (), {"__module__": "eval_framework.tasks.base"})
+        class Quiz(LetterQuiz, BaseTask): pass
+
+    Silent example:
+        # include: quiz_example.txt
+        BaseTask = type("BaseTask", (), {"__module__": "eval_framework.tasks.base"})
+        class Quiz(LetterQuiz, BaseTask):
+            REVISION_LOCKFILE = None
+
+    Fix: set `REVISION_LOCKFILE = None`, or the path of a lock file.
+
+    Real: every template of the guide of eval-framework.
+    """
+    found = _class_of(study)
+    if found is None:
+        return
+    from pytest_promptfmt.systems.eval_framework.hooks import misses_lock_file  # only where there is a class
+
+    if misses_lock_file(found.found):
+        yield Finding(
+            message="eval-framework 0.15.4 cannot build a class without REVISION_LOCKFILE",
+            saw=found.name,
+            position=found.position,
+        )
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+@rule("PF753", "probability-mass-of-text", severity=Severity.ERROR, family=Family.CLASSES)
+def probability_mass_of_text(study: Study) -> Iterator[Finding]:
+    """Report a probability-mass metric with a ground truth that is a single text.
+
+    Why: eval-framework's ProbabilityMass and ProbabilityMassNorm assert that the ground truth is a list. The run stops
+    with an AssertionError after the model has answered.
+
+    Example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["AccuracyLoglikelihood", "ProbabilityMass"]
+
+    Silent example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["AccuracyLoglikelihood", "ProbabilityMass"]
+            def _get_ground_truth(self, item): return [f" {item['key']}"]
+
+    Fix: return a list with the text from `_get_ground_truth`, and define `_get_fewshot_target_text`.
+
+    Real: the guide of eval-framework recommends the two together.
+    """
+    found = _class_of(study)
+    used = [name for name in _metrics(found) if name in _MASS]
+    if found is None or not used:
+        return
+    for instance in study.instances:
+        if isinstance(instance.target, str):
+            yield Finding(
+                message=f"{used[0]} needs a list as ground truth",
+                saw=repr(instance.target),
+                position=found.line_of("_get_ground_truth"),
+                doc=instance.index,
+            )
+            return
+
+
+@rule("PF754", "no-abstention-candidate", severity=Severity.WARNING, family=Family.CLASSES)
+def no_abstention_candidate(study: Study) -> Iterator[Finding]:
+    """Report TernaryScore or DistributionalCorrectnessScore if the last candidate is an ordinary answer.
+
+    Why: both treat the last candidate as "I don't know", whatever it says. Without an abstention, choosing the last
+    option costs nothing, even if it is wrong.
+
+    Example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["TernaryScore"]
+
+    Silent example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["TernaryScore"]
+            def _get_possible_completions(self, item): return [" A", " B", " I don't know."]
+
+    Fix: add ` I don't know.` as the last of `_get_possible_completions`, or use another metric.
+
+    Real: the formulas of both metrics in eval-framework 0.15.4.
+    """
+    found = _class_of(study)
+    used = [name for name in _metrics(found) if name in _ABSTAINING]
+    if found is None or not used:
+        return
+    for instance in study.instances:
+        candidates = candidates_of(instance)
+        golds = instance.target if isinstance(instance.target, list) else [instance.target]
+        if candidates and (candidates[-1] in golds or not _ABSTENTION.search(candidates[-1])):
+            yield Finding(
+                message=f"{used[0]} treats the last candidate, an ordinary answer, as an abstention",
+                saw=repr(list(candidates)),
+                position=found.line_of("_get_possible_completions"),
+                doc=instance.index,
+            )
+            return
+
+
+@rule("PF755", "abstention-quoted-differently", severity=Severity.WARNING, family=Family.CLASSES)
+def abstention_quoted_differently(study: Study) -> Iterator[Finding]:
+    """Report an abstention that the prompt quotes differently from the scored candidate.
+
+    Why: the prompt allows the answer 'I don't know', but " I don't know." is scored: a model that obeys gives the full
+    stop little probability.
+
+    Example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["TernaryScore"]
+            def _get_initial_prompt_text(self, item): return "You may answer with 'I don't know'."
+            def _get_possible_completions(self, item): return [" A", " B", " I don't know."]
+
+    Silent example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["TernaryScore"]
+            def _get_initial_prompt_text(self, item): return "You may answer with 'I don't know'."
+            def _get_possible_completions(self, item): return [" A", " B", " I don't know"]
+
+    Fix: quote the candidate exactly, or score the quoted text.
+
+    Real: pattern 4 of the guide of eval-framework, and its tasks GPQA_IDK and ARC_IDK.
+    """
+    found = _class_of(study)
+    if found is None:
+        return
+    for instance in study.instances[:1]:
+        candidates = candidates_of(instance)
+        last = candidates[-1].strip() if candidates else ""
+        core = last.strip(" .!()")
+        if not core or len(core) < 2 or not _ABSTENTION.search(last) or not instance.prompts:
+            return
+        text = instance.prompts[0].text
+        quoted = re.search(f"[{_QUOTES}]([^\\w\\n]?{re.escape(core)}[^\\w\\n]{{0,2}}?)[{_QUOTES}]", text)
+        if quoted is not None and quoted[1] != last:
+            yield Finding(
+                message="the prompt quotes the abstention differently from the scored candidate",
+                saw=f"{quoted[1]!r} is quoted, {candidates[-1]!r} is scored",
+                position=found.line_of("_get_initial_prompt_text"),
+                doc=instance.index,
+            )
+
+
+@rule("PF758", "unscored-metric", severity=Severity.INFO, family=Family.CLASSES)
+def unscored_metric(study: Study) -> Iterator[Finding]:
+    """Report unknown metrics of a task class.
+
+    Why: rules about scoring and runs with a model only use metrics that this plugin knows by name.
+
+    Example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["MyOwnAccuracy"]
+
+    Silent example:
+        # include: quiz_example.txt
+        class Quiz(LetterQuiz):
+            METRICS = ["AccuracyLoglikelihood"]
+
+    Fix: ignore this rule if the metric is your own; its scores are left out.
+
+    Real: metrics that run code or ask a judge.
+    """
+    found = _class_of(study)
+    if found is None:
+        return
+    from pytest_promptfmt.systems.eval_framework.metric_classes import COMPLETION_METRICS, LIKELIHOOD_METRICS
+
+    for name in _metrics(found):
+        if name not in LIKELIHOOD_METRICS and name not in COMPLETION_METRICS:
+            yield Finding(
+                message=f"unknown metric {name}",
+                saw=name,
+                position=found.position,
+            )
+
+
+def _class_of(study: Study) -> TaskClass | None:
+    if study.task.system != SYSTEM.name:
+        return None
+    from pytest_promptfmt.systems.eval_framework.tasks import class_of  # only where there is a class
+
+    return class_of(study.task)
+
+
+def _metrics(found: TaskClass | None) -> tuple[str, ...]:
+    if found is None or found.kind == "benchmark":
+        return ()
+    try:
+        return found.constants().metrics
+    except PromptfmtError:
+        return ()
+
+
+def candidates_of(instance: Instance) -> tuple[str, ...]:
+    """Return the texts that are scored for the first prompt of a doc."""
+    return tuple(
+        request.continuation
+        for request in instance.requests
+        if request.prompt == 0 and request.continuation is not None
+    )
+
+
+def _cue(instance: Instance) -> str:
+    """Return the start of the answer to the evaluated doc, as the prompt gives it."""
+    messages: Any = instance.prompts[0].messages if instance.prompts else ()
+    last = messages[-1] if messages else None
+    is_cue = last is not None and last.role == "assistant" and all(s.origin.shot is None for s in last.content)
+    return last.text if is_cue and last is not None else ""

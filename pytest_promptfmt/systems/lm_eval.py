@@ -1,0 +1,44 @@
+"""lm-evaluation-harness 0.4.13: YAML with `task`, `group` or `class`; docs, prompts, filters, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pytest_promptfmt import tasks
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.systems import HEAD_BYTES, ReadContext, ReadsClasses, System, known_systems
+from pytest_promptfmt.tasks import TaskFile
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.core.task import Task
+    from pytest_promptfmt.tasks import YamlFile
+
+
+class LmEval(System):
+    """The system whose vocabulary all tasks have: field mappings, splits, filters, metrics."""
+
+    name = "lm-eval"
+    suffixes = (".yaml", ".yml")
+    shape = "a task has a `task` key, a group `group` and `task`"
+
+    def recognizes(self, path: Path, head: bytes) -> bool:
+        """Return whether the top-level keys are those of a task, group or class, wherever in the file they are."""
+        return tasks.looks_like_task(head if len(head) < HEAD_BYTES else gate.read_bytes(path))
+
+    def read(self, path: Path, context: ReadContext) -> TaskFile | None:
+        """Return the task, the group or the class of a file; raises SourceError."""
+        readers = [system.class_task for system in known_systems().values() if isinstance(system, ReadsClasses)]
+        return tasks.read_task_yaml(path, context.index, readers)
+
+    def class_task(self, file: YamlFile, path: Path) -> Task | None:
+        """Return the task of a class of lm-eval's Python interface; None for another class."""
+        return tasks.task_of_class(file, path)
+
+    def files(self, folder: Path) -> Iterator[Path]:
+        """Yield every `*.yaml`, as lm-eval finds them; the other ending is for files that are named."""
+        return tasks.yaml_files(folder)
+
+
+SYSTEM: Final = LmEval()

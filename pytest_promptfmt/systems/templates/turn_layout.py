@@ -1,0 +1,123 @@
+"""How a template lays out plain turns, learned from its own renderings: what opens and closes an answer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from pytest_promptfmt.systems.templates.evidence import markers, missing
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
+
+QUESTION: Final = "Which metal rusts?"
+ANSWER: Final = "Iron is the one."
+LATER: Final = "And which is liquid?"
+MOST_HEADER_WORDS: Final = 12
+"""The longest generation prompt that is the header of an answer; a longer one is a task of its own."""
+
+_END_TOKEN: Final = re.compile(r"<[|｜][^<>]+[|｜]>")
+_TURNS: Final = ("question", "answer", "second-question", "turns")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnLayout:
+    """The parts of plain turns; None where the template does not render them.
+
+    `asked` is one question without, `opened` with generation prompt; `closed` the question answered. `header` is what
+    stands between the question and its answer, `gap` what stands between the answer and the next question, `tail` what
+    follows an answer at the end, with `first_marker` in it.
+    """
+
+    asked: str | None = None
+    opened: str | None = None
+    closed: str | None = None
+    header: str | None = None
+    gap: str | None = None
+    tail: str | None = None
+    first_marker: str = ""
+
+    @property
+    def generation_prompt(self) -> str | None:
+        """Return what the generation prompt adds; None where it changes what comes before."""
+        if self.asked is None or self.opened is None or not self.opened.startswith(self.asked):
+            return None
+        return self.opened[len(self.asked) :]
+
+    @property
+    def closing(self) -> str:
+        """Return the marker that closes every answer, whether or not another turn follows; empty where none does."""
+        tail, gap = (self.tail or "").strip(), (self.gap or "").strip()
+        first = self.first_marker
+        if first in (self.asked or "").partition(QUESTION)[0]:
+            return ""  # what opens the next turn closes this one
+        return first if tail.startswith(first) and gap.startswith(first) else ""
+
+
+def layout_of(trial: TemplateTrial) -> TurnLayout:
+    """Return the layout of plain turns, as the conversations `question` to `turns` show it."""
+    asked, opened = trial.text("question"), trial.text("question", generation_prompt=True)
+    closed, longer = trial.text("answer"), trial.text("second-question")
+    header = tail = gap = None
+    if closed is not None and ANSWER in closed:
+        before, _, tail = closed.rpartition(ANSWER)
+        if asked is not None and before.startswith(asked):
+            header = before[len(asked) :]
+        elif QUESTION in before:
+            header = before.rpartition(QUESTION)[2]
+    if longer is not None and ANSWER in longer and LATER in longer:
+        gap = longer.partition(ANSWER)[2].partition(LATER)[0]
+    first = (markers(tail or "", trial) or [""])[0]
+    return TurnLayout(asked=asked, opened=opened, closed=closed, header=header, gap=gap, tail=tail, first_marker=first)
+
+
+def marker_pairs(trial: TemplateTrial) -> tuple[tuple[str, str], ...]:
+    """Return the markers that open and close each turn in plain conversations: they take turns, one after the other.
+
+    A turn of the template's own, such as a default system text, may be there besides.
+    """
+    texts = [trial.text(name) for name in _TURNS]
+    if any(text is None for text in texts):
+        return ()
+    sequences = [markers(text or "", trial) for text in texts]
+    bos = trial.profile.special_tokens.get("bos_token")
+    counts = [len(trial.conversations[name].messages) for name in _TURNS]
+    names = [
+        name
+        for name in dict.fromkeys(sequences[-1])
+        if len({sequence.count(name) - count for sequence, count in zip(sequences, counts, strict=True)}) == 1
+        and name != bos
+    ]
+    closed = [name for name in markers((texts[1] or "").rpartition(ANSWER)[2], trial) if name in names][-1:]
+    following = {(one, other) for other, one in pairwise(sequences[-1]) if other in closed and one in names}
+    return tuple(
+        (one, other)
+        for one, other in sorted(following)
+        if one != other and all(alternates(sequence, one, other) for sequence in sequences)
+    )
+
+
+def is_for_chat(trial: TemplateTrial) -> bool:
+    """Return whether a template writes plain turns as turns: those of classifiers and rerankers make a task of them."""
+    turns = trial.conversations.get("turns")
+    asked = (layout_of(trial).opened or "").partition(QUESTION)[2]
+    return (turns is None or not missing(trial, turns)) and len(asked.split()) <= MOST_HEADER_WORDS
+
+
+def turns_of(sequence: list[str], one: str, other: str, plain: set[str]) -> list[str]:
+    """Return the two markers of a pair in order, with `other` for an end token that only turns with calls have."""
+    found: list[str] = []
+    before = ""
+    for marker in sequence:
+        if marker == one and found[-1:] == [one] and _END_TOKEN.fullmatch(before) and before not in plain:
+            found.append(other)
+        if marker in (one, other):
+            found.append(marker)
+        before = marker
+    return found
+
+
+def alternates(sequence: list[str], one: str, other: str) -> bool:
+    """Return whether two markers take turns in a sequence, `one` first and `other` last."""
+    only = turns_of(sequence, one, other, set(sequence))
+    return only == [one, other] * (len(only) // 2)

@@ -1,0 +1,440 @@
+"""Where the docs of a task come from, without a network: the nearest of several places, else synthetic ones.
+
+In order: docs that come with the task itself, `metadata.promptfmt.docs`, sidecar files beside the task or in its folder
+of docs, its local data files, and docs made from the templates (synthetic_docs.py). The function `custom_dataset`
+usually downloads, so it is called only where the metadata say so. How a file is read is decided in data_files.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_promptfmt.core.docs import Doc, DocsKind, TaskDocs
+from pytest_promptfmt.core.errors import CodeNotAllowedError, DocsError, Position, PromptfmtError, did_you_mean
+from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.randomness import OwnRandomness
+from pytest_promptfmt.core.task import FunctionRef, Spec, Task, Unset
+from pytest_promptfmt.tasks.docs.data_files import MAX_DOCS, needs_datasets, read_data_file, read_named_file
+from pytest_promptfmt.tasks.docs.local_data import local_files
+from pytest_promptfmt.tasks.synthetic.synthetic_docs import SHOT_SPLIT, synthetic_docs
+
+DEFAULT_COUNT: Final = 3
+DEFAULT_SYNTHETIC_COUNT: Final = 2
+FUNCTION_SECONDS: Final = 60.0
+_FEWSHOT: Final = "fewshot"
+_CUSTOM: Final = "custom_dataset"
+
+
+def load_docs(task: Task, *, count: int | None = None, num_fewshot: int | None = None) -> TaskDocs:
+    """Return the docs of a task: those to evaluate, and the pool of its shots.
+
+    `count` is how many docs are evaluated, by default 3, of synthetic ones 2, or fewer if there are fewer.
+    `num_fewshot` replaces the task's own number, unless that is 0. The pool follows lm-eval 0.4.13: the few-shot
+    split, else training, validation or test split; at most 10,000 docs of it are read, none for 0 shots.
+
+    Raises DocsError with file and line when docs cannot be found or read, SyntheticDocsError when none can be made,
+    CodeNotAllowedError when `process_docs` would be needed but may not run, LimitExceededError when it does not end.
+    """
+    if count is not None and count < 1:
+        raise DocsError(f"cannot evaluate {count} docs", hint="ask for at least 1")
+    given = task.dataset.given(count, task.shots(num_fewshot)) if task.dataset.given is not None else None
+    if given is not None:
+        return given
+    search = _Search(task)
+    split = task.dataset.evaluation_split
+    source = search.evaluated()
+    if source is None:
+        kind: DocsKind = "synthetic"
+        evaluated = synthetic_docs(task, count=count or DEFAULT_SYNTHETIC_COUNT, split=split)
+        origin = f"{len(evaluated)} synthetic"
+    else:
+        kind = "given"
+        evaluated = search.read(source, task.dataset.process_docs, count or DEFAULT_COUNT, ("process_docs",))
+        origin = f"{len(evaluated)} from {source.label}"
+        if not evaluated:
+            raise DocsError(f"no docs: {source.label} has none", position=source.position)
+    pool, pool_origin, pool_kind = _pool(search, task.shots(num_fewshot))
+    return TaskDocs(
+        evaluated=evaluated,
+        fewshot=pool,
+        columns=tuple(dict.fromkeys(name for doc in evaluated for name in doc)),
+        origin=origin,
+        fewshot_origin=pool_origin,
+        kind=kind,
+        fewshot_kind=pool_kind,
+    )
+
+
+def with_pool(task: Task, docs: TaskDocs, shots: int) -> TaskDocs:
+    """Return the same docs with the pool that so many few-shot examples are drawn from; raises as `load_docs`."""
+    found = task.dataset.given(len(docs.evaluated), shots) if task.dataset.given is not None else None
+    if found is not None:
+        return found
+    pool, origin, kind = _pool(_Search(task), shots)
+    return replace(docs, fewshot=pool, fewshot_origin=origin, fewshot_kind=kind)
+
+
+def _pool(search: _Search, shots: int) -> tuple[tuple[Doc, ...], str, DocsKind]:
+    """Return the docs that few-shot examples are drawn from, where they came from in a few words, and their kind."""
+    task = search.task
+    split, process_docs, key = _pool_rule(task)
+    if shots <= 0:
+        return (), "none needed", "given"
+    if split is None and task.fewshot.samples is not None:
+        return _written_samples(task)
+    if split is None:
+        split = _fallback_split(task)
+    source = search.shots(split)
+    # One more than the shots, because the evaluated doc may be drawn and dropped.
+    needed = shots + 1
+    if source is None:
+        return synthetic_docs(task, count=needed, split=SHOT_SPLIT), f"{needed} synthetic", "synthetic"
+    pool = search.read(source, process_docs, MAX_DOCS, key)
+    origin = f"{len(pool)} from {source.label}"
+    same = split == task.dataset.evaluation_split and not source.only_shots
+    if not pool and not same:
+        raise DocsError(f"no docs: {source.label} has none", position=source.position)
+    if same and len(pool) < needed:
+        made = synthetic_docs(task, count=needed - len(pool), split=SHOT_SPLIT)
+        return (*pool, *made), f"{origin}, {len(made)} synthetic", "mixed" if pool else "synthetic"
+    return pool, origin, "given"
+
+
+def _written_samples(task: Task) -> tuple[tuple[Doc, ...], str, DocsKind]:
+    """Return the shots written into the task itself; lm-eval 0.4.13 does not process them."""
+    samples, keys = task.fewshot.samples, ("fewshot_config", "samples")
+    position = task.position(*keys)
+    if isinstance(samples, FunctionRef):
+        raise _not_allowed(samples, task, keys)
+    if callable(samples):
+        samples = _run(samples, task, keys)
+    if not isinstance(samples, list | tuple):
+        raise DocsError(
+            f"fewshot_config.samples gives {type(samples).__name__}",
+            position=position,
+            hint="give a list of docs, or a function that returns one",
+        )
+    source = _Source(label="fewshot_config.samples", position=position, docs=lambda: samples)
+    pool = tuple(source.checked())
+    return pool, f"{len(pool)} from {source.label}", "given"
+
+
+def _pool_rule(task: Task) -> tuple[str | None, Spec, tuple[str, ...]]:
+    """Return the few-shot split if one is set, with the function that goes with it and that function's key."""
+    split = task.fewshot.split if not isinstance(task.fewshot.split, Unset) else task.dataset.fewshot_split
+    if split is not None and not isinstance(task.fewshot.process_docs, Unset):
+        return split, task.fewshot.process_docs, ("fewshot_config", "process_docs")
+    return split, task.dataset.process_docs, ("process_docs",)
+
+
+def shot_split(task: Task) -> str | None:
+    """Return the split that few-shot examples are drawn from; None where the task writes them, or has no split."""
+    split, _, _ = _pool_rule(task)
+    return _fallback_split(task) if split is None and task.fewshot.samples is None else split
+
+
+def _fallback_split(task: Task) -> str | None:
+    data = task.dataset
+    return next((s for s in (data.training_split, data.validation_split, data.test_split) if s is not None), None)
+
+
+# -- the search ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """A place that holds docs: how to read them, and its label."""
+
+    label: str
+    position: Position | None
+    docs: Callable[[], Iterable[Any]]
+    only_shots: bool = False
+
+    def checked(self) -> Iterator[Doc]:
+        """Yield the docs, each a mapping of column names."""
+        for index, doc in enumerate(self.docs()):
+            if not isinstance(doc, Mapping):
+                raise DocsError(
+                    f"doc {index + 1} of {self.label} is a {type(doc).__name__}, not a mapping of columns",
+                    position=self.position,
+                )
+            odd = next((name for name in doc if not isinstance(name, str)), None)
+            if odd is not None:
+                raise DocsError(
+                    f"doc {index + 1} of {self.label} has the column name {odd!r}, which is not text",
+                    position=self.position,
+                    hint="put quotes around it",
+                )
+            yield doc
+
+
+class _Search:
+    """Finds the docs of one task; every place is tried once."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def evaluated(self) -> _Source | None:
+        """Return where the evaluated docs are, None when nothing is given for them."""
+        split = self.task.dataset.evaluation_split
+        return self._written(split, main=True) or self._sidecar(*_suffixes(split, main=True)) or self._data(split)
+
+    def shots(self, split: str | None) -> _Source | None:
+        """Return where the docs of the few-shot split are, None when nothing is given for them."""
+        given = self._written(_FEWSHOT) or self._sidecar(f".docs.{_FEWSHOT}.jsonl")
+        if given is not None:
+            return _Source(label=given.label, position=given.position, docs=given.docs, only_shots=True)
+        if split == self.task.dataset.evaluation_split:
+            return self.evaluated()
+        return self._written(split) or self._sidecar(*_suffixes(split)) or self._data(split)
+
+    # -- metadata.promptfmt.docs -------------------------------------------------------------------------------
+
+    def _written(self, split: str | None, main: bool = False) -> _Source | None:
+        """Return the docs that `metadata.promptfmt.docs` gives for the split."""
+        given = self.task.own_metadata.get("docs")
+        if given is None:
+            return None
+        keys: tuple[str, ...] = ("metadata", "promptfmt", "docs")
+        if isinstance(given, Mapping):
+            self._require_known_splits(given)
+            if split is None or split not in given:
+                return None
+            given = given[split]
+            keys = (*keys, split)
+        elif not main and (given != _CUSTOM or split == _FEWSHOT):
+            return None
+        position = self.task.position(*keys)
+        if given == _CUSTOM and callable(self.task.dataset.custom) and split is not None:
+            return self._custom_source(split)
+        if isinstance(given, str):
+            folder = position.path.parent if position is not None else Path()
+            return _Source(label=given, position=position, docs=lambda: read_named_file(folder, given, position))
+        if isinstance(given, list | tuple):
+            return _Source(label=".".join(keys), position=position, docs=lambda: given)
+        raise DocsError(
+            f"{'.'.join(keys)} is {given!r:.60}",
+            position=position,
+            hint="give a list of docs, a file, or a mapping of split names to either",
+        )
+
+    def _require_known_splits(self, given: Mapping[Any, Any]) -> None:
+        data = self.task.dataset
+        own = self.task.fewshot.split
+        known = [data.training_split, data.validation_split, data.test_split, data.fewshot_split]
+        names = [str(s) for s in (*known, own) if s is not None and not isinstance(s, Unset)]
+        for split in given:
+            if split not in names and split != _FEWSHOT:
+                listed = ", ".join(dict.fromkeys([*names, _FEWSHOT]))
+                raise DocsError(
+                    f"the task has no split {split!r}; it has {listed}",
+                    position=self.task.position("metadata", "promptfmt", "docs", split),
+                    hint=did_you_mean(str(split), [*names, _FEWSHOT]),
+                )
+
+    # -- sidecars ----------------------------------------------------------------------------------------------
+
+    def _sidecar(self, *suffixes: str) -> _Source | None:
+        """Return the first file that has the name of the task or its file, with one of the suffixes.
+
+        It is beside the task, else in its folder of docs. Anything with that name counts: a folder or a broken link is
+        reported, not skipped.
+        """
+        task_path = self.task.path
+        if task_path is None:
+            return None
+        stems = [stem for stem in dict.fromkeys([self.task.name, task_path.stem]) if _is_file_name(stem)]
+        folders = [task_path.parent]
+        if self.task.docs_folder is not None:
+            with suppress(OSError), os.scandir(self.task.docs_folder):
+                pass  # so that docs which are put there later count as a change
+            folders.append(self.task.docs_folder)
+        paths = [folder / f"{stem}{suffix}" for folder in folders for stem in stems for suffix in suffixes]
+        path = next((path for path in paths if os.path.lexists(path)), None)
+        if path is None:
+            return None
+        return _Source(label=path.name, position=Position(path), docs=partial(read_data_file, path))
+
+    # -- the task's own data -----------------------------------------------------------------------------------
+
+    def _data(self, split: str | None) -> _Source | None:
+        if split is None:
+            return None
+        return None if self._local is None else self._local_source(split)
+
+    @cached_property
+    def _local(self) -> Any:
+        return local_files(self.task)
+
+    def _local_source(self, split: str) -> _Source:
+        found = self._local
+        position = self.task.position("dataset_kwargs", "data_files")
+        if split not in found.splits:
+            raise DocsError(
+                f"the task uses the split {split!r}, its data files are for {', '.join(found.splits)}",
+                position=position,
+                hint=did_you_mean(split, found.splits)
+                or f"write data_files as a mapping: {{{split}: …}} (a bare list is the split 'train')",
+            )
+        files = found.splits[split]
+
+        def docs() -> Iterator[Doc]:
+            for path in files:
+                yield from read_data_file(path, kind=found.kind, options=found.options, position=position)
+
+        return _Source(label=found.label(split), position=position, docs=docs)
+
+    @cached_property
+    def _custom(self) -> Any:
+        data = self.task.dataset
+        arguments = {**self.task.metadata, **(data.kwargs or {})}
+        if self.task.path is not None:
+            arguments.setdefault("config_source", str(self.task.path))
+        return _run(lambda: data.custom(**arguments), self.task, ("custom_dataset",))
+
+    def _custom_source(self, split: str) -> _Source:
+        position = self.task.position("custom_dataset")
+        if not isinstance(self._custom, Mapping) or split not in self._custom:
+            known = list(self._custom) if isinstance(self._custom, Mapping) else []
+            raise DocsError(
+                f"custom_dataset gives no split {split!r}" + (f", only {', '.join(map(str, known))}" if known else ""),
+                position=position,
+                hint=did_you_mean(split, map(str, known)) or "return a mapping of split names to datasets",
+            )
+        return _Source(label="custom_dataset", position=position, docs=lambda: self._custom[split])
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def read(self, source: _Source, process_docs: Spec, count: int, keys: tuple[str, ...]) -> tuple[Doc, ...]:
+        """Return the first `count` docs of a source after normalising and `process_docs`, if there is one."""
+        task = self.task
+        normalize = task.own_metadata.get("normalize", "raw")
+        if normalize not in ("raw", "arrow"):
+            raise DocsError(
+                f"metadata.promptfmt.normalize is {normalize!r}",
+                position=task.position("metadata", "promptfmt", "normalize"),
+                hint="write raw (values as in the file) or arrow (as Hugging Face datasets reads them)",
+            )
+        if process_docs is None and normalize == "raw":
+            return tuple(islice(source.checked(), count))
+        if isinstance(process_docs, FunctionRef):
+            raise _not_allowed(process_docs, task, keys)
+        # Both need the whole split: one float makes a column of integers floats, and functions filter.
+        docs: Iterable[Doc] = list(islice(source.checked(), MAX_DOCS))
+        if normalize == "arrow":
+            docs = _as_arrow(list(docs), source)
+        if process_docs is not None:
+            docs = _processed(process_docs, list(docs), task, keys)
+        return tuple(islice((dict(doc) for doc in docs), count))
+
+
+def _suffixes(split: str | None, main: bool = False) -> list[str]:
+    named = [f".docs.{split}.jsonl"] if split and _is_file_name(split) else []
+    return [".docs.jsonl", *named] if main else named
+
+
+def _is_file_name(text: str) -> bool:
+    return bool(text) and len(text) < 200 and not set(text) & set("/\\\0")
+
+
+# -- user code and datasets ------------------------------------------------------------------------------------------
+
+
+def _processed(process_docs: Callable[..., Any], docs: list[Doc], task: Task, keys: tuple[str, ...]) -> Iterable[Doc]:
+    """Return what `process_docs` makes of the docs; it is given a `datasets.Dataset`, as in lm-eval 0.4.13."""
+    datasets = _datasets(f"{'.'.join(keys)} of {task.name}", task.position(*keys))
+    names = dict.fromkeys(name for doc in docs for name in doc)
+    # from_list alone would drop the columns that the first doc does not have.
+    even = [{name: doc.get(name) for name in names} for doc in docs]
+    with _QuietDatasets(datasets):
+        made = _run(lambda: list(process_docs(datasets.Dataset.from_list(even))), task, keys)
+    for index, doc in enumerate(made):
+        if not isinstance(doc, Mapping):
+            raise DocsError(
+                f"{'.'.join(keys)} returned a {type(doc).__name__} as doc {index + 1}, not a mapping of columns",
+                position=task.position(*keys),
+            )
+    if not made:
+        raise DocsError(f"no docs: {'.'.join(keys)} kept none of {len(docs)}", position=task.position(*keys))
+    return list(made)
+
+
+def _not_allowed(function: FunctionRef, task: Task, keys: tuple[str, ...]) -> CodeNotAllowedError:
+    return CodeNotAllowedError(
+        f"{'.'.join(keys)} is the Python function {function}, which is not allowed to run",
+        position=task.position(*keys),
+        hint="allow the task's code if you trust it",
+    )
+
+
+def _run(function: Callable[[], Any], task: Task, keys: tuple[str, ...]) -> Any:
+    """Return what the user's function gives, within its time limit; raises DocsError for whatever it raises.
+
+    What it draws at random is what it draws for the first task of a run of lm-eval, which sets the seeds itself.
+    """
+    position = task.position(*keys)
+    try:
+        with OwnRandomness().used(), time_limit(FUNCTION_SECONDS, f"{'.'.join(keys)} of {task.name}", position):
+            return function()
+    except PromptfmtError:
+        raise
+    except (Exception, SystemExit) as error:
+        text = " ".join(str(error).split())[:300]
+        raise DocsError(
+            f"{'.'.join(keys)} raised {type(error).__name__}" + (f": {text}" if text else ""),
+            position=position,
+            hint="write docs it can read, or give docs in metadata.promptfmt.docs",
+        ) from error
+
+
+def _as_arrow(docs: list[Doc], source: _Source) -> Iterable[Doc]:
+    """Return the docs with the values that Hugging Face datasets gives them when it reads them as JSON lines."""
+    import json
+    import tempfile
+
+    datasets = _datasets("metadata.promptfmt.normalize: arrow", source.position)
+    try:
+        lines = [json.dumps(dict(doc), ensure_ascii=False) for doc in docs]
+    except (TypeError, ValueError):
+        lines = []  # dates and the like, which come from a typed source already
+    try:
+        with _QuietDatasets(datasets), tempfile.TemporaryDirectory() as folder:
+            if not lines:
+                return list(datasets.Dataset.from_list([dict(doc) for doc in docs]))
+            path = Path(folder) / "docs.jsonl"
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            return list(datasets.Dataset.from_json(str(path), cache_dir=folder, keep_in_memory=True))
+    except Exception as error:
+        raise DocsError(
+            f"Hugging Face datasets cannot read {source.label}: {error}", position=source.position
+        ) from error
+
+
+def _datasets(what: str, position: Position | None) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise needs_datasets(what, position).naming(what) from error
+    return datasets
+
+
+class _QuietDatasets:
+    """Disables progress bars inside the block, and restores the user's setting after it."""
+
+    def __init__(self, datasets: Any) -> None:
+        self._datasets = datasets
+
+    def __enter__(self) -> None:
+        self._disabled = self._datasets.are_progress_bars_disabled()
+        self._datasets.disable_progress_bars()
+
+    def __exit__(self, *_: object) -> None:
+        if not self._disabled:
+            self._datasets.enable_progress_bars()

@@ -1,0 +1,439 @@
+"""`!function` references: found and imported as lm-eval 0.4.13 does, but only where code may run.
+
+Importing a task's module runs it, so every file is checked before it runs. A failed import is remembered, so that two
+hundred tasks do not each pay for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from pytest_promptfmt.core.errors import (
+    CodeNotAllowedError,
+    FunctionError,
+    LimitExceededError,
+    MetricUnavailableError,
+    Position,
+    did_you_mean,
+    display_path,
+)
+from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
+from pytest_promptfmt.core.task import CodeAssembly, FunctionRef, Task
+from pytest_promptfmt.tasks.hub_loads import load_for, put_off
+from pytest_promptfmt.tasks.missing_packages import can_wait, imported_without, missing_package
+from pytest_promptfmt.tasks.scoring.registered import with_registered
+
+IMPORT_SECONDS: Final = 60.0
+
+_TASK_FIELDS: Final = ("doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix")
+_DATASET_FIELDS: Final = {"custom": ("custom_dataset",), "process_docs": ("process_docs",)}
+_FEWSHOT_FIELDS: Final = (
+    "sampler",
+    "samples",
+    "doc_to_text",
+    "doc_to_choice",
+    "doc_to_target",
+    "gen_prefix",
+)
+
+_MOST_MISSING: Final = 8
+"""Packages that a module may be imported without."""
+
+_failures: dict[tuple[str, int | None], tuple[str, str | None, bool, str]] = {}
+"""Module file (or dotted name) and mtime to why its import failed: the arguments of `_ImportFailedError`."""
+
+_incomplete: dict[str, _ImportFailedError] = {}
+"""Names of modules that were imported without a package that is not installed, to what that import said."""
+
+
+def functions_of(task: Task) -> tuple[FunctionRef, ...]:
+    """Return every `!function` of the task once: those rendering needs, then all others in its config."""
+    return tuple(dict.fromkeys([*_rendering_refs(task), *_refs_in(task.config, set())]))
+
+
+def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS) -> Task:
+    """Return the task with the references to functions that rendering needs replaced by the imported functions.
+
+    `trusted` decides about every Python file that would run; `time_limit` is seconds for one import. Functions that
+    make docs are imported when they are first called: synthetic docs need none of them. References in metric_list,
+    filter_list and process_results stay as they are. An assembly that is code is bound too. Raises
+    CodeNotAllowedError for a file that may not run, FunctionError for a function that cannot be loaded.
+    """
+    if isinstance(task.assembly, CodeAssembly):
+        return task.assembly.bound(task, trusted, time_limit)
+
+    def bound(value: Any, *keys: str) -> Any:
+        if not isinstance(value, FunctionRef):
+            return value
+        key, position = ".".join(keys), task.locate(keys) or value.position
+        function = _function(value, position, key, trusted, time_limit)
+        missing = load_for(function)
+        if missing is not None:
+            message = f"{key}: !function {value} uses {missing}"
+            raise FunctionError(message, position=position, lacks_resource=True)
+        return function
+
+    def bound_when_called(value: Any, *keys: str) -> Any:
+        if not isinstance(value, FunctionRef):
+            return value
+        return lambda *args, **kwargs: bound(value, *keys)(*args, **kwargs)
+
+    fields = {name: bound(getattr(task, name), name) for name in _TASK_FIELDS}
+    dataset = {name: bound_when_called(getattr(task.dataset, name), *keys) for name, keys in _DATASET_FIELDS.items()}
+    fewshot = {name: bound(getattr(task.fewshot, name), "fewshot_config", name) for name in _FEWSHOT_FIELDS}
+    fewshot["process_docs"] = bound_when_called(task.fewshot.process_docs, "fewshot_config", "process_docs")
+    return replace(
+        task,
+        dataset=replace(task.dataset, **dataset),
+        fewshot=replace(task.fewshot, **fewshot),
+        **fields,
+    )
+
+
+def load_function(
+    ref: FunctionRef, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS
+) -> Callable[..., Any]:
+    """Return the function or class that one `!function` names; raises as `bind_functions`."""
+    return _function(ref, ref.position, ref.position.path.name, trusted, time_limit)
+
+
+def load_object(
+    ref: FunctionRef,
+    *,
+    what: str,
+    position: Position | None,
+    trusted: Callable[[Path], bool],
+    time_limit: float = IMPORT_SECONDS,
+) -> Any:
+    """Return the object of that name in a module; `what` is its name in messages. Raises as `bind_functions`."""
+    file = ref.file
+    try:
+        module = (
+            _module_beside(file, ref, position, trusted, time_limit)
+            if file.is_file()
+            else _installed_module(ref.module, file, f"!function {ref}", position, trusted, time_limit)
+        )
+    except _ImportFailedError as failure:
+        raise failure.about(what, position) from failure.__cause__
+    found = getattr(module, ref.name, _MISSING)
+    if found is _MISSING:
+        _raise_incomplete(module, what, position)
+        where = display_path(file) if file.is_file() else f"module {ref.module}"
+        names = [name for name in vars(module) if not name.startswith("__")]
+        raise FunctionError(
+            f"{what.partition(':')[0]}: {where} has no {ref.name!r}",
+            position=position,
+            hint=did_you_mean(ref.name, names),
+        )
+    return found
+
+
+def load_module(file: Path, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS) -> ModuleType:
+    """Return the module of a Python file, loaded again when it has changed.
+
+    Raises CodeNotAllowedError, FunctionError for a file that does not import within `time_limit` seconds.
+    """
+    ref = FunctionRef(file.stem, "", file.parent, Position(file))
+    if not trusted(file):
+        raise CodeNotAllowedError("the code of this file is not allowed to run", position=ref.position)
+    try:
+        module = _module_beside(file.resolve(), ref, ref.position, trusted, time_limit)
+        if (incomplete := _incomplete.get(module.__name__)) is not None:
+            raise incomplete
+    except _ImportFailedError as failure:
+        raise FunctionError(failure.message, position=ref.position, hint=failure.hint) from failure.__cause__
+    return module
+
+
+def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: float = IMPORT_SECONDS) -> Task:
+    """Return the task with the references in `filter_list`, `metric_list` and `process_results` replaced by functions.
+
+    So are filters and metrics that packages or the installed lm-eval register and lm-eval 0.4.13 does not have. A task
+    that is code gets the metrics and filters of its code. The rest of the task stays as it is. Arguments and errors
+    are those of `bind_functions`, ScoringError for a package that does not load, and MetricUnavailableError where a
+    function uses what cannot be had from a hub.
+    """
+    if isinstance(task.assembly, CodeAssembly):
+        return task.assembly.scored(task)
+
+    def bound(value: Any, *keys: str | int) -> Any:
+        if isinstance(value, FunctionRef):
+            key, position = ".".join(str(part) for part in keys), task.locate(keys) or value.position
+            function = _function(value, position, key, trusted, time_limit)
+            missing = load_for(function)
+            if missing is not None:
+                raise MetricUnavailableError(f"{key}: !function {value} uses {missing}", position=position)
+            return function
+        if isinstance(value, Mapping):
+            return {key: bound(item, *keys, key) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [bound(item, *keys, index) for index, item in enumerate(value)]
+        return value
+
+    def load(module: str, file: Path, what: str, position: Position | None) -> ModuleType:
+        _require_trusted(file, what, position, trusted)
+        try:
+            return _installed_module(module, file, what, position, trusted, time_limit)
+        except _ImportFailedError as failure:
+            raise failure.about(what, position) from failure.__cause__
+
+    names = ("filter_list", "metric_list", "process_results")
+    return with_registered(replace(task, **{name: bound(getattr(task, name), name) for name in names}), load)
+
+
+def _rendering_refs(task: Task) -> Iterator[FunctionRef]:
+    values = [getattr(task, name) for name in _TASK_FIELDS]
+    values += [getattr(task.dataset, name) for name in _DATASET_FIELDS]
+    values += [getattr(task.fewshot, name) for name in (*_FEWSHOT_FIELDS, "process_docs")]
+    yield from (value for value in values if isinstance(value, FunctionRef))
+
+
+def _refs_in(value: Any, seen: set[int]) -> Iterator[FunctionRef]:
+    if isinstance(value, FunctionRef):
+        yield value
+    elif isinstance(value, Mapping | list | tuple) and id(value) not in seen:
+        seen.add(id(value))
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _refs_in(part, seen)
+
+
+def _function(
+    ref: FunctionRef,
+    position: Position | None,
+    key: str,
+    trusted: Callable[[Path], bool],
+    seconds: float,
+) -> Callable[..., Any]:
+    found = load_object(ref, what=f"{key}: !function {ref}", position=position, trusted=trusted, time_limit=seconds)
+    if not callable(found):
+        file = ref.file
+        where = display_path(file) if file.is_file() else f"module {ref.module}"
+        raise FunctionError(
+            f"{key}: {ref.name!r} in {where} is not a function, but {type(found).__name__}", position=position
+        )
+    function: Callable[..., Any] = found
+    return function
+
+
+_MISSING: Final = object()
+
+
+class _ImportFailedError(Exception):
+    """An import that failed; `__cause__` is the original exception the first time."""
+
+    def __init__(self, message: str, hint: str | None, lacks_resource: bool = False, missing: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.lacks_resource = lacks_resource
+        self.missing = missing
+
+    def about(self, what: str, position: Position | None) -> FunctionError:
+        """Return the error for what was to be imported."""
+        message = f"{what}: {self.message}"
+        error = FunctionError(message, position=position, hint=self.hint, lacks_resource=self.lacks_resource)
+        if self.missing:  # whichever module asks for it
+            error.cause = f"no module named {self.missing!r}"
+        return error
+
+
+def _module_beside(
+    file: Path, ref: FunctionRef, position: Position | None, trusted: Callable[[Path], bool], seconds: float
+) -> ModuleType:
+    """Return the module of the file beside the YAML, loaded again when the file has changed."""
+    _require_trusted(file, f"!function {ref}", position, trusted)
+    name = _module_name(file)
+    mtime = file.stat().st_mtime_ns
+    loaded = sys.modules.get(name)
+    if loaded is not None and getattr(loaded, "__mtime__", None) == mtime:
+        return loaded
+
+    def load() -> ModuleType:
+        spec = importlib.util.spec_from_file_location(name, file)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{display_path(file)} cannot be loaded")
+        module = importlib.util.module_from_spec(spec)
+        module.__mtime__ = mtime  # type: ignore[attr-defined]  # lm-eval keeps the time in this attribute too
+        source = file.read_bytes()
+        if b"register_metric" in source:  # lm-eval has its own aggregations by then, and this may name one
+            with suppress(ImportError):
+                importlib.import_module("lm_eval.api.metrics")
+        with put_off(source):
+            spec.loader.exec_module(module)
+        sys.modules[name] = module
+        return module
+
+    _incomplete.pop(name, None)
+    try:
+        return _imported((str(file), mtime), load, file, seconds)
+    except _ImportFailedError as failure:
+        module = _loaded_without(failure, load, file, seconds)
+        if module is None:
+            raise
+        _incomplete[name] = failure
+        _failures.pop((str(file), mtime), None)
+        return module
+
+
+def _loaded_without(
+    failure: _ImportFailedError, load: Callable[[], ModuleType], file: Path, seconds: float
+) -> ModuleType | None:
+    """Return a module imported without the packages that are not installed; None where they are needed for that."""
+    missing = [failure.missing]
+    while missing[-1] and missing.count(missing[-1]) == 1 and len(missing) <= _MOST_MISSING:
+        if not can_wait(missing[-1], file):
+            return None
+        try:
+            with time_limit(seconds, "the import"), exits_raise(), imported_without(missing):
+                return load()
+        except BaseException as error:
+            if must_propagate(error):
+                raise
+            missing.append(missing_package(error))
+    return None
+
+
+def missing_for(ref: FunctionRef) -> FunctionError | None:
+    """Return why the module of a function is imported without a package, None where it is complete or not imported."""
+    failure = _incomplete.get(_module_name(ref.file)) if _incomplete else None
+    return None if failure is None else failure.about(f"!function {ref}", ref.position)
+
+
+def _raise_incomplete(module: ModuleType, what: str, position: Position | None) -> None:
+    if (failure := _incomplete.get(module.__name__)) is not None:
+        raise failure.about(what, position) from failure.__cause__
+
+
+def _module_name(file: Path) -> str:
+    # lm-eval 0.4.13 gives its own tasks their package name and every other file its path.
+    _, found, below = file.as_posix().partition("/lm_eval/tasks/")
+    if found:
+        return "lm_eval.tasks." + below.replace(".py", "").replace("/", ".")
+    return str(file.with_suffix(""))
+
+
+def _installed_module(
+    module: str, beside: Path, what: str, position: Position | None, trusted: Callable[[Path], bool], seconds: float
+) -> ModuleType:
+    """Return a module found by a normal import, after checking every file that the import would run."""
+    for spec in _specs(module):
+        if spec is None:
+            raise _ImportFailedError(
+                f"there is neither {display_path(beside)} nor an installed module {module!r}",
+                _missing_module_hint(module, beside),
+            )
+        origin = _origin(spec)
+        if origin is not None:
+            _require_trusted(origin, what, position, trusted)
+    return _imported((module, None), lambda: importlib.import_module(module), None, seconds)
+
+
+def _specs(module: str) -> Iterator[ModuleSpec | None]:
+    """Yield the spec of each package on the way to a dotted module, without running any; None where one is missing."""
+    path: list[str] | None = None
+    parts = module.split(".")
+    for end, part in enumerate(parts, start=1):
+        name = ".".join(parts[:end])
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        try:
+            if spec is None:
+                spec = PathFinder.find_spec(name, path)
+            if spec is None and path is None:
+                spec = importlib.util.find_spec(name)  # what an editable install or a built-in provides
+        except KeyError:
+            # A folder without __init__.py below a package that is not imported yet: it has no code.
+            path = [f"{folder}/{part}" for folder in path or () if Path(folder, part).is_dir()]
+            continue
+        except (ImportError, ValueError, AttributeError):
+            spec = None
+        yield spec
+        if spec is None:
+            return
+        path = list(spec.submodule_search_locations or ())
+
+
+def _origin(spec: ModuleSpec) -> Path | None:
+    """Return the file a module runs from; Python's own path for built-in modules; None for a plain folder."""
+    if spec.has_location and spec.origin:
+        return Path(spec.origin)
+    if spec.origin in ("built-in", "frozen"):
+        return Path(sys.executable)
+    return None
+
+
+def _missing_module_hint(module: str, beside: Path) -> str:
+    folder = beside.parent
+    modules = [file.stem for file in folder.glob("*.py")] if folder.is_dir() else []
+    close = did_you_mean(beside.stem, modules)
+    return close or f"write the function into {display_path(beside)}, or install the package that has {module}"
+
+
+def _require_trusted(file: Path, what: str, position: Position | None, trusted: Callable[[Path], bool]) -> None:
+    if not trusted(file):
+        raise CodeNotAllowedError(
+            f"{what} would run {display_path(file)}, whose code is not allowed to run", position=position
+        )
+
+
+def _imported(
+    key: tuple[str, int | None], load: Callable[[], ModuleType], file: Path | None, seconds: float
+) -> ModuleType:
+    if key in _failures:
+        raise _ImportFailedError(*_failures[key])
+    try:
+        with time_limit(seconds, "the import"), exits_raise():
+            return load()
+    except BaseException as error:  # a module that calls sys.exit must not end the test run
+        if must_propagate(error):
+            raise
+        failure = _explained(error, file)
+        _failures[key] = failure
+        raise _ImportFailedError(*failure) from error
+
+
+def _explained(error: BaseException, file: Path | None) -> tuple[str, str | None, bool, str]:
+    """Return the message, the hint, whether the module may work on another machine, and what module is missing."""
+    if isinstance(error, LimitExceededError):
+        return error.message, "look for work at the top level of the module, such as a download or a loop", False, ""
+    if isinstance(error, SystemExit):
+        return f"its module ends the program when it is imported (exit status {error.code!r})", None, True, ""
+    at = _last_line_in(error, file)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        hint = _install_hint(error.name, file)
+        return f"its module does not import{at}: no module named {error.name!r}", hint, True, error.name
+    is_mistake = isinstance(error, SyntaxError | NameError)
+    message = f"its module does not import{at}: {type(error).__name__}: {error}"
+    missing = missing_package(error)
+    return message, _install_hint(missing, file) if missing else None, not is_mistake, missing
+
+
+def _install_hint(module: str, file: Path | None) -> str:
+    package = module.partition(".")[0]
+    if file is not None and (file.parent / f"{package}.py").is_file():
+        return f"lm-eval 0.4.13 does not put this folder on sys.path, so {package}.py beside the YAML is not found"
+    if package in sys.modules:
+        return f"the installed version of {package!r} does not have it"
+    return f"install the package that has {package!r}"
+
+
+def _last_line_in(error: BaseException, file: Path | None) -> str:
+    if file is None:
+        return ""
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        return f" ({display_path(file)}:{error.lineno})"
+    line = None
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == str(file):
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return f" ({display_path(file)}:{line})" if line is not None else ""

@@ -1,0 +1,370 @@
+"""Groups: the tasks a group file itself defines or changes.
+
+Follows lm-eval 0.4.13 in what overrides what: a member's own YAML, then the extra keys of the group that lists it,
+then what comes from outer groups, then the keys of the member's entry. Where lm-eval's loader fails on a group that is
+plainly meant (loaded by path, an inline member with `include` or `tag`, overrides for a whole group or tag), the
+group works here, with a note that lm-eval itself fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
+from pytest_promptfmt.core.task import FunctionRef, Locate, Task
+from pytest_promptfmt.tasks.task_config import task_from_config
+from pytest_promptfmt.tasks.task_index import IndexEntry, TaskIndex
+from pytest_promptfmt.tasks.yaml_file import YamlFile, read_include
+
+__all__ = ["GroupTasks", "TaskIndex", "group_tasks"]
+
+GROUP_KEYS: Final = ("group", "group_alias", "task", "aggregate_metric_list", "metadata")
+"""Keys that describe a group; every other key overrides its members."""
+_AGGREGATE_KEYS: Final = ("metric", "filter_list", "aggregation", "weight_by_size")
+_NAMING_KEYS: Final = frozenset({"task", "task_alias", "tag", "group", "task_list", "metadata"})
+"""Keys that change neither prompts nor scores."""
+_MAX_NESTING: Final = 50
+_MAX_MEMBERS: Final = 100_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupTasks:
+    """What a group file adds to the tasks that exist without it.
+
+    `tasks` are its inline tasks and the members whose config it changes, named `group.member`. `unresolved` are the
+    names of members that the index does not know. `notes` are places where lm-eval 0.4.13 itself fails or does nothing.
+    """
+
+    tasks: tuple[Task, ...] = ()
+    unresolved: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def group_tasks(config: Mapping[Any, Any], *, path: Path | None, locate: Locate, index: TaskIndex) -> GroupTasks:
+    """Return the tasks that a group's merged mapping defines or changes.
+
+    Raises SourceError with the position for a member of the wrong shape, an unknown key of aggregate_metric_list,
+    and groups that contain each other.
+    """
+    name = config.get("group")
+    if not isinstance(name, str) or not name:
+        hint = "since lm-eval 0.4.4 sets of tasks are tags: write `tag:`" if isinstance(name, list) else None
+        raise SourceError("the name of a group must be text", position=_at(path, locate, "group"), hint=hint)
+    builder = _Builder(index, path)
+    builder.group(name, config, _Origins(locate, ()), {}, (name,))
+    return GroupTasks(
+        tasks=tuple(builder.tasks.values()),
+        unresolved=tuple(dict.fromkeys(builder.unresolved)),
+        notes=tuple(dict.fromkeys(builder.notes)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Origins:
+    """Where the keys of one mapping were written: a file's `locate`, and the path to the mapping in that file."""
+
+    locate: Locate
+    prefix: tuple[str | int, ...]
+
+    def at(self, *keys: str | int) -> Position | None:
+        """Return the place of a key, or of the nearest parent that is written."""
+        path = (*self.prefix, *keys)
+        while path:
+            found = self.locate(path)
+            if found is not None:
+                return found
+            path = path[:-1]
+        return None
+
+
+_Overrides = Mapping[Any, tuple[Any, _Origins]]
+"""Key to its value and the mapping it was written in."""
+
+
+@dataclass
+class _Builder:
+    """One walk over a group: what was found so far."""
+
+    index: TaskIndex
+    path: Path | None
+    tasks: dict[str, Task] = field(default_factory=dict)
+    unresolved: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    without_circles: set[str] = field(default_factory=set)
+    visits: int = 0
+    suffix: str = ""
+    """`@format` where the members being visited were named with one."""
+
+    def group(
+        self, name: str, config: Mapping[Any, Any], origins: _Origins, outer: _Overrides, route: tuple[str, ...]
+    ) -> None:
+        """Visit a group: `name` is its dotted name, `outer` what outer groups override, `route` the groups it is in."""
+        _check_aggregation(config, origins)
+        own = {key: (value, origins) for key, value in config.items() if key not in GROUP_KEYS}
+        overrides = {**own, **outer}
+        members = config.get("task")
+        if not isinstance(members, list):
+            self.notes.append(
+                f"group {name!r} has no list under `task`, so lm-eval 0.4.13 gives it no members"
+                + ("; a set of tasks is a tag since 0.4.4" if "doc_to_text" in config else "")
+            )
+            return
+        for number, member in enumerate(members):
+            place = _Origins(origins.locate, (*origins.prefix, "task", number))
+            self.visits += 1
+            if self.visits > _MAX_MEMBERS:
+                raise SourceError(f"this group has more than {_MAX_MEMBERS:,} members", position=self._at(place))
+            if isinstance(member, str):
+                self._named(name, member, overrides, {}, place, route)
+            elif isinstance(member, Mapping):
+                self._mapping(name, member, overrides, place, route)
+            else:
+                raise SourceError(
+                    f"a member of a group is a name or a mapping, not {member!r}", position=self._at(place)
+                )
+
+    def _mapping(
+        self,
+        name: str,
+        member: Mapping[Any, Any],
+        overrides: _Overrides,
+        place: _Origins,
+        route: tuple[str, ...],
+    ) -> None:
+        own = {key: (value, place) for key, value in member.items()}
+        if "group" in member:
+            inner = self._member_name(member, "group", place)
+            entry = self.index.find(inner)
+            if entry is None and self.index.find(inner.rpartition("@")[0]) is not None:
+                kept = {key: value for key, value in own.items() if key not in GROUP_KEYS}
+                self._named(name, inner, {**overrides, **kept}, {}, place, route)
+            elif entry is not None and entry.kind == "group":
+                kept = {key: value for key, value in own.items() if key not in GROUP_KEYS}
+                self._known_group(name, entry, {**overrides, **kept}, place, route)
+            else:
+                self.group(f"{name}.{inner}", member, place, overrides, self._deeper(route, inner, place))
+            return
+        if "task" not in member:
+            raise SourceError(
+                f"a member of group {name!r} names a `task` or a `group`; this one has only {_listed(member)}",
+                position=self._at(place),
+                hint="lm-eval 0.4.13 refuses the whole group",
+            )
+        self._named(name, self._member_name(member, "task", place), overrides, own, place, route)
+
+    def _named(
+        self,
+        name: str,
+        member: str,
+        overrides: _Overrides,
+        own: _Overrides,
+        place: _Origins,
+        route: tuple[str, ...],
+    ) -> None:
+        entry = self.index.find(member)
+        outer_suffix = self.suffix
+        if entry is None and "@" in member:  # the whole name comes first: a task's own name may contain an @
+            known, _, format_name = member.rpartition("@")
+            entry = self.index.find(known)
+            if entry is not None:
+                member, self.suffix = known, f"@{format_name}"
+        self._add_found(name, member, entry, overrides, own, place, route)
+        self.suffix = outer_suffix
+
+    def _add_found(
+        self,
+        name: str,
+        member: str,
+        entry: IndexEntry | None,
+        overrides: _Overrides,
+        own: _Overrides,
+        place: _Origins,
+        route: tuple[str, ...],
+    ) -> None:
+        together = {**overrides, **own}
+        if entry is None:
+            self._unknown(name, member, together, own, place)
+        elif entry.kind == "group":
+            self._note_renamed(own, member, "group")
+            self._known_group(name, entry, _without(together, "task"), place, route)
+        elif entry.kind == "tag":
+            self._note_renamed(own, member, "tag")
+            for tagged in entry.tagged:
+                child = self.index.find(tagged)
+                if child is not None:
+                    self._changed(name, child, together)
+        else:
+            self._changed(name, entry, together)
+
+    def _note_renamed(self, own: _Overrides, member: str, kind: str) -> None:
+        if own:
+            is_group = kind == "group"
+            advice = f"write `- group: {member}` to override a group" if is_group else "list the tasks themselves"
+            self.notes.append(
+                f"lm-eval 0.4.13 gives every task of {member!r} that one name and keeps only the last; {advice}"
+            )
+
+    def _known_group(
+        self, name: str, entry: IndexEntry, overrides: _Overrides, place: _Origins, route: tuple[str, ...]
+    ) -> None:
+        assert entry.file is not None
+        deeper = self._deeper(route, entry.name, place)
+        if not overrides and not self.suffix:
+            # Taken over as it is: nothing below it can differ from what its own file defines.
+            self._check_circles(entry, deeper, place)
+            return
+        origins = _Origins(entry.file.locate, ())
+        self.group(f"{name}.{entry.name}", entry.file.config, origins, overrides, deeper)
+
+    def _check_circles(self, entry: IndexEntry, route: tuple[str, ...], place: _Origins) -> None:
+        if entry.name in self.without_circles or entry.file is None:
+            return
+        members = entry.file.config.get("task")
+        for member in members if isinstance(members, list) else ():
+            name = member.get("group", member.get("task")) if isinstance(member, Mapping) else member
+            inner = self.index.find(name) if isinstance(name, str) else None
+            if inner is not None and inner.kind == "group":
+                self._check_circles(inner, self._deeper(route, inner.name, place), place)
+        self.without_circles.add(entry.name)
+
+    def _deeper(self, route: tuple[str, ...], name: str, place: _Origins) -> tuple[str, ...]:
+        if name in route:
+            circle = " -> ".join((*route[route.index(name) :], name))
+            raise SourceError(f"these groups contain each other: {circle}", position=self._at(place))
+        if len(route) >= _MAX_NESTING:
+            raise SourceError(f"groups are nested more than {_MAX_NESTING} deep", position=self._at(place))
+        return (*route, name)
+
+    def _changed(self, name: str, entry: IndexEntry, overrides: _Overrides) -> None:
+        """Add a member when the overrides change what it asks or how it is scored."""
+        if entry.kind != "task" or entry.file is None:
+            return
+        child = entry.file.config
+        changes = {
+            key: value
+            for key, value in overrides.items()
+            if key != "task" and (key not in child or not _same(child[key], value[0]))
+        }
+        if not self.suffix and not any(_matters(key, child.get(key), value[0]) for key, value in changes.items()):
+            return
+        config = {**child, **{key: value[0] for key, value in changes.items()}}
+        self._add(name, entry.name + self.suffix, config, _combined(changes, entry.file.locate))
+
+    def _unknown(self, name: str, member: str, together: _Overrides, own: _Overrides, place: _Origins) -> None:
+        """Add a member that no file defines, if its keys make a task of it."""
+        keys = {key: value[0] for key, value in together.items()}
+        included: YamlFile | None = None
+        if "include" in own:
+            included = read_include(keys.pop("include"), (*place.prefix, "include"), place.locate, self.path)
+            keys = {**included.config, **keys}
+            self.notes.append(f"lm-eval 0.4.13 refuses the member {member!r}: it knows no `include` inside a group")
+        whole = "dataset_path" in keys or "custom_dataset" in keys or {"doc_to_text", "doc_to_target"} <= keys.keys()
+        if not own or (included is None and not whole):
+            self.unresolved.append(member)
+            return
+        beneath = included.locate if included is not None else _nowhere
+        config = {**keys, "task": member}
+        self._add(name, member if "@" in member else member + self.suffix, config, _combined(together, beneath))
+
+    def _add(self, group: str, member: str, config: Mapping[Any, Any], locate: Locate) -> None:
+        name = f"{group}.{member}"
+        if name in self.tasks:
+            self.notes.append(f"{name!r} is defined twice in this group; lm-eval 0.4.13 keeps the last one")
+        self.tasks[name] = task_from_config(
+            MappingProxyType(dict(config)), path=self.path, locate=locate, name=name, group=group
+        )
+
+    def _member_name(self, member: Mapping[Any, Any], key: str, place: _Origins) -> str:
+        name = member[key]
+        if isinstance(name, str) and name:
+            return name
+        raise SourceError(
+            f"`{key}` of a group member is one name, not {name!r}",
+            position=place.at(key),
+            hint="give the inner group a name: `- group: name` with this list under `task`"
+            if isinstance(name, list)
+            else None,
+        )
+
+    def _at(self, place: _Origins) -> Position | None:
+        return place.at() or (Position(self.path) if self.path is not None else None)
+
+
+def _nowhere(_keys: tuple[str | int, ...]) -> Position | None:
+    return None
+
+
+def _combined(overrides: _Overrides, beneath: Locate) -> Locate:
+    """Return a `locate` that looks where each key's value came from."""
+
+    def locate(keys: tuple[str | int, ...]) -> Position | None:
+        if keys and keys[0] in overrides:
+            origins = overrides[keys[0]][1]
+            return origins.locate((*origins.prefix, *keys))
+        return beneath(keys)
+
+    return locate
+
+
+def _without(overrides: _Overrides, key: str) -> _Overrides:
+    return {name: value for name, value in overrides.items() if name != key}
+
+
+def _matters(key: Any, before: Any, after: Any) -> bool:
+    if key == "metadata":
+        return not _same(_own_metadata(before), _own_metadata(after))
+    return key not in _NAMING_KEYS
+
+
+def _own_metadata(metadata: Any) -> Any:
+    return metadata.get("promptfmt") if isinstance(metadata, Mapping) else None
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Return whether two values mean the same; a function is the same wherever its tag is written."""
+    if isinstance(first, FunctionRef) and isinstance(second, FunctionRef):
+        return (first.module, first.name, first.directory) == (second.module, second.name, second.directory)
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(_same(first[key], second[key]) for key in first)
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_same, first, second))
+    return type(first) is type(second) and bool(first == second)
+
+
+def _listed(member: Mapping[Any, Any]) -> str:
+    return ", ".join(f"`{key}`" for key in list(member)[:5]) or "nothing"
+
+
+def _at(path: Path | None, locate: Locate, key: str) -> Position | None:
+    return locate((key,)) or (Position(path) if path is not None else None)
+
+
+def _check_aggregation(config: Mapping[Any, Any], origins: _Origins) -> None:
+    for entry, keys in _aggregations(config.get("aggregate_metric_list")):
+        position = origins.at("aggregate_metric_list", *keys)
+        if not isinstance(entry, Mapping) or "metric" not in entry:
+            raise SourceError("an entry of aggregate_metric_list is a mapping with the key `metric`", position=position)
+        for key in entry:
+            if key not in _AGGREGATE_KEYS:
+                raise SourceError(
+                    f"unknown key {key!r} in aggregate_metric_list",
+                    position=origins.at("aggregate_metric_list", *keys, key),
+                    hint=did_you_mean(str(key), _AGGREGATE_KEYS),
+                )
+        aggregation = entry.get("aggregation", "mean")
+        if aggregation != "mean" and not isinstance(aggregation, FunctionRef) and not callable(aggregation):
+            raise SourceError(
+                f"aggregation must be mean or a !function, not {aggregation!r}",
+                position=origins.at("aggregate_metric_list", *keys, "aggregation"),
+            )
+
+
+def _aggregations(written: Any) -> Iterator[tuple[Any, tuple[int, ...]]]:
+    if isinstance(written, list):
+        yield from ((entry, (number,)) for number, entry in enumerate(written))
+    elif written is not None:
+        yield written, ()

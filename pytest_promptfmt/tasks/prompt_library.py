@@ -1,0 +1,105 @@
+"""`use_prompt`: ready-made prompts that replace a task's own mappings, as lm-eval 0.4.13 applies them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
+from pytest_promptfmt.tasks.yaml_file import read_yaml
+
+BUILTIN_PROMPTS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "qa-basic": MappingProxyType(
+            {
+                "question-newline-answer": "Question: {{question}}\nAnswer:",
+                "q-newline-a": "Q: {{question}}\nA:",
+            }
+        )
+    }
+)
+
+
+def prompt_fields(
+    use_prompt: str, *, has_choices: bool, folder: Path | None, position: Position | None
+) -> dict[str, str]:
+    """Return the fields that `use_prompt` replaces, both for the task and for its shots.
+
+    A built-in prompt replaces doc_to_text, doc_to_target and (where the task has choices) doc_to_choice, all three by
+    the same template: that is what lm-eval does. `file.yaml:name` replaces doc_to_text and doc_to_target; the file is
+    searched in the working directory, as lm-eval does, then in `folder`. Raises SourceError.
+    """
+    category, separator, name = use_prompt.partition(":")
+    if not separator or ":" in name:
+        raise SourceError(
+            f"use_prompt must be category:name, not {use_prompt!r}",
+            position=position,
+            hint="for example qa-basic:q-newline-a, or prompts.yaml:my_prompt",
+        )
+    if category == "promptsource":
+        raise SourceError(
+            f"use_prompt {use_prompt!r} needs the promptsource package, which is not supported",
+            position=position,
+            hint="write the template into doc_to_text and doc_to_target",
+        )
+    if ".yaml" in category:
+        return _from_file(category, name, has_choices, folder, position)
+    if category not in BUILTIN_PROMPTS:
+        raise SourceError(
+            f"unknown category {category!r} in use_prompt; built in: {', '.join(BUILTIN_PROMPTS)}",
+            position=position,
+            hint=did_you_mean(category, BUILTIN_PROMPTS),
+        )
+    prompts = BUILTIN_PROMPTS[category]
+    if name not in prompts:
+        raise SourceError(
+            f"{category} has no prompt {name!r}; known: {', '.join(prompts)}",
+            position=position,
+            hint=did_you_mean(name, prompts),
+        )
+    fields = ("doc_to_text", "doc_to_target", "doc_to_choice") if has_choices else ("doc_to_text", "doc_to_target")
+    return dict.fromkeys(fields, prompts[name])
+
+
+def _from_file(
+    file: str, name: str, has_choices: bool, folder: Path | None, position: Position | None
+) -> dict[str, str]:
+    try:
+        places = [gate.named(each, file) for each in (Path(), *([folder] if folder is not None else []))]
+    except gate.RefusedError as error:
+        raise SourceError(f"use_prompt cannot read {file!r}: {error.strerror}", position=position) from error
+    path = next((place for place in places if gate.is_there(place) and not place.is_dir()), None)
+    if path is None:
+        raise SourceError(
+            f"the prompt file {file!r} of use_prompt does not exist",
+            position=position,
+            hint="lm-eval 0.4.13 looks for it in the working directory",
+        )
+    prompts = read_yaml(path).config.get("prompts")
+    if not isinstance(prompts, Mapping):
+        raise SourceError("a prompt file has a mapping `prompts` at its top level", position=Position(path))
+    prompt = prompts.get(name)
+    if not isinstance(prompt, Mapping):
+        raise SourceError(
+            f"{file} has no prompt {name!r}",
+            position=position,
+            hint=did_you_mean(name, [key for key in prompts if isinstance(key, str)]),
+        )
+    if has_choices or "doc_to_choice" in prompt:
+        raise SourceError(
+            "use_prompt with a prompt file does not work together with doc_to_choice in lm-eval 0.4.13",
+            position=position,
+            hint="write the templates into doc_to_text and doc_to_target",
+        )
+    return {key: _template(prompt, key, name, path) for key in ("doc_to_text", "doc_to_target")}
+
+
+def _template(prompt: Mapping[Any, Any], key: str, name: str, path: Path) -> str:
+    template = prompt.get(key)
+    if not isinstance(template, str):
+        raise SourceError(f"prompt {name!r} needs {key} as text", position=Position(path))
+    # lm-eval reads these as templates only, never as column names; an empty comment keeps a bare word a template.
+    return template if "{" in template else f"{template}{{##}}"

@@ -1,0 +1,175 @@
+"""Whether a YAML file is a task file at all, and what it defines: a Python task class, a group or a task."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.yaml_parser import MAX_BYTES
+from pytest_promptfmt.tasks.task_file import FileKind
+from pytest_promptfmt.tasks.yaml_file import YamlFile, read_yaml
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_HEAD_BYTES: Final = 65_536
+"""How much of a file too large to be a task is read, to report it only where it looks like one."""
+_MAX_INDENT: Final = 100
+_DEFINES: Final = frozenset({"class", "group", "task"})
+_SIGN: Final = re.compile(
+    r"doc_to_\w+|dataset_\w+|(?:training|validation|test|fewshot)_split|fewshot_\w+|num_fewshot|output_type|metric_list"
+    r"|filter_list|generation_kwargs|include|use_prompt|custom_dataset|process_docs|process_results|target_delimiter"
+    r"|gen_prefix|task_alias|group_alias|aggregate_metric_list|should_decontaminate|formats|template|tag"
+)
+_PREAMBLE: Final = re.compile(rb"(?:[ \t]*+(?:[#%][^\n]*+|---[ \t]*+(?:#[^\n]*+)?)?+\n)*+(?:---[ \t]++)?+")
+_NAMED_CLASS: Final = re.compile(
+    rb"""(?m)^class[ \t]*:[ \t]*["']?[A-Za-z_][\w.]*:[A-Za-z_]\w*["']?[ \t]*(?:#[^\n]*)?$"""
+)
+"""A class as `package.module:Name`, a form that nothing else has."""
+_ESCAPED_KEY: Final = re.compile(rb'"[^"\n]*\\[xuU][^"\n]*"[ \t]*:')
+_UNUSUAL: Final = re.compile(
+    rb"(?m)^(?:---[ \t]+)?[ \t]*(?:[&!?*]|<<[ \t]*:|\"[^\"\n]*\\[^\"\n]*\"[ \t]*:)"
+    rb"|[{,][ \t\r\n]*(?:[&!?*]|<<|\"[^\"\n]*\\)"
+)
+"""Signs of keys with a tag, an anchor, `?` or an escape, of aliases, or merged in: such a file is parsed."""
+_MAX_LEVELS: Final = 100
+_LINE_ENDS: Final = re.compile(rb"\r\n?|\xc2\x85|\xe2\x80[\xa8\xa9]")
+"""What ends a line in YAML besides a line feed."""
+_FLOW_KEY: Final = re.compile(rb"""[{,]\s*["']?([A-Za-z_]\w*)["']?\s*:""")
+
+
+def kind_of(config: Mapping[Any, Any]) -> FileKind | None:
+    """Return what a config defines, in lm-eval 0.4.13's order: class before group before task. None for neither."""
+    for kind in ("class", "group", "task"):
+        if kind in config:
+            return kind
+    return None
+
+
+def looks_like_task(data: bytes) -> bool:
+    """Return whether the bytes of a YAML file, well-formed or broken, look like a task or group of lm-eval.
+
+    Only the names of top-level keys count: one of `task`, `group` and `class`, and with it a key that only
+    evaluation tasks have; and a class named by its module. So workflows, compose files and settings are skipped
+    without being parsed, and a task whose YAML is broken is still recognized.
+    """
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        data = data.decode("utf-16", "replace").encode()
+    if not any(word in data for word in (b"task", b"group", b"class", b"include")) and not _ESCAPED_KEY.search(data):
+        return False
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    if b"\r" in data or not data.isascii():
+        data = _LINE_ENDS.sub(b"\n", data)
+    preamble = _PREAMBLE.match(data)
+    start = preamble.end() if preamble else 0
+    indent = data[start : len(data) - len(data[start:].lstrip(b" \t"))]
+    if len(indent) > _MAX_INDENT:
+        return False
+    if data[start + len(indent) : start + len(indent) + 1] == b"{":
+        names = _FLOW_KEY.findall(data, start)
+    else:
+        names = _block_key(indent).findall(data, start)
+    if is_task_config({name.decode() for name in names}) or _NAMED_CLASS.search(data) is not None:
+        return True
+    return len(data) <= MAX_BYTES and _UNUSUAL.search(data) is not None and is_task_config(_spelt_names(data))
+
+
+def _spelt_names(data: bytes) -> set[str]:
+    """Return the top-level keys however they are spelt, as far as the file is well-formed.
+
+    That is with tags, anchors, aliases, `?`, escapes, and what `<<` brings in from mappings of the same file.
+    """
+    names: set[str] = set()
+    below: dict[str, set[str]] = {}
+    scalars: dict[str, str] = {}
+    path: list[_Level] = []
+    key: str | None = None
+    try:
+        for event in yaml.parse(data, Loader=_Base):
+            if isinstance(event, yaml.CollectionEndEvent):
+                path.pop()
+                continue
+            if not isinstance(event, yaml.NodeEvent):
+                continue
+            anchor = event.anchor or ""
+            value = event.value if isinstance(event, yaml.ScalarEvent) else None
+            if isinstance(event, yaml.AliasEvent):
+                value = scalars.get(anchor)
+            elif value is not None and anchor:
+                scalars[anchor] = value
+            is_merged = key == "<<" and len(path) in (2, 3)
+            if path and path[-1].takes_key():
+                if len(path) == 1:
+                    key = value
+                if value is not None and (len(path) == 1 or is_merged):
+                    names.add(value)
+                if value is not None and len(path) > 1 and path[-1].anchor is not None:
+                    below.setdefault(path[-1].anchor, set()).add(value)
+            elif isinstance(event, yaml.AliasEvent) and key == "<<" and len(path) < 3:
+                names |= below.get(anchor, set())
+            if isinstance(event, yaml.CollectionStartEvent):
+                if len(path) > _MAX_LEVELS:
+                    break
+                path.append(_Level(isinstance(event, yaml.MappingStartEvent), event.anchor))
+    except (yaml.YAMLError, ValueError):
+        pass  # of a broken file what came before
+    return names
+
+
+class _Level:
+    """A list or mapping that is open while events are read."""
+
+    def __init__(self, is_mapping: bool, anchor: str | None) -> None:
+        self.anchor = anchor
+        self._is_mapping = is_mapping
+        self._count = 0
+
+    def takes_key(self) -> bool:
+        """Count a value, and return whether it is a key."""
+        self._count += 1
+        return self._is_mapping and self._count % 2 == 1
+
+
+def read_if_task(path: Path) -> YamlFile | None:
+    """Return the file with its includes when it defines a task, group or class; None for any other YAML.
+
+    Raises what `read_candidate` raises.
+    """
+    file, is_task = read_candidate(path)
+    return file if is_task else None
+
+
+def read_candidate(path: Path) -> tuple[YamlFile | None, bool]:
+    """Return a file that looks like a task, with its includes, and whether it defines a task, group or class.
+
+    None for any other YAML. Raises SourceError for a file that looks like a task and cannot be read, OSError when it
+    cannot be opened.
+    """
+    with gate.open_file(path) as stream:
+        whole = os.fstat(stream.fileno()).st_size <= MAX_BYTES
+        data = stream.read() if whole else stream.read(_HEAD_BYTES)
+    if not looks_like_task(data):
+        return None, False
+    file = read_yaml(path, data if whole else None)
+    is_ours = is_task_config(file.config) or _NAMED_CLASS.search(data) is not None
+    return file, is_ours and kind_of(file.config) is not None
+
+
+def is_task_config(keys: Collection[Any]) -> bool:
+    """Return whether these top-level keys are those of a task or group, not of some other YAML with a `task` key."""
+    defines = _DEFINES.intersection(keys)
+    if len(defines) > 1 or ("class" in defines and "docs" in keys):
+        return True
+    signs = [key for key in keys if isinstance(key, str) and _SIGN.fullmatch(key)]
+    if defines:
+        return bool(signs)
+    return "include" in keys and len(signs) > 1
+
+
+def _block_key(indent: bytes) -> re.Pattern[bytes]:
+    return re.compile(rb"""(?m)^%s(?:\?[ ]+)?["']?([A-Za-z_]\w*)["']?[ \t]*:""" % re.escape(indent))

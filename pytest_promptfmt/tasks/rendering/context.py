@@ -1,0 +1,340 @@
+"""From one doc to the messages of its prompt: description, shots, question, gen prefix.
+
+Profiles play no role here; what a chat template or a system instruction adds comes later.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pytest_promptfmt.core.docs import Doc, TaskDocs
+from pytest_promptfmt.core.errors import Position, RenderError
+from pytest_promptfmt.core.prompt import (
+    Message,
+    Origin,
+    Part,
+    Place,
+    Span,
+    Spans,
+    Turn,
+    joined_spans,
+    meet_without_space,
+)
+from pytest_promptfmt.core.task import Spec, Task, Unset
+from pytest_promptfmt.tasks.rendering.field_mappings import (
+    FieldMapping,
+    Value,
+    choice_field,
+    plain_field,
+    target_field,
+    text_field,
+)
+from pytest_promptfmt.tasks.rendering.sampling import draw_shots, make_sampler
+
+_CACHED_TURNS: Final = 4096
+
+
+@dataclass(slots=True)
+class DocParts:
+    """What all profiles share of a doc.
+
+    `questions` are the final turns, one for each prompt; `text` is doc_to_text's value (the gold index where the
+    choices are inputs); `choices` is None for a task without choices.
+    """
+
+    doc: Doc
+    description: Spans
+    shots: tuple[Turn, ...]
+    questions: tuple[Turn, ...]
+    text: Any
+    choices: Any
+    target: Any
+
+
+class ContextBuilder:
+    """Lays out the docs of one task, in order; the shots of a doc depend on the docs before it.
+
+    Raises RenderError on construction for a task whose first doc lm-eval 0.4.13 would refuse. `own_randomness` is
+    entered around that first look where the task is not repeatable.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        docs: TaskDocs,
+        num_fewshot: int | None,
+        own_randomness: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.task = task
+        self.num_shots = task.shots(num_fewshot)
+        self._fields = _Fields(task, docs.columns)
+        self.is_repeatable = self._fields.are_repeatable(self.num_shots) and isinstance(task.fewshot.sampler, str)
+        # Functions may change the docs they get, and lm-eval keeps the pool for the whole task.
+        self._pool: Sequence[Doc] = docs.fewshot if self.is_repeatable else copy_docs(docs.fewshot)
+        self._turns: dict[int, Turn] = {}
+        with nullcontext() if self.is_repeatable else own_randomness():
+            self._draw = make_sampler(task, self._pool)
+            self.has_several_inputs = self._check_first_doc(docs.evaluated)
+
+    def layout(self, number: int, doc: Doc) -> DocParts:
+        """Return the layout of the doc with that number; raises RenderError."""
+        fields, place = self._fields, Place(self.task.id, number)
+        if not self.is_repeatable:
+            doc = copy_docs([doc])[0]
+        prefix = _text_or_none(fields.gen_prefix, doc, place)
+        description = _text_or_none(fields.description, doc, place)
+        shots = tuple(self._shots(number, doc)) if self.num_shots > 0 else ()
+        text = fields.text(doc, place)
+        choices = fields.choice(doc, place) if fields.choice is not None and self.task.doc_to_choice else None
+        target = fields.target(doc, place)
+        if self.has_several_inputs:
+            questions = self._input_questions(choices, prefix, place)
+        else:
+            questions = (self._question(text, prefix, self.task.target_delimiter, place),)
+        return DocParts(
+            doc=doc,
+            description=description.spans,
+            shots=shots,
+            questions=questions,
+            text=text.value,
+            choices=choices.value if choices is not None else None,
+            target=target.value,
+        )
+
+    def choices_of(self, layout: DocParts, number: int) -> Any:
+        """Return the choices for the requests: read again, since functions may return something else."""
+        if self.is_repeatable and layout.choices is not None:
+            return layout.choices
+        if self._fields.choice is None:
+            message = f"doc_to_choice of {self.task.id!r} is missing, and multiple_choice needs it"
+            error = RenderError(message, position=self.task.position("output_type"))
+            raise error.naming(repr(self.task.id)) from TypeError(message)
+        return self._fields.choice(layout.doc, Place(self.task.id, number)).value
+
+    def target_of(self, layout: DocParts, number: int) -> Any:
+        """Return the target for the requests."""
+        if self.is_repeatable:
+            return layout.target
+        return self._fields.target(layout.doc, Place(self.task.id, number)).value
+
+    def _check_first_doc(self, evaluated: Sequence[Doc]) -> bool:
+        """Return whether the choices are inputs, judged as lm-eval does: by the first doc."""
+        fields, place = self._fields, Place(self.task.id, 0)
+        if not evaluated:
+            message = f"the task {self.task.id!r} has no docs"
+            raise RenderError(message, position=self.task.position()).naming(repr(self.task.id)) from IndexError(
+                message
+            )
+        doc = evaluated[0] if self.is_repeatable else copy_docs(evaluated[:1])[0]
+        text = fields.text(doc, place).value
+        target = fields.target(doc, place).value
+        if self.task.doc_to_choice is None or fields.choice is None:
+            return False
+        choices = fields.choice(doc, place).value
+        if isinstance(text, int) and not isinstance(choices, list):
+            raise self._refusal("doc_to_choice", f"{place} must give a list, not {choices!r}", UnboundLocalError())
+        if isinstance(target, int):
+            try:
+                choices[target]
+            except (LookupError, TypeError) as error:
+                shown = f"the target {target!r} is outside the choices {choices!r}"
+                raise self._refusal("doc_to_target", f"{place}: {shown}", error) from error
+        try:
+            for choice in choices:
+                choice[0].isspace()
+        except (LookupError, TypeError, AttributeError) as error:
+            shown = f"every choice must be a text that is not empty, not {choices!r}"
+            raise self._refusal("doc_to_choice", f"{place}: {shown}", error) from error
+        return isinstance(text, int) and len(choices) > 0
+
+    def _refusal(self, key: str, message: str, cause: BaseException) -> RenderError:
+        error = RenderError(f"{key} {message}", position=self.task.position(key)).naming(repr(self.task.id))
+        error.__cause__ = cause
+        return error
+
+    def _shots(self, number: int, doc: Doc) -> Sequence[Turn]:
+        drawn = draw_shots(self.task, self._draw, self.num_shots, doc, number, self._pool)
+        turns = []
+        for shot, (index, shot_doc) in enumerate(drawn):
+            turn = self._turns.get(index) if self.is_repeatable and index is not None else None
+            if turn is None:
+                turn = self._shot(shot_doc, Place(self.task.id, number, shot))
+                if self.is_repeatable and index is not None:
+                    if len(self._turns) >= _CACHED_TURNS:
+                        self._turns.clear()
+                    self._turns[index] = turn
+            turns.append(Turn(turn.base, turn.contents, turn.text, shot))
+        return turns
+
+    def _shot(self, doc: Doc, place: Place) -> Turn:
+        fields = self._fields
+        text = fields.shot_text(doc, place)
+        choice_field = fields.shot_choice
+        choices = choice_field(doc, place).value if choice_field is not None else None
+        target = fields.shot_target(doc, place)
+        prefix = _text_or_none(fields.shot_gen_prefix, doc, place)
+        if self.has_several_inputs:
+            text = self._chosen(choices, text.value, choice_field, place)
+            choices = None
+        question = self._question_spans(text, place)
+        messages = [Message("user", question)]
+        if target.value is not None and target.value != "":
+            answer = self._answer(choices, target, place)
+            if prefix.spans:
+                gap = (Span(" ", fields.origin("gen prefix", "fewshot_config.gen_prefix", place.shot)),)
+                answer = joined_spans(prefix.spans, answer, gap)
+            messages.append(Message("assistant", answer, fields.shot_delimiter(place.shot)))
+            delimited = not prefix.value or meet_without_space(question, prefix.spans)
+        else:
+            delimited = bool(prefix.value) and meet_without_space(question, prefix.spans)
+            if prefix.value:
+                messages.append(Message("assistant", prefix.spans))
+        if delimited:
+            messages[0] = Message("user", question, fields.shot_target_delimiter(place.shot))
+        return Turn.of(tuple(messages))
+
+    def _answer(self, choices: Any, target: Value, place: Place) -> Spans:
+        value = target.value
+        answer = target
+        if choices and isinstance(value, int):
+            answer = self._chosen(choices, value, self._fields.shot_choice, place)
+        elif isinstance(value, list):
+            try:
+                answer = self._fields.shot_target.with_span(value[0], place.shot)
+            except IndexError as error:
+                raise self._refusal("doc_to_target", f"{place} is an empty list", error) from error
+        if not isinstance(answer.value, str):
+            message = f"{place}: the answer of a shot must be a text, not {value!r}"
+            raise self._refusal("doc_to_target", message, AssertionError(message))
+        return answer.spans
+
+    def _chosen(self, choices: Any, index: Any, choice_field: FieldMapping | None, place: Place) -> Value:
+        try:
+            chosen = choices[index]
+        except Exception as error:
+            raise self._refusal("doc_to_target", f"{place}: {index!r} picks none of {choices!r}", error) from error
+        return choice_field.with_span(chosen, place.shot) if choice_field is not None else Value(chosen)
+
+    def _question_spans(self, text: Value, place: Place) -> Spans:
+        if not isinstance(text.value, str):
+            message = f"{place} must give a text, not {text.value!r}"
+            raise self._refusal("doc_to_text", message, AssertionError(message))
+        return text.spans
+
+    def _question(self, text: Value, prefix: Value, delimiter: str, place: Place) -> Turn:
+        question = self._question_spans(text, place)
+        if not prefix.value:
+            return Turn.of((Message("user", question),))
+        gap: Spans = ()
+        if delimiter and meet_without_space(question, prefix.spans):
+            gap = (Span(delimiter, self._fields.origin("target delimiter", "target_delimiter", None)),)
+        return Turn.of((Message("user", question, gap), Message("assistant", prefix.spans)))
+
+    def _input_questions(self, choices: Value | None, prefix: Value, place: Place) -> tuple[Turn, ...]:
+        if choices is None or not isinstance(choices.value, list) or self._fields.choice is None:
+            message = f"{place} must give a list, because doc_to_text gives the number of a choice"
+            raise self._refusal("doc_to_choice", message, AssertionError(message))
+        values = [self._fields.choice.with_span(choice, None) for choice in choices.value]
+        return tuple(self._question(value, prefix, "", place) for value in values)
+
+
+@dataclass(slots=True)
+class _Fields:
+    """The field mappings of a task, for the evaluated doc and for shots."""
+
+    task: Task
+    columns: Sequence[str]
+    text: FieldMapping = field(init=False)
+    target: FieldMapping = field(init=False)
+    choice: FieldMapping | None = field(init=False)
+    description: FieldMapping | None = field(init=False)
+    gen_prefix: FieldMapping | None = field(init=False)
+    shot_text: FieldMapping = field(init=False)
+    shot_target: FieldMapping = field(init=False)
+    shot_choice: FieldMapping | None = field(init=False)
+    shot_gen_prefix: FieldMapping | None = field(init=False)
+    _origins: dict[tuple[str, int | None], tuple[Span, ...]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        task, shots, columns = self.task, self.task.fewshot, frozenset(self.columns)
+
+        def inherited(spec: Spec, parent: Spec, key: str) -> tuple[Spec, str]:
+            return (parent, key) if isinstance(spec, Unset) or spec is None else (spec, f"fewshot_config.{key}")
+
+        self.text = text_field(task, task.doc_to_text, "doc_to_text", columns)
+        self.target = target_field(task, task.doc_to_target, "doc_to_target", columns)
+        self.choice = (
+            None if task.doc_to_choice is None else choice_field(task, task.doc_to_choice, "doc_to_choice", columns)
+        )
+        self.description = plain_field(task, task.description, "description", "description", None)
+        if not task.description:
+            self.description = None
+        self.gen_prefix = None
+        if task.gen_prefix is not None:
+            self.gen_prefix = plain_field(task, task.gen_prefix, "gen prefix", "gen_prefix", columns)
+
+        self.shot_text = text_field(task, *inherited(shots.doc_to_text, task.doc_to_text, "doc_to_text"), columns)
+        spec, key = inherited(shots.doc_to_target, task.doc_to_target, "doc_to_target")
+        self.shot_target = target_field(task, spec, key, columns)
+        spec, key = inherited(shots.doc_to_choice, task.doc_to_choice, "doc_to_choice")
+        written = task.doc_to_choice if isinstance(shots.doc_to_choice, Unset) else shots.doc_to_choice
+        self.shot_choice = choice_field(task, spec, key, columns) if written else None
+        is_own = not isinstance(shots.gen_prefix, Unset)
+        spec = shots.gen_prefix if is_own else task.gen_prefix
+        key = "fewshot_config.gen_prefix" if is_own else "gen_prefix"
+        self.shot_gen_prefix = plain_field(task, spec, "gen prefix", key, None) if spec else None
+
+    def are_repeatable(self, num_shots: int) -> bool:
+        """Return whether no function runs and nothing is drawn at random while docs are laid out."""
+        used = [self.text, self.target, self.choice, self.description, self.gen_prefix]
+        if num_shots > 0:
+            used += [self.shot_text, self.shot_target, self.shot_choice, self.shot_gen_prefix]
+        return all(each is None or each.is_repeatable for each in used)
+
+    def origin(self, part: Part, key: str, shot: int | None) -> Origin:
+        """Return the origin of constant text between fields."""
+        return Origin(part, key, self._position(key), shot)
+
+    def shot_target_delimiter(self, shot: int | None) -> Spans:
+        """Return the text between the question and the answer of a shot."""
+        return self._delimiter("target delimiter", "target_delimiter", shot)
+
+    def shot_delimiter(self, shot: int | None) -> Spans:
+        """Return the text after a shot."""
+        return self._delimiter("fewshot delimiter", "fewshot_delimiter", shot)
+
+    def _delimiter(self, part: Part, key: str, shot: int | None) -> Spans:
+        spans = self._origins.get((key, shot))
+        if spans is None:
+            own = getattr(self.task.fewshot, key)
+            text = getattr(self.task, key) if isinstance(own, Unset) else own
+            key_path = key if isinstance(own, Unset) else f"fewshot_config.{key}"
+            if not isinstance(text, str):
+                message = f"{key_path} of {self.task.name!r} must be a text, not {text!r}"
+                error = RenderError(message, position=self._position(key_path))
+                raise error.naming(repr(self.task.name)) from TypeError(message)
+            spans = (Span(text, self.origin(part, key_path, shot)),) if text else ()
+            self._origins[key, shot] = spans
+        return spans
+
+    def _position(self, key: str) -> Position | None:
+        return self.task.position(*key.split("."))
+
+
+def copy_docs(docs: Sequence[Doc]) -> list[Doc]:
+    """Return deep copies that a user's function may change."""
+    return [copy.deepcopy(dict(doc)) for doc in docs]
+
+
+def _text_or_none(source: FieldMapping | None, doc: Doc, place: Place) -> Value:
+    if source is None:
+        return Value(None)
+    value = source(doc, place)
+    if not value.value or isinstance(value.value, str):
+        return value
+    message = f"{source.key} {place} must give a text, not {value.value!r}"
+    raise RenderError(message, position=source.position).naming(str(place)) from TypeError(message)

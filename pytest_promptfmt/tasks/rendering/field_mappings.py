@@ -1,0 +1,292 @@
+"""Field mappings: what `doc_to_text`, `doc_to_target`, `doc_to_choice` and their kin give for one doc.
+
+A value comes with the spans of its text, each knowing the key and the column it was made from. All rules imitate
+lm-eval 0.4.13.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final, NamedTuple
+
+from pytest_promptfmt.core.docs import Doc, TaskDocs
+from pytest_promptfmt.core.errors import (
+    CodeNotAllowedError,
+    LimitExceededError,
+    Position,
+    PromptfmtError,
+    RenderError,
+    place_in_user_code,
+)
+from pytest_promptfmt.core.limits import time_limit
+from pytest_promptfmt.core.prompt import Origin, Part, Place, Span
+from pytest_promptfmt.core.task import FunctionRef, Spec, Task, TextTemplate, Unset
+from pytest_promptfmt.tasks.rendering.jinja import Piece, Template, compile_template, explain
+
+FUNCTION_SECONDS: Final = 10.0
+"""How long one call of a user's function may take."""
+
+
+class Value(NamedTuple):
+    """What a field gives for a doc: any value, and the spans of its text when it is one."""
+
+    value: Any
+    spans: tuple[Span, ...] = ()
+
+
+Convert = Callable[[str], Any]
+"""What a rendered template becomes: the text itself, or the value it represents."""
+
+
+class FieldMapping:
+    """One field mapping of a task, ready to be applied to docs.
+
+    `columns` are the names that count as columns; with None they are those of each doc (description, and the gen
+    prefix of shots). A string that is not a column is a template: a mistyped name renders as itself.
+    """
+
+    __slots__ = ("_columns", "_convert", "_literals", "_origins", "_template", "key", "part", "position", "spec")
+
+    def __init__(
+        self,
+        spec: Spec,
+        *,
+        part: Part,
+        key: str,
+        position: Position | None,
+        columns: Collection[str] | None,
+        convert: Convert | None = None,
+        literals: tuple[type, ...] = (),
+    ) -> None:
+        self.spec = spec
+        self.part = part
+        self.key = key
+        self.position = position
+        self._columns = columns
+        self._convert = convert
+        self._literals = literals
+        self._template: Template | None = None
+        self._origins: dict[tuple[int | None, str | None], Origin] = {}
+
+    @property
+    def is_function(self) -> bool:
+        """Return whether applying the field runs the user's Python code."""
+        return isinstance(self.spec, FunctionRef) or callable(self.spec)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Return whether the field gives the same value each time, and does not change the doc."""
+        if not isinstance(self.spec, str):
+            return not self.is_function
+        try:
+            return not compile_template(self.spec).is_random
+        except Exception:
+            return True
+
+    def __call__(self, doc: Doc, place: Place) -> Value:
+        """Return the field's value for a doc.
+
+        Raises RenderError (from the original exception), LimitExceededError, CodeNotAllowedError.
+        """
+        spec = self.spec
+        if isinstance(spec, str):
+            if spec in (doc if self._columns is None else self._columns):
+                return self._column(doc, spec, place)
+            return self._rendered(doc, place)
+        if isinstance(spec, self._literals):
+            return Value(list(spec.values()) if isinstance(spec, dict) else spec)
+        if self.is_function:
+            return self.with_span(self._called(doc, place), place.shot)
+        message = f"{self.key} {place} must be a column, a template or a function, not {spec!r}"
+        raise RenderError(message, position=self.position).naming(str(place)) from TypeError(message)
+
+    def origin(self, shot: int | None, column: str | None = None) -> Origin:
+        """Return the origin of a text that this field gives; the same object each time."""
+        origin = self._origins.get((shot, column))
+        if origin is None:
+            known = column if self._columns is None or column in self._columns else None
+            origin = Origin(self.part, self.key, self.position, shot, known)
+            self._origins[shot, column] = origin
+        return origin
+
+    def with_span(self, value: Any, shot: int | None) -> Value:
+        """Return the value with one span of its text when it is one (an element of a list, a function's result)."""
+        column = self.spec if isinstance(self.spec, str) and self._columns and self.spec in self._columns else None
+        if isinstance(value, str) and value:
+            return Value(value, (Span(value, self.origin(shot, column)),))
+        return Value(value)
+
+    def _column(self, doc: Doc, column: str, place: Place) -> Value:
+        try:
+            value = doc[column]
+        except KeyError as error:
+            message = f"{self.key} {place}: the doc has no column {column!r}"
+            raise RenderError(message, position=self.position).naming(str(place)) from error
+        if isinstance(value, str) and value:
+            return Value(value, (Span(value, self.origin(place.shot, column)),))
+        return Value(value)
+
+    def _rendered(self, doc: Doc, place: Place) -> Value:
+        try:
+            if self._template is None:
+                self._template = compile_template(self.spec)
+            pieces = self._template.pieces(doc)
+        except Exception as error:
+            explained = explain(
+                error,
+                key=self.key,
+                where=str(place),
+                source=self.spec,
+                columns=tuple(doc),
+                position=self.position,
+            )
+            raise explained from error
+        if self._convert is None:
+            return self._text(pieces, place.shot)
+        text = "".join([piece[0] for piece in pieces])
+        try:
+            value = self._convert(text)
+        except Exception as error:
+            # ast's other errors name only the node, by its address in memory.
+            what = f" ({error.msg})" if isinstance(error, SyntaxError) else ""
+            message = f"{self.key} {place} renders to {_shortened(text)}, which is not a Python literal{what}"
+            raise RenderError(message, position=self.position).naming(str(place)) from error
+        return self._text(pieces, place.shot) if value is text else Value(value)
+
+    def _text(self, pieces: list[Piece], shot: int | None) -> Value:
+        origins = self._origins
+        spans: list[Span] = []
+        for text, column, _ in pieces:
+            if text:
+                # Markup, from `|safe` or `|escape`, would escape whatever is added to it.
+                text = text if text.__class__ is str else str.__str__(text)
+                spans.append(Span(text, origins.get((shot, column)) or self.origin(shot, column)))
+        return Value("".join([span.text for span in spans]), tuple(spans))
+
+    def _called(self, doc: Doc, place: Place) -> Any:
+        return call_function(self.spec, doc, key=self.key, where=str(place), position=self.position)
+
+
+def call_function(spec: Spec, *arguments: Any, key: str, where: str, position: Position | None, **options: Any) -> Any:
+    """Return what a user's function returns.
+
+    Raises RenderError from whatever the function raises (SystemExit too, KeyboardInterrupt not),
+    LimitExceededError after `FUNCTION_SECONDS`, CodeNotAllowedError for a function that was never resolved.
+    """
+    if isinstance(spec, FunctionRef):
+        raise CodeNotAllowedError(
+            f"{key} {where} is the Python function {spec}, which is not allowed to run",
+            position=spec.position,
+            hint="allow the task's Python code if you trust it",
+        )
+    try:
+        with time_limit(FUNCTION_SECONDS, f"{key} {where}", position):
+            return spec(*arguments, **options)
+    except (KeyboardInterrupt, LimitExceededError, PromptfmtError):
+        raise
+    except BaseException as error:
+        name = getattr(spec, "__name__", repr(spec))
+        message = f"{key} {where}: the function {name} failed with {type(error).__name__}: {error}"
+        # Not part of the message: a baseline stores messages, and lines move.
+        place = place_in_user_code(error)
+        hint = f"it failed at {place}" if place else None
+        raise RenderError(message, position=position, hint=hint).naming(where) from error
+
+
+def text_field(task: Task, spec: Spec, key: str, columns: Collection[str]) -> FieldMapping:
+    """Return the question; digits become an int when the task has choices (lm-eval 0.4.13: multiple inputs)."""
+    convert = _digits if task.doc_to_choice is not None and not isinstance(spec, TextTemplate) else None
+    return _field(task, spec, "question", key, columns, convert, (int,))
+
+
+def target_field(task: Task, spec: Spec, key: str, columns: Collection[str]) -> FieldMapping:
+    """Return the gold answer: an index, a text or a list."""
+    convert = _digits_or_list if task.doc_to_choice is not None else _list_literal
+    return _field(task, spec, "answer", key, columns, None if isinstance(spec, TextTemplate) else convert, (int, list))
+
+
+def choice_field(task: Task, spec: Spec, key: str, columns: Collection[str]) -> FieldMapping:
+    """Return the choices: a list from the column, the literal a template renders to, or the author's own list."""
+    return _field(task, spec, "answer", key, columns, ast.literal_eval, (list, dict))
+
+
+def plain_field(task: Task, spec: Spec, part: Part, key: str, columns: Collection[str] | None) -> FieldMapping:
+    """Return a field whose rendered text stays as it is: description, gen prefix."""
+    return _field(task, spec, part, key, columns, None, ())
+
+
+def _field(
+    task: Task,
+    spec: Spec,
+    part: Part,
+    key: str,
+    columns: Collection[str] | None,
+    convert: Convert | None,
+    literals: tuple[type, ...],
+) -> FieldMapping:
+    return FieldMapping(
+        spec,
+        part=part,
+        key=key,
+        position=task.position(*key.split(".")),
+        columns=columns,
+        convert=convert,
+        literals=literals,
+    )
+
+
+def _digits(text: str) -> Any:
+    # `007` and `²` are digits but no literals: lm-eval fails on them, and so do we.
+    return ast.literal_eval(text) if text.isdigit() else text
+
+
+def _digits_or_list(text: str) -> Any:
+    return ast.literal_eval(text) if text.isdigit() else _list_literal(text)
+
+
+def _list_literal(text: str) -> Any:
+    if len(text) < 2 or text[0] != "[" or text[-1] != "]":
+        return text
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "…")
+
+
+_SIMILAR: Final = 0.75
+"""How similar (difflib) a text is to a column name that it misspells: `qestion` is, `True or False?` is not."""
+
+
+def refuse_mistyped_columns(task: Task, docs: TaskDocs) -> None:
+    """Raise RenderError for a field that is neither a column nor a template, but nearly the name of a column.
+
+    lm-eval 0.4.13 renders any string that is not exactly a column as a template, so that `qestion` becomes the prompt
+    of every doc. Rendering imitates that; a test must not pass it.
+    """
+    for keys, spec in fields_of(task):
+        if not isinstance(spec, str) or isinstance(spec, TextTemplate) or "{" in spec or spec in docs.columns:
+            continue
+        close = difflib.get_close_matches(spec.casefold(), [name.casefold() for name in docs.columns], 1, _SIMILAR)
+        if close:
+            column = next(name for name in docs.columns if name.casefold() == close[0])
+            raise RenderError(
+                f"{'.'.join(keys)} of {task.name!r} is {spec!r}, which no doc has as a column: "
+                "lm-eval would use it as text, the same for every doc",
+                position=task.position(*keys),
+                hint=f"did you mean {column!r}?",
+            ).naming(repr(task.name))
+
+
+def fields_of(task: Task) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield what the question, choices and target of docs and shots are made of, each with the path of its key."""
+    for name in ("doc_to_text", "doc_to_choice", "doc_to_target"):
+        yield (name,), getattr(task, name)
+        shots = getattr(task.fewshot, name)
+        if not isinstance(shots, Unset):
+            yield ("fewshot_config", name), shots

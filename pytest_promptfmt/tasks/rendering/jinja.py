@@ -1,0 +1,272 @@
+"""Task templates: Jinja as lm-eval sets it up, in a sandbox, compiled once, and rendered piece by piece.
+
+A piece knows which column of the doc it prints. Chat templates have another dialect: profiles/dialect.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NoReturn
+
+from jinja2 import StrictUndefined, Template as JinjaTemplate, nodes, pass_context
+from jinja2.compiler import Frame
+from jinja2.exceptions import SecurityError, TemplateRuntimeError, TemplateSyntaxError, UndefinedError
+from jinja2.runtime import Context
+from jinja2.sandbox import MAX_RANGE
+from jinja2.utils import missing
+
+from pytest_promptfmt.core.errors import (
+    OUT_OF_MEMORY,
+    LimitExceededError,
+    Position,
+    RenderError,
+    did_you_mean,
+    shortened,
+)
+from pytest_promptfmt.core.sandbox import LimitedGenerator, LimitedSandbox
+from pytest_promptfmt.core.sizes import MAX_CHARACTERS
+
+Piece = tuple[str, str | None, int | None]
+"""Text, the column it prints (None for constant text), and the template's line (None for constant text)."""
+
+_CACHED_TEMPLATES: Final = 4096
+_NOT_COLUMNS: Final = frozenset({"loop", "caller", "varargs", "kwargs", "super", "self"})
+
+
+class _PieceGenerator(LimitedGenerator):
+    """Compiles `{{ expression }}` outside of macros and set blocks to a piece instead of a bare text."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sources: dict[str, str | None] = {}
+
+    def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+        if frame.buffer is None:
+            self.write("(")
+        super()._output_child_pre(node, frame, finalize)
+
+    def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+        super()._output_child_post(node, frame, finalize)
+        if frame.buffer is None:
+            self.write(f", {self._column(node)!r}, {node.lineno!r})")
+
+    def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802
+        """Write a loop, remembering which column its variable comes from."""
+        self._remember(node.target, node.iter)
+        super().visit_For(node, frame)
+
+    def visit_Assign(self, node: nodes.Assign, frame: Frame) -> None:  # noqa: N802
+        """Write an assignment, remembering which column its variable comes from."""
+        self._remember(node.target, node.node)
+        super().visit_Assign(node, frame)
+
+    def visit_Macro(self, node: nodes.Macro, frame: Frame) -> None:  # noqa: N802
+        """Write a macro, remembering that its name is not a column."""
+        self._sources[node.name] = None
+        super().visit_Macro(node, frame)
+
+    def _remember(self, target: nodes.Node, value: nodes.Node) -> None:
+        column = self._column(value)
+        names = [target] if isinstance(target, nodes.Name) else target.find_all(nodes.Name)
+        self._sources.update({name.name: column for name in names})
+
+    def _column(self, node: nodes.Node) -> str | None:
+        for name in _names(node):
+            if name in self._sources:
+                if self._sources[name] is not None:
+                    return self._sources[name]
+            elif name not in self.environment.globals and name not in _NOT_COLUMNS:
+                return name
+        return None
+
+
+def _names(node: nodes.Node) -> Iterator[str]:
+    """Yield the names an expression uses, those whose value is printed before those that only choose."""
+    if isinstance(node, nodes.Name):
+        yield node.name
+        return
+    children: Iterable[nodes.Node] = node.iter_child_nodes()
+    if isinstance(node, nodes.CondExpr):
+        children = [child for child in (node.expr1, node.expr2, node.test) if child is not None]
+    for child in children:
+        yield from _names(child)
+
+
+class _TaskSandbox(LimitedSandbox):
+    code_generator_class = _PieceGenerator
+
+    @staticmethod
+    def concat(pieces: Iterable[str | Piece]) -> str:
+        return LimitedSandbox.concat(piece if isinstance(piece, str) else piece[0] for piece in pieces)
+
+
+def _regex_replace(string: str, pattern: str, repl: str, count: int = 0) -> str:
+    """Return `re.sub`, the one filter lm-eval 0.4.13 adds to Jinja's own."""
+    if (len(string) + 1) * (len(repl) + 1) > MAX_CHARACTERS:
+        raise LimitExceededError(f"regex_replace may make a text of more than {MAX_CHARACTERS:,} characters")
+    return re.sub(pattern, repl, string, count=count)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    """Raise for a template that refuses a doc; the name that chat templates use (lm-eval 0.4.13 has none)."""
+    raise TemplateRuntimeError(message)
+
+
+@pass_context
+def _column(context: Context, name: str) -> Any:
+    """Return a column whose name Jinja cannot read (`Answer Key`), for templates that formats write."""
+    value = context.resolve_or_missing(name)
+    if value is missing:
+        raise TemplateRuntimeError(f"the doc has no column {name!r}")
+    return value
+
+
+def _environment() -> _TaskSandbox:
+    environment = _TaskSandbox(undefined=StrictUndefined, keep_trailing_newline=True)
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["_column"] = _column
+    environment.filters["regex_replace"] = _regex_replace
+    return environment
+
+
+_ENVIRONMENT: Final = _environment()
+_LINE_END: Final = re.compile(r"\r\n|\r")
+_DRAWS_AT_RANDOM: Final = re.compile(r"\blipsum\b|\brandom\b")
+
+
+class Template:
+    """One compiled task template.
+
+    `is_random` is whether two renderings of the same doc may differ.
+    """
+
+    __slots__ = ("_compiled", "_constant", "_globals", "_root", "is_random", "source")
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.is_random = _DRAWS_AT_RANDOM.search(source) is not None
+        self._constant: list[Piece] | None = None
+        self._compiled: JinjaTemplate | None = None
+        if "{{" in source or "{%" in source or "{#" in source:
+            self._compiled = _compiled(source)
+            self._globals = dict(self._compiled.globals)
+            self._root: Callable[[Context], Iterable[Any]] = self._compiled.root_render_func
+        else:
+            text = _LINE_END.sub("\n", source)
+            self._constant = [(text, None, None)] if text else []
+
+    def pieces(self, doc: Mapping[str, Any]) -> list[Piece]:
+        """Return the rendered pieces; joined they are what lm-eval 0.4.13 prints for the doc.
+
+        Raises whatever Jinja and the doc's own values raise, and LimitExceededError.
+        """
+        if "self" in doc:
+            # lm-eval passes the columns as keyword arguments of a method.
+            raise TypeError("a column named 'self' cannot be passed to a template")
+        if self._compiled is None:
+            return self._constant or []
+        context = Context(_ENVIRONMENT, dict(self._globals, **doc), None, self._compiled.blocks)
+        pieces: list[Piece] = []
+        length = 0
+        for piece in self._root(context):
+            if piece.__class__ is str:
+                piece = (piece, None, None)
+            length += len(piece[0])
+            if length > MAX_CHARACTERS:
+                raise LimitExceededError(f"the template renders to more than {MAX_CHARACTERS:,} characters")
+            pieces.append(piece)
+        return pieces
+
+    def line_of(self, error: BaseException) -> int | None:
+        """Return the template's line at which rendering failed, from 1; None where it is not known."""
+        if isinstance(error, TemplateSyntaxError):
+            return error.lineno
+        if self._compiled is None:
+            return None
+        line = None
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_globals is self._compiled.root_render_func.__globals__:
+                line = self._compiled.get_corresponding_lineno(trace.tb_lineno)
+            trace = trace.tb_next
+        return line
+
+
+def _compiled(source: str) -> JinjaTemplate:
+    try:
+        return _ENVIRONMENT.from_string(source)
+    except (RecursionError, MemoryError, SyntaxError) as error:
+        # Jinja and Python parse nested code recursively, each to a different depth.
+        raise TemplateSyntaxError("it is nested too deeply, or has too long an expression", 1) from error
+
+
+@lru_cache(maxsize=_CACHED_TEMPLATES)
+def compile_template(source: str) -> Template:
+    """Return the compiled template; the same object for the same source.
+
+    Raises jinja2's TemplateSyntaxError; `explain` makes it a RenderError.
+    """
+    return Template(source)
+
+
+def explain(
+    error: BaseException,
+    *,
+    key: str,
+    where: str,
+    source: str,
+    columns: Sequence[str] = (),
+    position: Position | None = None,
+) -> RenderError:
+    """Return the RenderError for a failed template; the caller raises it from `error`.
+
+    `where` names task and doc, `key` the configuration key that holds the template.
+    """
+    return _explained(error, key, where, source, columns, position).naming(where)
+
+
+def _explained(
+    error: BaseException, key: str, where: str, source: str, columns: Sequence[str], position: Position | None
+) -> RenderError:
+    if isinstance(error, LimitExceededError):
+        return LimitExceededError(f"{key} {where}: {error.message}", position=position, hint=error.hint)
+    line = error.lineno if isinstance(error, TemplateSyntaxError) else _line_of(source, error)
+    at = f", line {line} of the template" if line is not None and ("\n" in source or "\r" in source) else ""
+    if isinstance(error, TemplateSyntaxError):
+        return RenderError(f"{key} {where} is not valid Jinja{at}: {error.message}", position=position)
+    if isinstance(error, UndefinedError):
+        missing = re.fullmatch(r"'(.+)' is undefined", error.message or "")
+        if missing and missing[1].isidentifier():
+            hint = did_you_mean(missing[1], columns) or (f"the docs have {_listing(columns)}" if columns else None)
+            return RenderError(
+                f"{key} uses {missing[1]!r}, which no doc has ({where}{at})", position=position, hint=hint
+            )
+        return RenderError(f"{key} {where}{at}: {error.message}", position=position)
+    if isinstance(error, OverflowError) and str(error).startswith("Range too big"):
+        return LimitExceededError(f"{key} {where}{at}: a range of more than {MAX_RANGE:,} numbers", position=position)
+    if isinstance(error, SecurityError):
+        return RenderError(
+            f"{key} {where}{at}: the sandbox refuses what lm-eval would allow: {error.message}",
+            position=position,
+            hint="templates cannot change the doc or access Python's internals",
+        )
+    if type(error) is TemplateRuntimeError:
+        return RenderError(f"{key} {where}: {shortened(error.message or '')}", position=position)
+    if isinstance(error, MemoryError):
+        said = "needs more memory (MemoryError) than a worker may have"
+        return RenderError(f"{key} {where}{at} {said}", position=position, hint=OUT_OF_MEMORY)
+    what = shortened(f"{type(error).__name__}: {error}")
+    return RenderError(f"{key} {where}{at} failed with {what}", position=position)
+
+
+def _line_of(source: str, error: BaseException) -> int | None:
+    try:
+        return compile_template(source).line_of(error)
+    except TemplateSyntaxError:
+        return None
+
+
+def _listing(columns: Sequence[str]) -> str:
+    return ", ".join(repr(column) for column in columns[:12]) + (", …" if len(columns) > 12 else "")

@@ -1,0 +1,141 @@
+"""Shots: how many, which docs, in which order. All rules and seeds are those of lm-eval 0.4.13."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final
+
+from pytest_promptfmt.core.docs import Doc, TaskDocs
+from pytest_promptfmt.core.errors import RenderError, did_you_mean
+from pytest_promptfmt.core.prompt import Place
+from pytest_promptfmt.core.task import FunctionRef, Task, Unset
+from pytest_promptfmt.tasks.rendering.field_mappings import call_function
+
+FEWSHOT_SEED: Final = 1234
+"""The fourth of lm-eval's default seeds; set once per rendered task."""
+
+Shot = tuple[int | None, Doc]
+"""A shot: its index in the pool (None where a user's sampler made it), and the doc."""
+
+Draw = Callable[[int, Doc | None], Sequence[Shot]]
+"""From how many, and the doc to leave out, to the shots."""
+
+
+def leaves_evaluated_doc_out(task: Task) -> bool:
+    """Return whether the evaluated doc is kept out of its own shots.
+
+    lm-eval 0.4.13 compares the names of the splits, so it does when both are missing, and does not when the pool
+    is the test split only because nothing else is there.
+    """
+    own = task.fewshot.split
+    split = task.dataset.fewshot_split if isinstance(own, Unset) else own
+    return bool(split == task.dataset.test_split)
+
+
+def make_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
+    """Return the task's sampler, freshly seeded: its draws depend on those before.
+
+    Raises RenderError when the sampler is not known.
+    """
+    sampler = task.fewshot.sampler
+    if isinstance(sampler, str):
+        if sampler not in _SAMPLERS:
+            raise RenderError(
+                f"the sampler of {task.name!r} is {sampler!r}; known: {', '.join(_SAMPLERS)}",
+                position=task.position("fewshot_config", "sampler"),
+                hint=did_you_mean(sampler, _SAMPLERS),
+            ).naming(repr(task.name)) from KeyError(sampler)
+        return _SAMPLERS[sampler](pool)
+    if callable(sampler) or isinstance(sampler, FunctionRef):
+        return _own_sampler(task, pool)
+    raise RenderError(
+        f"the sampler of {task.name!r} must be a name or a sampler class, not {sampler!r}",
+        position=task.position("fewshot_config", "sampler"),
+    ).naming(repr(task.name)) from TypeError(f"{type(sampler).__name__} is not a sampler")
+
+
+def draw_shots(task: Task, draw: Draw, count: int, doc: Doc, number: int, pool: Sequence[Doc]) -> Sequence[Shot]:
+    """Return the shots for one doc; raises RenderError when the pool has too few docs."""
+    left_out = doc if leaves_evaluated_doc_out(task) else None
+    try:
+        return draw(count, left_out)
+    except RenderError:
+        raise
+    except Exception as error:
+        more = ", and one more to leave the doc itself out" if left_out else ""
+        known = "is 1 doc" if len(pool) == 1 else f"are {len(pool)} docs"
+        raise RenderError(
+            f"{Place(task.id, number)}: {count} shots are requested{more}; there {known} to draw from",
+            position=task.position("num_fewshot"),
+            hint="lower num_fewshot or add docs to the few-shot split or samples",
+        ).naming(str(Place(task.id, number))) from error
+
+
+def drawable(task: Task, docs: TaskDocs, count: int) -> int:
+    """Return how many shots can be drawn, at most `count`: docs in files may be a few rows of a larger split.
+
+    Samples that the task itself holds, and samplers of its own, are all there is: `count` is returned for them.
+    """
+    is_few = docs.fewshot_kind == "given" and isinstance(task.fewshot.sampler, str)
+    if count <= 0 or not is_few or task.fewshot.samples is not None or task.assembly is not None:
+        return count
+    if not leaves_evaluated_doc_out(task):
+        return min(count, len(docs.fewshot))
+    others = min((sum(doc != asked for doc in docs.fewshot) for asked in docs.evaluated), default=0)
+    return max(0, min(count, others, len(docs.fewshot) - 1))
+
+
+def _random_sampler(pool: Sequence[Doc]) -> Draw:
+    random = Random(FEWSHOT_SEED)
+    indices = range(len(pool))
+
+    def draw(count: int, left_out: Doc | None) -> Sequence[Shot]:
+        if not pool:
+            raise AssertionError("the pool is empty")
+        if not left_out:
+            return [(index, pool[index]) for index in random.sample(indices, count)]
+        # One more is drawn, so that the random state advances equally whether or not the doc is among them.
+        drawn = [index for index in random.sample(indices, count + 1) if pool[index] != left_out][:count]
+        if len(drawn) < count:
+            drawn = random.sample([index for index in indices if pool[index] != left_out], count)
+        return [(index, pool[index]) for index in drawn]
+
+    return draw
+
+
+def _first_sampler(pool: Sequence[Doc]) -> Draw:
+    def draw(count: int, left_out: Doc | None) -> Sequence[Shot]:
+        shots: list[Shot] = []
+        for index, doc in enumerate(pool):
+            if len(shots) == count:
+                break
+            if left_out is None or doc != left_out:
+                shots.append((index, doc))
+        if len(shots) < count:
+            raise AssertionError("the pool is too small")
+        return shots
+
+    return draw
+
+
+_SAMPLERS: Final[dict[str, Callable[[Sequence[Doc]], Draw]]] = {"default": _random_sampler, "first_n": _first_sampler}
+
+
+def _own_sampler(task: Task, pool: Sequence[Doc]) -> Draw:
+    """Return a user's sampler class, called as lm-eval calls it."""
+    position = task.position("fewshot_config", "sampler")
+    where = f"of {task.id!r}"
+
+    def call(function: Any, *arguments: Any, **options: Any) -> Any:
+        return call_function(
+            function, *arguments, key="fewshot_config.sampler", where=where, position=position, **options
+        )
+
+    sampler = call(task.fewshot.sampler, list(pool), rnd=None)
+    call(sampler.set_rnd, FEWSHOT_SEED)
+
+    def draw(count: int, left_out: Doc | None) -> Sequence[Shot]:
+        return [(None, doc) for doc in call(sampler.sample, n=count, eval_doc=left_out)]
+
+    return draw

@@ -1,0 +1,270 @@
+"""The metrics that lm-eval 0.4.13 registers, with their arguments, and the ones a task's `metric_list` means."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import string
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import Position, ScoringError, did_you_mean, shortened
+from pytest_promptfmt.core.task import FunctionRef, Task
+from pytest_promptfmt.tasks.scoring.aggregations import AGGREGATIONS, Aggregation, f1, matthews_corrcoef
+from pytest_promptfmt.tasks.scoring.value_cache import plain_key
+
+MetricFunction = Callable[..., Any]
+
+
+def exact_match(
+    predictions: Any,
+    references: Any,
+    regexes_to_ignore: Sequence[str] | None = None,
+    ignore_case: bool = False,
+    ignore_punctuation: bool = False,
+    ignore_numbers: bool = False,
+) -> dict[str, Any]:
+    """Return `{"exact_match": share of equal pairs}` after dropping what is to be ignored, in the order of arguments.
+
+    Compared as numpy arrays: trailing NULs do not count, numbers equal numbers. Punctuation and digits are ASCII's.
+    """
+    import numpy as np
+
+    sides = [predictions, references]
+    if regexes_to_ignore is None:
+        sides = [np.asarray(side) for side in sides]
+    else:
+        for pattern in regexes_to_ignore:
+            sides = [np.array([re.sub(pattern, "", text) for text in side]) for side in sides]
+    if ignore_case:
+        sides = [np.char.lower(side) for side in sides]
+    for wanted, characters in ((ignore_punctuation, string.punctuation), (ignore_numbers, string.digits)):
+        if wanted:
+            table: Any = str.maketrans("", "", characters)
+            sides = [np.char.translate(side, table=table) for side in sides]
+    return {"exact_match": np.mean(sides[0] == sides[1])}
+
+
+def _exact_match_by_name(**arguments: Any) -> dict[str, Any]:
+    return exact_match(**arguments)
+
+
+def _as_given(items: Any) -> Any:
+    return items
+
+
+def _nothing(_items: Any) -> None:
+    return None
+
+
+def acc_all(items: Sequence[tuple[Any, Mapping[str, Any]]]) -> Any:
+    """Return the share of questions whose answers are all judged rightly; items are (prediction, doc) (MultiRC)."""
+    import numpy as np
+
+    questions: dict[tuple[Any, Any], list[bool]] = {}
+    columns = list(zip(*items, strict=False))  # lm-eval takes what is common to all
+    for prediction, doc in zip(columns[0], columns[1], strict=False):
+        key = (doc["idx"]["paragraph"], doc["idx"]["question"])
+        questions.setdefault(key, []).append((doc["label"] == 1) == prediction)
+    return np.mean([int(all(answers)) for answers in questions.values()])
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A registered metric: its function, the name of its default aggregation, and which way is better.
+
+    `compares_text` says that it compares the whole completion with the right answer.
+    """
+
+    function: MetricFunction
+    aggregation: str = "mean"
+    higher_is_better: bool = True
+    compares_text: bool = False
+
+
+METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
+    {
+        "acc": Metric(_as_given),
+        "acc_all": Metric(acc_all),
+        "acc_bytes": Metric(_as_given),
+        "acc_mutual_info": Metric(_as_given),
+        "acc_norm": Metric(_as_given),
+        "bits_per_byte": Metric(_as_given, "bits_per_byte", higher_is_better=False),
+        "bleu": Metric(_as_given, "bleu", compares_text=True),
+        "brier_score": Metric(_as_given, "brier_score", higher_is_better=False),
+        "bypass": Metric(_nothing, "bypass"),
+        "byte_perplexity": Metric(_as_given, "weighted_perplexity", higher_is_better=False),
+        "chrf": Metric(_as_given, "chrf", compares_text=True),
+        "chrf++": Metric(_as_given, "chrf++", compares_text=True),
+        "exact_match": Metric(_exact_match_by_name, compares_text=True),
+        "f1": Metric(_as_given, "f1", compares_text=True),
+        "likelihood": Metric(_as_given),
+        "mcc": Metric(_as_given, "matthews_corrcoef"),
+        "perplexity": Metric(_as_given, "perplexity", higher_is_better=False),
+        "ter": Metric(_as_given, "ter", higher_is_better=False, compares_text=True),
+        "word_perplexity": Metric(_as_given, "weighted_perplexity", higher_is_better=False),
+    }
+)
+"""Every metric of lm-eval 0.4.13 by the name it is registered under."""
+
+DEFAULT_METRICS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "loglikelihood": ("perplexity", "acc"),
+        "loglikelihood_rolling": ("word_perplexity", "byte_perplexity", "bits_per_byte"),
+        "multiple_choice": ("acc", "acc_norm"),
+        "generate_until": ("exact_match",),
+    }
+)
+"""The metrics of a task without `metric_list`, by output type."""
+
+_OWN_KEYS: Final = frozenset({"metric", "aggregation", "higher_is_better", "hf_evaluate"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskMetric:
+    """One metric as a task uses it. `function` is None where it cannot be had: scoring with it fails.
+
+    `aggregation` is None for a name that lm-eval does not know.
+    """
+
+    name: str
+    function: MetricFunction | None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    aggregation: Aggregation | None = None
+    higher_is_better: Any = True
+
+
+def metrics_of(task: Task) -> tuple[TaskMetric, ...]:
+    """Return the task's metrics, in order; of two entries of one name the last counts.
+
+    With `process_results` the entries only name and aggregate. Raises ScoringError for an entry that lm-eval refuses
+    when it builds the task, and for a function that is not bound yet.
+    """
+    if task.metric_list is None:
+        return tuple(_by_default(name) for name in DEFAULT_METRICS[task.output_type])
+    found = {}
+    for index, entry in enumerate(task.metric_list):
+        metric = _metric(task, entry, task.position("metric_list", index))
+        found[metric.name] = metric
+    return tuple(found.values())
+
+
+def _by_default(name: str) -> TaskMetric:
+    known = METRICS[name]
+    return TaskMetric(
+        name=name,
+        function=known.function,
+        aggregation=AGGREGATIONS[known.aggregation],
+        higher_is_better=known.higher_is_better,
+    )
+
+
+def _metric(task: Task, entry: Mapping[str, Any], position: Position | None) -> TaskMetric:
+    named = entry["metric"]
+    arguments = {key: value for key, value in entry.items() if key not in _OWN_KEYS}
+    function: MetricFunction | None = None
+    if task.process_results is not None:
+        name, arguments = _name_of(named), {}
+    elif isinstance(named, FunctionRef):
+        raise ScoringError(f"the metric !function {named} is not bound", position=position)
+    elif callable(named):
+        name, function = _name_of(named), named
+    elif not isinstance(named, str):
+        raise ScoringError(
+            f"a metric is {shortened(repr(named))}, which is not a name",
+            position=position,
+            hint="write `metric: exact_match`, and its arguments as further keys of the entry",
+        )
+    else:
+        name = named
+        function = _function(name, entry.get("hf_evaluate") is True)
+    known = METRICS.get(name)
+    aggregation: Aggregation | None = None
+    if "aggregation" in entry:
+        written = entry["aggregation"]
+        aggregation = AGGREGATIONS.get(written) if isinstance(written, str) else written if callable(written) else None
+    elif known is not None:
+        aggregation = AGGREGATIONS[known.aggregation]
+    else:
+        raise ScoringError(
+            f"the metric {name!r} has no aggregation, and lm-eval 0.4.13 knows none for it",
+            position=position,
+            hint=did_you_mean(name, METRICS) or "write `aggregation: mean`",
+        )
+    better = entry.get("higher_is_better", known.higher_is_better if known is not None else None)
+    return TaskMetric(
+        name=name, function=function, arguments=arguments, aggregation=aggregation, higher_is_better=better
+    )
+
+
+def _name_of(named: Any) -> str:
+    if isinstance(named, FunctionRef):
+        return named.name
+    return str(getattr(named, "__name__", named)) if callable(named) else str(named)
+
+
+def _function(name: str, from_evaluate: bool) -> MetricFunction | None:
+    known = METRICS.get(name)
+    if known is not None and not from_evaluate:
+        return known.function
+    if not gate.allows_code():
+        return None  # it is a Python file, which may lie beside the task
+    if not _may_be_had(name):
+        return None
+    try:
+        import evaluate
+
+        compute: MetricFunction = evaluate.load(name).compute
+    except Exception:  # lm-eval 0.4.13 goes on without it, whatever went wrong
+        return None
+    return compute
+
+
+def _may_be_had(name: str) -> bool:
+    """Return whether evaluate can have a metric: it takes seconds to import, mostly for nothing where it is offline."""
+    if os.environ.get("HF_EVALUATE_OFFLINE") != "1" or "evaluate" in sys.modules:
+        return True
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    modules = Path(os.environ.get("HF_MODULES_CACHE") or Path(home, "modules")).expanduser()
+    return Path(name).exists() or Path(f"{name}.py").exists() or (modules / "evaluate_modules" / "metrics").exists()
+
+
+def key_of_metrics(metrics: Sequence[TaskMetric]) -> Hashable | None:
+    """Return what is equal for metrics that give equal scores for equal answers; None where code has a say."""
+    parts = [
+        (metric.name, metric.aggregation, arguments, better)
+        for metric in metrics
+        if metric.name in METRICS
+        and metric.function is METRICS[metric.name].function
+        and gives_the_same(metric.aggregation)
+        and (arguments := plain_key(metric.arguments)) is not None
+        and (better := plain_key(metric.higher_is_better)) is not None
+    ]
+    return tuple(parts) if len(parts) == len(metrics) else None
+
+
+def gives_the_same(aggregation: Aggregation | None) -> bool:
+    """Return whether an aggregation is lm-eval's own, so that it gives the same for the same values.
+
+    Not scikit-learn's: its warnings belong to each task.
+    """
+    return any(aggregation is one for one in AGGREGATIONS.values()) and aggregation not in (f1, matthews_corrcoef)
+
+
+def takes_arguments(metric: TaskMetric) -> bool:
+    """Return whether the metric's function can take the arguments that its entry gives; True where nobody can tell."""
+    if metric.function is None or not metric.arguments:
+        return True
+    function = exact_match if metric.function is _exact_match_by_name else metric.function
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
+    return takes_any or function is _as_given or set(metric.arguments) <= set(signature.parameters)

@@ -1,0 +1,263 @@
+"""From a model's answer to one doc to the values of its metrics, as lm-eval 0.4.13's `process_results` does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pytest_promptfmt.core.docs import Doc
+from pytest_promptfmt.core.errors import ScoringError
+from pytest_promptfmt.core.prompt import Place
+from pytest_promptfmt.core.task import OutputType, Task
+from pytest_promptfmt.tasks.rendering.field_mappings import choice_field, target_field, text_field
+from pytest_promptfmt.tasks.scoring.metrics import TaskMetric
+from pytest_promptfmt.tasks.scoring.value_cache import plain_key
+
+OUTSIDE: Final = -100
+"""What a gold answer outside the choices becomes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What scoring needs of one doc.
+
+    `target`, `choices` and `text` are the values of doc_to_target, doc_to_choice (None: the task has none) and
+    doc_to_text. `has_several_targets` and `has_several_inputs` are judged by the first doc of the task.
+    """
+
+    output_type: OutputType
+    target: Any
+    choices: Any = None
+    text: Any = None
+    has_several_targets: bool = False
+    has_several_inputs: bool = False
+
+
+class LogLikelihood(tuple[float, bool]):
+    """A (log-likelihood, is greedy) pair as lm-eval's scoring takes it; `logprobs` are those of its tokens (nats)."""
+
+    logprobs: tuple[float, ...]
+
+    def __new__(cls, logprobs: Sequence[float], is_greedy: bool) -> LogLikelihood:
+        """Return the pair of a continuation with these tokens."""
+        pair = super().__new__(cls, (sum(logprobs), is_greedy))
+        pair.logprobs = tuple(logprobs)
+        return pair
+
+
+def key_of_question(question: Question) -> Hashable | None:
+    """Return what is equal for questions to which equal answers score alike; None for what is no generation of text."""
+    target, choices = plain_key(question.target), plain_key(question.choices)
+    if target is None or choices is None or question.output_type != "generate_until":
+        return None
+    return target, choices, question.has_several_targets
+
+
+def questions_of(task: Task, docs: Sequence[Doc]) -> list[Question]:
+    """Return what scoring needs of each doc; raises RenderError where a field mapping fails."""
+    columns = frozenset(docs[0]) if docs else frozenset()
+    text = text_field(task, task.doc_to_text, "doc_to_text", columns)
+    target = target_field(task, task.doc_to_target, "doc_to_target", columns)
+    choice = None if task.doc_to_choice is None else choice_field(task, task.doc_to_choice, "doc_to_choice", columns)
+    questions: list[Question] = []
+    for number, doc in enumerate(docs):
+        place = Place(task.id, number)
+        values = (text(doc, place).value, target(doc, place).value, choice(doc, place).value if choice else None)
+        first = questions[0] if questions else None
+        questions.append(
+            Question(
+                output_type=task.output_type,
+                text=values[0],
+                target=values[1],
+                choices=values[2],
+                has_several_targets=first.has_several_targets
+                if first
+                else isinstance(values[1], list) and len(values[1]) > 0,
+                has_several_inputs=first.has_several_inputs
+                if first
+                else choice is not None and isinstance(values[0], int) and bool(values[2]),
+            )
+        )
+    return questions
+
+
+def process_results(metrics: Sequence[TaskMetric], question: Question, results: Sequence[Any]) -> dict[str, Any]:
+    """Return the value of each metric for one doc; for corpus metrics the pair that their aggregation takes.
+
+    `results` are the filtered answers to the doc's requests: (log-likelihood, is greedy) pairs, one log-likelihood for
+    rolling, or what the filters extracted. Raises what lm-eval's scoring raises, with plain Python exceptions.
+    """
+    return _PROCESSORS[question.output_type]({metric.name: metric for metric in metrics}, question, results)
+
+
+Processor = Callable[[Mapping[str, TaskMetric], Question, Sequence[Any]], dict[str, Any]]
+
+
+def _likelihood(metrics: Mapping[str, TaskMetric], _question: Question, results: Sequence[Any]) -> dict[str, Any]:
+    log_likelihood, is_greedy = results[0]
+    return _wanted(metrics, {"perplexity": log_likelihood, "acc": int(is_greedy)})
+
+
+def _rolling(metrics: Mapping[str, TaskMetric], question: Question, results: Sequence[Any]) -> dict[str, Any]:
+    (log_likelihood,) = results
+    words = len(re.split(r"\s+", question.target))
+    size = len(question.target.encode("utf-8"))
+    values = {
+        "word_perplexity": (log_likelihood, words),
+        "byte_perplexity": (log_likelihood, size),
+        "bits_per_byte": (log_likelihood, size),
+    }
+    return _wanted(metrics, values)
+
+
+def _choice(metrics: Mapping[str, TaskMetric], question: Question, results: Sequence[Any]) -> dict[str, Any]:
+    import numpy as np
+
+    likelihoods, greedy = zip(*results, strict=True)
+    choices = question.choices
+    characters = np.array([float(len(choice)) for choice in choices])
+    sizes = np.array([float(len(choice.encode("utf-8"))) for choice in choices])
+    unconditional: Sequence[Any] | None = None
+    if "acc_mutual_info" in metrics and 2 * len(choices) == len(likelihoods):
+        unconditional = likelihoods[len(choices) :]
+        likelihoods = likelihoods[: len(choices)]
+    best = np.argmax(likelihoods)
+    with np.errstate(divide="ignore", invalid="ignore"):  # an empty choice is a finding, not a warning of numpy's
+        best_by_length = np.argmax(np.array(likelihoods) / characters)
+        best_by_size = np.argmax(np.array(likelihoods) / sizes)
+    gold = gold_of(question)
+
+    def is_right(chosen: Any) -> float:
+        return 1.0 if (chosen in gold if question.has_several_targets else chosen == gold) else 0.0
+
+    def gold_is_greedy() -> int:
+        if question.has_several_targets:
+            return int(any(greedy[index] if index != OUTSIDE else 0 for index in gold))
+        return int(greedy[gold]) if gold != OUTSIDE else 0
+
+    exact = gold_is_greedy()
+    shifted = np.exp(np.array(likelihoods) - np.max(likelihoods))
+    values = {
+        "acc": is_right(best),
+        "f1": (gold, best),
+        "mcc": (gold, best),
+        "acc_norm": is_right(best_by_length),
+        "acc_bytes": is_right(best_by_size),
+        "exact_match": exact,
+        "brier_score": (gold, shifted / shifted.sum()),
+        "likelihood": (gold, likelihoods),
+    }
+    result = _wanted(metrics, values)
+    if "acc_mutual_info" in metrics:
+        if unconditional is None:
+            raise UnboundLocalError("acc_mutual_info needs the unconditional log-likelihoods")
+        gained = [given - alone for given, alone in zip(likelihoods, unconditional, strict=True)]
+        result["acc_mutual_info"] = 1.0 if np.argmax(gained) == gold else 0.0
+    return result
+
+
+def gold_of(question: Question) -> Any:
+    """Return the gold index of a multiple-choice doc, or the list of them; OUTSIDE for one that is no choice."""
+    gold = question.text if question.has_several_inputs else question.target
+    count = len(question.choices)
+    if isinstance(gold, list):
+        return [index if index < count else OUTSIDE for index in gold]
+    if isinstance(gold, int):
+        return gold if gold < count else OUTSIDE
+    if isinstance(gold, str):
+        return question.choices.index(gold) if gold in question.choices else OUTSIDE
+    return gold
+
+
+def _generation(metrics: Mapping[str, TaskMetric], question: Question, results: Sequence[Any]) -> dict[str, Any]:
+    result = results[0]
+    gold = expected_answer(metrics, question, result)
+    values: dict[str, Any] = {}
+    for name, metric in metrics.items():
+        if question.has_several_targets:
+            golds = gold if isinstance(gold, list) else [gold]
+            gold = golds
+            if name == "exact_match":
+                # lm-eval 0.4.13 keeps the repeated result: every metric after this one sees the list.
+                result = [result for _ in golds]
+                share = _called(metric, references=golds, predictions=result)[name]
+                values[name] = 1.0 if share > 0.0 else 0.0
+            else:
+                scores = [_of_one_gold(metric, one, result) for one in golds]
+                values[name] = 1.0 if any(scores) else 0.0
+            continue
+        score = _of_pair(metric, gold, result)
+        if isinstance(score, dict):
+            values.update(score)
+        else:
+            values[name] = score
+    return values
+
+
+def expected_answer(metrics: Mapping[str, TaskMetric], question: Question, result: Any) -> Any:
+    """Return the gold answer as lm-eval compares it: a choice, a list, or cast to the type of the result."""
+    gold = question.target
+    if question.choices is not None:
+        return question.choices[gold]
+    if question.has_several_targets:
+        return list(gold)
+    if type(gold) is not type(result) and "bypass" not in metrics and not isinstance(result, list):
+        return type(result)(gold)
+    return gold
+
+
+def _of_one_gold(metric: TaskMetric, gold: Any, result: Any) -> Any:
+    score = _of_pair(metric, gold, result)
+    return score[metric.name] if isinstance(score, dict) else score
+
+
+def _of_pair(metric: TaskMetric, gold: Any, result: Any) -> Any:
+    try:
+        return _called(metric, references=[gold], predictions=[result])
+    except TypeError:
+        # lm-eval's own metrics take one list of both; it tries that after any TypeError, also from inside the metric.
+        if metric.function is None:
+            raise
+        return metric.function([gold, result])
+
+
+def _called(metric: TaskMetric, **sides: Any) -> Any:
+    if metric.function is None:
+        raise TypeError(f"the metric {metric.name!r} is not lm-eval's, and Hugging Face evaluate does not give it")
+    return metric.function(**sides, **metric.arguments)
+
+
+def _wanted(metrics: Mapping[str, TaskMetric], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in metrics}
+
+
+_PROCESSORS: Final[Mapping[OutputType, Processor]] = {
+    "loglikelihood": _likelihood,
+    "loglikelihood_rolling": _rolling,
+    "multiple_choice": _choice,
+    "generate_until": _generation,
+}
+
+
+def score_doc(
+    task: Task, metrics: Sequence[TaskMetric], doc: Doc, question: Question, results: Sequence[Any]
+) -> Mapping[str, Any]:
+    """Return the metric values of one doc, by the task's own `process_results` where it has one."""
+    if callable(task.process_results):
+        values = task.process_results(doc, results)
+        if not isinstance(values, Mapping):
+            raise ScoringError(
+                f"process_results of {task.id!r} must give a mapping, not {type(values).__name__}",
+                position=task.position("process_results"),
+            ).naming(repr(task.id))
+        return values
+    return process_results(metrics, question, results)
+
+
+def aggregated(metric: TaskMetric, values: Sequence[Any]) -> Any:
+    """Return the aggregate of one metric over docs; raises ScoringError for an aggregation that does not exist."""
+    if metric.aggregation is None:
+        raise ScoringError(f"the aggregation of the metric {metric.name!r} is not one of lm-eval's")
+    return metric.aggregation(values)

@@ -1,0 +1,323 @@
+"""What a Python function asks of the doc that it is given, read from its source; the counterpart of template_shapes.py.
+
+Only functions that may run get here, and none is called. What is not understood is left out: the docs are tried on the
+function afterwards.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
+from types import FunctionType
+from typing import Any, Final
+
+from pytest_promptfmt.tasks.synthetic.shapes import ELEMENT, Fact, Kind, Path
+from pytest_promptfmt.tasks.synthetic.template_names import SAME_TEXT_METHODS
+
+_MAX_DEPTH: Final = 3
+"""Calls of helpers that are followed."""
+
+_MAX_OPTIONS: Final = 200
+_READERS: Final = frozenset({"eval", "literal_eval", "loads"})
+_SAME: Final = frozenset({"str", "list", "tuple", "sorted", "reversed", "set"})
+_NUMBERS: Final = frozenset({"int", "float", "round", "abs", "chr"})
+_PARTED: Final = frozenset({"index", "rindex", "find", "split", "rsplit", "partition"})
+_OF_MAPPINGS: Final = frozenset({"items", "keys", "values"})
+_ARITHMETIC: Final = (ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
+_ORDER: Final = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+
+def code_facts(function: Any) -> tuple[Fact, ...]:
+    """Return what a function that gets a doc as its first argument asks of it; nothing where its source is missing."""
+    facts: list[Fact] = []
+    with suppress(RecursionError):
+        _read(function, [()], facts, 0)
+    return tuple(dict.fromkeys(facts))
+
+
+def row_facts(function: Any) -> tuple[Fact, ...]:
+    """Return what a function that gets a dataset asks of its rows, of columns that it leaves as they are.
+
+    The functions are read that are written inside of it, and those that it gives to `map`.
+    """
+    node = _parsed(function) if inspect.isfunction(function) else None
+    facts: list[Fact] = []
+    written: set[Any] = set()
+    for inner in _row_functions(node, function) if node is not None else ():
+        names = [argument.arg for argument in inner.args.args]
+        walk = _Walk(dict.fromkeys(names[:1], ()), getattr(function, "__globals__", {}), facts, 0)
+        with suppress(RecursionError):
+            for statement in inner.body if isinstance(inner, ast.FunctionDef) else [inner.body]:
+                walk.visit(statement)
+        written |= {_constant(key) for each in ast.walk(inner) if isinstance(each, ast.Dict) for key in each.keys}
+        written |= {
+            _constant(target.slice)
+            for each in ast.walk(inner)
+            if isinstance(each, ast.Assign)
+            for target in each.targets
+            if isinstance(target, ast.Subscript)
+        }
+    return tuple(dict.fromkeys(fact for fact in facts if fact.path[0] not in written))
+
+
+def _row_functions(node: ast.FunctionDef, function: FunctionType) -> Iterator[ast.FunctionDef | ast.Lambda]:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.FunctionDef | ast.Lambda) and inner is not node:
+            yield inner
+        elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "map":
+            for argument in inner.args[:1]:
+                known = function.__globals__.get(argument.id) if isinstance(argument, ast.Name) else None
+                given = _parsed(known) if inspect.isfunction(known) else None
+                if given is not None:
+                    yield given
+
+
+def _constant(node: ast.AST | None) -> Any:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def _read(function: Any, paths: Sequence[Path | None], facts: list[Fact], depth: int) -> Path | None:
+    """Add what a function asks of its arguments, whose paths in the doc are given, None for something else.
+
+    Returns the part of the doc that it ends by returning, None where that is something else.
+    """
+    known: dict[str, Any] = {}
+    while isinstance(function, partial):
+        known = {**function.keywords, **known}
+        paths = [*[None] * len(function.args), *paths]
+        function = function.func
+    node = _parsed(function) if inspect.isfunction(function) else None
+    if node is not None:
+        names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+        bound = {name: path for name, path in zip(names, paths, strict=False) if path is not None}
+        walk = _Walk(bound, {**getattr(function, "__globals__", {}), **known}, facts, depth)
+        for statement in node.body:
+            walk.visit(statement)
+        last = node.body[-1]
+        return walk.path_of(last.value) if isinstance(last, ast.Return) and last.value is not None else None
+    return None
+
+
+@lru_cache(maxsize=256)
+def _parsed(function: FunctionType) -> ast.FunctionDef | None:
+    """Return the definition of a function, None where its source cannot be found or read."""
+    try:
+        [node] = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    except (OSError, TypeError, ValueError, SyntaxError):
+        return None
+    return node if isinstance(node, ast.FunctionDef) else None
+
+
+class _Walk(ast.NodeVisitor):
+    """One pass over a function: `bound` are names of parts of the doc, `known` those of other values."""
+
+    def __init__(self, bound: dict[str, Path], known: Mapping[str, Any], facts: list[Fact], depth: int) -> None:
+        self.bound = bound
+        self.known = dict(known)
+        self.facts = facts
+        self.depth = depth
+        self.members: dict[str, Path] = {}
+        """Names of lists that the function makes, to the part of the doc that is in them."""
+
+    def note(self, path: Path | None, kind: Kind, argument: Any = None) -> None:
+        """Add a fact about a part of the doc."""
+        if path:
+            with suppress(TypeError):
+                hash(argument)
+                self.facts.append(Fact(path, kind, argument))
+
+    def path_of(self, node: ast.AST) -> Path | None:
+        """Return which part of the doc an expression is, None where it is something else."""
+        match node:
+            case ast.Name(id=name):
+                return self.bound.get(name)
+            case ast.Subscript(value=value, slice=ast.Slice()):
+                return self.path_of(value)
+            case ast.Subscript(value=value, slice=key):
+                path = self.path_of(value)
+                if path is None:
+                    return None
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    return (*path, key.value)
+                return (*path, ELEMENT) if path else None
+            case ast.Call(func=ast.Attribute(value=value, attr="get"), args=[ast.Constant(value=str(key)), *_]):
+                path = self.path_of(value)
+                return None if path is None else (*path, key)
+            case ast.Call(func=ast.Name(id=name), args=[inner, *_]) if name in _READERS | _SAME:
+                return self.path_of(inner)
+            case ast.Call(func=ast.Attribute(attr=name), args=[inner, *_]) if name in _READERS:
+                return self.path_of(inner)
+            case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in SAME_TEXT_METHODS:
+                return self.path_of(value)
+            case ast.Call(func=ast.Name(id=name), args=arguments):
+                return self._returned(self.known.get(name), arguments)
+        return None
+
+    def options_of(self, node: ast.AST) -> Any:
+        """Return the constant mapping, list or text that an expression is, None where it is something else."""
+        value = self.known.get(node.id) if isinstance(node, ast.Name) else None
+        if value is None:
+            with suppress(ValueError, TypeError, SyntaxError):
+                value = ast.literal_eval(node)
+        fits = isinstance(value, Mapping | list | tuple | str) and 0 < len(value) <= _MAX_OPTIONS
+        return value if fits else None
+
+    # -- statements --------------------------------------------------------------------------------------------------
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """Follow names that are given to parts of the doc, and to constants."""
+        self.visit(node.value)
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                self._name(target.id, node.value)
+
+    def _name(self, name: str, value: ast.AST) -> None:
+        for names in (self.bound, self.known, self.members):
+            names.pop(name, None)
+        path = self.path_of(value)
+        if path is not None:
+            self.bound[name] = path
+        elif (options := self.options_of(value)) is not None:
+            self.known[name] = options
+        elif (member := self._member_of(value)) is not None:
+            self.members[name] = member
+
+    def _member_of(self, node: ast.AST) -> Path | None:
+        """Return which part of the doc is in a list that the function makes."""
+        match node:
+            case ast.Name(id=name):
+                return self.members.get(name)
+            case ast.List(elts=[first, *_]):
+                return self.path_of(first)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return self._member_of(left) or self._member_of(right)
+        return None
+
+    def visit_For(self, node: ast.For) -> None:
+        """Follow the elements of a list."""
+        self._loop(node.target, node.iter)
+        self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        """Follow the elements of a list."""
+        self._loop(node.target, node.iter)
+        self.generic_visit(node)
+
+    def generic_visit(self, node: ast.AST) -> None:
+        """Visit what is below a node, the loops of a comprehension before what they make."""
+        for part in sorted(ast.iter_child_nodes(node), key=lambda part: not isinstance(part, ast.comprehension)):
+            self.visit(part)
+
+    def _loop(self, target: ast.AST, iterated: ast.AST) -> None:
+        names: Sequence[ast.AST] = [target]
+        sources: Sequence[ast.AST] = [iterated]
+        if isinstance(target, ast.Tuple) and isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name):
+            names = target.elts if iterated.func.id == "zip" else target.elts[1:]
+            sources = iterated.args if iterated.func.id in ("zip", "enumerate") else []
+        for name, source in zip(names, sources, strict=False):
+            path = self.path_of(source)
+            if path and not isinstance(name, ast.Tuple):
+                self.note(path, "list", 0)
+                if isinstance(name, ast.Name):
+                    self.bound[name.id] = (*path, ELEMENT)
+            elif isinstance(name, ast.Name) and (member := self._member_of(source)):
+                self.bound[name.id] = member
+
+    # -- expressions -------------------------------------------------------------------------------------------------
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        """Note lists, mappings, and columns that are looked up in a constant."""
+        self.generic_visit(node)
+        path = self.path_of(node.value)
+        if path is None:
+            self._looked_up(node.value, node.slice)
+        elif isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+            self.note(path, "mapping")
+            self.note((*path, node.slice.value), "used")
+        elif not isinstance(node.slice, ast.Slice):
+            least = 0
+            with suppress(ValueError, TypeError, SyntaxError):
+                at = ast.literal_eval(node.slice)
+                least = at + 1 if at >= 0 else -at
+            self.note(path, "list", least)
+            self.note(self.path_of(node.slice), "index of", path)
+
+    def _looked_up(self, container: ast.AST, key: ast.AST) -> None:
+        path, options = self.path_of(key), self.options_of(container)
+        if path and isinstance(options, Mapping):
+            self.note(path, "one of", tuple(options))
+        elif path and isinstance(options, list | tuple):
+            self.note(path, "range", (0, len(options)))
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """Note what methods and functions say of their owner and arguments; follow helpers."""
+        self.generic_visit(node)
+        first = self.path_of(node.args[0]) if node.args else None
+        match node.func:
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name in _READERS and first:
+                self.note(first, "literal")
+            case ast.Name(id=name) if name in _NUMBERS and first:
+                self.note(first, "number")
+            case ast.Name(id="ord") if first:
+                self.note(first, "one of", tuple("ABCD"))
+            case ast.Name(id=name):
+                self._returned(self.known.get(name), node.args)
+            case ast.Attribute(value=ast.Name(id="re")):
+                for argument in node.args:
+                    self.note(self.path_of(argument), "text")
+            case ast.Attribute(value=owner, attr=name) if name in _PARTED and (path := self.path_of(owner)):
+                if node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
+                    self.note(path, "parts", (node.args[0].value, 2))
+                elif name == "index" and first:
+                    self.note(path, "list", 0)
+                    self.note(first, "member of", path)
+            case ast.Attribute(value=owner, attr=name):
+                self._method(owner, name, first)
+
+    def _method(self, owner: ast.AST, name: str, first: Path | None) -> None:
+        path, options = self.path_of(owner), self.options_of(owner)
+        if path and name in _OF_MAPPINGS:
+            self.note(path, "mapping")
+        elif path and hasattr(list, name) and not hasattr(str, name):
+            self.note(path, "list", 0)
+        elif first and name in ("index", "get") and options is not None:
+            self.note(first, "one of", tuple(options))
+
+    def _returned(self, function: Any, arguments: Sequence[ast.AST]) -> Path | None:
+        """Return what a helper returns, where that is a part of the doc; what it asks of the doc is added."""
+        paths = [self.path_of(argument) for argument in arguments]
+        if self.depth < _MAX_DEPTH and inspect.isfunction(function) and any(path is not None for path in paths):
+            return _read(function, paths, self.facts, self.depth + 1)
+        return None
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        """Note constants that a column is compared with."""
+        self.generic_visit(node)
+        for path, operator, other in self._compared(node):
+            if isinstance(operator, ast.In | ast.NotIn):
+                options = self.options_of(other)
+                if isinstance(options, Mapping | list | tuple):
+                    self.note(path, "one of", tuple(options))
+            elif isinstance(operator, _ORDER) or isinstance(getattr(other, "value", None), int | float):
+                self.note(path, "number")
+
+    def _compared(self, node: ast.Compare) -> Iterator[tuple[Path, ast.cmpop, ast.AST]]:
+        if len(node.ops) == 1:
+            for this, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
+                terms = [this.left, this.right] if isinstance(this, ast.BinOp) else [this]
+                for path in map(self.path_of, terms):
+                    if path:
+                        yield path, node.ops[0], other
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        """Note columns that are calculated with."""
+        self.generic_visit(node)
+        for this, other in ((node.left, node.right), (node.right, node.left)):
+            path, is_constant = self.path_of(this), isinstance(other, ast.Constant)
+            is_number = is_constant and isinstance(getattr(other, "value", None), int | float)
+            if path and is_number and isinstance(node.op, (*_ARITHMETIC, ast.Add)):
+                self.note(path, "number")

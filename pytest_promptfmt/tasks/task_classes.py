@@ -1,0 +1,260 @@
+"""Tasks that are classes of lm-eval's Python interface: their hooks are called as lm-eval 0.4.13 calls them.
+
+The class is imported when the task is bound. Its constructor downloads the dataset, so none is run: the hooks get an
+object with a configuration and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
+
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.docs import Doc, TaskDocs
+from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, RenderError, UnavailableError
+from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.prompt import Instance, Place, Request
+from pytest_promptfmt.core.randomness import OwnRandomness
+from pytest_promptfmt.core.task import OUTPUT_TYPES, FunctionRef, OutputType, Task
+from pytest_promptfmt.core.yaml_parser import MAX_BYTES
+from pytest_promptfmt.tasks.functions import load_function
+from pytest_promptfmt.tasks.rendering.assembly import LmEvalAssembler
+from pytest_promptfmt.tasks.rendering.context import DocParts
+from pytest_promptfmt.tasks.task_config import task_from_config, value_kinds
+from pytest_promptfmt.tasks.yaml_file import YamlFile
+
+_HOOKS: Final = ("doc_to_text", "doc_to_target", "doc_to_choice")
+_INTERFACE: Final = "lm_eval.api.task"
+_SPLITS: Final = ("training", "validation", "test")
+
+
+class TaskClassUnavailableError(UnavailableError):
+    """A task class that cannot be imported here, for want of lm-eval or of another package."""
+
+    reason = "Python task classes need lm-eval and the packages that they import"
+
+
+def is_of_lm_eval(ref: FunctionRef) -> bool:
+    """Return whether the file of a class, which is not run, uses lm-eval's Python interface."""
+    try:
+        return b"lm_eval.api" in gate.read_bytes(ref.file, limit=MAX_BYTES)
+    except OSError:
+        return False
+
+
+def task_of_class(file: YamlFile, path: Path) -> Task | None:
+    """Return the task of a file whose `class` is one of lm-eval's, its class not imported yet; None for other classes.
+
+    Raises SourceError for values that lm-eval refuses; keys that are the class's own are left to it.
+    """
+    ref, name = file.config["class"], file.config.get("task")
+    if not isinstance(ref, FunctionRef) or not isinstance(name, str) or not name or not is_of_lm_eval(ref):
+        return None
+    known = {key: value for key, value in file.config.items() if key in value_kinds()}
+    asked = _asked_in_text(ref) if "output_type" not in known else None
+    task = task_from_config(known, path=path, locate=file.locate)
+    return replace(task, assembly=LmEvalClass(ref), config=file.config, output_type=asked or task.output_type)
+
+
+def _asked_in_text(ref: FunctionRef) -> OutputType | None:
+    """Return the type of the first request that the text of a class makes, None where that does not say."""
+    try:
+        module = ast.parse(gate.read_bytes(ref.file, limit=MAX_BYTES))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
+    name: str | None = ref.name
+    for _ in range(len(classes)):
+        found = classes.pop(name or "", None)
+        if found is None:
+            return None
+        hook = next((node for node in found.body if getattr(node, "name", "") == "construct_requests"), None)
+        if hook is not None:
+            types = (_type_of(call) for call in ast.walk(hook) if isinstance(call, ast.Call))
+            return next((known for type_ in types for known in OUTPUT_TYPES if known == type_), None)
+        name = next((base.id for base in found.bases if isinstance(base, ast.Name)), None)
+    return None
+
+
+def _type_of(call: ast.Call) -> object:
+    """Return the text that a call gives as `request_type`, or first."""
+    given = next((each.value for each in call.keywords if each.arg == "request_type"), next(iter(call.args), None))
+    return given.value if isinstance(given, ast.Constant) else None
+
+
+@dataclass(frozen=True)
+class LmEvalClass:
+    """The prompts of a task class. `ref` is where to find it; `made` is the object whose hooks are called."""
+
+    ref: FunctionRef
+    made: Any = field(default=None, compare=False)
+    describes_scoring: ClassVar = True
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Return the name of the class."""
+        return {"class": self.ref.name}
+
+    @property
+    def key_names(self) -> Mapping[str, str]:
+        """Return lm-eval's keys with the hooks that replace them: both have the same names, except for requests."""
+        return MappingProxyType({"generation_kwargs": "construct_requests", "metric_list": "aggregation"})
+
+    def bound(self, task: Task, trusted: Callable[[Path], bool], time_limit: float) -> Task:
+        """Return the task with its class imported, its hooks as field mappings.
+
+        Raises CodeNotAllowedError, FunctionError, TaskClassUnavailableError.
+        """
+        try:
+            found = load_function(self.ref, trusted=trusted, time_limit=time_limit)
+        except FunctionError as error:
+            if not error.lacks_resource:
+                raise
+            raise TaskClassUnavailableError(error.message, position=task.position("class"), hint=error.hint) from error
+        if not isinstance(found, type):
+            raise FunctionError(f"class: {self.ref} is not a class", position=task.position("class"))
+        made = _made(found, task)
+        own: dict[str, Any] = {hook: partial(getattr(found, hook), made) for hook in _HOOKS if _is_own(found, hook)}
+        if not hasattr(found, "build_qa_turn"):  # lm-eval's plain Task joins question and answer
+            own["target_delimiter"] = ""
+        asked = _asked(made, task)
+        if asked.get("output_type") == "generate_until" and _is_own(found, "process_results"):
+            own |= {"process_results": made.process_results, "metric_list": _metrics(made)}
+        return replace(
+            task,
+            assembly=replace(self, made=made),
+            dataset=replace(task.dataset, **dict(_splits(made))),
+            **own,
+            **asked,
+        )
+
+    def scored(self, task: Task) -> Task:
+        """Return the bound task, whose metrics are those of its class already."""
+        return task
+
+    def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> LmEvalClassAssembler:
+        """Return what makes the instances of these docs. Raises CodeNotAllowedError for a class not imported."""
+        if self.made is None:
+            raise CodeNotAllowedError(
+                f"{task.name} is the Python class {self.ref}, which is not allowed to run",
+                position=task.position("class"),
+                hint="allow the task's code, if you trust it",
+            )
+        return LmEvalClassAssembler(task, docs, num_fewshot, self.made)
+
+
+class LmEvalClassAssembler:
+    """lm-eval's prompts, and the requests that the class makes of them."""
+
+    is_repeatable: Final = False
+
+    def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None, made: Any) -> None:
+        self._task = task
+        self._made = made
+        self._prompts = LmEvalAssembler(replace(task, assembly=None), docs, num_fewshot, OwnRandomness().used)
+
+    def layout(self, number: int, doc: Doc) -> DocParts:
+        """Return description, shots and question of a doc; raises RenderError."""
+        return self._prompts.layout(number, doc)
+
+    def instance(self, layout: DocParts, number: int, doc: Doc, profile: Profile) -> Instance:
+        """Return the doc for a profile, with the requests of its class; raises RenderError."""
+        instance = self._prompts.instance(layout, number, doc, profile)
+        if not _is_own(type(self._made), "construct_requests"):
+            return instance
+        given = {"metadata": (self._task.name, number, 1), "apply_chat_template": profile.joins_messages}
+        try:
+            own = _requests(self._made, dict(doc), instance.prompts[0].text, **given)
+        except Exception as error:
+            raised = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
+            place = Place(self._task.id, number)
+            message = f"construct_requests {place} raised {raised}"
+            raise RenderError(message, position=self._task.position("class")).naming(str(place)) from error
+        return replace(instance, requests=tuple(_shown(own, instance)))
+
+
+def _made(found: type, task: Task) -> Any:
+    """Return an object of the class, with lm-eval's configuration and without a dataset, for which its `repr` asks."""
+    bare = type(found.__name__, (found,), {"__module__": found.__module__, "__repr__": object.__repr__})
+    made: Any = object.__new__(bare)
+    with suppress(Exception):  # a fork of lm-eval may have another one
+        values = {key: value for key, value in task.config.items() if key in value_kinds()}
+        made._config = import_module(_INTERFACE).TaskConfig(**values)
+    return made
+
+
+def _is_own(found: type, hook: str) -> bool:
+    """Return whether an author wrote a hook: it is not lm-eval's."""
+    return getattr(getattr(found, hook, None), "__module__", _INTERFACE) != _INTERFACE
+
+
+def _splits(made: Any) -> Iterator[tuple[str, Any]]:
+    for split in _SPLITS:
+        has = False
+        with suppress(Exception):
+            has = bool(getattr(made, f"has_{split}_docs")())
+        yield f"{split}_split", split if has else None
+
+
+def _metrics(made: Any) -> list[Mapping[str, Any]]:
+    """Return the metrics that a class averages; none where it cannot say without a dataset."""
+    with suppress(Exception):
+        better = made.higher_is_better()
+        return [
+            {"metric": name, "aggregation": aggregate, "higher_is_better": better.get(name, True)}
+            for name, aggregate in made.aggregation().items()
+        ]
+    return []
+
+
+def _requests(made: Any, doc: dict[str, Any], context: str, **given: Any) -> list[Any]:
+    found = made.construct_requests(doc=copy.deepcopy(doc), ctx=context, chat_template=None, **given)
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+class _AnyDoc(dict[str, Any]):
+    """A doc whose every column is a text."""
+
+    def __missing__(self, key: str) -> str:
+        return key
+
+
+def _asked(made: Any, task: Task) -> dict[str, Any]:
+    """Return the output type and generation arguments of the first request that the class makes, as far as it says."""
+    with suppress(Exception):
+        first = _requests(made, _AnyDoc(), "", metadata=(task.name, 0, 1), apply_chat_template=False)[0]
+        if first.request_type == "generate_until":
+            return {"output_type": first.request_type, "generation_kwargs": dict(first.arguments[1])}
+        if first.request_type in OUTPUT_TYPES:
+            return {"output_type": first.request_type, "generation_kwargs": None}
+    return {}
+
+
+def _shown(own: list[Any], instance: Instance) -> Iterator[Request]:
+    golds = [instance.target] if isinstance(instance.target, str) else list(instance.target or ())
+    for index, request in enumerate(own):
+        arguments = tuple(request.arguments)
+        context = arguments[0] if len(arguments) > 1 else None
+        prompt = 0 if context == instance.prompts[0].text else None
+        if request.request_type == "generate_until":
+            yield Request(
+                kind="generate_until", index=index, context=context, generation_kwargs=arguments[1], prompt=prompt
+            )
+        elif request.request_type in ("loglikelihood", "loglikelihood_rolling"):
+            text = arguments[-1]
+            yield Request(
+                kind=request.request_type,
+                index=index,
+                context=context,
+                continuation=text,
+                prompt=prompt,
+                gold=text in golds,
+            )

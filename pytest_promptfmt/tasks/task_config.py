@@ -1,0 +1,349 @@
+"""From a task's merged mapping to a typed `Task`: every key checked as lm-eval 0.4.13 accepts or refuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
+from pytest_promptfmt.core.task import OUTPUT_TYPES, Dataset, FewShot, FunctionRef, Locate, Task
+from pytest_promptfmt.tasks.prompt_library import prompt_fields
+
+FEWSHOT_KEYS: Final = (
+    "sampler",
+    "split",
+    "process_docs",
+    "fewshot_indices",
+    "samples",
+    "doc_to_text",
+    "doc_to_choice",
+    "doc_to_target",
+    "gen_prefix",
+    "fewshot_delimiter",
+    "target_delimiter",
+)
+SAMPLERS: Final = ("default", "first_n")
+OWN_KEYS: Final = ("formats", "template")
+"""Keys of this plugin's formats, which lm-eval 0.4.13 refuses."""
+STRUCTURAL_KEYS: Final = ("tag", "group", "task_list")
+"""Keys that lm-eval takes out before it builds a task."""
+
+_ANY: Final = frozenset[str]()
+
+
+def _one_of(*kinds: str) -> frozenset[str]:
+    return frozenset(kinds)
+
+
+_KINDS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "text": lambda value: isinstance(value, str),
+    "a whole number": lambda value: isinstance(value, int),
+    "a list": lambda value: isinstance(value, list | tuple),
+    "a mapping": lambda value: isinstance(value, Mapping),
+    "a !function": lambda value: isinstance(value, FunctionRef) or callable(value),
+    "null": lambda value: value is None,
+    # lm-eval checks descriptions and prefixes only when they are truthy.
+    "empty": lambda value: not value,
+}
+
+_TASK_KEYS: Final[Mapping[str, frozenset[str]]] = {
+    "task": _one_of("text"),
+    "task_alias": _ANY,
+    "tag": _one_of("text", "a list", "empty"),
+    "custom_dataset": _ANY,
+    "dataset_path": _one_of("text", "null"),
+    "dataset_name": _one_of("text", "null"),
+    "dataset_kwargs": _one_of("a mapping", "null"),
+    "training_split": _one_of("text", "null"),
+    "validation_split": _one_of("text", "null"),
+    "test_split": _one_of("text", "null"),
+    "fewshot_split": _one_of("text", "null"),
+    "process_docs": _one_of("a !function", "null"),
+    "doc_to_text": _one_of("text", "a whole number", "a !function", "null"),
+    "doc_to_target": _one_of("text", "a whole number", "a list", "a !function", "null"),
+    "doc_to_choice": _one_of("text", "a list", "a mapping", "a !function", "null"),
+    "doc_to_image": _ANY,
+    "doc_to_audio": _ANY,
+    "unsafe_code": _ANY,
+    "process_results": _ANY,
+    "use_prompt": _one_of("text", "null"),
+    "description": _one_of("text", "empty"),
+    "target_delimiter": _one_of("text"),
+    "fewshot_delimiter": _one_of("text"),
+    "fewshot_config": _one_of("a mapping", "null"),
+    "num_fewshot": _one_of("a whole number", "null"),
+    "metric_list": _one_of("a list", "null"),
+    "output_type": _one_of("text"),
+    "generation_kwargs": _one_of("a mapping", "null"),
+    "repeats": _one_of("a whole number"),
+    "filter_list": _one_of("a list", "null"),
+    "should_decontaminate": _ANY,
+    "doc_to_decontamination_query": _ANY,
+    "gen_prefix": _one_of("text", "null"),
+    "metadata": _ANY,
+}
+_FEWSHOT_TYPES: Final[Mapping[str, frozenset[str]]] = {
+    "split": _one_of("text", "null"),
+    "process_docs": _one_of("a !function", "null"),
+    "doc_to_text": _TASK_KEYS["doc_to_text"],
+    "doc_to_target": _TASK_KEYS["doc_to_target"],
+    "doc_to_choice": _TASK_KEYS["doc_to_choice"],
+    "gen_prefix": _one_of("text", "empty"),
+    "fewshot_delimiter": _one_of("text", "null"),
+    "target_delimiter": _one_of("text", "null"),
+}
+
+
+def value_kinds(*, fewshot: bool = False) -> Mapping[str, frozenset[str]]:
+    """Return which kinds of values each key of a task, or of its fewshot_config, takes; an empty set means any."""
+    return _FEWSHOT_TYPES if fewshot else _TASK_KEYS
+
+
+_TASK_FIELDS: Final = (
+    "doc_to_text",
+    "doc_to_target",
+    "doc_to_choice",
+    "description",
+    "gen_prefix",
+    "target_delimiter",
+    "fewshot_delimiter",
+    "num_fewshot",
+    "output_type",
+    "generation_kwargs",
+    "metric_list",
+    "filter_list",
+    "process_results",
+    "repeats",
+)
+_DATASET_FIELDS: Final = ("training_split", "validation_split", "test_split", "fewshot_split", "process_docs")
+
+
+def task_from_config(
+    config: Mapping[Any, Any],
+    *,
+    path: Path | None,
+    locate: Locate,
+    name: str | None = None,
+    group: str | None = None,
+) -> Task:
+    """Return the task that a merged mapping describes.
+
+    `name` overrides the key `task`, `group` is the group that defines it. Keys that are absent from `fewshot_config`
+    become UNSET (inherited). An explicit null stays None; lm-eval 0.4.13 then renders shots with the task's doc_to_text
+    and doc_to_target, but without choices, gen prefix, process_docs or split. `use_prompt` is applied. Raises
+    SourceError for every key or value that lm-eval refuses when it builds or first renders the task.
+    """
+    where = _Where(path, locate)
+    _check_keys(config, where)
+    check_name(config["task"] if name is None else name, where("task"))
+    fields = {key: config[key] for key in _TASK_FIELDS if key in config}
+    fewshot = _fewshot(config, where)
+    if config.get("use_prompt") is not None:
+        replaced = prompt_fields(
+            config["use_prompt"],
+            has_choices=config.get("doc_to_choice") is not None,
+            folder=path.parent if path is not None else None,
+            position=where("use_prompt"),
+        )
+        fields |= replaced
+        fewshot = {key: value for key, value in fewshot.items() if key not in replaced}
+    metadata = config.get("metadata")
+    if metadata is not None and not isinstance(metadata, Mapping):
+        metadata = {"_metadata": metadata}
+    custom = config.get("custom_dataset")
+    return Task(
+        name=config["task"] if name is None else name,
+        group=group,
+        path=path,
+        fewshot=FewShot(**fewshot),
+        dataset=Dataset(
+            path=config.get("dataset_path"),
+            name=config.get("dataset_name"),
+            kwargs=config.get("dataset_kwargs"),
+            # lm-eval falls back to dataset_path when this is not callable.
+            custom=custom if _KINDS["a !function"](custom) else None,
+            **{key: config[key] for key in _DATASET_FIELDS if key in config},
+        ),
+        metadata=MappingProxyType(dict(metadata or {})),
+        config=config if isinstance(config, MappingProxyType) else MappingProxyType(dict(config)),
+        locate=locate,
+        **fields,
+    )
+
+
+class _Where:
+    """From a key path to where it or its nearest parent is written, else the file."""
+
+    def __init__(self, path: Path | None, locate: Locate) -> None:
+        self._path, self._locate = path, locate
+
+    def __call__(self, *keys: str | int) -> Position | None:
+        while keys:
+            found = self._locate(keys)
+            if found is not None:
+                return found
+            keys = keys[:-1]
+        return Position(self._path) if self._path is not None else None
+
+
+def check_name(name: str, position: Position | None) -> None:
+    """Raise SourceError for a name that a report cannot show: empty, or with control characters."""
+    if not name:
+        raise SourceError("a task needs a name: the key `task` is empty", position=position)
+    if not name.isprintable():
+        raise SourceError(f"the name {name!r} has characters that cannot be printed", position=position)
+
+
+def _check_keys(config: Mapping[Any, Any], where: _Where) -> None:
+    if "task" not in config:
+        raise SourceError("a task needs a name: the key `task` is missing", position=where())
+    known = (*_TASK_KEYS, *OWN_KEYS)
+    for key, value in config.items():
+        if key in _TASK_KEYS:
+            _check_value(key, value, _TASK_KEYS[key], where(key))
+        elif key not in OWN_KEYS and key not in STRUCTURAL_KEYS:
+            raise SourceError(f"unknown task key {key!r}", position=where(key), hint=_unknown_key_hint(key, known))
+    _check_output_type(config, where)
+    _check_tags(config.get("tag"), where)
+    _check_generation(config.get("generation_kwargs"), where)
+    for index, metric in enumerate(config.get("metric_list") or ()):
+        if not isinstance(metric, Mapping) or "metric" not in metric:
+            raise SourceError(
+                "an entry of metric_list is a mapping with the key `metric`",
+                position=where("metric_list", index),
+                hint=f"write `- metric: {metric}`" if isinstance(metric, str) else None,
+            )
+    for index, pipeline in enumerate(config.get("filter_list") or ()):
+        _check_filters(pipeline, index, where)
+
+
+def _check_value(key: str, value: Any, kinds: frozenset[str], position: Position | None) -> None:
+    if not kinds or any(_KINDS[kind](value) for kind in kinds):
+        return
+    expected = [kind for kind in _KINDS if kind in kinds and kind != "empty"]
+    hint = None
+    if isinstance(value, bool) and "text" in kinds:
+        hint = "YAML reads yes, no, on and off as true and false; put the word in quotes"
+    elif "text" in kinds and not isinstance(value, Mapping | list) and value is not None:
+        hint = "put the text in quotes"
+    elif isinstance(value, str) and "a !function" in kinds:
+        hint = f"write {key}: !function {value if '.' in value else 'utils.' + value}"
+    elif key == "task" and isinstance(value, list):
+        hint = "a list of tasks makes a group, which needs the key `group` with its name"
+    raise SourceError(
+        f"{key} must be {' or '.join(filter(None, (', '.join(expected[:-1]), expected[-1])))}, not {_what(value)}",
+        position=position,
+        hint=hint,
+    )
+
+
+def _what(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "null"
+    if isinstance(value, FunctionRef):
+        return f"!function {value}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _unknown_key_hint(key: Any, known: tuple[str, ...]) -> str:
+    refused = "lm-eval 0.4.13 refuses it"
+    if not isinstance(key, str):
+        return f"{refused}; keys are text"
+    if key in FEWSHOT_KEYS:
+        return f"{refused} here; it belongs under fewshot_config"
+    close = did_you_mean(key, known)
+    return close or f"{refused}; own settings belong under metadata"
+
+
+def _check_output_type(config: Mapping[Any, Any], where: _Where) -> None:
+    written = config.get("output_type", OUTPUT_TYPES[0])
+    if written not in OUTPUT_TYPES:
+        raise SourceError(
+            f"unknown output_type {written!r}; known: {', '.join(OUTPUT_TYPES)}",
+            position=where("output_type"),
+            hint=did_you_mean(written, OUTPUT_TYPES),
+        )
+
+
+def _check_tags(tags: Any, where: _Where) -> None:
+    for index, tag in enumerate(tags if isinstance(tags, list) else ()):
+        if not isinstance(tag, str):
+            raise SourceError(f"a tag must be text, not {_what(tag)}", position=where("tag", index))
+
+
+def _check_generation(kwargs: Mapping[str, Any] | None, where: _Where) -> None:
+    if not kwargs or "temperature" not in kwargs:
+        return
+    try:
+        float(kwargs["temperature"])
+    except (TypeError, ValueError):
+        raise SourceError(
+            f"temperature must be a number, not {_what(kwargs['temperature'])}",
+            position=where("generation_kwargs", "temperature"),
+        ) from None
+
+
+def _check_filters(pipeline: Any, index: int, where: _Where) -> None:
+    for key in ("name", "filter"):
+        if not isinstance(pipeline, Mapping) or key not in pipeline:
+            raise SourceError(
+                f"an entry of filter_list is a mapping with the keys `name` and `filter`; {key!r} is missing",
+                position=where("filter_list", index),
+            )
+    steps = pipeline["filter"]
+    if not isinstance(steps, list):
+        raise SourceError(
+            f"`filter` must be a list of steps, not {_what(steps)}", position=where("filter_list", index, "filter")
+        )
+    for number, step in enumerate(steps):
+        if not isinstance(step, Mapping) or "function" not in step:
+            raise SourceError(
+                "a step of a filter is a mapping with the key `function`",
+                position=where("filter_list", index, "filter", number),
+                hint=f"write `- function: {step}`" if isinstance(step, str) else None,
+            )
+
+
+def _fewshot(config: Mapping[Any, Any], where: _Where) -> dict[str, Any]:
+    written = config.get("fewshot_config") or {}
+    fields: dict[str, Any] = {}
+    for key, value in written.items():
+        if key not in FEWSHOT_KEYS:
+            hint = did_you_mean(str(key), FEWSHOT_KEYS)
+            if key in _TASK_KEYS:
+                hint = f"{key} belongs at the top level of the task, not under fewshot_config"
+            raise SourceError(
+                f"unknown key {key!r} in fewshot_config", position=where("fewshot_config", key), hint=hint
+            )
+        if key in _FEWSHOT_TYPES:
+            _check_value(f"fewshot_config.{key}", value, _FEWSHOT_TYPES[key], where("fewshot_config", key))
+        if key != "fewshot_indices":  # accepted and ignored by lm-eval 0.4.13
+            fields[key] = value
+    _check_sampler(fields.get("sampler", "default"), where)
+    split = fields.get("split", config.get("fewshot_split"))
+    samples = fields.get("samples")
+    if split is None and samples is not None and not (isinstance(samples, list) or _KINDS["a !function"](samples)):
+        raise SourceError(
+            f"fewshot_config.samples must be a list of docs or a !function, not {_what(samples)}",
+            position=where("fewshot_config", "samples"),
+        )
+    return fields
+
+
+def _check_sampler(sampler: Any, where: _Where) -> None:
+    if sampler in SAMPLERS if isinstance(sampler, str) else _KINDS["a !function"](sampler):
+        return
+    raise SourceError(
+        f"unknown sampler {_what(sampler)}; known: {', '.join(SAMPLERS)}",
+        position=where("fewshot_config", "sampler"),
+        hint=did_you_mean(sampler, SAMPLERS) if isinstance(sampler, str) else "or a !function with a sampler class",
+    )

@@ -1,0 +1,281 @@
+"""The names of tasks, groups and tags below folders, as lm-eval 0.4.13's index finds them.
+
+The index only answers lookups. A file that cannot be read is left out, and its error kept: collecting that file
+reports it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from pytest_promptfmt.core.errors import Position, SourceError
+from pytest_promptfmt.tasks.recognition import kind_of, read_candidate, read_if_task
+from pytest_promptfmt.tasks.yaml_file import YamlFile, resolved
+
+_SKIPPED: Final = frozenset({"__pycache__", ".ipynb_checkpoints", "__prompts__"})
+"""Folders in which there are no tasks: the last holds our snapshots."""
+
+
+@dataclass(frozen=True)
+class IndexEntry:
+    """A name of the index, and the file at `path` that defines it, made of `parts`, with the tags that this has.
+
+    A tag has no file, but the names of the tasks that carry it, sorted.
+    """
+
+    name: str
+    kind: Literal["class", "group", "task", "tag"]
+    path: Path | None = None
+    parts: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    tagged: tuple[str, ...] = ()
+
+    @cached_property
+    def file(self) -> YamlFile | None:
+        """Return the file; None for a tag, and for a file that cannot be read any more."""
+        if self.path is None:
+            return None
+        try:
+            return read_if_task(self.path)
+        except (SourceError, OSError):
+            return None
+
+    @property
+    def position(self) -> Position | None:
+        """Return where the name is written; None for a tag."""
+        if self.file is None:
+            return None
+        key = "group" if self.kind == "group" else "task"
+        return self.file.locate((key,)) or Position(self.file.path)
+
+
+class KnownEntries(Protocol):
+    """What earlier runs know of files."""
+
+    def get(self, path: Path) -> tuple[IndexEntry | None] | None:
+        """Return the entry of a file (None: it has none) as a tuple of one; None where nobody knows."""
+
+    def put(self, path: Path, entry: IndexEntry | None, made_of: Iterable[str]) -> None:
+        """Keep what was found in a file; what is at these paths makes it what it is."""
+
+    def below(self, folder: Path) -> Sequence[IndexEntry] | None:
+        """Return the entries of all files below a folder, sorted by path; None where one may be another now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A definition that lm-eval 0.4.13 drops because `first` has the same name in the same folder tree."""
+
+    name: str
+    first: IndexEntry
+    dropped: IndexEntry
+
+
+class TaskIndex:
+    """The names below some folders; read when first asked, each file parsed once per process.
+
+    Within one folder tree the first file (sorted by path) keeps a name; a folder added later wins over earlier ones.
+    """
+
+    def __init__(self, folders: Iterable[Path] = (), known: KnownEntries | None = None) -> None:
+        self._known = known
+        self.asked: set[tuple[str, str]] = set()
+        self._folders: list[Path] = []
+        self._read = 0
+        self._entries: list[IndexEntry] = []
+        self._names: dict[str, IndexEntry] = {}
+        self._duplicates: list[Duplicate] = []
+        self._dropped: dict[Path, list[Duplicate]] = {}
+        self._nameless: set[str] = set()
+        self._errors: dict[Path, SourceError] = {}
+        for folder in folders:
+            self.add(folder)
+
+    def add(self, folder: Path) -> None:
+        """Add a folder; nothing happens when it lies below one that is there already."""
+        real = resolved(folder)
+        if not self.covers(real):
+            self._folders.append(real)
+
+    def covers(self, path: Path) -> bool:
+        """Return whether the resolved path lies below a folder of the index."""
+        return any(path.is_relative_to(folder) for folder in self._folders)
+
+    @property
+    def roots(self) -> Sequence[Path]:
+        """Return the folders of the index."""
+        return self._folders
+
+    def digest(self) -> str:
+        """Return the digest of all that the index may answer."""
+        self._update()
+        names = sorted((name, _in_json(entry), entry.tags) for name, entry in self._names.items())
+        duplicates = [(each.name, _in_json(each.first), _in_json(each.dropped)) for each in self._duplicates]
+        errors = sorted(map(str, self._errors))
+        return blake2b(
+            repr((names, duplicates, errors)).encode("utf-8", "backslashreplace"), digest_size=16
+        ).hexdigest()
+
+    @property
+    def entries(self) -> Sequence[IndexEntry]:
+        """Return the entries of all files, those of each folder sorted by path; they may share names."""
+        self._update()
+        return self._entries
+
+    def places(self) -> Iterator[str]:
+        """Yield the files that the index reads, and the folders that it looks into, these with a slash at the end."""
+        self._update()
+        for entry in self._entries:
+            yield from entry.parts
+        yield from self._nameless
+        for folder in self._folders:
+            for root, folders, files in _walk(folder):
+                yield from (f"{root}/{name}" for name in files)
+                yield f"{root}/"
+                yield from (f"{root}/{name}/" for name in folders)  # a link to one is not gone into
+
+    def find(self, name: str) -> IndexEntry | None:
+        """Return the entry of a task, group or tag, None when no file defines it."""
+        self.asked.add(("find", name))
+        self._update()
+        return self._names.get(name)
+
+    @property
+    def names(self) -> Mapping[str, IndexEntry]:
+        """Return every name with its entry."""
+        self.asked.add(("names", ""))
+        self._update()
+        return self._names
+
+    @property
+    def duplicates(self) -> tuple[Duplicate, ...]:
+        """Return what lm-eval drops because of an earlier definition of the same name."""
+        self.asked.add(("names", ""))
+        self._update()
+        return tuple(self._duplicates)
+
+    def duplicates_in(self, path: Path) -> tuple[Duplicate, ...]:
+        """Return what lm-eval drops of the file at a resolved path."""
+        self.asked.add(("duplicates", str(path)))
+        self._update()
+        return tuple(self._dropped.get(path, ()))
+
+    def answer(self, question: str, about: str) -> Any:
+        """Return, in JSON's types, what the index says to something that was `asked`: another answer, another outcome.
+
+        What is in the files that an answer names is not part of it.
+        """
+        self._update()
+        if question == "find":
+            return _in_json(self._names.get(about))
+        if question == "duplicates":
+            return [[each.name, _in_json(each.first)] for each in self._dropped.get(Path(about), ())]
+        return [sorted(map(str, self._names)), len(self._duplicates)]
+
+    def files_in(self, question: str, about: str) -> tuple[str, ...]:
+        """Return the files that an answer may have been read from."""
+        entry = self._names.get(about) if question == "find" else None
+        return entry.parts if entry is not None else ()
+
+    @property
+    def errors(self) -> Mapping[Path, SourceError]:
+        """Return the files that look like tasks and cannot be read, with the reason."""
+        self._update()
+        return self._errors
+
+    def _update(self) -> None:
+        while self._read < len(self._folders):
+            folder = self._folders[self._read]
+            self._read += 1
+            self._names |= self._scan(folder)
+
+    def _scan(self, folder: Path) -> dict[str, IndexEntry]:
+        names: dict[str, IndexEntry] = {}
+        tagged: dict[str, set[str]] = {}
+        known = self._known.below(folder) if self._known is not None else None
+        found = known if known is not None else [*filter(None, map(self._entry, yaml_files(folder)))]
+        self._entries += found
+        for entry in found:
+            if entry.name in names or entry.name in tagged:
+                first = names.get(entry.name) or IndexEntry(entry.name, "tag")
+                duplicate = Duplicate(entry.name, first, entry)
+                self._duplicates.append(duplicate)
+                if entry.path is not None:
+                    self._dropped.setdefault(entry.path, []).append(duplicate)
+                continue
+            names[entry.name] = entry
+            if entry.kind != "group":
+                for tag in entry.tags:
+                    if tag not in names:
+                        tagged.setdefault(tag, set()).add(entry.name)
+        return names | {tag: IndexEntry(tag, "tag", tagged=tuple(sorted(tasks))) for tag, tasks in tagged.items()}
+
+    def _entry(self, path: Path) -> IndexEntry | None:
+        known = self._known.get(path) if self._known is not None else None
+        if known is not None:
+            return known[0]
+        file, is_task = self._file(path)
+        entry = entry_of(file) if file is not None and is_task else None
+        parts = _parts_of(file) if file is not None else ()
+        if entry is None and len(parts) > 1:  # an include may come to name a task
+            self._nameless.update(parts)
+        elif self._known is not None and path not in self._errors:
+            self._known.put(path, entry, [str(path), *parts])
+        return entry
+
+    def _file(self, path: Path) -> tuple[YamlFile | None, bool]:
+        try:
+            return read_candidate(path)
+        except SourceError as error:
+            self._errors[path] = error
+        except OSError:
+            pass  # a lookup ignores unreadable files
+        return None, False
+
+
+def entry_of(file: YamlFile) -> IndexEntry | None:
+    """Return the entry that a file makes: None where lm-eval 0.4.13 finds no usable name in it."""
+    kind = kind_of(file.config)
+    if kind is None:
+        return None
+    name = file.config.get("group" if kind == "group" else "task")
+    if not isinstance(name, str):
+        return None
+    made = IndexEntry(name, kind, file.path, _parts_of(file), tuple(tags_of(file.config)))
+    made.__dict__["file"] = file  # which is read already
+    return made
+
+
+def _parts_of(file: YamlFile) -> tuple[str, ...]:
+    """Return the files that a file is made of, each include also as it is named: it may be a link."""
+    return tuple(dict.fromkeys([*(str(part.path) for part in file.parts), *map(os.path.normpath, file.named)]))
+
+
+def _in_json(entry: IndexEntry | None) -> Any:
+    if entry is None:
+        return None
+    return [entry.kind, str(entry.path or ""), sorted(set(entry.parts)), list(entry.tagged)]
+
+
+def tags_of(config: Mapping[Any, Any]) -> list[str]:
+    """Return the tags of a task, whether written as text or as a list."""
+    written = config.get("tag")
+    return [tag for tag in (written if isinstance(written, list) else [written]) if isinstance(tag, str) and tag]
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _SKIPPED]
+        yield root, folders, [name for name in files if name.endswith(".yaml")]
+
+
+def yaml_files(folder: Path) -> Iterator[Path]:
+    """Yield every `*.yaml` below a folder, sorted by path, as lm-eval 0.4.13 visits them."""
+    found = [f"{root}/{name}" for root, _, files in _walk(folder) for name in files]
+    yield from (Path(path) for path in sorted(path.replace(os.sep, "/") for path in found))

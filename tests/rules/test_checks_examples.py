@@ -1,0 +1,94 @@
+"""Every rule finds the mistake of its own example, and nothing in the example without it."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from linting import study_of
+from rule_examples import write_example
+
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.finding import Reported
+from pytest_promptfmt.core.profile import Profile, resolve_profiles
+from pytest_promptfmt.formats import laid_out
+from pytest_promptfmt.rules.documentation import documentation_of
+from pytest_promptfmt.rules.linter import Linter, check_file, check_scoring
+from pytest_promptfmt.rules.rule_registry import Rule, known_rules
+from pytest_promptfmt.rules.rule_selection import Selection
+from pytest_promptfmt.rules.rule_views import FileView
+from pytest_promptfmt.settings.file import read_settings_file
+from pytest_promptfmt.settings.profiles import defined_profiles, task_profiles
+from pytest_promptfmt.study import seen_by
+from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.tasks.task_classes import TaskClassUnavailableError
+from pytest_promptfmt.tasks.task_index import TaskIndex
+
+CHECKS = {code: check for code, check in known_rules().items() if check.is_builtin}
+TASKS = (".yaml", ".yml", ".json", "chat_template.jinja")
+ASKED = {"model"}  # scopes of rules whose examples need a model: tests/models runs them
+WITH_EXAMPLE = [code for code, check in CHECKS.items() if documentation_of(check).example and check.scope not in ASKED]
+
+
+def profiles_in(folder: Path) -> dict[str, Profile]:
+    path = folder / "promptfmt.yaml"
+    if not path.exists():
+        return {}
+    return defined_profiles(read_settings_file(path, is_at_rootdir=True), rootdir=folder)
+
+
+def findings_in(folder: Path, example: str, *, renders: bool = False) -> list[Reported]:
+    written = write_example(example, folder)
+    files = [path for path in written if path.name.endswith(TASKS) and path.parent == folder]
+    files = [path for path in files if path.stem not in ("promptfmt", "tokenizer")]
+    own = profiles_in(folder)
+    linter = Linter()
+    selection = Selection(rules=CHECKS, rootdir=folder)
+    index = TaskIndex([folder])
+    found: list[Reported] = []
+    for path in files:
+        file = read_task_file(path, index)
+        assert file is not None
+        view = None if file.yaml is None else FileView(path=path, yaml=file.yaml, file=file, index=index)
+        tasks = [task for base in file.tasks for task in laid_out(base, ())]
+        if not tasks:
+            assert view is not None
+            found += check_file(view, selection).findings
+        for number, task in enumerate(tasks):
+            study = study_of(task, folder)
+            views = [seen_by(study, each) for each in task_profiles(task, resolve_profiles(("plain", *own), own), own)]
+            if renders:  # else a rule would have nothing to look at, and be silent for that
+                for each in views:
+                    with suppress(TaskClassUnavailableError):  # lm-eval need not be installed
+                        each.render()
+            found += linter.check(study, selection, views, file=None if number else view).findings
+            if task.output_type in ("generate_until", "multiple_choice"):
+                with suppress(PromptfmtError):  # as a task that cannot be rendered
+                    found += check_scoring(study, selection, is_linted=True).findings
+    return found
+
+
+@pytest.mark.parametrize("code", WITH_EXAMPLE)
+def test_the_example_of_a_rule_triggers_it(code: str, tmp_path: Path) -> None:
+    found = findings_in(tmp_path, documentation_of(CHECKS[code]).example)
+    own = [finding for finding in found if finding.code == code]
+    assert own, [str(finding) for finding in found]
+    assert all((str(tmp_path.name) in finding.where or not finding.task) and finding.do for finding in own)
+    assert not [str(finding) for finding in found if finding.code == "PF003"]
+
+
+@pytest.mark.parametrize("code", WITH_EXAMPLE)
+def test_the_silent_example_of_a_rule_is_silent(code: str, tmp_path: Path) -> None:
+    found = findings_in(tmp_path, documentation_of(CHECKS[code]).silent, renders=True)
+    assert not [str(finding) for finding in found if finding.code in (code, "PF003")]
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_every_rule_is_documented(check: Rule) -> None:
+    told = documentation_of(check)
+    assert told.summary.startswith("Report ")
+    assert told.why
+    assert told.fix
+    if check.code != "PF003":  # no task makes a built-in rule fail
+        assert told.example
+        assert told.silent
+        assert told.real

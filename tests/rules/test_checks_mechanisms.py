@@ -1,0 +1,219 @@
+"""Ways in which mistakes arise, each with what it must not be confused with: listings, leftovers, scorers."""
+
+from pathlib import Path
+
+import pytest
+from linting import study_of
+from rule_examples import complete
+
+from pytest_promptfmt.rules.linter import Linter, check_file
+from pytest_promptfmt.rules.rule_registry import known_rules
+from pytest_promptfmt.rules.rule_selection import Selection
+from pytest_promptfmt.rules.rule_views import FileView
+from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.tasks.task_index import TaskIndex
+
+SELECTION = Selection(rules=known_rules())
+OWN = 'output_type: generate_until\ndoc_to_target: "{{choices[answer]}}"\n'
+ROWS = "metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold, tin], answer: 0}]}}\n"
+METRIC = "metric_list: [{metric: !function helper.score, aggregation: mean, higher_is_better: %s}]\n"
+
+
+def found_in(folder: Path, task: str, code: str = "") -> set[str]:
+    """Return the codes of the errors and warnings about a task, with a module `helper` beside it."""
+    (folder / "example.yaml").write_text(complete(task), "utf-8")
+    (folder / "helper.py").write_text(code, "utf-8")
+    file = read_task_file(folder / "example.yaml", TaskIndex([folder]))
+    assert file is not None
+    found = Linter().check(study_of(file.tasks[0], folder), SELECTION).findings
+    return {one.code for one in found if str(one.severity) != "info"}
+
+
+def loop(label: str, before: str = "", after: str = "\\n") -> str:
+    options = f"{{% for c in choices %}}{before}{label}{{{{c}}}}{after}{{% endfor %}}"
+    return f'doc_to_text: "{{{{question}}}}\\n{options}Answer:"\ndoc_to_choice: "{{{{choices}}}}"\n{ROWS}'
+
+
+@pytest.mark.parametrize(
+    ("label", "codes"),
+    [
+        ("{{'ABCD'[loop.index0]}}. ", set()),
+        ("{{loop.index}}) ", set()),
+        ("({{'abc'[loop.index0]}}) ", set()),
+        ("- ", set()),
+        ("{{'ABCD'[loop.index]}}. ", {"PF249"}),
+        ("{{'AAA'[loop.index0]}}. ", {"PF249"}),
+        ("{{'@AB'[loop.index0]}}. ", {"PF249"}),
+    ],
+)
+def test_labels_of_a_loop(tmp_path: Path, label: str, codes: set[str]) -> None:
+    assert found_in(tmp_path, loop(label)) & {"PF249", "PF250", "PF251", "PF253"} == codes
+
+
+def test_options_on_one_line_are_not_glued(tmp_path: Path) -> None:
+    label = "{{'ABC'[loop.index0]}}. "
+    assert "PF251" not in found_in(tmp_path, loop(label, after=" "))
+    assert "PF251" not in found_in(tmp_path, loop(label, after=", "))
+    assert "PF251" in found_in(tmp_path, loop(label, after=""))
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("Compute ${n}$ and ${2}$. {{question}}", set()),
+        ("Give 50% of {{question}}", set()),
+        ("Write f(x) = {x}. {{question}}", set()),
+        ("In %(country)s: {{question}}", {"PF246"}),
+        ("Use &lt;b&gt; in HTML. {{question}}", {"PF247"}),
+        ("AT&T; R&D: {{question}}", set()),
+        ("ÂNGULO, Ãngulo: {{question}}", set()),
+        ("{{question.title}}", {"PF245"}),
+        ("Look at the image: {{question}}", set()),
+        ("<image> {{question}}", {"PF248"}),
+        ("<your answer> replaces X. {{question}}", set()),
+        ("A. A. Milne wrote {{question}}", set()),
+        ("Answer: Answer: {{question}}", {"PF252"}),
+    ],
+)
+def test_texts_of_templates(tmp_path: Path, text: str, codes: set[str]) -> None:
+    found = found_in(tmp_path, f'doc_to_text: "{text}\\nReply:"\n{ROWS}')
+    assert {code for code in found if "PF244" <= code <= "PF253"} == codes
+
+
+@pytest.mark.parametrize(
+    ("better", "body", "codes"),
+    [
+        ("true", "float(references[0] == predictions[0].strip(' .\\n'))", set()),
+        ("true", "float(references[0] == predictions[0])", {"PF617"}),
+        ("true", "abs(len(references[0]) - len(predictions[0]))", {"PF616"}),
+        ("false", "abs(len(references[0]) - len(predictions[0].strip(' .\\n')))", set()),
+        ("true", "0.0", {"PF616"}),
+    ],
+)
+def test_metrics_of_a_task(tmp_path: Path, better: str, body: str, codes: set[str]) -> None:
+    code = f"def score(references, predictions):\n    return {body}\n"
+    found = found_in(tmp_path, OWN + METRIC % better + ROWS, code)
+    assert found & {"PF614", "PF615", "PF616", "PF617"} == codes
+
+
+@pytest.mark.parametrize(("name", "codes"), [("exact", set()), ("exact_match", {"PF615"})])
+def test_names_of_process_results(tmp_path: Path, name: str, codes: set[str]) -> None:
+    task = f"process_results: !function helper.score\nmetric_list: [{{metric: {name}, aggregation: mean}}]\n{ROWS}"
+    code = "def score(doc, results):\n    return {'exact': float(max(results) == results[doc['answer']])}\n"
+    assert found_in(tmp_path, task, code) & {"PF615", "PF616"} == codes
+
+
+@pytest.mark.parametrize(
+    ("line", "codes"),
+    [
+        ("description: 'Give the number after #### here. '", set()),
+        ("description: Answer the question.  # short on purpose", set()),
+        ("description: Give the number after #### here.", {"PF110"}),
+        ("description: Say it in #general.", {"PF110"}),
+        ("description: |\n  Give it after #### here.\n  See description: it is #### there.\n", set()),
+        ("filter_list: [{name: x, filter: [{function: take_first}]}]  #### kept as it is", set()),
+        ("doc_to_text: >-\n  {{question}} is asked.\n  It is long, and goes on.\n  Answer:", set()),
+        ("doc_to_text: >-\n  {{question}}\n  A. {{choices[0]}}\n  B. {{choices[1]}}\n  Answer:", {"PF111"}),
+        ("doc_to_text: >-\n  {{question}}\n\n  A. {{choices[0]}}\n\n  B. {{choices[1]}}\n\n  Answer:", set()),
+    ],
+)
+def test_what_yaml_makes_of_a_text(tmp_path: Path, line: str, codes: set[str]) -> None:
+    (tmp_path / "example.yaml").write_text(complete(line), "utf-8")
+    index = TaskIndex([tmp_path])
+    file = read_task_file(tmp_path / "example.yaml", index)
+    assert file is not None
+    assert file.yaml is not None
+    view = FileView(path=tmp_path / "example.yaml", yaml=file.yaml, file=file, index=index)
+    assert {one.code for one in check_file(view, SELECTION).findings} & {"PF110", "PF111"} == codes
+
+
+@pytest.mark.parametrize(
+    ("text", "choices", "codes"),
+    [
+        ("Classify it as good, bad or neither.", ["good", "bad", "neither"], set()),
+        ("Classify it as good or bad.", ["good", "bad", "neither"], {"PF719"}),
+        ("Classify it as good, bad or mixed.", ["good", "bad", "neither"], {"PF719"}),
+        ("Classify it as red or blue.", ["good", "bad"], {"PF719"}),
+        ("Is it made of tin or lead? Answer good or bad.", ["good", "bad"], set()),
+        ("Answer good or bad, and neither if you do not know.", ["good", "bad", "neither"], set()),
+        ("Choose one of the three options.", ["good", "bad", "neither"], set()),
+        ("Choose one of the four options.", ["good", "bad", "neither"], {"PF725"}),
+        ("The first two options are wrong.", ["good", "bad", "neither"], set()),
+        ("Think step by step.", ["good", "bad"], {"PF914"}),
+    ],
+)
+def test_instructions_against_choices(tmp_path: Path, text: str, choices: list[str], codes: set[str]) -> None:
+    task = f'description: "{text} "\ndoc_to_choice: {choices}\ndoc_to_target: 0\n{ROWS}'
+    assert found_in(tmp_path, task) & {"PF719", "PF725", "PF914"} == codes
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "codes"),
+    [
+        ("Q: {{question}}\\nA:", "answer", set()),
+        ("Q: {{question}}\\nA: {{answer}}", "answer", {"PF718"}),
+        ("Q: {{question}}\\nA: {{ choices[answer] }}", "{{answer}}", {"PF718"}),
+        ("Q: {{question}}\\n1. {{choices[answer]}}\\nA:", "{{answer}}", set()),
+        ("{{question}}", "{{question}}", set()),
+    ],
+)
+def test_answers_in_questions(tmp_path: Path, text: str, target: str, codes: set[str]) -> None:
+    task = f'doc_to_text: "{text}"\ndoc_to_target: "{target}"\n{ROWS}'
+    assert found_in(tmp_path, task) & {"PF718"} == codes
+
+
+def test_tests_in_a_question_may_be_what_a_function_runs(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("def passes(references, predictions):\n    return 1.0\n", "utf-8")
+    task = 'output_type: generate_until\ndoc_to_text: "Pass {{answer}}"\ndoc_to_target: answer\n' + ROWS
+    assert "PF718" in found_in(tmp_path, task)
+    assert "PF718" not in found_in(tmp_path, f"{task}metric_list: [{{metric: !function helper.passes}}]\n")
+
+
+@pytest.mark.parametrize(
+    ("hooks", "codes"),
+    [
+        ("def process_results(self, doc, results):\n        return {}", set()),
+        ("def process_results(self, doc, results, **more):\n        return {}", set()),
+        ("def process_results(self, *given):\n        return {}", set()),
+        ("def process_results(self, doc):\n        return {}", {"PF113"}),
+        ("def doc_to_text(self):\n        return ''", {"PF113"}),
+        ("def construct_requests(self, doc, ctx, **kwargs):\n        return []", set()),
+        ("def construct_requests(self, doc, ctx):\n        return []", {"PF113"}),
+        ("def helper(self):\n        return ''", set()),
+    ],
+)
+def test_hooks_of_a_task_class(tmp_path: Path, hooks: str, codes: set[str]) -> None:
+    (tmp_path / "example.yaml").write_text("task: example\nclass: !function helper.Mine\n", "utf-8")
+    base = f"class Base(ConfigurableTask):\n    {hooks}\n\n\nclass Mine(Base):\n    pass\n"
+    (tmp_path / "helper.py").write_text(f"from lm_eval.api.task import ConfigurableTask\n\n\n{base}", "utf-8")
+    index = TaskIndex([tmp_path])
+    file = read_task_file(tmp_path / "example.yaml", index)
+    assert file is not None
+    assert file.yaml is not None
+    view = FileView(path=tmp_path / "example.yaml", yaml=file.yaml, file=file, index=index)
+    assert {one.code for one in check_file(view, SELECTION).findings} == codes
+
+
+@pytest.mark.parametrize(
+    ("stop", "codes"),
+    [("Question:", set()), ("\\n\\n", set()), ("</s>", set()), ("=", {"PF904"}), ("(", {"PF904"}), ("So", {"PF904"})],
+)
+def test_stops_that_reasoning_contains(tmp_path: Path, stop: str, codes: set[str]) -> None:
+    task = (
+        f'output_type: generate_until\ndescription: "Think step by step. "\ngeneration_kwargs: {{until: ["{stop}"]}}\n'
+    )
+    assert found_in(tmp_path, task) & {"PF904"} == codes
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("Options: tin, iron. {{question}}", set()),
+        ("Options: ['tin', 'iron']. {{question}}", {"PF244"}),
+        ("Write a Python list such as ['tin', 'iron']. {{question}}", set()),
+        ("{{question}} {{question}}", {"PF258"}),
+    ],
+)
+def test_lists_and_repeated_texts(tmp_path: Path, text: str, codes: set[str]) -> None:
+    rows = ROWS.replace("Which metal rusts?", "Which metal rusts in moist air?")
+    assert found_in(tmp_path, f'doc_to_text: "{text}\\nReply:"\n{rows}') & {"PF244", "PF258"} == codes

@@ -1,0 +1,428 @@
+"""What rules see beyond their own examples: the other forms of the mistake, and what looks like it and is none."""
+
+from pathlib import Path
+
+import pytest
+from linting import linted, study_of
+from rule_examples import write_example
+
+from pytest_promptfmt.core.finding import Reported
+from pytest_promptfmt.rules.linter import check_file
+from pytest_promptfmt.rules.rule_registry import known_rules
+from pytest_promptfmt.rules.rule_selection import Selection
+from pytest_promptfmt.rules.rule_views import FileView, shots_of
+from pytest_promptfmt.systems.task_files import read_task_file
+from pytest_promptfmt.tasks.task_index import TaskIndex
+
+SELECTION = Selection(rules={code: each for code, each in known_rules().items() if each.is_builtin})
+
+
+def reported_in(folder: Path, example: str) -> list[Reported]:
+    """Return the findings in an example as it stands in the docstring of a rule."""
+    write_example(example, folder)
+    path = folder / "example.yaml"
+    file = read_task_file(path, TaskIndex([folder]))
+    assert file is not None
+    assert file.yaml is not None
+    view = FileView(path=path, yaml=file.yaml, file=file, index=TaskIndex([folder]))
+    found = list(linted(study_of(file.tasks[0], folder), SELECTION).findings) if file.tasks else []
+    return [*found, *check_file(view, SELECTION).findings]
+
+
+def found_in(folder: Path, example: str) -> dict[str, str]:
+    """Return code to what was seen."""
+    return {finding.code: f"{finding.message}: {finding.saw}" for finding in reported_in(folder, example)}
+
+
+def severities_in(folder: Path, example: str) -> dict[str, str]:
+    """Return code to severity."""
+    return {finding.code: str(finding.severity) for finding in reported_in(folder, example)}
+
+
+def docs(*written: str) -> str:
+    return "metadata: {promptfmt: {docs: [" + ", ".join(written) + "]}}"
+
+
+LABELLED = 'doc_to_text: "Which rusts?\\n{labels}\\nAnswer:"'
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [r"Z. tin\n[. iron", r"(Z) tin\n([) iron", r"z) tin\n{{) iron", r"8. zinc\n9. tin\n:. iron"],
+)
+def test_labels_past_the_alphabet_or_past_nine_are_found_in_the_prompt(tmp_path: Path, labels: str) -> None:
+    found = found_in(tmp_path, LABELLED.format(labels=labels.replace("{{", "{")))
+    assert "labels run past Z or 9" in found["PF708"]
+
+
+@pytest.mark.parametrize("labels", [r"9. tin\n10. iron", r"Y. tin\nZ. iron", r"A. [tin\nB. iron"])
+def test_labels_that_go_on_as_they_should_are_left_alone(tmp_path: Path, labels: str) -> None:
+    assert "PF708" not in found_in(tmp_path, LABELLED.format(labels=labels))
+
+
+@pytest.mark.parametrize(
+    ("gold", "other", "sign"),
+    [
+        (" iron", "gold", "has outer whitespace"),
+        ("IRON", "gold", "in capitals"),
+        ("iron!", "gold", "ends with punctuation"),
+        ("iron", "gold.", "does not end with punctuation"),
+        ("'iron'", "gold", "is quoted or in brackets"),
+        ("the metal that rusts", "gold", "is much longer"),
+        ("tin", "a precious metal", "is much shorter"),
+    ],
+)
+def test_a_sign_of_the_gold_in_every_doc_is_found(tmp_path: Path, gold: str, other: str, sign: str) -> None:
+    choices = f'["{gold}", "{other}", "{other[::-1] if not sign.startswith("does not") else "b" + other}"]'
+    three = [f"{{question: {number}, choices: {choices}, answer: 0}}" for number in range(3)]
+    found = found_in(tmp_path, docs(*three))
+    assert sign in found["PF706"]
+    mixed = [*three[:2], three[2].replace("answer: 0", "answer: 1")]
+    assert "PF706" not in found_in(tmp_path, docs(*mixed))
+
+
+def test_keys_repeated_below_the_top_are_found_and_merged_ones_are_not(tmp_path: Path) -> None:
+    twice = "output_type: generate_until\ngeneration_kwargs:\n  until: [a]\n  max_gen_toks: 8\n  until: [b]"
+    assert found_in(tmp_path, twice)["PF101"].endswith("until")
+    merged = (
+        "output_type: generate_until\ngeneration_kwargs: &one {until: [a], max_gen_toks: 8}\n"
+        "fewshot_config: {<<: {sampler: first_n}, sampler: default}"
+    )
+    assert "PF101" not in found_in(tmp_path, merged)
+
+
+def test_a_label_without_its_blank_is_glued_and_scripts_without_blanks_are_not(tmp_path: Path) -> None:
+    options = 'doc_to_text: "{{question}}\\nA.{{choices[0]}}\\nB.{{choices[1]}}\\nAnswer:"\n'
+    assert "A.iron" in found_in(tmp_path, options + docs("{question: Q?, choices: [iron, gold], answer: 0}"))["PF204"]
+    assert "PF204" not in found_in(tmp_path, options + docs("{question: Q?, choices: [铁, 金], answer: 0}"))
+
+
+def test_what_code_does_to_texts_is_found_unless_a_column_holds_it(tmp_path: Path) -> None:
+    example = (
+        '# file: example.yaml\ndoc_to_text: !function helper.asked\nmetadata: {{promptfmt: {{docs: [{{question: "A B, '
+        'which metal rusts?", {more}choices: [copper, silver, iron], answer: 2}}]}}}}\n# file: helper.py\n'
+        'def asked(doc):\n    return {text} + "\\nAnswer:"'
+    )
+    upper = example.format(more="", text='doc["question"].upper()')
+    assert "case or punctuation" in found_in(tmp_path, upper)["PF233"]
+    explained = example.format(more='asked: "A B, WHICH METAL RUSTS?", ', text='doc["question"].upper()')
+    assert "PF233" not in found_in(tmp_path, explained)
+    spaced = example.format(more="", text='doc["question"].replace(" ", "  ")')
+    assert "code changes whitespace" in found_in(tmp_path, spaced)["PF233"]
+    ordered = example.format(more="", text='doc["question"] + " " + " or ".join(sorted(doc["choices"], reverse=True))')
+    assert "changes the order" in found_in(tmp_path, ordered)["PF233"]
+    kept = example.format(more="", text='doc["question"] + " " + " or ".join(doc["choices"])')
+    assert "PF233" not in found_in(tmp_path, kept)
+
+
+def test_a_backslash_and_n_that_a_text_is_about_are_not_a_literal_newline(tmp_path: Path) -> None:
+    spoken = """doc_to_text: "Separate lines with '\\\\\\\\n'. {{question}}\\nAnswer:\""""
+    assert "PF126" not in found_in(tmp_path, spoken.replace("\\\\\\\\", "\\\\"))
+    meant = "doc_to_text: '```{{question}}```\\nAnswer:'"
+    assert "PF126" in found_in(tmp_path, meant)
+    listed = "doc_to_choice: \"['{{choices[0]}}\\\\nyes', '{{choices[1]}}\\\\nyes']\""
+    assert "PF126" not in found_in(tmp_path, listed)
+
+
+LEAKED = 'doc_to_text: "{{passage}}\\nQuestion: {{question}}\\nAnswer:"\n'
+
+
+def test_a_gold_choice_that_alone_is_in_the_prompt_is_found(tmp_path: Path) -> None:
+    rows = [
+        '{passage: "Iron rusts.", question: Which rusts?, choices: [iron, gold, zinc], answer: 0}',
+        '{passage: "Only mercury is liquid.", question: And which flows?, choices: [tin, Mercury, lead], answer: 1}',
+        '{passage: "A ring of real gold.", question: Which is yellow?, choices: [iron, tin, gold], answer: 2}',
+    ]
+    assert "appears in the prompt" in found_in(tmp_path, LEAKED + docs(*rows))["PF706"]
+    shown_too = rows[2].replace("A ring of", "No iron, a ring of")
+    inside_a_word = rows[2].replace("real gold", "real goldsmiths")
+    for last in (shown_too, inside_a_word):
+        assert "PF706" not in found_in(tmp_path, LEAKED + docs(*rows[:2], last))
+    assert "PF706" not in found_in(tmp_path, LEAKED + docs(*rows[:2]))
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (r"What is $\frac{1}{2}$.}?", "closing brace"),
+        (r"What is $\frac{1}{2$?", "unclosed brace"),
+        ("\\begin{align*}\n\nx &= 1,\\\n\ny &= 2\n\n\\end{align*}", "one backslash instead of two"),
+    ],
+)
+def test_broken_formulas_of_few_shot_examples_are_found(tmp_path: Path, problem: str, message: str) -> None:
+    assert message in found_in(tmp_path, shot_with(problem))["PF234"]
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        r"What is $\left\{x \mid x < \frac{1}{2}\right\}$?",
+        "\\begin{align*}\n\nx &= 1, \\\\\n\ny &= 2\n\n\\end{align*}",
+        r"What does `if (x) {` begin?",
+        r"Which command prints \{ and \}? It is \text{none}.",
+    ],
+)
+def test_sound_formulas_and_code_are_left_alone(tmp_path: Path, problem: str) -> None:
+    assert "PF234" not in found_in(tmp_path, shot_with(problem))
+
+
+def shot_with(problem: str) -> str:
+    sample = f"{{question: '{problem}', choices: [iron], answer: 0}}"
+    return f"output_type: generate_until\nnum_fewshot: 1\nfewshot_config:\n  samples:\n  - {sample}"
+
+
+@pytest.mark.parametrize(
+    "text", ["Say (in one word: {{question}}", "【题 {{question}}\\n答", "(A) {{question}} (B or C"]
+)
+def test_unclosed_brackets_are_found(tmp_path: Path, text: str) -> None:
+    assert "unclosed bracket" in found_in(tmp_path, f'doc_to_text: "{text}"')["PF235"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A) {{question}}\\nB) or [C]\\n1) (one)\\nThe answer is (",
+        "Is {{question}} in [0, 1)?",
+        "{{question}} :( Answer:",
+        "Complete:\\n```\\nprint({{question}}\\n```",
+        "What does ) close in {{question}}? And (",
+    ],
+)
+def test_brackets_of_labels_intervals_faces_and_code_are_left_alone(tmp_path: Path, text: str) -> None:
+    assert "PF235" not in found_in(tmp_path, f'doc_to_text: "{text}"')
+
+
+@pytest.mark.parametrize(
+    ("row", "target", "is_found"),
+    [
+        ("marks: {texts: [iron, gold, steel], right: [1, 0, 1]}", "0", True),
+        ("right: [true, false, true]", "0", True),
+        ("right: [1, 0, 0]", "0", False),
+        ("right: [1, 0, 1, 1]", "0", False),
+        ("marks: {texts: [a, b, c], right: [1, 0, 1]}", "0", False),
+        ("right: [1, 0, 1]", '"{{[0, 2]}}"', False),
+    ],
+)
+def test_several_right_answers_of_which_one_counts_are_found(
+    tmp_path: Path, row: str, target: str, is_found: bool
+) -> None:
+    example = f"doc_to_target: {target}\n" + docs(f"{{question: Q?, choices: [iron, gold, steel], {row}}}")
+    assert ("PF710" in found_in(tmp_path, example)) == is_found
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_found"),
+    [
+        ("doc_to_choice: [It is so., It is not.]", True),
+        ("output_type: loglikelihood\ndoc_to_target: question", False),  # which lm-eval gives no delimiter
+        ('doc_to_choice: [yes, no]\ndescription: "Say it. "', False),
+    ],
+)
+def test_a_blank_begins_the_text_only_where_nothing_comes_before(tmp_path: Path, keys: str, is_found: bool) -> None:
+    assert ("PF208" in found_in(tmp_path, f'doc_to_text: ""\n{keys}')) == is_found
+
+
+def test_a_task_that_is_lost_as_a_second_group_is_told_to_take_a_tag(tmp_path: Path) -> None:
+    (tmp_path / "another.yaml").write_text("task: melts\ngroup: metals\ndoc_to_text: q\n", "utf-8")
+    found = found_in(tmp_path, "task: rusts\ngroup: metals\n")
+    assert found["PF132"] == ("lm-eval drops this task: a group of this name already exists: rusts in metals")
+
+
+def file_findings(folder: Path, example: str, name: str) -> list[tuple[str, str, str]]:
+    """Return code, severity and text of what is said about one file of an example."""
+    write_example(example, folder)
+    index = TaskIndex([folder])
+    file = read_task_file(folder / name, index)
+    assert file is not None
+    assert file.yaml is not None
+    view = FileView(path=folder / name, yaml=file.yaml, file=file, index=index)
+    return [(one.code, str(one.severity), one.saw) for one in check_file(view, SELECTION).findings]
+
+
+MEMBER = """
+# file: melts.yaml
+task: metal_melts
+output_type: generate_until
+metric_list: [{metric: exact_match}]
+filter_list: [{name: strict, filter: [{function: take_first}]}]
+"""
+
+
+def test_without_a_filter_list_a_group_averages_whatever_filters_its_members_have(tmp_path: Path) -> None:
+    group = "# file: group.yaml\ngroup: metals\ntask: [metal_melts]\naggregate_metric_list: [{metric: exact_match}]"
+    assert file_findings(tmp_path, group + MEMBER, "group.yaml") == []
+
+
+def test_a_filter_that_no_member_has_is_found(tmp_path: Path) -> None:
+    entry = "{metric: exact_match, filter_list: loose}"
+    group = f"# file: group.yaml\ngroup: metals\ntask: [metal_melts]\naggregate_metric_list: [{entry}]"
+    assert file_findings(tmp_path, group + MEMBER, "group.yaml") == [("PF133", "error", "exact_match,loose")]
+
+
+def test_the_average_of_a_group_inside_a_group_is_looked_at(tmp_path: Path) -> None:
+    inner = "{group: liquid, task: [metal_melts], aggregate_metric_list: [{metric: acc}]}"
+    group = f"# file: group.yaml\ngroup: metals\ntask: [{inner}]"
+    assert ("PF133", "error", "acc") in file_findings(tmp_path, group + MEMBER, "group.yaml")
+
+
+def test_the_advice_for_a_tag_inside_a_group_is_not_to_write_a_group(tmp_path: Path) -> None:
+    files = """
+# file: group.yaml
+group: metals
+task: [{task: liquid, num_fewshot: 2}]
+# file: melts.yaml
+task: metal_melts
+tag: liquid
+"""
+    (found,) = file_findings(tmp_path, files.lstrip(), "group.yaml")
+    assert found[:2] == ("PF136", "error")
+    assert "; list the tasks" in found[2]
+
+
+@pytest.mark.parametrize(("second", "severity"), [("0", "warning"), ("2", "error")])
+def test_a_repeated_key_with_the_same_value_is_a_warning(tmp_path: Path, second: str, severity: str) -> None:
+    found = file_findings(tmp_path, f"num_fewshot: 0\nrepeats: 1\nnum_fewshot: {second}", "example.yaml")
+    assert [one[:2] for one in found] == [("PF101", severity)]
+
+
+def test_a_prompt_with_a_quoted_name_is_reported_once(tmp_path: Path) -> None:
+    found = found_in(tmp_path, "output_type: generate_until\ndoc_to_text: \"Question: {{'question'}}\\nAnswer:\"")
+    assert "PF123" in found
+    assert "PF125" not in found
+
+
+def test_docs_that_differ_in_a_number_alone_have_one_prompt_for_a_reason(tmp_path: Path) -> None:
+    rows = docs(
+        "{id: 1, question: Which rusts?, choices: [iron, tin], answer: 0}",
+        "{id: 2, question: Which rusts?, choices: [iron, tin], answer: 0}",
+    )
+    assert "PF125" not in found_in(tmp_path, rows)
+
+
+def test_four_glued_options_are_one_finding(tmp_path: Path) -> None:
+    letters = "\\n".join(f"{letter}.{{{{choices[{number}]}}}}" for number, letter in enumerate("ABC"))
+    write_example(f'doc_to_text: "{{{{question}}}}\\n{letters}\\nAnswer:"\ndoc_to_choice: ["A", "B", "C"]', tmp_path)
+    file = read_task_file(tmp_path / "example.yaml", TaskIndex([tmp_path]))
+    assert file is not None
+    found = linted(study_of(file.tasks[0], tmp_path), SELECTION).findings
+    assert [one.code for one in found].count("PF204") == 1
+
+
+def test_recordings_are_a_key_of_the_metadata(tmp_path: Path) -> None:
+    assert "PF107" not in found_in(tmp_path, "metadata: {promptfmt: {recordings: [a.jsonl]}}")
+
+
+def test_a_list_that_the_data_hold_as_text_is_not_changed_text(tmp_path: Path) -> None:
+    files = """
+# file: example.yaml
+doc_to_text: !function helper.asked
+doc_to_choice: ["yes", "no"]
+doc_to_target: "{{answer}}"
+metadata:
+  promptfmt:
+    docs: [{question: Does iron rust?, parts: "['It rusts in rain', 'It rusts in air']", answer: 0}]
+# file: helper.py
+import ast
+def asked(doc):
+    return doc["question"] + " " + " ".join(ast.literal_eval(doc["parts"])) + " Answer:"
+"""
+    assert "PF233" not in found_in(tmp_path, files.lstrip())
+
+
+def test_a_fence_that_is_left_open_is_found_before_a_gen_prefix(tmp_path: Path) -> None:
+    task = 'output_type: generate_until\ngen_prefix: "Here it is:\\n"\n'
+    open_fence = 'doc_to_text: "Solve this problem:\\n```\\n{{question}}\\nAnswer in words:"'
+    assert "PF227" in found_in(tmp_path, task + open_fence)
+
+
+def test_a_stop_inside_the_gen_prefix_of_shots_cuts_no_answer(tmp_path: Path) -> None:
+    task = """output_type: generate_until
+num_fewshot: 1
+gen_prefix: "Answer: it is"
+generation_kwargs: {until: [":"]}
+metadata:
+  promptfmt:
+    docs:
+      test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+      fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+"""
+    assert "PF903" not in found_in(tmp_path, task)
+
+
+SHOTS = """metadata:
+  promptfmt:
+    docs:
+      test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+      fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "message"),
+    [
+        ("Question: {{question}}\\nAnswer: ", "another space beside their cue"),
+        ("Question: {{question}}\\n", "only the question has a cue"),
+        ("Question: {{question}}\\nReply:", "another cue"),
+    ],
+)
+def test_the_end_of_shots_is_compared_with_the_end_of_the_question(tmp_path: Path, shown: str, message: str) -> None:
+    found = found_in(tmp_path, f'fewshot_config: {{doc_to_text: "{shown}"}}\n{SHOTS}')
+    assert message in found["PF807"]
+
+
+def test_shots_with_the_answer_in_the_question_are_one_finding(tmp_path: Path) -> None:
+    shown = 'doc_to_text: "Q: {{question}}\\nA: {{choices[answer]}}\\n\\n", doc_to_target: ""'
+    found = found_in(tmp_path, f'doc_to_text: "Q: {{{{question}}}}\\nA:"\nfewshot_config: {{{shown}}}\n{SHOTS}')
+    assert {"PF806", "PF807"} & set(found) == {"PF806"}
+
+
+@pytest.mark.parametrize(("choices", "severity"), [("{{choices}}", "info"), ("[It is so., It is not.]", "warning")])
+def test_texts_of_the_data_alone_may_begin_with_a_space(tmp_path: Path, choices: str, severity: str) -> None:
+    task = f'doc_to_text: ""\ndoc_to_choice: {choices if choices[0] == "[" else repr(choices)}\n{SHOTS}'
+    assert severities_in(tmp_path, task)["PF208"] == severity
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [("A.{{choices[0]}}\\nB.{{choices[1]}}\\nAnswer:", "info"), ("A. {{choices[0]}}\\nB.{{choices[1]}}", "warning")],
+)
+def test_options_that_are_all_glued_are_a_style(tmp_path: Path, text: str, severity: str) -> None:
+    assert severities_in(tmp_path, f'doc_to_text: "{text}"\ndoc_to_choice: [A, B]\n')["PF204"] == severity
+
+
+def test_a_shot_that_goes_on_as_the_question_does_has_the_same_cue(tmp_path: Path) -> None:
+    task = """output_type: generate_until
+doc_to_text: "Q: {{question}}\\nA: Let's think:"
+fewshot_config: {doc_to_text: "Q: {{question}}\\nA:", doc_to_target: "Let's think: {{choices[answer]}}"}
+"""
+    assert "PF807" not in found_in(tmp_path, task + SHOTS)
+
+
+def test_shots_of_synthetic_docs_are_looked_at_for_their_layout_alone(tmp_path: Path) -> None:
+    task = "target_delimiter: ''\nfewshot_delimiter: ''\nmetadata: {version: 1}\ntraining_split: train"
+    found = found_in(tmp_path, task)
+    assert "one and the next" in found["PF813"]
+    assert not {"PF805", "PF810", "PF903", "PF910"} & set(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['Use 5\\" nails. {{question}}', "Say: it is (e.g., tin) {{question}}", 'It ends so: \\"{{question}} is \\"'],
+)
+def test_ordinary_punctuation_is_left_alone(tmp_path: Path, text: str) -> None:
+    assert not {"PF237", "PF238"} & set(found_in(tmp_path, f'doc_to_text: "{text}"'))
+
+
+@pytest.mark.parametrize(("template", "is_found"), [("{{question | nosuch}}", True), ("{{question.a.b}}", False)])
+def test_shots_that_no_docs_could_render_are_found_without_docs(tmp_path: Path, template: str, is_found: bool) -> None:
+    task = f'training_split: train\nfewshot_config: {{doc_to_text: "{template}"}}\nmetadata: {{version: 1}}\n'
+    assert ("PF808" in found_in(tmp_path, task)) == is_found
+
+
+def test_prompts_have_as_many_shots_as_there_are_docs(tmp_path: Path) -> None:
+    write_example(f"num_fewshot: 5\n{SHOTS}", tmp_path)
+    file = read_task_file(tmp_path / "example.yaml", TaskIndex([tmp_path]))
+    assert file is not None
+    study = study_of(file.tasks[0], tmp_path)
+    assert (study.shots, study.requested_shots) == (1, 5)
+    assert len(shots_of(study.instances[0])) == 1
