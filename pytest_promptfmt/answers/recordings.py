@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, ScoringError
@@ -98,8 +98,29 @@ def recording_name(task: Task, path: Path) -> str:
     return name.removeprefix(f"{stem}.") if name != stem else ""
 
 
+@runtime_checkable
+class ReadsRecordings(Protocol):
+    """A system with recordings of its own, which may be next to a task of any system."""
+
+    recordings: tuple[str, ...]
+    """The endings of their names: `scenario_state.json` for `arc.<any>.scenario_state.json`."""
+
+    def recording(
+        self, path: Path, head: bytes, progress: Callable[[int], object]
+    ) -> Iterator[Recorded | BadRecord] | None:
+        """Return the completions that a file records, bad ones included; None for a file of another system.
+
+        `progress` gets the number of bytes read so far. Raises ScoringError for a file that cannot be read at all.
+        """
+        ...
+
+
+def _readers() -> Iterator[ReadsRecordings]:
+    return (system for system in known_systems().values() if isinstance(system, ReadsRecordings))
+
+
 def _endings() -> list[str]:
-    return [ending for system in known_systems().values() for ending in system.recordings]
+    return [ending for system in _readers() for ending in system.recordings]
 
 
 def read_recording(
@@ -113,7 +134,7 @@ def read_recording(
         head = head_of(path)
     except OSError as error:
         raise ScoringError(f"the recording cannot be read: {error.strerror}", position=Position(path)) from error
-    found = (system.recording(path, head, progress) for system in known_systems().values())
+    found = (system.recording(path, head, progress) for system in _readers())
     yield from next((records for records in found if records is not None), None) or _lines(path, progress)
 
 

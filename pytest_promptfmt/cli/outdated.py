@@ -89,12 +89,13 @@ def _is_outdated(one: Followed) -> tuple[str, Path | None]:
 
 def _differences(here: Path, there: Path) -> list[str]:
     """Return what changes in the prompts of all conversations, in findings and in tokens."""
-    from pytest_promptfmt.systems import known_systems
+    from pytest_promptfmt.cli.compare import ComparesFiles
+    from pytest_promptfmt.systems import system_with
 
-    system = known_systems().get("templates")
+    system = system_with(ComparesFiles)
     if system is None:
         return ["prompts and tokens of conversations need the system of chat templates, which this installation lacks"]
-    return system.compare(here, there) or ["prompts of conversations and tokens are the same"]
+    return system.compare_files(here, there) or ["prompts of conversations and tokens are the same"]
 
 
 def _tasks(one: Followed, there: Path) -> list[str]:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 import typer
 
 if TYPE_CHECKING:
     from pytest_promptfmt.plugin.collected import CollectedPrompts
+    from pytest_promptfmt.study import ProfileView
+
+
+@runtime_checkable
+class RecordsRenderings(Protocol):
+    """A system that keeps what a server renders for views of tasks."""
+
+    def record_renderings(self, views: Sequence[ProfileView], engine: str, file: Path) -> str:
+        """Write the recording and return a summary; raises SettingsError."""
+        ...
 
 
 def record(
@@ -29,9 +39,9 @@ def record(
     from pytest_promptfmt.core.errors import SettingsError
     from pytest_promptfmt.core.profile import RECORDED
     from pytest_promptfmt.plugin.collected import with_collected
-    from pytest_promptfmt.systems import known_systems
+    from pytest_promptfmt.systems import system_with
 
-    system = known_systems().get("templates")
+    system = system_with(RecordsRenderings)
     if system is None:
         raise SettingsError("promptfmt record needs the system of chat templates, which this installation lacks")
     if to.suffix != RECORDED:
@@ -40,7 +50,7 @@ def record(
     said: list[str] = []
 
     def use(found: Sequence[CollectedPrompts]) -> None:
-        said.append(system.record([each.seen for each in found], engine, to.absolute()))
+        said.append(system.record_renderings([each.seen for each in found], engine, to.absolute()))
 
     options = [each for name in profile or () for each in ("--promptfmt-profile", name)]
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pytest
 
@@ -50,6 +50,13 @@ from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import DIRECTORY
 from pytest_promptfmt.systems import recognized, systems_for
 from pytest_promptfmt.systems.lm_eval import SYSTEM as LM_EVAL
+
+
+@runtime_checkable
+class CollectedByName(Protocol):
+    """A system whose files are collected only from the rootdir itself, by name on the command line, and by globs."""
+
+    collected_by_name: bool
 
 
 def activate(config: pytest.Config) -> None:
@@ -131,7 +138,7 @@ class PromptfmtPlugin:
                 system = recognized(file_path)
                 if system is None and not lost_its_tasks(self._run, file_path):
                     return None
-                if system is not None and system.is_asked_for and not self._asks_for(file_path, parent):
+                if isinstance(system, CollectedByName) and not self._asks_for(file_path, parent):
                     return None
             except OSError as error:
                 if file_path.suffix not in LM_EVAL.suffixes:

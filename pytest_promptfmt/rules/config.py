@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import did_you_mean, display_path
@@ -256,9 +256,16 @@ def unused_generation_arguments(study: Study) -> Iterator[Finding]:
         )
 
 
+@runtime_checkable
+class HasMetadataKeys(Protocol):
+    """A system whose tasks have further keys below `metadata.promptfmt`."""
+
+    metadata_keys: tuple[str, ...]
+
+
 def _own_keys(study: Study) -> tuple[str, ...]:
     system = known_systems().get(study.task.system)
-    return (*_OWN_KEYS, *(system.metadata_keys if system is not None else ()))
+    return (*_OWN_KEYS, *(system.metadata_keys if isinstance(system, HasMetadataKeys) else ()))
 
 
 def _known_own_key(study: Study, finding: Finding) -> Fix | None:

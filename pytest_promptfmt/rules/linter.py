@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,8 +23,9 @@ from pytest_promptfmt.rules.rule_selection import Selection, written_ignores
 from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.study import ProfileView, Study
 
-_MOST_PER_RULE: Final = 25
-"""How many findings of one rule are kept for one task, or for one profile of it."""
+_MOST_PER_MESSAGE: Final = 25
+_MOST_PER_RULE: Final = 250
+"""The numbers of findings of one rule that are kept for one task, or for one profile of it."""
 
 _TRIED_APART: Final[frozenset[Scope]] = frozenset({"scoring", "model"})
 """What rules of items beside the lint look at."""
@@ -80,7 +81,7 @@ class Linter:
         has_own_profiles = isinstance(study.given.assembly, ProfiledAssembly)
         if has_own_profiles:
             seen = seen[:1]  # all of them have one template, which rules about tasks try with every conversation
-        run = _Run(selection, study.given.path or Path(), study.given.id, study, file)
+        run = _Run(selection, study.given.path or Path(), study.given.id, study, file, study.given.system)
         study.failure  # noqa: B018  # rendering has limits of its own
         run.apply("task", study, lambda rule: rule.family is Family.SCORING)  # these set limits as well
         with _limit(study):
@@ -111,13 +112,23 @@ def check_file(file: FileView, selection: Selection) -> LintResult:
     return run.result("file")
 
 
+def check_subjects(
+    subjects: Mapping[Scope, object], selection: Selection, *, name: str, path: Path, system: str
+) -> LintResult:
+    """Return what the rules of some scopes say about what has no task, as those that belong to a system see it."""
+    run = _Run(selection, path, name, None, None, system)
+    for scope, subject in subjects.items():
+        run.apply(scope, subject)
+    return run.result(*subjects)
+
+
 def check_scoring(study: Study, selection: Selection, *, is_linted: bool) -> LintResult:
     """Return what the rules about scoring say; those that `Linter.check` applies as well only where it does not run.
 
     They set limits of their own. Raises PromptfmtError for a task that cannot be scored at all.
     """
     trials_of(study)
-    run = _Run(selection, study.given.path or Path(), study.given.id, study, None)
+    run = _Run(selection, study.given.path or Path(), study.given.id, study, None, study.given.system)
     if not is_linted:
         run.apply("task", study, lambda rule: rule.scores)
     run.apply("scoring", study)
@@ -126,7 +137,7 @@ def check_scoring(study: Study, selection: Selection, *, is_linted: bool) -> Lin
 
 def check_model(study: Study, selection: Selection, judged: object, *, profile: str) -> LintResult:
     """Return what the rules about models say about the answers to a task in one profile."""
-    run = _Run(selection, study.given.path or Path(), study.given.id, study, None)
+    run = _Run(selection, study.given.path or Path(), study.given.id, study, None, study.given.system)
     run.apply("model", judged, profile=profile)
     return run.result("model")
 
@@ -152,6 +163,7 @@ class _Run:
     name: str
     study: Study | None
     file: FileView | None
+    system: str | None = None
     found: list[_Found] = field(default_factory=list)
     crashes: list[tuple[str, str]] = field(default_factory=list)
 
@@ -159,24 +171,26 @@ class _Run:
         self,
         scope: Scope,
         subject: object,
-        chooses: Callable[[Rule], bool] = lambda _check: True,
+        chooses: Callable[[Rule], bool] = lambda _rule: True,
         *,
         profile: str = "",
     ) -> None:
         """Apply the rules of a scope; raises LimitExceededError where a time limit around it ends a rule."""
-        system = None if self.study is None or scope == "ignores" else self.study.given.system
-        for rule in self.selection.about(scope, system):
+        for rule in self.selection.about(scope, None if scope == "ignores" else self.system):
             if chooses(rule):
                 self.found += self._findings(rule, subject, profile)
 
     def _findings(self, rule: Rule, subject: object, profile: str) -> Iterable[_Found]:
         kept: dict[tuple[object, ...], _Found] = {}
+        count: Counter[str] = Counter()
         try:
             for finding in rule.function(subject):
                 # The same in another doc says nothing new.
                 seen = finding.saw if finding.doc is None else ""
                 same = (finding.message, finding.keys, finding.field, finding.position, seen)
-                kept.setdefault(same, _Found(rule, finding, profile))
+                if same not in kept and count[finding.message] < _MOST_PER_MESSAGE:
+                    kept[same] = _Found(rule, finding, profile)
+                    count[finding.message] += 1
                 if len(kept) >= _MOST_PER_RULE:
                     break
         except LimitExceededError:
@@ -262,7 +276,7 @@ def _reported(run: _Run, kept: Iterable[_Found]) -> Iterator[Reported]:
         name, file = run.name, run.path
         if rule.scope == "file" and run.file is not None:
             name = run.file.name
-        if rule.scope == "template":
+        if rule.scope == "template" and run.study is not None:
             name, file = "", finding.position.path if finding.position is not None else Path()
         same = identity(rule.code, file.name, name, profile, finding)
         yield Reported(
@@ -287,12 +301,12 @@ def _reported(run: _Run, kept: Iterable[_Found]) -> Iterator[Reported]:
         count[same] += 1
 
 
-def _position(run: _Run, finding: Finding) -> Position:
-    """Return where the mistake is written, at least the file."""
+def _position(run: _Run, finding: Finding) -> Position | None:
+    """Return where the mistake is written, at least the file; None for a template that is no file."""
     position = finding.position
     if position is None and run.study is not None:
         position = run.study.task.position(*finding.keys)
-    return position or Position(run.path)
+    return position or (Position(run.path) if run.path.name else None)
 
 
 def _in_own_keys(run: _Run, text: str) -> str:

@@ -1,19 +1,19 @@
-"""Systems: the harnesses and kinds of files that define tasks; what each of them gives, and the registry of all.
+"""Systems: the harnesses and kinds of files that define tasks, and their registry.
 
-A system recognizes files, reads them into tasks, and names the modules of what else belongs to it. Nothing outside a
-system imports from inside it: whoever needs one asks here.
+A system recognizes files, reads them into tasks, and names the modules of its rules. Nothing outside a system imports
+from inside it; it is found here.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkable
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError
@@ -21,7 +21,6 @@ from pytest_promptfmt.tasks import TaskFile
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.finding import Reported
-    from pytest_promptfmt.core.recorded import BadRecord, Recorded
     from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.tasks import TaskIndex, YamlFile
 
@@ -30,6 +29,8 @@ GROUP: Final = "pytest_promptfmt.systems"
 
 HEAD_BYTES: Final = 65_536
 """How much of a file a system is given to recognize it by."""
+
+Ability = TypeVar("Ability")
 
 _BUILTIN: Final = (
     "eval_framework",
@@ -44,7 +45,7 @@ _registered: dict[str, System] = {}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadContext:
-    """What a run knows and a reader may need.
+    """The facts of a run that a reader may need.
 
     `index` holds the names of tasks and groups below the folders of the run. `trusted` says whether a Python file may
     be imported, `import_limit` is the seconds that one import may take.
@@ -56,94 +57,42 @@ class ReadContext:
 
 
 class System(ABC):
-    """One harness or kind of file. A subclass sets `name` and `suffixes` and says how files are recognized and read.
+    """One harness or kind of file. A subclass sets `name` and `suffixes`; the rest says how files are read.
 
     The class lives in a module that is imported at every start; what reads files is imported when it is called.
+    Further abilities are small protocols, next to the code that uses them: `ReadsClasses`, `ListsFiles`,
+    `ReadsRecordings` and others. A system has one by having its attributes.
     """
 
     name: str
-    """What its tasks have as `Task.system`."""
+    """The value of `Task.system` of its tasks."""
 
     suffixes: tuple[str, ...]
-    """The endings of its files, such as `.json`. Python files are only looked at where a setting names them."""
-
-    shape: str = ""
-    """By what people recognize a file, such as "a HELM file `adapter_spec`", for errors about files without tasks."""
+    """The endings of its files, such as `.json`. Python files are only considered where a setting names them."""
 
     rules: tuple[str, ...] = ()
     """The modules that define its rules, by their full names."""
 
-    replaced_rules: tuple[str, ...] = ()
-    """The codes of general rules that its own ones replace, for tasks whose prompts it makes."""
-
-    has_own_rules: bool = False
-    """Whether its tasks are looked at by its own rules alone, and by `general_rules`."""
-
-    general_rules: tuple[str, ...] = ()
-    """The codes of general rules for tasks of a system that has rules of its own alone."""
-
-    is_asked_for: bool = False
-    """Whether a run collects its files only from the rootdir itself, from what the command line names, and by globs."""
-
-    recordings: tuple[str, ...] = ()
-    """The endings of its recordings beside a task: `scenario_state.json` for `arc.<any>.scenario_state.json`."""
-
-    metadata_keys: tuple[str, ...] = ()
-    """The keys of `metadata.promptfmt` that only its tasks have."""
-
     @abstractmethod
     def recognizes(self, path: Path, head: bytes) -> bool:
-        """Return whether a file of one of the suffixes looks like its own, by its name and its first 64 KiB.
+        """Return whether a file of one of the suffixes is one of its files, by its name and its first 64 KiB.
 
-        Asked about every such file of a run, so it should be quick. A whole file is shorter than `HEAD_BYTES`.
+        Called for every such file of a run, so it should be quick. A whole file is shorter than `HEAD_BYTES`.
         """
 
     @abstractmethod
     def read(self, path: Path, context: ReadContext) -> TaskFile | None:
-        """Return what a file that it recognizes defines; None where it turns out to define no task.
+        """Return the tasks of a file that it recognizes; None where the file defines no task.
 
         Raises SourceError, with the position, for a file that cannot be read, CodeNotAllowedError or FunctionError for
         one that is Python.
         """
 
-    def files(self, folder: Path) -> Iterator[Path]:
-        """Yield the files below a folder that `load_tasks` reads: those that it recognizes, sorted."""
-        for path in sorted(file for file in folder.rglob("*") if file.suffix in self.suffixes and file.is_file()):
-            if self.recognizes(path, head_of(path)):
-                yield path
-
-    def check(
-        self,
-        source: str | Path,
-        tokenizer: str | Path | None = None,
-        conversations: Mapping[str, Any] | None = None,
-        engines: Sequence[str] = (),
-    ) -> list[Reported]:
-        """Return what its rules find in a file or text, without pytest; raises SettingsError where that is no task."""
-        raise SettingsError(f"files of {self.name} are checked as tasks", hint="use load_tasks")
-
-    def compare(self, first: Path, second: Path) -> list[str]:
-        """Return lines that say how two of its files differ in prompts; raises SettingsError where it cannot tell."""
-        raise SettingsError(f"files of {self.name} are compared by revision", hint="use promptfmt diff")
-
-    def record(self, views: Sequence[Any], engine: str, file: Path) -> str:
-        """Write what a server renders for some views of tasks, and return what was done; raises SettingsError."""
-        raise SettingsError(f"prompts of {self.name} are rendered here", hint="record those of chat templates")
-
     def made_of(self, path: Path) -> Collection[str] | None:
-        """Return the paths that the outcomes of a file are made of besides itself and the names in its folder.
+        """Return the paths that the outcomes of a file depend on, besides itself and the names in its folder.
 
-        Those of folders end with a slash. None where nobody can say: its outcomes are not kept, and it is run each
-        time. What is read of YAML, and what settings name, is known without asking.
-        """
-        return None
-
-    def recording(
-        self, path: Path, head: bytes, progress: Callable[[int], object]
-    ) -> Iterator[Recorded | BadRecord] | None:
-        """Return the completions that a file records, bad ones included; None for a file that is not its own.
-
-        `progress` gets the number of bytes read so far. Raises ScoringError for a file that cannot be read at all.
+        Those of folders end with a slash. None if they are unknown: its outcomes are not cached, and it always runs.
+        The includes of YAML, and files named by settings, are known anyway.
         """
         return None
 
@@ -155,6 +104,50 @@ class ReadsClasses(Protocol):
     def class_task(self, file: YamlFile, path: Path) -> Task | None:
         """Return the task of such a file; None where the class is of another kind."""
         ...
+
+
+@runtime_checkable
+class DescribesFiles(Protocol):
+    """A system whose files can be described in a few words, for messages about files that define no task."""
+
+    shape: str
+    """Such as "a HELM file `adapter_spec`"."""
+
+
+@runtime_checkable
+class ReplacesRules(Protocol):
+    """A system with rules that are more specific than general ones."""
+
+    replaced_rules: tuple[str, ...]
+    """The codes of general rules that are silent about tasks whose prompts it makes."""
+
+
+@runtime_checkable
+class SelectsRules(Protocol):
+    """A system whose tasks are only linted by its own rules and by a few general ones."""
+
+    general_rules: tuple[str, ...]
+    """The codes of those general rules."""
+
+
+@runtime_checkable
+class ChecksTemplates(Protocol):
+    """A system that checks chat templates without pytest."""
+
+    def check_template(
+        self,
+        source: str | Path,
+        tokenizer: str | Path | None,
+        conversations: Mapping[str, Any] | None,
+        engines: Sequence[str],
+    ) -> list[Reported]:
+        """Return the findings of a template, errors first; raises as `check_template`."""
+        ...
+
+
+def system_with(ability: type[Ability]) -> Ability | None:
+    """Return the first system that has an ability; None in an installation without one."""
+    return next((system for system in known_systems().values() if isinstance(system, ability)), None)
 
 
 def register_system(system: System) -> System:
@@ -185,22 +178,22 @@ def check_template(
     compared. Raises SourceError for a file without template, TokenizerError for a tokenizer that cannot be loaded, and
     SettingsError where an engine or the system of templates is missing.
     """
-    system = known_systems().get("templates")
+    system = system_with(ChecksTemplates)
     if system is None:
         raise SettingsError("check_template needs the system of chat templates, which this installation lacks")
-    return system.check(template, tokenizer, conversations, engines)
+    return system.check_template(template, tokenizer, conversations, engines)
 
 
 def replaced_rules(task: Task) -> tuple[str, ...]:
     """Return the codes of general rules that are silent about a task, because its system has more specific ones."""
     system = known_systems().get(task.system) if task.assembly is not None else None
-    return system.replaced_rules if system is not None else ()
+    return system.replaced_rules if isinstance(system, ReplacesRules) else ()
 
 
 def concerns(code: str, module: str, name: str) -> bool:
-    """Return whether a rule, by its code and module, looks at tasks of the system of this name at all."""
+    """Return whether a rule, by its code and module, applies to tasks of the system with this name."""
     system = known_systems().get(name)
-    if system is None or not system.has_own_rules:
+    if system is None or not isinstance(system, SelectsRules):
         return True
     return module in system.rules or code in system.general_rules
 
@@ -226,9 +219,9 @@ def head_of(path: Path) -> bytes:
 
 
 def shapes() -> str:
-    """Return by what files with tasks are recognized, for errors about one that is none."""
-    said = [system.shape for system in reversed(tuple(known_systems().values())) if system.shape]
-    return f"{', '.join(said)}, at the top level"
+    """Return what files with tasks look like, for errors about other files."""
+    systems = reversed(tuple(known_systems().values()))
+    return f"{', '.join(system.shape for system in systems if isinstance(system, DescribesFiles))}, at the top level"
 
 
 @cache

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.systems import ReadContext, head_of, known_systems, shapes, systems_for
+from pytest_promptfmt.systems import ReadContext, System, head_of, known_systems, shapes, systems_for
 from pytest_promptfmt.tasks import (
     IMPORT_SECONDS,
     TaskFile,
@@ -19,6 +19,25 @@ from pytest_promptfmt.tasks import (
     resolved,
     tasks_of_mapping,
 )
+
+
+@runtime_checkable
+class ListsFiles(Protocol):
+    """A system that finds its files below a folder in a way of its own."""
+
+    def files(self, folder: Path) -> Iterator[Path]:
+        """Yield the files that `load_tasks` reads, sorted."""
+        ...
+
+
+def files_of(system: System, folder: Path) -> Iterator[Path]:
+    """Yield the files of a system below a folder: those that it recognizes, sorted, unless it lists others."""
+    if isinstance(system, ListsFiles):
+        yield from system.files(folder)
+        return
+    for path in sorted(file for file in folder.rglob("*") if file.suffix in system.suffixes and file.is_file()):
+        if system.recognizes(path, head_of(path)):
+            yield path
 
 
 def read_task_file(
@@ -68,7 +87,7 @@ def _tasks_of(path: Path, allow_code: bool) -> tuple[Task, ...]:
     if path.is_dir():
         index = TaskIndex([path])
         systems = reversed(tuple(known_systems().values()))  # YAML first
-        found = (read_task_file(file, index) for system in systems for file in system.files(path))
+        found = (read_task_file(file, index) for system in systems for file in files_of(system, path))
         return tuple(task for file in found if file is not None for task in file.tasks)
     if not path.exists():
         raise SourceError(

@@ -182,7 +182,7 @@ def test_no_code_means_none_whatever_names_it(hostile: Project) -> None:
     evil = f"open({str(mark)!r}, 'w').close()\ndef f(doc): return 'x'\n"
     for name in ("evil.py", "metric/metric.py", "modules/classes.py"):
         hostile.write(name, evil)
-    settings = {"checks": ["evil.py"], "task_modules": ["modules"], "allow_code": ["."], "ignore": ["OWN001"]}
+    settings = {"rules": ["evil.py"], "task_modules": ["modules"], "allow_code": ["."], "ignore": ["OWN001"]}
     hostile.write("promptfmt.yaml", json.dumps(settings))
     hostile.write("function.yaml", "task: function\noutput_type: generate_until\ndoc_to_text: !function evil.f\n")
     hostile.write("class.yaml", "task: class\nclass: !function evil.f\n")
@@ -197,7 +197,7 @@ def test_no_code_means_none_whatever_names_it(hostile: Project) -> None:
 def test_a_settings_file_does_not_allow_downloads_without_code(hostile: Project) -> None:
     hostile.write("promptfmt.yaml", "download: true\nprofiles: {x: {tokenizer: nobody/has-this}}\n")
     code = (
-        "from pathlib import Path\nfrom pytest_promptfmt.settings.setting_lookup import Written\n"
+        "from pathlib import Path\nfrom pytest_promptfmt.settings.setting_lookup import SettingLookup\n"
         "from pytest_promptfmt.settings.file import read_settings_file\n"
         "file = read_settings_file(Path('promptfmt.yaml'), is_at_rootdir=True)\n"
         "class Config:\n rootpath = Path.cwd()\n"
@@ -205,7 +205,7 @@ def test_a_settings_file_does_not_allow_downloads_without_code(hostile: Project)
         " def getoption(self, name, default=None): return name in self.given or None\n"
         " def getini(self, name): return True if name == 'promptfmt_download' else None\n"
         "for given in ((), ('--promptfmt-no-code',), ('--promptfmt-no-code', '--promptfmt-download')):\n"
-        "    print(Written(Config(*given), (file,)).value('download'))\n"
+        "    print(SettingLookup(Config(*given), (file,)).value('download'))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)

@@ -281,7 +281,7 @@ def test_what_a_rule_tells_is_no_warning_of_pytest_as_well(tmp_path: Path) -> No
 
 # -- rules of the user ------------------------------------------------------------------------------------------------
 
-HOUSE_RULES = ROOT / "fixtures" / "checks" / "house_rules.py"
+HOUSE_RULES = ROOT / "fixtures" / "rules" / "house_rules.py"
 
 
 def test_a_rule_of_the_user_runs_is_explained_and_may_fail_without_harm(tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ def test_explain_of_an_unknown_code_suggests_one() -> None:
 def test_the_pages_of_the_rules_are_up_to_date(tmp_path: Path) -> None:
     assert promptfmt("docs", str(tmp_path)).returncode == 0
     written = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}
-    stored = {path.name: path.read_text("utf-8") for path in (ROOT / "docs" / "checks").iterdir()}
+    stored = {path.name: path.read_text("utf-8") for path in (ROOT / "docs" / "rules").iterdir()}
     assert json.dumps(sorted(written)) == json.dumps(sorted(stored)), "run `promptfmt docs docs/rules`"
     assert written == stored, "run `promptfmt docs docs/rules`"
 

@@ -28,9 +28,8 @@ class ChatTemplates(System):
     suffixes = (".jinja", ".json", ".gguf")
     shape = "a chat template `messages`"
     rules = tuple(f"{__name__}.{about}_rules" for about in _RULES)
-    has_own_rules = True
     general_rules = tuple(f"PF4{number:02}" for number in (2, 6, 7, 8, 9, 10, 13, 14, 15, 16, 17, 18))
-    is_asked_for = True
+    collected_by_name = True
 
     def recognizes(self, path: Path, head: bytes) -> bool:
         """Return whether the beginning reads messages, or holds a chat template."""
@@ -63,7 +62,7 @@ class ChatTemplates(System):
 
         return None if path.suffix == ".gguf" else files_beside(path)
 
-    def check(
+    def check_template(
         self,
         source: str | Path,
         tokenizer: str | Path | None = None,
@@ -75,13 +74,13 @@ class ChatTemplates(System):
 
         return checked_template(source, tokenizer, conversations, engines)
 
-    def compare(self, first: Path, second: Path) -> list[str]:
-        """Return lines that say how two templates, or the tokenizers of two folders, differ; raises as `check`."""
+    def compare_files(self, first: Path, second: Path) -> list[str]:
+        """Return a line for each difference of two templates, or of the tokenizers of two folders."""
         from pytest_promptfmt.systems.templates.comparing import compared
 
         return list(compared(first, second))
 
-    def record(self, views: Sequence[Any], engine: str, file: Path) -> str:
+    def record_renderings(self, views: Sequence[Any], engine: str, file: Path) -> str:
         """Ask a server to render what the views show, write the recording, and return what was done.
 
         Raises SettingsError for an engine that is no server, one that cannot be asked, and a file that is no recording.

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from pytest_promptfmt.core.errors import SourceError
-from pytest_promptfmt.core.finding import Finding, Reported, Severity, identity, shown, stable_key
+from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.profiles.profile_loading import LoadedProfile
-from pytest_promptfmt.rules.documentation import remedy_of
-from pytest_promptfmt.rules.effects import effect_of
-from pytest_promptfmt.rules.rule_registry import known_rules
+from pytest_promptfmt.rules.linter import check_subjects
+from pytest_promptfmt.rules.rule_registry import Scope, known_rules
+from pytest_promptfmt.rules.rule_selection import Selection
 from pytest_promptfmt.systems.templates import SYSTEM
 from pytest_promptfmt.systems.templates.conversations import Conversation, conversations_beside
 from pytest_promptfmt.systems.templates.engines import compiled_by
@@ -48,39 +47,27 @@ def checked_template(
     )
     if conversations is None and is_file:
         conversations = conversations_beside(written.path.parent)
-    found = findings_of(TemplateTrial(profile, conversations, tokenizer=loaded, engines=engines), written.name)
-    return sorted(found, key=lambda finding: (list(Severity).index(finding.severity), finding.code))
+    trial = TemplateTrial(profile, conversations, tokenizer=loaded, engines=engines)
+    return sorted(
+        findings_of(trial, written.name), key=lambda finding: (list(Severity).index(finding.severity), finding.code)
+    )
 
 
 def findings_of(trial: TemplateTrial, name: str) -> Iterable[Reported]:
-    """Yield what the rules of this system find in a trial, and the general ones, each message of a rule once."""
-    file = trial.profile.template_file
-    loaded = LoadedProfile(profile=trial.profile, tokenizer=trial.tokenizer)
-    for rule in known_rules().values():
-        is_own = rule.function.__module__ in SYSTEM.rules
-        if not is_own and (rule.code not in SYSTEM.general_rules or trial.syntax_error is not None):
-            continue
-        found: dict[str, Finding] = {}
-        for finding in rule.function(trial if is_own else loaded):
-            found.setdefault(finding.message, finding)
-        count: Counter[str] = Counter()
-        for finding in found.values():
-            same = identity(rule.code, file.name if file is not None else "", name, "", finding)
-            yield Reported(
-                code=rule.code,
-                name=rule.name,
-                severity=finding.severity or rule.severity,
-                effect=effect_of(rule, finding.severity or rule.severity),
-                task=name,
-                file=str(file or ""),
-                position=finding.position,
-                conversation=finding.conversation,
-                message=finding.message,
-                saw=shown(finding.saw),
-                do=remedy_of(rule),
-                stable_keys=(stable_key(same, count[same]),),
-            )
-            count[same] += 1
+    """Return what the rules of this system find in a trial, and the general ones where it compiles.
+
+    Each message of a rule is returned once, with the first conversation that shows it.
+    """
+    subjects: dict[Scope, object] = {"task": trial}
+    if trial.syntax_error is None:
+        subjects["template"] = LoadedProfile(profile=trial.profile, tokenizer=trial.tokenizer)
+    selection = Selection(rules=known_rules())
+    path = trial.profile.template_file or Path()
+    checked = check_subjects(subjects, selection, name=name, path=path, system=SYSTEM.name)
+    first: dict[tuple[str, str], Reported] = {}
+    for finding in checked.findings:
+        first.setdefault((finding.code, finding.message), finding)
+    return first.values()
 
 
 def written_template(template: str | Path) -> WrittenChatTemplate:

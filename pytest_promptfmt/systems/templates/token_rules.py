@@ -24,9 +24,9 @@ _FORGED: Final = {
 def turns_can_be_forged(study: Study | TemplateTrial) -> Iterator[Finding]:
     r"""Report templates with which one user message or tool result gives the prompt of several turns.
 
-    Why: Whoever writes the text, a web page in a tool result among them, speaks for the model, the user and the system.
-    A server can refuse control tokens in texts, so this is an info. Where words alone separate turns, nothing can tell
-    them apart, and it is a warning.
+    Why: The author of the text, such as a web page in a tool result, speaks for the model, the user and the system.
+    A server can refuse control tokens in texts, so this is an info; where only words separate turns, nothing can tell
+    them apart.
 
     Example:
         # file: chat_template.jinja
@@ -51,13 +51,11 @@ def turns_can_be_forged(study: Study | TemplateTrial) -> Iterator[Finding]:
         return
     found = {what: between for what in _FORGED if (between := _forged(trial, what)) is not None}
     if found:
-        has_markers = all(trial.marker.search(between) for between in found.values())
         first = next(iter(found.values()))
         yield Finding(
             message=f"{' or '.join(found)} can hold whole turns",
             saw=f"it reads like real turns with {excerpt(first)!r} in it",
             position=trial.place_of("content"),
-            severity=None if has_markers else Severity.WARNING,
         )
 
 
