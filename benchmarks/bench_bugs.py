@@ -1,4 +1,4 @@
-"""Recall and silence of the checks on real bugs: every case before and after its fix, through `pytest --promptfmt`.
+"""Recall and silence of the rules on real bugs: every case before and after its fix, through `pytest --promptfmt`.
 
     python benchmarks/bench_bugs.py [BUGBENCH_FOLDER] [--wheels FOLDER]
 

@@ -1,6 +1,6 @@
 """One edit that changes ten thousand snapshots: what the failing run costs beside the passing one.
 
-    python benchmarks/bench_failures.py [--tasks 3400] [--folder FOLDER] [--rounds 1] [--workers 0] [--checks]
+    python benchmarks/bench_failures.py [--tasks 3400] [--folder FOLDER] [--rounds 1] [--workers 0] [--rules]
 
 Tasks that share an included file are written, snapshots made for the default profiles, one delimiter of the shared
 file is changed. Printed for each run: processor and wall seconds, peak memory, lines of output, distinct problems.
@@ -78,11 +78,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keep the project in this new folder")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--workers", default="0")
-    parser.add_argument("--checks", action="store_true", help="look at every task with the checks as well")
+    parser.add_argument("--rules", action="store_true", help="apply the rules to every task as well")
     parser.add_argument("--edit", nargs=2, default=EDIT, metavar=("OLD", "NEW"), help="in the shared file")
     arguments = parser.parse_args()
     options = ["-n", arguments.workers]
-    options += [] if arguments.checks else ["-o", "promptfmt_lint=false"]
+    options += [] if arguments.rules else ["-o", "promptfmt_lint=false"]
     reports = [f"--promptfmt-{name}=report.{name}" for name in REPORTS]
     with tempfile.TemporaryDirectory() as temporary:
         project = arguments.folder or Path(temporary)

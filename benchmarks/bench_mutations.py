@@ -95,10 +95,10 @@ class Bench:
     def _of_task(self, file: TaskFile, view: FileView) -> Seen:
         [task] = laid_out(file.tasks[0])[:1]
         study = Study(task, self.settings)
-        checked = Linter().check(study, self.selection, file=view)
-        if checked.failure is not None:
-            return Seen(failure=f"{checked.failure.position or ''} {checked.failure.message}")
-        findings, misread = list(checked.findings), frozenset[str]()
+        linted = Linter().check(study, self.selection, file=view)
+        if linted.failure is not None:
+            return Seen(failure=f"{linted.failure.position or ''} {linted.failure.message}")
+        findings, misread = list(linted.findings), frozenset[str]()
         lines = body_lines(snapshot_document(seen_by(study, PLAIN), with_task=True).records)
         if task.output_type == "generate_until" and looks_for_answers(task):
             try:

@@ -1,6 +1,6 @@
 """What each rule comes from, and what it reports: on lm-eval's tree, on mutants, on described mistakes, on real bugs.
 
-    python benchmarks/bench_checks.py --sample 1600 --seed rime --scoring --json tree.json
+    python benchmarks/bench_rules.py --sample 1600 --seed rime --scoring --json tree.json
     python benchmarks/bench_mutations.py --seed 12 --json mutants.json
     python benchmarks/bench_bug_pairs.py --json pairs.json
     python benchmarks/rule_hits.py tree.json mutants.json pairs.json [BUGBENCH_FOLDER]
@@ -50,15 +50,15 @@ def main() -> None:
     described = by_rule((name, what) for name, (before, after) in pairs.items() for what in {*before} - {*after})
     bugs = by_rule((one.case["id"], what) for one in results(arguments.bugbench) for what in one.caught)
     print("| rule | severity | seen in | tasks | mutants (operators) | pairs | bugs |\n|---|---|---|--:|--:|--:|--:|")
-    for code, check in sorted(known_rules().items()):
+    for code, rule in sorted(known_rules().items()):
         if code.startswith(_ELSEWHERE):
             continue
         operators = {who.split()[0] for who in killed[code]}
-        real = " ".join(documentation_of(check).real.split()).replace("|", "\\|")
+        real = " ".join(documentation_of(rule).real.split()).replace("|", "\\|")
         real = real if len(real) <= _WIDTH else f"{real[:_WIDTH].rpartition(' ')[0]} …"
         shown = f"{len(killed[code])} ({len(operators)})" if operators else "0"
         figures = f"{len(tasks[code])} | {shown} | {len(described[code])} | {len(bugs[code])}"
-        print(f"| {code} {check.name} | {check.severity.value} | {real} | {figures} |")
+        print(f"| {code} {rule.name} | {rule.severity.value} | {real} | {figures} |")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class Effect(StrEnum):
 class Family(StrEnum):
     """What a rule looks at; each is one part of the docs."""
 
-    CHECKS = "checks themselves"
+    RULES = "rules themselves"
     CONFIG = "configuration"
     TEMPLATES = "templates"
     NAMES = "names and groups"

@@ -56,7 +56,7 @@ def sections(result: RunResult, *, verbosity: int = 0, more: Iterable[str] = ())
     titled = (
         ("prompt formats", [*_summary(result, verbosity), *more]),
         ("prompt model", _figures(result, verbosity)),
-        ("prompt checks", [*finding_lines(result.findings, verbosity=verbosity), *_globs(result)]),
+        ("prompt findings", [*finding_lines(result.findings, verbosity=verbosity), *_globs(result)]),
     )
     yield from ((title, lines) for title, lines in titled if lines)
 

@@ -82,7 +82,7 @@ def page(rule: Rule) -> str:
     return "\n".join(lines)
 
 
-def index_page(checks: Iterable[Rule]) -> str:
+def index_page(rules: Iterable[Rule]) -> str:
     """Return the page that lists all rules."""
     lines = [
         "# Rules",
@@ -93,7 +93,7 @@ def index_page(checks: Iterable[Rule]) -> str:
         "`promptfmt docs` writes these pages.",
         "",
     ]
-    ordered = sorted(checks, key=lambda rule: rule.code)
+    ordered = sorted(rules, key=lambda rule: rule.code)
     for family in Family:
         members = [rule for rule in ordered if rule.family is family]
         if members:
@@ -105,9 +105,9 @@ def index_page(checks: Iterable[Rule]) -> str:
     return "\n".join(lines)
 
 
-def pages(checks: Iterable[Rule]) -> dict[str, str]:
+def pages(rules: Iterable[Rule]) -> dict[str, str]:
     """Return file name to text of everything in docs/rules."""
-    ordered = list(checks)
+    ordered = list(rules)
     return {"README.md": index_page(ordered)} | {f"{rule.code}.md": page(rule) for rule in ordered}
 
 

@@ -13,7 +13,7 @@ from pytest_promptfmt.core.finding import Effect, Family, Severity
 from pytest_promptfmt.rules.rule_registry import Rule
 
 _WORST: Final[Mapping[Family, Effect]] = {
-    Family.CHECKS: Effect.APPEARANCE,
+    Family.RULES: Effect.APPEARANCE,
     Family.PROMPT: Effect.SOME_DOCS,
     Family.TOKENS: Effect.SOME_DOCS,
     Family.FEWSHOT: Effect.SHOTS,

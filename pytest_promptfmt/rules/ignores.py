@@ -20,7 +20,7 @@ class Ignores:
     crashes: tuple[tuple[str, str], ...] = ()
 
 
-@rule("PF001", "unknown-ignore", severity=Severity.WARNING, family=Family.CHECKS, scope="ignores")
+@rule("PF001", "unknown-ignore", severity=Severity.WARNING, family=Family.RULES, scope="ignores")
 def unknown_ignore(ignores: Ignores) -> Iterator[Finding]:
     """Report an unknown rule code in `metadata.promptfmt.ignore`.
 
@@ -49,7 +49,7 @@ def unknown_ignore(ignores: Ignores) -> Iterator[Finding]:
         )
 
 
-@rule("PF002", "unused-ignore", severity=Severity.WARNING, family=Family.CHECKS, scope="ignores")
+@rule("PF002", "unused-ignore", severity=Severity.WARNING, family=Family.RULES, scope="ignores")
 def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
     r"""Report a code in `metadata.promptfmt.ignore` that no longer matches a finding.
 
@@ -81,7 +81,7 @@ def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
         )
 
 
-@rule("PF003", "failed-rule", severity=Severity.WARNING, family=Family.CHECKS, scope="ignores")
+@rule("PF003", "failed-rule", severity=Severity.WARNING, family=Family.RULES, scope="ignores")
 def failed_rule(ignores: Ignores) -> Iterator[Finding]:
     """Report a rule that raised an exception.
 

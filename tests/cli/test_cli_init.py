@@ -171,9 +171,9 @@ def test_profiles_and_checks_are_listed_as_data(tmp_path: Path) -> None:
     settings.write_text(settings.read_text("utf-8") + "default_profiles: [mine, chat-gemma]\n", "utf-8")
     chosen = json.loads(promptfmt(tmp_path, "profiles", "--json").stdout)
     assert [entry["name"] for entry in chosen if entry["default"]] == ["chat-gemma", "mine"]
-    checks = json.loads(promptfmt(tmp_path, "rules", "--json").stdout)
+    listed = json.loads(promptfmt(tmp_path, "rules", "--json").stdout)
     assert {"code": "PF201", "name": "double-delimiter", "severity": "error"}.items() <= next(
-        check for check in checks if check["code"] == "PF201"
+        rule for rule in listed if rule["code"] == "PF201"
     ).items()
 
 

@@ -28,7 +28,7 @@ def test_the_same_mistake_in_several_folders_is_one_entry_that_names_every_place
         project.edit(file, f'task: "{Path(file).stem}"', f"task: glued_{number}")
     result = project.run(*LINT, "--promptfmt-select=PF203", "--promptfmt-json=result.json")
     result.stdout.fnmatch_lines(["PF203 glued-description: 6 errors in 6 tasks (affects some docs)"])
-    shown = result.stdout.str().partition("prompt checks")[2].partition("short test summary")[0]
+    shown = result.stdout.str().partition("prompt findings")[2].partition("short test summary")[0]
     assert all(f"{file} (1)" in shown for file in files)
     assert shown.count("no space or newline") == 1
     [group] = written(project)["findings"]
@@ -45,7 +45,7 @@ def test_many_files_are_shown_by_folder_and_all_of_them_when_asked(project: Proj
     short = project.run(*LINT, "--promptfmt-select=PF203").stdout.str()
     assert "    ape/ (4), bee/ (4), cat/ (4)\n" in short
     long = project.run("-v", *LINT[1:], "--promptfmt-select=PF203").stdout.str()
-    assert all(f"{file} (1)" in long.partition("prompt checks")[2] for file in files)
+    assert all(f"{file} (1)" in long.partition("prompt findings")[2] for file in files)
 
 
 def test_one_shared_file_is_one_place_with_all_its_tasks(project: Project) -> None:

@@ -1,4 +1,4 @@
-"""The engine of the checks: which rules run, what is ignored and by whom, rules of the user, and what a run reports."""
+"""The engine of the rules: which rules run, what is ignored and by whom, rules of the user, and what a run reports."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def run(folder: Path, *options: str, ini: str = "", profile: str | None = "plain
 
 
 def chosen(**options: tuple[str, ...]) -> set[str]:
-    return {check.code for check in Selection(rules=known_rules(), **options).chosen}  # type: ignore[arg-type]
+    return {each.code for each in Selection(rules=known_rules(), **options).chosen}  # type: ignore[arg-type]
 
 
 def test_without_options_every_rule_runs() -> None:
@@ -125,8 +125,8 @@ def test_codes_and_names_of_the_wrong_shape_are_refused(code: str, name: str) ->
 
 
 def test_codes_and_names_are_unique() -> None:
-    checks = known_rules().values()
-    assert len({each.name for each in checks}) == len(checks)
+    rules = known_rules().values()
+    assert len({each.name for each in rules}) == len(rules)
     assert list(known_rules()) == sorted(known_rules())
 
 

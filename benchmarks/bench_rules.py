@@ -1,9 +1,9 @@
-"""The checks on lm-eval's whole task tree: findings per code, and what they cost beside rendering.
+"""The rules on lm-eval's whole task tree: findings per code, and what they cost next to rendering.
 
-    python benchmarks/bench_checks.py [--only GLOB] [--every N | --sample N --seed S] [--scoring] [--json findings.json]
+    python benchmarks/bench_rules.py [--only GLOB] [--every N | --sample N --seed S] [--scoring] [--json findings.json]
 
-Every task of the installed lm_eval is rendered for the default profiles, with their tokens, and then checked, in one
-process, with made-up docs; the functions of the tasks run. Seconds are processor time.
+Every task of the installed lm_eval is rendered for the default profiles, with their tokens, and then linted, in one
+process, with synthetic docs; the functions of the tasks run. Seconds are processor time.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from pytest_promptfmt.tasks.task_index import TaskIndex, yaml_files
 
 
 def main() -> None:
-    """Render, check, count, print."""
+    """Render, lint, count, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="*", help="only the folders of lm_eval/tasks that match")
     parser.add_argument("--every", type=int, default=1, help="only every Nth file")
@@ -53,7 +53,7 @@ def main() -> None:
     began = time.process_time()
     names = len(index.names)
     print(f"{names} names read in {time.process_time() - began:.1f} s")
-    rendering = checking = 0.0
+    rendering = linting = 0.0
     tasks = failed = 0
     findings: list[Reported] = []
     folders = [folder for folder in sorted(root.glob(arguments.only)) if folder.is_dir()]
@@ -70,7 +70,7 @@ def main() -> None:
         began = time.process_time()
         if not file.tasks:
             findings += check_file(view, selection).findings
-        checking += time.process_time() - began
+        linting += time.process_time() - began
         for number, task in enumerate(file.tasks):
             tasks += 1
             began = time.process_time()
@@ -89,8 +89,8 @@ def main() -> None:
             except PromptfmtError as error:
                 print(f"{task.id}: {error}")
             rendering += between - began
-            checking += time.process_time() - between
-    print(f"{tasks} tasks, {failed} not rendered; rendering {rendering:.1f} s, checks {checking:.1f} s")
+            linting += time.process_time() - between
+    print(f"{tasks} tasks, {failed} not rendered; rendering {rendering:.1f} s, rules {linting:.1f} s")
     by_code = Counter((finding.code, finding.name, str(finding.severity)) for finding in findings)
     tasks_of = {code: len({one.task for one in findings if one.code == code}) for code, _, _ in by_code}
     for (code, name, severity), count in sorted(by_code.items()):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 from linting import linted, study_of
-from test_checks_engine import run, write_task
-from test_checks_properties import whole_configs
+from test_rules_engine import run, write_task
+from test_rules_properties import whole_configs
 
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Reported, Severity

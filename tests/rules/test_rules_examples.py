@@ -23,10 +23,10 @@ from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks.task_classes import TaskClassUnavailableError
 from pytest_promptfmt.tasks.task_index import TaskIndex
 
-CHECKS = {code: check for code, check in known_rules().items() if check.is_builtin}
+RULES = {code: rule for code, rule in known_rules().items() if rule.is_builtin}
 TASKS = (".yaml", ".yml", ".json", "chat_template.jinja")
 ASKED = {"model"}  # scopes of rules whose examples need a model: tests/models runs them
-WITH_EXAMPLE = [code for code, check in CHECKS.items() if documentation_of(check).example and check.scope not in ASKED]
+WITH_EXAMPLE = [code for code, rule in RULES.items() if documentation_of(rule).example and rule.scope not in ASKED]
 
 
 def profiles_in(folder: Path) -> dict[str, Profile]:
@@ -42,7 +42,7 @@ def findings_in(folder: Path, example: str, *, renders: bool = False) -> list[Re
     files = [path for path in files if path.stem not in ("promptfmt", "tokenizer")]
     own = profiles_in(folder)
     linter = Linter()
-    selection = Selection(rules=CHECKS, rootdir=folder)
+    selection = Selection(rules=RULES, rootdir=folder)
     index = TaskIndex([folder])
     found: list[Reported] = []
     for path in files:
@@ -69,7 +69,7 @@ def findings_in(folder: Path, example: str, *, renders: bool = False) -> list[Re
 
 @pytest.mark.parametrize("code", WITH_EXAMPLE)
 def test_the_example_of_a_rule_triggers_it(code: str, tmp_path: Path) -> None:
-    found = findings_in(tmp_path, documentation_of(CHECKS[code]).example)
+    found = findings_in(tmp_path, documentation_of(RULES[code]).example)
     own = [finding for finding in found if finding.code == code]
     assert own, [str(finding) for finding in found]
     assert all((str(tmp_path.name) in finding.where or not finding.task) and finding.do for finding in own)
@@ -78,17 +78,17 @@ def test_the_example_of_a_rule_triggers_it(code: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", WITH_EXAMPLE)
 def test_the_silent_example_of_a_rule_is_silent(code: str, tmp_path: Path) -> None:
-    found = findings_in(tmp_path, documentation_of(CHECKS[code]).silent, renders=True)
+    found = findings_in(tmp_path, documentation_of(RULES[code]).silent, renders=True)
     assert not [str(finding) for finding in found if finding.code in (code, "PF003")]
 
 
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_every_rule_is_documented(check: Rule) -> None:
-    told = documentation_of(check)
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_every_rule_is_documented(rule: Rule) -> None:
+    told = documentation_of(rule)
     assert told.summary.startswith("Report ")
     assert told.why
     assert told.fix
-    if check.code != "PF003":  # no task makes a built-in rule fail
+    if rule.code != "PF003":  # no task makes a built-in rule fail
         assert told.example
         assert told.silent
         assert told.real

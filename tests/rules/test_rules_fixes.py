@@ -19,8 +19,8 @@ from pytest_promptfmt.rules.rule_selection import Selection
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.tasks.task_index import TaskIndex
 
-CHECKS = {code: check for code, check in known_rules().items() if check.is_builtin}
-FIXABLE = [code for code, check in CHECKS.items() if check.fix is not None]
+RULES = {code: rule for code, rule in known_rules().items() if rule.is_builtin}
+FIXABLE = [code for code, rule in RULES.items() if rule.fix is not None]
 
 DOCS = """\
 metadata: {promptfmt: {docs: [{question: "Which metal rusts?", choices: [iron, gold], answer: 0}]}}
@@ -41,7 +41,7 @@ class Here:
     def __init__(self, folder: Path) -> None:
         self.index = TaskIndex([folder])
         self._settings = Settings(rootdir=folder, profiles=(PLAIN,))
-        self._selection = Selection(rules=CHECKS, rootdir=folder)
+        self._selection = Selection(rules=RULES, rootdir=folder)
 
     def settings_for(self, _file: Path) -> Settings:
         return self._settings
@@ -61,7 +61,7 @@ def write(folder: Path, **files: str) -> None:
 
 @pytest.mark.parametrize("code", FIXABLE)
 def test_example_of_each_fixable_rule_is_fixed_once_and_for_all(code: str, tmp_path: Path) -> None:
-    write_example(documentation_of(CHECKS[code]).example, tmp_path)
+    write_example(documentation_of(RULES[code]).example, tmp_path)
     fixed = fixes_in(tmp_path)
     if code not in ("PF908", "PF109", "PF107"):  # their examples are not spelling mistakes
         assert code in {finding.code for file in fixed.files for finding in file.findings}, fixed.refused

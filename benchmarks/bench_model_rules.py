@@ -1,6 +1,6 @@
-"""The checks of tokens and chat templates on lm-eval's tasks with real models: findings per code, and what they cost.
+"""The rules about tokens and chat templates on lm-eval's tasks with real models: findings per code, and what they cost.
 
-    python benchmarks/bench_model_checks.py [--every 40] [--shots 2] [--json findings.json]
+    python benchmarks/bench_model_rules.py [--every 40] [--shots 2] [--json findings.json]
 
 Every 40th task file of the installed lm_eval, with made-up docs or those beside the file, for every tokenizer of
 `../shared/data` and the chat templates that belong to it, in one process. The functions of the tasks run. Seconds are
@@ -64,8 +64,8 @@ def main() -> None:
     profiles = (PLAIN, *real_profiles())
     settings = Settings(rootdir=root, profiles=(PLAIN,), num_fewshot=arguments.shots)
     studies, linter = Studies(lambda _task: settings), Linter()
-    checks = {code: check for code, check in known_rules().items() if code[:3] in ("PF3", "PF4")}
-    selection = Selection(rules=checks, rootdir=root)
+    rules = {code: rule for code, rule in known_rules().items() if code[:3] in ("PF3", "PF4")}
+    selection = Selection(rules=rules, rootdir=root)
     index = TaskIndex([root])
     findings: list[Reported] = []
     tasks, began = 0, time.process_time()
