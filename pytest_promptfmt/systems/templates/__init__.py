@@ -18,7 +18,7 @@ JSON_NAMES: Final = ("chat_template.json", "tokenizer_config.json")
 """The JSON files of transformers that hold chat templates."""
 
 _GGUF: Final = b"GGUF"
-_RULES: Final = ("content", "shape", "turn", "answer", "accident", "markup", "token", "mask", "training", "engine")
+_RULES: Final = ("content", "shape", "turn", "answer", "markup", "training", "engine")
 
 
 class ChatTemplates(System):
@@ -46,7 +46,7 @@ class ChatTemplates(System):
         """
         from pytest_promptfmt.systems.templates.template_tasks import read_template_tasks
 
-        return read_template_tasks(path)
+        return read_template_tasks(path, self.name)
 
     def files(self, folder: Path) -> Iterator[Path]:
         """Yield the templates of the folder itself: what lies below belongs to whatever is there."""
@@ -76,7 +76,7 @@ class ChatTemplates(System):
 
     def compare_files(self, first: Path, second: Path) -> list[str]:
         """Return a line for each difference of two templates, or of the tokenizers of two folders."""
-        from pytest_promptfmt.systems.templates.comparing import compared
+        from pytest_promptfmt.systems.templates.template_check import compared
 
         return list(compared(first, second))
 
@@ -85,7 +85,7 @@ class ChatTemplates(System):
 
         Raises SettingsError for an engine that is no server, one that cannot be asked, and a file that is no recording.
         """
-        from pytest_promptfmt.systems.templates.asking_engines import recorded
+        from pytest_promptfmt.systems.templates.server_engines import recorded
 
         return recorded(views, engine, file)
 

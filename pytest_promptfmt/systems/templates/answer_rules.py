@@ -6,21 +6,16 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.template_probes import MARKER
-from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import (
-    attributed,
     excerpt,
-    finished,
     first_difference,
     last_answer,
     missing,
+    template_rule,
     think_balance,
-    trial_of,
-    whole,
 )
 from pytest_promptfmt.systems.templates.trial import TemplateTrial
 from pytest_promptfmt.systems.templates.turn_layout import (
@@ -39,8 +34,8 @@ _REASONING: Final = "Rust is iron oxide."
 _EMPTY: Final = re.compile(r"<([a-z_:]*think[a-z_]*)>\s*</\1>")
 
 
-@rule("PF442", "generation-prompt", severity=Severity.ERROR, family=Family.CHAT)
-def generation_prompt(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF442", "generation-prompt", severity=Severity.ERROR)
+def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report a generation prompt that is missing, not asked for, or unlike the beginning of finished answers.
 
     Why: The model is asked to continue a text that it never saw in training.
@@ -58,9 +53,6 @@ def generation_prompt(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: axolotl's and chat_templates' Alpaca (missing, a user's header), NousResearch's Llama 3.1 (always written).
     """
-    trial = trial_of(study)
-    if trial is None:
-        return
     layout = layout_of(trial)
     asked, opened, closed, header = layout.asked, layout.opened, layout.closed, layout.header
     if asked is None or opened is None:
@@ -138,8 +130,8 @@ def _begins(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-@rule("PF446", "reasoning-tags", severity=Severity.WARNING, family=Family.CHAT)
-def reasoning_tags(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF446", "reasoning-tags", severity=Severity.WARNING)
+def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report tags of reasoning that are missing or not balanced, reasoning that is lost, and empty blocks.
 
     Why: A second or unclosed block of reasoning is a prompt that the model never saw. Reasoning that is left out of the
@@ -161,16 +153,15 @@ def reasoning_tags(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: TRL's Qwen3 templates (an empty block before a completion that only closes its reasoning).
     """
-    trial = trial_of(study)
-    if trial is None or not trial.mentions("think>", "reasoning", "thinking"):
+    if not trial.mentions("think>", "reasoning", "thinking"):
         return
 
     def faults(conversation: Conversation) -> frozenset[str]:
-        text = finished(trial, conversation)
+        text = trial.finished(conversation)
         if text is None or last_answer(conversation) is None or conversation.continue_final_message:
             return frozenset()
         balance = think_balance(text)
-        base = finished(trial, trial.conversations[conversation.base]) if conversation.base else ""
+        base = trial.finished(trial.conversations[conversation.base]) if conversation.base else ""
         usual = think_balance(base or "")
         opened = think_balance(trial.text("question", generation_prompt=True) or "")
         return frozenset(
@@ -180,12 +171,11 @@ def reasoning_tags(study: Study | TemplateTrial) -> Iterator[Finding]:
             if f"<{name}>" in text or opened.get(name, 0) > 0  # else the caller's text is passed on as it is
         )
 
-    for conversation, name in attributed(trial, faults):
-        text = whole(trial, conversation) or ""
-        yield Finding(
-            message=f"tags of reasoning are not balanced: {conversation.about}",
-            saw=f"{conversation.name}: {excerpt(text, text.rfind(f'</{name}>'))}",
-            conversation=conversation.name,
+    for conversation, name in trial.attributed(faults):
+        text = trial.whole(conversation) or ""
+        yield conversation.finding(
+            "tags of reasoning are not balanced",
+            saw=f"{excerpt(text, text.rfind(f'</{name}>'))}",
             position=trial.place_of(f"</{name}>"),
         )
     if trial.mentions("reasoning_content", "reasoning", "thinking"):

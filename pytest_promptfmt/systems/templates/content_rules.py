@@ -1,29 +1,26 @@
-"""Rules about the texts of a conversation: each must be in the prompt once, in order, and as text."""
+"""Rules about texts: each of a conversation is in the prompt once, in order and as text, and no other by accident."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.study import Study
+from pytest_promptfmt.core.finding import Finding, Severity
+from pytest_promptfmt.profiles.template_probes import MARKER
+from pytest_promptfmt.systems.templates.constructs import lost_assignments
 from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import (
     PYTHON,
-    applicable,
-    attributed,
     disordered,
     doubled,
     excerpt,
-    mildest,
     missing,
     python_in,
-    trial_of,
-    whole,
+    template_rule,
 )
 from pytest_promptfmt.systems.templates.trial import TemplateTrial
-from pytest_promptfmt.systems.templates.turn_layout import is_for_chat
+from pytest_promptfmt.systems.templates.turn_layout import ANSWER, is_for_chat
 
 _IMAGES: Final = {"image": "second-question", "image-url": "question"}
 """Conversations with an image, and those that say the same without it."""
@@ -40,8 +37,8 @@ _NAMES: Final = {
 }
 
 
-@rule("PF433", "text-lost", severity=Severity.ERROR, family=Family.CHAT)
-def text_lost(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF433", "text-lost", severity=Severity.ERROR)
+def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report texts of a conversation that are not in the prompt.
 
     Why: The model cannot follow a system text, answer a question or use a tool result that it never sees, and no
@@ -61,24 +58,20 @@ def text_lost(study: Study | TemplateTrial) -> Iterator[Finding]:
     Real: unsloth's Phi-3, open-instruct's Tulu, vLLM's Florence-2 (system text); DeepSeek-V2.5 (calls beside an empty
     content).
     """
-    trial = trial_of(study)
-    if trial is None:
-        return
-    for conversation, kind in attributed(trial, lambda each: missing(trial, each) - {"reasoning"}):
-        text = whole(trial, conversation) or ""
+    for conversation, kind in trial.attributed(lambda each: missing(trial, each) - {"reasoning"}):
+        text = trial.whole(conversation) or ""
         texts = [unit.text for unit in conversation.units if unit.kind == kind]
         lost = next((each for each in texts if each not in text), texts[0])
-        yield Finding(
-            message=f"{_NAMES.get(kind, f'the {kind} text')} is lost: {conversation.about}",
-            saw=f"{conversation.name}: {lost!r} is not written",
-            conversation=conversation.name,
+        yield conversation.finding(
+            f"{_NAMES.get(kind, f'the {kind} text')} is lost",
+            saw=f"{lost!r} is not written",
             position=trial.place_of(f"'{kind}'", f'"{kind}"', "tool_calls"),
-            severity=mildest(conversation, _severity_of_loss(trial, conversation, kind, lost)),
+            severity=conversation.mildest(_severity_of_loss(trial, conversation, kind, lost)),
         )
 
     for name, without in _IMAGES.items():
         seen, unseen = trial.text(name), trial.text(without)
-        if seen and unseen and seen.split() == unseen.split() and trial.conversations[name] in applicable(trial):
+        if seen and unseen and seen.split() == unseen.split() and trial.conversations[name] in trial.applicable():
             yield Finding(
                 message=f"an image leaves no trace in the prompt: {trial.conversations[name].about}",
                 saw=f"{name}: {excerpt(seen)}",
@@ -96,8 +89,8 @@ def _severity_of_loss(trial: TemplateTrial, conversation: Conversation, kind: st
     return Severity.WARNING if is_earlier or not is_for_chat(trial) else Severity.ERROR
 
 
-@rule("PF434", "text-doubled", severity=Severity.ERROR, family=Family.CHAT)
-def text_doubled(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF434", "text-doubled", severity=Severity.ERROR)
+def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report texts of a conversation that are in the prompt more often than they were sent.
 
     Why: The model sees the same answer or question twice and learns or copies the pattern.
@@ -115,23 +108,19 @@ def text_doubled(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: axolotl's Qwen3.5, which cut reasoning from a content already cut; step3 (system text).
     """
-    trial = trial_of(study)
-    if trial is None:
-        return
-    for conversation, kind in attributed(trial, lambda each: doubled(trial, each)):
-        text = whole(trial, conversation) or ""
+    for conversation, kind in trial.attributed(lambda each: doubled(trial, each)):
+        text = trial.whole(conversation) or ""
         unit = next(unit for unit in conversation.units if unit.kind == kind and text.count(unit.text) > 1)
-        yield Finding(
-            message=f"{_NAMES.get(kind, f'the {kind} text')} is written twice: {conversation.about}",
-            saw=f"{conversation.name}: {excerpt(text, text.rfind(unit.text), text.rfind(unit.text) + len(unit.text))}",
-            conversation=conversation.name,
+        yield conversation.finding(
+            f"{_NAMES.get(kind, f'the {kind} text')} is written twice",
+            saw=excerpt(text, text.rfind(unit.text), text.rfind(unit.text) + len(unit.text)),
             position=trial.place_of(f"'{kind}'", f'"{kind}"'),
-            severity=mildest(conversation, Severity.WARNING if kind == "system" else Severity.ERROR),
+            severity=conversation.mildest(Severity.WARNING if kind == "system" else Severity.ERROR),
         )
 
 
-@rule("PF435", "text-out-of-order", severity=Severity.WARNING, family=Family.CHAT)
-def text_out_of_order(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF435", "text-out-of-order", severity=Severity.WARNING)
+def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report texts that come before the text of an earlier message.
 
     Why: The order of turns and results is what the conversation means.
@@ -149,26 +138,22 @@ def text_out_of_order(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: Gemma 4, which writes the text beside a tool call after the result.
     """
-    trial = trial_of(study)
-    if trial is None:
-        return
 
     def faults(conversation: Conversation) -> frozenset[str]:
         if conversation.name == "parallel-reversed":
             return frozenset()
         return disordered(trial, conversation)
 
-    for conversation, kind in attributed(trial, faults):
-        yield Finding(
-            message=f"{_NAMES.get(kind, f'the {kind} text')} comes before an earlier message: {conversation.about}",
-            saw=f"{conversation.name}: {excerpt(whole(trial, conversation) or '')}",
-            conversation=conversation.name,
+    for conversation, kind in trial.attributed(faults):
+        yield conversation.finding(
+            f"{_NAMES.get(kind, f'the {kind} text')} comes before an earlier message",
+            saw=excerpt(trial.whole(conversation) or ""),
             position=trial.place_of(f"'{kind}'", f'"{kind}"'),
         )
 
 
-@rule("PF437", "python-in-prompt", severity=Severity.ERROR, family=Family.CHAT)
-def python_in_prompt(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF437", "python-in-prompt", severity=Severity.ERROR)
+def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report Python's notation in a prompt: None, True, False, a printed mapping or list.
 
     Why: Models are trained on JSON. `{{ value }}` prints what Python would.
@@ -189,16 +174,147 @@ def python_in_prompt(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: Apriel 1.5 (arguments), mistral-common's v15 (tool results), Qwen3-Coder (types of a schema).
     """
-    trial = trial_of(study)
-    if trial is None:
-        return
-    for conversation, name in attributed(trial, lambda each: python_in(trial, each)):
-        text = whole(trial, conversation) or ""
+    for conversation, name in trial.attributed(lambda each: python_in(trial, each)):
+        text = trial.whole(conversation) or ""
         found = list(PYTHON[name].finditer(text))[-1]
-        yield Finding(
-            message=f"{name} is in the prompt: {conversation.about}",
-            saw=f"{conversation.name}: {excerpt(text, found.start(), found.end())}",
-            conversation=conversation.name,
+        yield conversation.finding(
+            f"{name} is in the prompt",
+            saw=excerpt(text, found.start(), found.end()),
             position=trial.place_of("arguments", "content"),
-            severity=mildest(conversation, Severity.ERROR if conversation.has_tools else Severity.WARNING),
+            severity=conversation.mildest(Severity.ERROR if conversation.has_tools else Severity.WARNING),
+        )
+
+
+# -- text of the template ----------------------------------------------------------------------------------------------
+
+_PROSE: Final = re.compile(r"\btools?\b|\bfunction calls?\b", re.I)
+
+
+@template_rule("PF443", "default-beside-system", severity=Severity.INFO)
+def default_beside_system(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report a text of the template that stays beside a given system text, or takes the place of an empty one.
+
+    Why: It may be meant as a preamble. Where it is a default, the model gets two system texts, or one where the client
+    sends an empty text to have none.
+
+    Example:
+        # file: chat_template.jinja
+        You are a helpful assistant of our company.
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: write the default only where no system message is given.
+
+    Real: Alpaca and Vicuna templates of text-generation-webui.
+    """
+    asked, given = trial.text("question"), trial.text("system-alone-with-question")
+    if asked is None or given is None or "Speak as a smith" not in given:
+        return
+    opening = asked.partition("Which metal rusts?")[0]
+    pieces = re.split(rf"\n|{MARKER.pattern}", opening)
+    kept = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() in given]
+    if kept:
+        yield Finding(
+            message="a text of the template stays beside the given system text",
+            saw=excerpt(kept[0]),
+            position=trial.place_of(kept[0][:30]),
+        )
+    empty = trial.text("system-empty") or ""
+    defaults = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() not in given]
+    if defaults and defaults[0] in empty:
+        yield Finding(
+            message="an empty system message does not switch off the default text",
+            saw=excerpt(defaults[0]),
+            conversation="system-empty",
+            position=trial.place_of(defaults[0][:30]),
+        )
+
+
+@template_rule("PF445", "set-inside-loop", severity=Severity.WARNING)
+def set_inside_loop(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report a variable that is set inside a loop and read after it, if that changes a prompt.
+
+    Why: Jinja gives a variable back its old value after a loop, so that a flag or text collected there is lost.
+
+    Example:
+        # file: chat_template.jinja
+        {%- set found = false %}
+        {%- for message in messages %}{% if message.role == 'system' %}{% set found = true %}{% endif %}{% endfor %}
+        {%- if not found %}{{- 'You are a helpful assistant of our company.\n' }}{%- endif %}
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: keep it in a `namespace`, or use a filter such as `selectattr`.
+
+    Real: text-generation-webui's Alpaca and Vicuna (a default beside the system text), MiniCPM5 (tool calls).
+    """
+    for name, line in lost_assignments(trial):
+        yield Finding(
+            message="a variable set inside a loop is read after it, where it has its old value",
+            saw=f"{name}: {trial.source.splitlines()[line - 1].strip()}",
+            conversation=name,
+            position=trial.place(line),
+        )
+
+
+@template_rule("PF447", "stray-text", severity=Severity.WARNING)
+def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report accidental text: quotes at both ends, whitespace at the beginning, words about missing tools.
+
+    A space between an answer and its end token is an info.
+
+    Why: What the template's file holds around its tags is printed.
+
+    Example:
+        # file: chat_template.jinja
+        "{%- for message in messages %}
+            {{- message.role + ': ' + message.content + '\n' }}
+        {%- endfor %}"
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: remove the text, or use `{%-` and `-%}`.
+
+    Real: axolotl's Falcon-H1 (quotes of a configuration file), vLLM's Baichuan (line breaks).
+    """
+    text = trial.text("answer")
+    if text is None:
+        return
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        yield Finding(
+            message="quotes are at both ends of the prompt",
+            saw=f"{text[:20]} … {text[-20:]}",
+            position=trial.place(1),
+        )
+    if text[:1].isspace():
+        what = "a line break" if text[0] == "\n" else "a space"
+        yield Finding(message=f"the prompt begins with {what}", saw=excerpt(text), position=trial.place(1))
+    ended = text.partition(ANSWER)[2]
+    if ended.startswith(" ") and trial.marker.match(ended.lstrip(" ")):
+        yield Finding(
+            message="a space is between an answer and its end token",
+            saw=excerpt(text, len(text) - len(ended)),
+            position=trial.place_of("eos_token", ended.strip()),
+            severity=Severity.INFO,
+        )
+    asked = trial.text("question") or ""
+    prose = [line for line in asked.partition("Which metal")[0].splitlines() if len(line.split()) > 4]
+    found = next((line for line in prose if _PROSE.search(line)), None)
+    if found is not None and trial.mentions("tools"):
+        yield Finding(
+            message="the prompt speaks of tools where none are given",
+            saw=excerpt(found),
+            position=trial.place_of(found[:30]),
+            severity=Severity.INFO,
         )

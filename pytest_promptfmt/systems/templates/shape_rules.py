@@ -12,16 +12,12 @@ from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import (
-    applicable,
-    attributed,
-    bases,
     excerpt,
     first_difference,
-    mildest,
     missing,
     python_in,
+    template_rule,
     trial_of,
-    whole,
 )
 from pytest_promptfmt.systems.templates.trial import TemplateTrial
 
@@ -54,8 +50,8 @@ def template_does_not_compile(study: Study | TemplateTrial) -> Iterator[Finding]
         )
 
 
-@rule("PF431", "template-fails", severity=Severity.ERROR, family=Family.CHAT)
-def template_fails(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF431", "template-fails", severity=Severity.ERROR)
+def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report conversations on which a template fails with an error of its own, not with `raise_exception`.
 
     Why: Clients send arguments as JSON text, contents that are null or lists of parts, and schemas without description.
@@ -78,10 +74,7 @@ def template_fails(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: QwenLM Qwen3 #1894, GLM-5 #158, mlx-lm #1065 (arguments as JSON text); Qwen3 (content null).
     """
-    trial = trial_of(study)
-    if trial is None or trial.syntax_error is not None:
-        return
-    for conversation in applicable(trial):
+    for conversation in trial.applicable():
         stopped = trial.stopped(conversation)
         if stopped is None or stopped.error is None or _stops_earlier(trial, conversation):
             continue
@@ -92,7 +85,7 @@ def template_fails(study: Study | TemplateTrial) -> Iterator[Finding]:
             saw=f"{conversation.name}: {stopped.error}",
             conversation=conversation.name,
             position=trial.place(stopped.line),
-            severity=Severity.WARNING if _works_with_tools(trial, conversation) else mildest(conversation),
+            severity=Severity.WARNING if _works_with_tools(trial, conversation) else conversation.mildest(),
         )
     if trial.takes_only_parts:
         yield Finding(
@@ -110,11 +103,11 @@ def _works_with_tools(trial: TemplateTrial, conversation: Conversation) -> bool:
 
 
 def _stops_earlier(trial: TemplateTrial, conversation: Conversation) -> bool:
-    return any(trial.stopped(base) is not None for base in bases(trial, conversation))
+    return any(trial.stopped(base) is not None for base in trial.bases(conversation))
 
 
-@rule("PF432", "template-refuses", severity=Severity.WARNING, family=Family.CHAT)
-def template_refuses(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF432", "template-refuses", severity=Severity.WARNING)
+def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report conversations that a template refuses with `raise_exception`.
 
     Why: A refusal is a documented limit of a model, such as alternating roles, and an info. It is a warning where the
@@ -134,10 +127,7 @@ def template_refuses(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: axolotl's Mistral v1 (system messages); Mistral 7B v0.3 (empty lists of tool calls).
     """
-    trial = trial_of(study)
-    if trial is None or trial.syntax_error is not None:
-        return
-    for conversation in applicable(trial):
+    for conversation in trial.applicable():
         stopped = trial.stopped(conversation)
         if stopped is None or stopped.refusal is None or _stops_earlier(trial, conversation):
             continue
@@ -146,7 +136,7 @@ def template_refuses(study: Study | TemplateTrial) -> Iterator[Finding]:
             saw=f"{conversation.name}: {stopped.refusal}",
             conversation=conversation.name,
             position=trial.place(stopped.line),
-            severity=mildest(conversation) if conversation.same_as else Severity.INFO,
+            severity=conversation.mildest() if conversation.same_as else Severity.INFO,
         )
 
 
@@ -154,8 +144,8 @@ def _spaceless(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-@rule("PF436", "shape-changes-prompt", severity=Severity.WARNING, family=Family.CHAT)
-def shape_changes_prompt(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF436", "shape-changes-prompt", severity=Severity.WARNING)
+def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report a conversation whose prompt changes with the shape of the same content.
 
     Why: A content as text or as a list with one text part, arguments as mapping or as JSON text, an empty list of tool
@@ -175,13 +165,10 @@ def shape_changes_prompt(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: LFM2 and GigaChat 3 (user messages as parts), Apriel 1.5 (arguments as JSON text).
     """
-    trial = trial_of(study)
-    if trial is None:
-        return
-    for conversation in applicable(trial):
+    for conversation in trial.applicable():
         if conversation.same_as is None:
             continue
-        text, twin = whole(trial, conversation), whole(trial, trial.conversations[conversation.same_as])
+        text, twin = trial.whole(conversation), trial.whole(trial.conversations[conversation.same_as])
         if text is None or twin is None or _spaceless(text) == _spaceless(twin):
             continue
         if missing(trial, conversation) != missing(trial, trial.conversations[conversation.same_as]):
@@ -191,7 +178,7 @@ def shape_changes_prompt(study: Study | TemplateTrial) -> Iterator[Finding]:
         if conversation.base is not None and conversation.base != conversation.same_as:
             base = trial.conversations[conversation.base]
             below = trial.conversations[base.same_as] if base.same_as else None
-            if below is not None and whole(trial, base) != whole(trial, below):
+            if below is not None and trial.whole(base) != trial.whole(below):
                 continue
         at = first_difference(text, twin)
         yield Finding(
@@ -203,13 +190,13 @@ def shape_changes_prompt(study: Study | TemplateTrial) -> Iterator[Finding]:
 
 
 def _is_encoded_twice(trial: TemplateTrial, conversation: Conversation) -> bool:
-    text = whole(trial, conversation)
-    twin = whole(trial, trial.conversations[conversation.same_as]) if conversation.same_as else None
+    text = trial.whole(conversation)
+    twin = trial.whole(trial.conversations[conversation.same_as]) if conversation.same_as else None
     return text is not None and twin is not None and text.count('\\"') > twin.count('\\"')
 
 
-@rule("PF438", "arguments-encoded-twice", severity=Severity.WARNING, family=Family.CHAT)
-def arguments_encoded_twice(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF438", "arguments-encoded-twice", severity=Severity.WARNING)
+def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report tools and arguments of tool calls that are encoded a second time.
 
     Why: The OpenAI API sends arguments as JSON text; `tojson` makes a string of it, with a backslash before each quote.
@@ -233,12 +220,9 @@ def arguments_encoded_twice(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: Llama 3.1, functionary 3.1, Mistral Nemo.
     """
-    trial = trial_of(study)
-    if trial is None:
-        return
-    found = attributed(trial, lambda each: frozenset({1} if _is_encoded_twice(trial, each) else ()))
+    found = trial.attributed(lambda each: frozenset({1} if _is_encoded_twice(trial, each) else ()))
     for conversation, _ in list(found)[:1]:
-        text = whole(trial, conversation) or ""
+        text = trial.whole(conversation) or ""
         yield Finding(
             message="arguments given as JSON text are encoded a second time",
             saw=f"{conversation.name}: {excerpt(text, text.find(chr(92) + chr(34)))}",
@@ -254,13 +238,12 @@ def arguments_encoded_twice(study: Study | TemplateTrial) -> Iterator[Finding]:
             position=trial.place_of("ensure_ascii", "arguments"),
             severity=Severity.INFO,
         )
-    for conversation, what in attributed(trial, lambda each: frozenset(_quoted(trial, each))):
-        text = whole(trial, conversation) or ""
+    for conversation, what in trial.attributed(lambda each: frozenset(_quoted(trial, each))):
+        text = trial.whole(conversation) or ""
         at = next(at for kind, at in _quoted(trial, conversation).items() if kind == what)
-        yield Finding(
-            message=f"{what} in JSON that is text again: {conversation.about}",
-            saw=f"{conversation.name}: {excerpt(text, at)}",
-            conversation=conversation.name,
+        yield conversation.finding(
+            f"{what} in JSON that is text again",
+            saw=excerpt(text, at),
             position=trial.place_of("tojson", "arguments"),
             severity=Severity.INFO if '": "' in text[max(at - _NEAR, 0) : at] else None,
         )
@@ -268,12 +251,12 @@ def arguments_encoded_twice(study: Study | TemplateTrial) -> Iterator[Finding]:
 
 def _quoted(trial: TemplateTrial, conversation: Conversation) -> dict[str, int]:
     """Return what is inside JSON text though it was given as data, with a place of it."""
-    text, base = whole(trial, conversation), trial.conversations.get(conversation.base or "")
+    text, base = trial.whole(conversation), trial.conversations.get(conversation.base or "")
     functions = [call["function"] for message in conversation.messages for call in message.get("tool_calls") or ()]
     given = [each["arguments"] for each in functions if isinstance(each.get("arguments"), dict)]
     if text is None or len(given) < len(functions) or not (conversation.tools or given):
         return {}
-    usual = (whole(trial, base) if base is not None else None) or ""
+    usual = (trial.whole(base) if base is not None else None) or ""
     schemas = [tool["function"] for tool in conversation.tools or ()]
     scalars = [value for each in given for value in each.values() if value is None or value is True]
     signs = {
@@ -285,8 +268,8 @@ def _quoted(trial: TemplateTrial, conversation: Conversation) -> dict[str, int]:
     return {what: text.rfind(own[0]) for what, own in found.items() if own}
 
 
-@rule("PF439", "tools-not-written", severity=Severity.WARNING, family=Family.CHAT)
-def tools_not_written(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF439", "tools-not-written", severity=Severity.WARNING)
+def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report tools, their schemas and calls that a template does not write.
 
     Why: A model cannot call a tool that it never sees. For a template that knows nothing of tools it is an info.
@@ -305,8 +288,7 @@ def tools_not_written(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: axolotl's template of Mistral v3.
     """
-    trial = trial_of(study)
-    if trial is None or trial.text("question") is None:
+    if trial.text("question") is None:
         return
     if not trial.mentions("tool_call"):
         yield Finding(

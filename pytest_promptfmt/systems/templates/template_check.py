@@ -1,23 +1,40 @@
-"""A chat template checked without pytest: for notebooks, and for the test suites of others."""
+"""Chat templates checked and compared without pytest, for notebooks and the test suites of others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.profile import Profile
+from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.profiles.profile_loading import LoadedProfile
 from pytest_promptfmt.rules.linter import check_subjects
 from pytest_promptfmt.rules.rule_registry import Scope, known_rules
 from pytest_promptfmt.rules.rule_selection import Selection
-from pytest_promptfmt.systems.templates import SYSTEM
-from pytest_promptfmt.systems.templates.conversations import Conversation, conversations_beside
+from pytest_promptfmt.systems import known_systems
+from pytest_promptfmt.systems.task_files import files_of
+from pytest_promptfmt.systems.templates.conversations import Conversation, builtin_conversations, conversations_beside
 from pytest_promptfmt.systems.templates.engines import compiled_by
-from pytest_promptfmt.systems.templates.template_files import WrittenChatTemplate, templates_of
-from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS, TemplateTrial
+from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference
+from pytest_promptfmt.systems.templates.template_files import (
+    GgufMetadata,
+    WrittenChatTemplate,
+    read_gguf,
+    templates_of,
+    tokenizer_beside,
+)
+from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS, Rendering, TemplateTrial
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.profiles import Tokenizer
+
+
+_SYSTEM: Final = "templates"
 
 
 def checked_template(
@@ -63,7 +80,7 @@ def findings_of(trial: TemplateTrial, name: str) -> Iterable[Reported]:
         subjects["template"] = LoadedProfile(profile=trial.profile, tokenizer=trial.tokenizer)
     selection = Selection(rules=known_rules())
     path = trial.profile.template_file or Path()
-    checked = check_subjects(subjects, selection, name=name, path=path, system=SYSTEM.name)
+    checked = check_subjects(subjects, selection, name=name, path=path, system=_SYSTEM)
     first: dict[tuple[str, str], Reported] = {}
     for finding in checked.findings:
         first.setdefault((finding.code, finding.message), finding)
@@ -76,8 +93,152 @@ def written_template(template: str | Path) -> WrittenChatTemplate:
         tokens = PLACEHOLDERS
         return WrittenChatTemplate(name="template", source=template, path=Path(), tokenizer=None, special_tokens=tokens)
     path = Path(template)
-    files = list(SYSTEM.files(path)) if path.is_dir() else [path]
+    files = files_of(known_systems()[_SYSTEM], path) if path.is_dir() else [path]
     found = [each for file in files for each in templates_of(file)]
     if not found:
         raise SourceError(f"there is no chat template in {path}")
     return found[0]
+
+
+# -- two templates compared --------------------------------------------------------------------------------------------
+
+_MOST_NAMES: Final = 6
+_PADDING: Final = re.compile(r"\[PAD\d+\]|<unused\d+>|<dummy\d+>")
+"""What converters fill the vocabulary with, up to the number of rows of the embedding."""
+_PROBES: Final = ("  two  spaces", "a\nb\n\n\nc", "\t", "1234567890", "naïve ﬁ Ａ", "don't", "<b>&amp;</b>", "🔩 鉄")
+"""Texts on which tokenizers differ by normalization, splitting of numbers, and spaces."""
+
+
+def compared(first: Path, second: Path) -> Iterator[str]:
+    """Yield lines that say what differs, none where nothing does; raises SourceError, TokenizerError."""
+    paths = (first, second)
+    tokenizers = [_tokenizer(path) for path in paths]
+    try:
+        written = [written_template(path) for path in paths]
+    except SourceError:
+        if None in tokenizers:
+            raise
+    else:
+        one, other = (TemplateTrial(_profile(each)) for each in written)
+        yield from _prompts(one, other)
+        yield from _findings(first, second)
+    before, after = tokenizers
+    if before is None or after is None:
+        return
+    yield from _special_tokens(before.special_tokens, after.special_tokens)
+    if isinstance(before, GgufMetadata) or isinstance(after, GgufMetadata):
+        yield from _vocabulary(before, after)
+    else:
+        yield from _tokens(before, after)
+
+
+def _tokenizer(path: Path) -> Tokenizer | GgufMetadata | None:
+    """Return the tokenizer of a path: that of a GGUF file's metadata, or the one in the folder."""
+    if path.suffix == ".gguf":
+        metadata = read_gguf(path)
+        return metadata if metadata is not None and metadata.tokens else None
+    name = tokenizer_beside(path)
+    if name is None:
+        return None
+    from pytest_promptfmt.profiles import load_tokenizer
+
+    return load_tokenizer(name)
+
+
+def _profile(written: WrittenChatTemplate) -> Profile:
+    tokens = written.special_tokens
+    return Profile(name=written.name, chat_template=written.source, special_tokens=tokens)
+
+
+def _prompts(one: TemplateTrial, other: TemplateTrial) -> Iterator[str]:
+    """Yield each kind of change once, with the conversations that it is in."""
+    changes: dict[tuple[str, str], list[str]] = {}
+    seen: dict[tuple[str, str], tuple[str, str]] = {}
+    for conversation in one.conversations.values():
+        for state in conversation.states:
+            before, after = (_shown(trial.render(conversation, state)) for trial in (one, other))
+            if before != after:
+                at = first_difference(before, after)
+                change = _word(before, at), _word(after, at)
+                seen.setdefault(change, (excerpt(before, at), excerpt(after, at)))
+                changes.setdefault(change, []).append(conversation.name)
+    changed = {name for names in changes.values() for name in names}
+    if changed:
+        yield f"{len(changed)} of {len(one.conversations)} conversations give another prompt"
+    for change, names in sorted(changes.items(), key=lambda each: -len(each[1])):
+        some = list(dict.fromkeys(names))
+        yield f"  {', '.join(some[:_MOST_NAMES])}{f' and {len(some) - _MOST_NAMES} more' if some[_MOST_NAMES:] else ''}"
+        yield f"    - {escape_controls(seen[change][0])!r}"
+        yield f"    + {escape_controls(seen[change][1])!r}"
+
+
+def _word(text: str, at: int) -> str:
+    """Return the word or other character at a place, by which changes are grouped."""
+    found = re.compile(r"\w+|\W").match(text, at)
+    return found[0] if found is not None else ""
+
+
+def _shown(rendering: Rendering) -> str:
+    if rendering.text is not None:
+        return rendering.text
+    return f"refused: {rendering.refusal}" if rendering.refusal is not None else f"fails: {rendering.error}"
+
+
+def _findings(first: Path, second: Path) -> Iterator[str]:
+    before, after = (
+        {(each.code, each.message): each.severity for each in checked_template(path)} for path in (first, second)
+    )
+    for sign, ours, theirs in (("no longer", before, after), ("new", after, before)):
+        for (code, message), severity in ours.items():
+            if (code, message) not in theirs:
+                yield f"{sign}: {code} {severity}: {message}"
+
+
+def _special_tokens(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted({*before, *after}):
+        if before.get(name) != after.get(name):
+            yield f"{name}: {before.get(name)!r} becomes {after.get(name)!r}"
+
+
+def _tokens(one: Tokenizer, other: Tokenizer) -> Iterator[str]:
+    """Yield the texts that two tokenizers encode differently."""
+    texts = [unit.text for each in builtin_conversations().values() for unit in each.units]
+    probes = dict.fromkeys((*_PROBES, *texts))
+    different = [text for text in probes if one.ids(text) != other.ids(text)]
+    if different:
+        yield f"{len(different)} of {len(probes)} texts have other tokens"
+    for text in different[:_MOST_NAMES]:
+        yield f"  {text!r}"
+        yield f"    - {' '.join(map(str, one.ids(text)[:12]))}"
+        yield f"    + {' '.join(map(str, other.ids(text)[:12]))}"
+
+
+def _vocabulary(one: Tokenizer | GgufMetadata, other: Tokenizer | GgufMetadata) -> Iterator[str]:
+    """Yield how the vocabulary of a GGUF file, of which only pieces and ids are compared, differs from another one."""
+    for name in ("bos_token", "eos_token"):
+        before, after = (_adds(each, name) for each in (one, other))
+        if None not in (before, after) and before != after:
+            yield f"{name} {'is' if after else 'is not'} added to a text, before it {'was' if before else 'was not'}"
+    count = max(len(each.tokens) for each in (one, other) if isinstance(each, GgufMetadata))
+    pairs = [(number, _piece(one, number), _piece(other, number)) for number in range(count)]
+    different = [
+        each for each in pairs if each[1] != each[2] and not any(_PADDING.fullmatch(piece or "") for piece in each[1:])
+    ]
+    if different:
+        yield f"{len(different)} of {count} tokens of the vocabulary are others"
+    for number, before_piece, after_piece in different[:_MOST_NAMES]:
+        yield f"  {number}: {before_piece!r} becomes {after_piece!r}"
+
+
+def _piece(tokenizer: Tokenizer | GgufMetadata, number: int) -> str | None:
+    if isinstance(tokenizer, GgufMetadata):
+        return tokenizer.tokens[number] if number < len(tokenizer.tokens) else None
+    return tokenizer.piece(number)
+
+
+def _adds(tokenizer: Tokenizer | GgufMetadata, name: str) -> bool | None:
+    """Return whether a tokenizer adds a special token to a text; None where that is not known."""
+    if isinstance(tokenizer, GgufMetadata):
+        return tokenizer.adds.get(name)
+    token = tokenizer.special_tokens.get(name)
+    return None if token is None else tokenizer.id_of(token) in tokenizer.ids("iron")

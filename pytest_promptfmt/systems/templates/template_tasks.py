@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -12,12 +13,10 @@ from typing import Final
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.prompt import Instance, Prompt, Request
+from pytest_promptfmt.core.prompt import Instance, Origin, Part, Prompt, Request, Span
 from pytest_promptfmt.core.task import Dataset, Task
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems.templates import SYSTEM
 from pytest_promptfmt.systems.templates.conversations import Conversation, State, conversations_beside
-from pytest_promptfmt.systems.templates.role_spans import role_spans
 from pytest_promptfmt.systems.templates.template_files import WrittenChatTemplate, templates_of
 from pytest_promptfmt.systems.templates.trial import Rendering, TemplateTrial
 from pytest_promptfmt.tasks import TaskFile
@@ -116,25 +115,25 @@ class ConversationAssembler:
         return Instance(index=number, doc=doc, prompts=prompts, requests=requests, target=None, notes=tuple(notes))
 
 
-def read_template_tasks(path: Path) -> TaskFile | None:
-    """Return the templates of a file as tasks; None where it holds none. Raises SourceError."""
+def read_template_tasks(path: Path, system: str) -> TaskFile | None:
+    """Return the templates of a file as tasks of a system; None where it holds none. Raises SourceError."""
     path = Path(path)
     templates = templates_of(path)
     if not templates:
         return None
     conversations = conversations_beside(path.parent)
-    tasks = tuple(_task(template, conversations) for template in templates)
+    tasks = tuple(_task(template, conversations, system) for template in templates)
     return TaskFile(path=path, tasks=tasks, names=tuple(task.name for task in tasks))
 
 
-def _task(template: WrittenChatTemplate, conversations: Mapping[str, Conversation]) -> Task:
+def _task(template: WrittenChatTemplate, conversations: Mapping[str, Conversation], system: str) -> Task:
     def given(count: int | None, shots: int) -> TaskDocs:  # noqa: ARG001
         return replace(TaskDocs.in_memory([_DOC]), origin="built in, and *.conversations.yaml")
 
     return Task(
         name=template.name,
         path=template.path,
-        system=SYSTEM.name,
+        system=system,
         output_type="loglikelihood_rolling",  # nothing is answered, so nothing is scored
         num_fewshot=0,
         dataset=Dataset(given=given),
@@ -146,3 +145,43 @@ def _task(template: WrittenChatTemplate, conversations: Mapping[str, Conversatio
 def _stopped(at: int, rendering: Rendering) -> tuple[str, tuple[str, ...]]:
     how = "refused" if rendering.refusal is not None else "failed"
     return f"prompt {at + 1} {how}", (rendering.refusal or rendering.error or "",)
+
+
+LEARNT: Final = "generation"
+"""The key of the origin of what is inside `{% generation %}`."""
+
+_TEMPLATE: Final[Part] = "chat template"
+_PARTS: Final[Mapping[str, Part]] = {
+    "system": "system message",
+    "developer": "system message",
+    "user": "user message",
+    "assistant": "assistant message",
+    "tool": "tool result",
+    "reasoning": "reasoning",
+    "call": "tool call",
+    "argument": "tool call",
+}
+
+
+def role_spans(conversation: Conversation, state: State, rendering: Rendering) -> tuple[Span, ...]:
+    """Return the text of a state in pieces; texts that the template does not write as they are belong to it."""
+    text = rendering.text or ""
+    parts = list(_found(conversation, state, text))
+    edges = {0, len(text), *(place for first, last, _ in parts for place in (first, last))}
+    edges |= {place for mask in rendering.mask for place in mask}
+    spans = []
+    for first, last in pairwise(sorted(edges)):
+        part = next((part for begin, end, part in parts if begin <= first < end), _TEMPLATE)
+        is_learnt = any(begin <= first < end for begin, end in rendering.mask)
+        spans.append(Span(text[first:last], Origin(part, LEARNT if is_learnt else None)))
+    return tuple(spans)
+
+
+def _found(conversation: Conversation, state: State, text: str) -> Iterator[tuple[int, int, Part]]:
+    """Yield where the texts of the messages are, each after the one before."""
+    end = 0
+    for unit in conversation.units:
+        at = text.find(unit.text, end) if unit.message < state.count else -1
+        if at >= 0:
+            end = at + len(unit.text)
+            yield at, end, _PARTS.get(unit.kind, _TEMPLATE)

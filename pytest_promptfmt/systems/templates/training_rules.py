@@ -1,26 +1,30 @@
-"""The rule about templates for training: they write what the model is asked with."""
+"""Rules about templates for training: the masks of `{% generation %}`, and prompts that inference never sends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from pytest_promptfmt.core.errors import SourceError
-from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.study import Study
+from pytest_promptfmt.core.errors import SourceError, TokenizerError
+from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.systems.templates.conversations import Conversation
-from pytest_promptfmt.systems.templates.evidence import attributed, excerpt, finished, first_difference, trial_of, whole
+from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference, template_rule
 from pytest_promptfmt.systems.templates.trial import TemplateTrial
+
+Mask = Sequence[tuple[int, int]]
 
 TRAINING: Final = "_training.jinja"
 """How the name of a training variant ends that is beside its template."""
 
+_TAGS: Final = re.compile(r"<[^<>\s]*(?:think|reason)[^<>\s]*>", re.I)
+"""Tags of reasoning, which a generation prompt may hold or not, by its arguments."""
 
-@rule("PF454", "training-template-differs", severity=Severity.WARNING, family=Family.CHAT)
-def training_template_differs(study: Study | TemplateTrial) -> Iterator[Finding]:
+
+@template_rule("PF454", "training-template-differs", severity=Severity.WARNING)
+def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report prompts that a training variant of the template writes differently.
 
     It is `NAME_training.jinja` beside `NAME.jinja`, or what the setting `training_of` names.
@@ -46,9 +50,8 @@ def training_template_differs(study: Study | TemplateTrial) -> Iterator[Finding]
 
     Real: TRL's templates (GLM-4 MoE, Qwen3) beside the models' own.
     """
-    trial = trial_of(study)
-    file = trial.profile.template_file if trial is not None else None
-    if trial is None or file is None or trial.syntax_error is not None:
+    file = trial.profile.template_file
+    if file is None:
         return
     variant = file.with_name(f"{file.stem}{TRAINING}")
     if variant.is_file() and (training := _beside(trial, variant)) is not None:
@@ -78,7 +81,7 @@ def _beside(trial: TemplateTrial, file: Path) -> TemplateTrial | None:
 def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Iterator[Finding]:
     def differing(conversation: Conversation) -> list[tuple[str, str]]:
         """Return the whole conversation without and with generation prompt, where the two templates differ."""
-        texts = [[render(each, conversation) for render in (finished, whole)] for each in (inference, training)]
+        texts = [[each.finished(conversation), each.whole(conversation)] for each in (inference, training)]
         return [
             (ours, theirs or "") for ours, theirs in zip(*texts, strict=True) if ours is not None and ours != theirs
         ]
@@ -86,13 +89,220 @@ def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Ite
     def faults(conversation: Conversation) -> frozenset[str]:
         return frozenset({"text"} if differing(conversation) else ())
 
-    for conversation, _ in attributed(inference, faults):
+    for conversation, _ in inference.attributed(faults):
         ours, theirs = differing(conversation)[0]
         at = first_difference(ours, theirs)
-        yield Finding(
-            message=f"the training template writes another prompt: {conversation.about}",
-            saw=f"{conversation.name}: {excerpt(theirs, at)!r}, for answers {excerpt(ours, at)!r}",
-            conversation=conversation.name,
+        yield conversation.finding(
+            "the training template writes another prompt",
+            saw=f"{excerpt(theirs, at)!r}, for answers {excerpt(ours, at)!r}",
             position=training.place(),
             severity=Severity.INFO if conversation.has_reasoning else None,
         )
+
+
+# -- masks -------------------------------------------------------------------------------------------------------------
+
+
+def _masked(trial: TemplateTrial, *names: str) -> Iterator[tuple[Conversation, str, Mask]]:
+    """Yield conversations with their prompt and its mask, where the template has one."""
+    if trial.mentions("{% generation", "{%- generation", "{%generation", "{%-generation"):
+        for name in names:
+            if name in trial.conversations:
+                rendering = trial.last(name, generation_prompt=False)
+                if rendering.text is not None:
+                    yield trial.conversations[name], rendering.text, rendering.mask
+
+
+def _joined(mask: Mask) -> list[tuple[int, int]]:
+    """Return the spans of a mask with those as one that follow each other without a gap."""
+    found: list[tuple[int, int]] = []
+    for first, last in mask:
+        if found and found[-1][1] == first:
+            first = found.pop()[0]
+        found.append((first, last))
+    return found
+
+
+def _covers(mask: Mask, start: int, end: int) -> bool:
+    return any(first <= start and end <= last for first, last in _joined(mask))
+
+
+@template_rule("PF451", "mask-misses-answer", severity=Severity.ERROR)
+def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report answers and tool calls outside `{% generation %}`.
+
+    Why: Only what is inside is learnt; an empty mask trains on nothing.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' }}
+            {%- if message.role == 'assistant' %}
+                {{- message.content }}{% generation %}{{- '<|end|>' }}{% endgeneration %}{{- '\n' }}
+            {%- else %}{{- message.content + '<|end|>\n' }}{%- endif %}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: put content, tool calls and the end token inside the tags.
+
+    Real: marin #7237 (masks of zeros only).
+    """
+    for conversation, text, mask in _masked(trial, "turns", "call-finished"):
+        for unit in conversation.units:
+            if unit.kind in ("assistant", "argument") and text.count(unit.text) == 1:
+                at = text.find(unit.text)
+                if not _covers(mask, at, at + len(unit.text)):
+                    what = "a tool call" if unit.kind == "argument" else "an answer"
+                    yield Finding(
+                        message=f"the mask does not cover {what}",
+                        saw=f"{conversation.name}: {excerpt(text, at, at + len(unit.text))}",
+                        conversation=conversation.name,
+                        position=trial.place_of("generation"),
+                    )
+                    break
+
+
+@template_rule("PF452", "mask-holds-prompt", severity=Severity.ERROR)
+def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report headers, user texts and tool results inside `{% generation %}`.
+
+    Why: The model learns to write what it is always given: headers, questions and tool results.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {%- generation %}{{- '<|begin|>' + message.role + '\n' + message.content + '<|end|>\n' }}{% endgeneration %}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: begin the tag after the header of the answer.
+
+    Real: SmolLM3 (the header inside the mask).
+    """
+    for conversation, text, mask in _masked(trial, "turns", "call-finished"):
+        for unit in conversation.units:
+            at = text.find(unit.text)
+            if unit.kind in ("user", "tool") and at >= 0 and _covers(mask, at, at + len(unit.text)):
+                yield Finding(
+                    message=f"the mask covers a {unit.kind} text",
+                    saw=f"{conversation.name}: {excerpt(text, at, at + len(unit.text))}",
+                    conversation=conversation.name,
+                    position=trial.place_of("generation"),
+                )
+                break
+        opened = trial.render(conversation, conversation.states[0]).text
+        if opened is not None and text.startswith(opened):
+            inside = [first for first, last in mask if first < len(opened) < last]
+            if inside:
+                covered = text[inside[0] : len(opened)]
+                yield Finding(
+                    message="the mask covers the generation prompt",
+                    saw=f"{conversation.name}: {excerpt(text, inside[0], len(opened))}",
+                    conversation=conversation.name,
+                    position=trial.place_of("generation"),
+                    severity=None if _TAGS.sub("", covered).strip() else Severity.INFO,
+                )
+
+
+@template_rule("PF453", "stop-token-outside-mask", severity=Severity.ERROR)
+def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report answers whose mask ends before the token that stops the model.
+
+    Why: The model never learns to stop.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- '<|begin|>' + message.role + '\n' }}
+            {%- if message.role == 'assistant' %}
+                {%- generation %}{{- message.content }}{% endgeneration %}{{- '<|end|>\n' }}
+            {%- else %}{{- message.content + '<|end|>\n' }}{%- endif %}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- '<|begin|>assistant\n' }}{%- endif %}
+
+    Silent example:
+        # include: sound_template.txt
+
+    Fix: end the tag after the token that closes the answer.
+
+    Real: TRL PR #5988 and #6044 (GLM-4 MoE), axolotl PR #3756.
+    """
+    spans = [(text, span) for _, text, mask in _masked(trial, "turns") for span in _joined(mask)]
+    for number, (text, (first, last)) in enumerate(spans):
+        inside = text[first:last].rstrip()
+        if any(inside.endswith(marker) for marker in trial.markers(inside)[-1:]):
+            continue
+        is_last = number == len(spans) - 1
+        yield Finding(
+            message=f"the mask of {'the last' if is_last else 'an'} answer ends without a stop token",
+            saw=f"turns: {excerpt(text, last)}",
+            conversation="turns",
+            position=trial.place_of("endgeneration"),
+        )
+        if not is_last and number:
+            return
+
+
+@template_rule("PF465", "mask-cuts-token", severity=Severity.WARNING)
+def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report masks of `{% generation %}` that begin or end inside a token of the tokenizer, or at no token.
+
+    Why: Tokens are learnt whole. One that holds the end of a header and the beginning of an answer is learnt with the
+    header, and is another token than the model is given when it answers. Where a mask begins with a character that the
+    tokenizer drops, transformers leaves out the rest of the conversation.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- message.role + ':' }}
+            {%- if message.role == 'assistant' %}{% generation %}{{- message.content + '\n' }}{% endgeneration %}
+            {%- else %}{{- message.content + '\n' }}{%- endif %}
+        {%- endfor %}
+        # file: tokenizer.json
+        {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"},
+         "model": {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}}
+
+    Silent example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- message.role + ':\n' }}
+            {%- if message.role == 'assistant' %}{% generation %}{{- message.content }}{% endgeneration %}{{- '\n' }}
+            {%- else %}{{- message.content + '\n' }}{%- endif %}
+        {%- endfor %}
+        # file: tokenizer.json
+        {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"},
+         "model": {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}}
+
+    Fix: begin and end the tag at control tokens, after the line break of the header.
+
+    Real: transformers' `return_assistant_tokens_mask`, which stops at a character without a token (5.23).
+    """
+    tokenizer, place = trial.tokenizer, trial.place_of("generation")
+    if tokenizer is None:
+        return
+    for _, text, mask in _masked(trial, "turns"):
+        try:
+            encoded = tokenizer.encode(text, add_special_tokens=False)
+        except TokenizerError:
+            return  # the snapshots of the conversations report it
+        added, spans = tokenizer.added_tokens, encoded.offsets
+        # An added token may take the whitespace around it, and is the same token with and without.
+        texts = [span for token, span in zip(encoded.ids, spans, strict=True) if token not in added]
+        # A marker without a token belongs to another model, which PF413 reports.
+        foreign = [each.span() for each in trial.marker.finditer(text) if tokenizer.id_of(each[0]) is None]
+        texts = [(at, end) for at, end in texts if not any(at < last and first < end for first, last in foreign)]
+        dropped = [first for first, _ in mask if not any(at <= first < end for at, end in spans)]
+        if dropped:
+            saw = f"turns: {excerpt(text, dropped[0])}"
+            yield Finding(message="a mask begins with a character that is no token", saw=saw, position=place)
+        for number, what in ((0, "begins"), (1, "ends")):
+            cut = [span for edges in _joined(mask) for span in texts if span[0] < edges[number] < span[1]]
+            if cut:
+                saw = f"turns: the token {text[cut[0][0] : cut[0][1]]!r}"
+                yield Finding(message=f"a mask {what} inside a token", saw=saw, position=place)

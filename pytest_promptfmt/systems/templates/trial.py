@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jinja2 import nodes
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
@@ -22,12 +22,17 @@ from pytest_promptfmt.systems.templates.conversations import Conversation, State
 if TYPE_CHECKING:
     from pytest_promptfmt.profiles import Tokenizer
 
+Key = TypeVar("Key", bound=Hashable)
+
 PLACEHOLDERS: Final[Mapping[str, str]] = {
     "bos_token": "<s>",
     "eos_token": "</s>",
     **{f"{name}_token": f"<{name}>" for name in ("unk", "pad", "sep", "cls", "mask")},
 }
 """The special tokens of a template that comes without a tokenizer."""
+
+_PARTS: Final = "user-parts"
+_REPR: Final = re.compile(r"[\[{]['\"]type")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +104,7 @@ class TemplateTrial:
     @cached_property
     def takes_only_parts(self) -> bool:
         """Return whether contents have to be lists of parts: then all conversations are sent like that."""
-        told, parts = self.conversations.get("question"), self.conversations.get("user-parts")
+        told, parts = self.conversations.get("question"), self.conversations.get(_PARTS)
         if told is None or parts is None or self.syntax_error is not None:
             return False
         as_text, as_parts = (self._rendered(each, State(count=1), as_parts=False).text or "" for each in (told, parts))
@@ -148,6 +153,65 @@ class TemplateTrial:
         """Return the first state that is refused or fails, None where all are rendered."""
         made = (self.render(conversation, state) for state in conversation.states)
         return next((each for each in made if each.text is None), None)
+
+    def whole(self, conversation: Conversation) -> str | None:
+        """Return the text of a whole conversation as it is sent."""
+        return self.render(conversation, conversation.states[-1]).text
+
+    def without_generation_prompt(self, conversation: Conversation, state: State) -> str | None:
+        """Return the text of a state without what opens the answer."""
+        return self.render(conversation, State(count=state.count, generation_prompt=False)).text
+
+    def finished(self, conversation: Conversation) -> str | None:
+        """Return the text of a whole conversation without what opens another answer."""
+        return self.without_generation_prompt(conversation, conversation.states[-1])
+
+    def markers(self, text: str) -> list[str]:
+        """Return the markers of a text in order, the end token among them."""
+        return self.marker.findall(text)
+
+    def bases(self, conversation: Conversation) -> Iterator[Conversation]:
+        """Yield the simpler conversations below one."""
+        name, seen = conversation.base, {conversation.name}
+        while name is not None and name not in seen:
+            seen.add(name)
+            conversation = self.conversations[name]
+            yield conversation
+            name = conversation.base
+
+    def applicable(self) -> list[Conversation]:
+        """Return the conversations that show something about the template.
+
+        A template that writes no tools, or takes no list of parts in a user message, does so nowhere: one finding is
+        enough.
+        """
+        writes_tools, parts = self.mentions("tool_call"), self.conversations.get(_PARTS)
+        takes_parts = parts is None or self._takes(parts)
+        return [
+            each
+            for each in self.conversations.values()
+            if (writes_tools or not each.has_tools) and (takes_parts or not each.has_parts or each.name == _PARTS)
+        ]
+
+    def _takes(self, parts: Conversation) -> bool:
+        text = self.whole(parts)
+        return text is not None and all(unit.text in text for unit in parts.units) and not _REPR.search(text)
+
+    def attributed(self, faults: Callable[[Conversation], Set[Key]]) -> Iterator[tuple[Conversation, Key]]:
+        """Yield each fault with the simplest conversations that show it; faults of a simpler one are not repeated."""
+        known: dict[str, Set[Key]] = {}
+
+        def of(conversation: Conversation) -> Set[Key]:
+            if conversation.name not in known:
+                known[conversation.name] = faults(conversation)
+            return known[conversation.name]
+
+        for conversation in self.applicable():
+            found = of(conversation)
+            if found:
+                simpler = {key for base in self.bases(conversation) for key in of(base)}
+                for key in sorted(found - simpler, key=str):
+                    yield conversation, key
 
     def rendered_by(self, renderer: Renderer, conversation: Conversation, state: State) -> Rendering:
         """Return what another compiled template makes of a state; nothing of it is kept."""

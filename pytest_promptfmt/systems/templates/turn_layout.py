@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from pytest_promptfmt.systems.templates.evidence import markers, missing
+from pytest_promptfmt.systems.templates.evidence import missing
 from pytest_promptfmt.systems.templates.trial import TemplateTrial
 
 QUESTION: Final = "Which metal rusts?"
@@ -67,7 +67,7 @@ def layout_of(trial: TemplateTrial) -> TurnLayout:
             header = before.rpartition(QUESTION)[2]
     if longer is not None and ANSWER in longer and LATER in longer:
         gap = longer.partition(ANSWER)[2].partition(LATER)[0]
-    first = (markers(tail or "", trial) or [""])[0]
+    first = (trial.markers(tail or "") or [""])[0]
     return TurnLayout(asked=asked, opened=opened, closed=closed, header=header, gap=gap, tail=tail, first_marker=first)
 
 
@@ -79,7 +79,7 @@ def marker_pairs(trial: TemplateTrial) -> tuple[tuple[str, str], ...]:
     texts = [trial.text(name) for name in _TURNS]
     if any(text is None for text in texts):
         return ()
-    sequences = [markers(text or "", trial) for text in texts]
+    sequences = [trial.markers(text or "") for text in texts]
     bos = trial.profile.special_tokens.get("bos_token")
     counts = [len(trial.conversations[name].messages) for name in _TURNS]
     names = [
@@ -88,7 +88,7 @@ def marker_pairs(trial: TemplateTrial) -> tuple[tuple[str, str], ...]:
         if len({sequence.count(name) - count for sequence, count in zip(sequences, counts, strict=True)}) == 1
         and name != bos
     ]
-    closed = [name for name in markers((texts[1] or "").rpartition(ANSWER)[2], trial) if name in names][-1:]
+    closed = [name for name in trial.markers((texts[1] or "").rpartition(ANSWER)[2]) if name in names][-1:]
     following = {(one, other) for other, one in pairwise(sequences[-1]) if other in closed and one in names}
     return tuple(
         (one, other)

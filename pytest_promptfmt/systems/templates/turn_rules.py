@@ -1,4 +1,4 @@
-"""Rules about turns: how they are opened and closed, and what stays of them when the conversation continues."""
+"""Rules about turns: how they open and close, what stays of them later, and whether a text can imitate them."""
 
 from __future__ import annotations
 
@@ -6,29 +6,25 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.study import Study
+from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.systems.templates.conversations import Conversation, State
-from pytest_promptfmt.systems.templates.evidence import (
-    applicable,
-    attributed,
-    excerpt,
-    first_difference,
-    last_answer,
-    markers,
-    mildest,
-    trial_of,
-    without_generation_prompt,
+from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference, last_answer, template_rule
+from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS, TemplateTrial
+from pytest_promptfmt.systems.templates.turn_layout import (
+    ANSWER,
+    LATER,
+    QUESTION,
+    alternates,
+    layout_of,
+    marker_pairs,
+    turns_of,
 )
-from pytest_promptfmt.systems.templates.trial import TemplateTrial
-from pytest_promptfmt.systems.templates.turn_layout import alternates, layout_of, marker_pairs, turns_of
 
-_FORGED: Final = "control-tokens"
+_CONTROL_TOKENS: Final = "control-tokens"
 
 
-@rule("PF440", "turn-not-closed", severity=Severity.ERROR, family=Family.CHAT)
-def turn_not_closed(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF440", "turn-not-closed", severity=Severity.ERROR)
+def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report turns that are not closed before the next one begins.
 
     Why: The model's own turn seems to go on through tool results and user messages; it no longer stops where it should.
@@ -49,11 +45,8 @@ def turn_not_closed(study: Study | TemplateTrial) -> Iterator[Finding]:
     Real: Gemma 4, which did not close the turn after a tool result; axolotl's Mistral v7;
     Falcon-H1R, which looks for the neighbours of a tool result in the wrong list after a system message.
     """
-    trial = trial_of(study)
-    if trial is None:
-        return
     layout, pairs = layout_of(trial), marker_pairs(trial)
-    closing, plain = layout.closing, set(markers(trial.text("turns") or "", trial))
+    closing, plain = layout.closing, set(trial.markers(trial.text("turns") or ""))
     first = layout.first_marker
     if first and layout.gap is not None and first not in layout.gap:
         yield Finding(
@@ -74,11 +67,11 @@ def turn_not_closed(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     def faults(conversation: Conversation) -> frozenset[str]:
         state = conversation.states[-1]
-        text = without_generation_prompt(trial, conversation, state)
-        if text is None or conversation.name.startswith(_FORGED) or conversation.continue_final_message:
+        text = trial.without_generation_prompt(conversation, state)
+        if text is None or conversation.name.startswith(_CONTROL_TOKENS) or conversation.continue_final_message:
             return frozenset()
         found = {"answer"} if closing and any(_unclosed(text, conversation, closing)) else set()
-        sequence = markers(text, trial)
+        sequence = trial.markers(text)
         ends = last_answer(conversation) is not None
         for one, other in pairs:
             only = turns_of(sequence, one, other, plain)
@@ -87,19 +80,18 @@ def turn_not_closed(study: Study | TemplateTrial) -> Iterator[Finding]:
                 found.add("pair")
         return frozenset({"pair"} if "pair" in found else found)
 
-    for conversation, kind in attributed(trial, faults):
-        text = without_generation_prompt(trial, conversation, conversation.states[-1]) or ""
+    for conversation, kind in trial.attributed(faults):
+        text = trial.without_generation_prompt(conversation, conversation.states[-1]) or ""
         if kind == "answer":
             at = next(_unclosed(text, conversation, closing))
             saw = f"no {closing} here: {excerpt(text, at)}"
         else:
             saw = f"{' and '.join(pairs[0])} do not take turns: {excerpt(text, *_open_turn(text, pairs))}"
-        yield Finding(
-            message=f"a turn is not closed: {conversation.about}",
-            saw=f"{conversation.name}: {saw}",
-            conversation=conversation.name,
+        yield conversation.finding(
+            "a turn is not closed",
+            saw=saw,
             position=trial.place_of(closing or pairs[0][1]),
-            severity=mildest(conversation),
+            severity=conversation.mildest(),
         )
 
 
@@ -110,7 +102,7 @@ def _closings(trial: TemplateTrial) -> Iterator[tuple[str, str]]:
         for unit in trial.conversations[name].units if text else ():
             if text and unit.kind == "user" and text.count(unit.text) == 1:
                 end = text.find(unit.text) + len(unit.text)
-                yield from ((marker, excerpt(text, end)) for marker in markers(text[end:], trial)[:1])
+                yield from ((marker, excerpt(text, end)) for marker in trial.markers(text[end:])[:1])
 
 
 def _unclosed(text: str, conversation: Conversation, closing: str) -> Iterator[int]:
@@ -136,8 +128,8 @@ def _open_turn(text: str, pairs: tuple[tuple[str, str], ...]) -> tuple[int, int]
     return len(text), len(text)
 
 
-@rule("PF441", "history-changes", severity=Severity.WARNING, family=Family.CHAT)
-def history_changes(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF441", "history-changes", severity=Severity.WARNING)
+def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report earlier turns that are written differently when the conversation goes on.
 
     Why: Caches of prefixes are lost, and multi-turn training does not match what the model saw when it answered. It is
@@ -157,16 +149,12 @@ def history_changes(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: Phi-3.5 (an end token after whatever is last), Qwen3 (reasoning of earlier turns).
     """
-    trial = trial_of(study)
-    if trial is None:
-        return
-    for conversation, kind in attributed(trial, lambda each: _changed_history(trial, each)):
+    for conversation, kind in trial.attributed(lambda each: _changed_history(trial, each)):
         before, after = _first_change(trial, conversation) or ("", "")
         at = first_difference(before, after)
-        yield Finding(
-            message=f"{kind} changes what was sent before: {conversation.about}",
-            saw=f"{conversation.name}: {excerpt(before, at)!r} becomes {excerpt(after, at)!r}",
-            conversation=conversation.name,
+        yield conversation.finding(
+            f"{kind} changes what was sent before",
+            saw=f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}",
             position=trial.place(),
             severity=Severity.INFO if conversation.has_reasoning and kind == "a user message" else None,
         )
@@ -174,7 +162,7 @@ def history_changes(study: Study | TemplateTrial) -> Iterator[Finding]:
 
 def _first_change(trial: TemplateTrial, conversation: Conversation) -> tuple[str, str] | None:
     for state, later in zip(conversation.states, conversation.states[1:], strict=False):
-        before, after = without_generation_prompt(trial, conversation, state), trial.render(conversation, later).text
+        before, after = trial.without_generation_prompt(conversation, state), trial.render(conversation, later).text
         if before is not None and after is not None and not after.startswith(before):
             return before, after
     return None
@@ -184,7 +172,7 @@ def _changed_history(trial: TemplateTrial, conversation: Conversation) -> frozen
     if conversation.continue_final_message or conversation.name == "system-later":
         return frozenset()
     for state, later in zip(conversation.states, conversation.states[1:], strict=False):
-        before, after = without_generation_prompt(trial, conversation, state), trial.render(conversation, later).text
+        before, after = trial.without_generation_prompt(conversation, state), trial.render(conversation, later).text
         if before is not None and after is not None and not after.startswith(before):
             roles = [message["role"] for message in conversation.messages[state.count : later.count]]
             if "user" in roles:
@@ -193,8 +181,8 @@ def _changed_history(trial: TemplateTrial, conversation: Conversation) -> frozen
     return frozenset()
 
 
-@rule("PF444", "bos-repeated", severity=Severity.WARNING, family=Family.CHAT)
-def bos_repeated(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF444", "bos-repeated", severity=Severity.WARNING)
+def bos_repeated(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report BOS in the middle of a prompt.
 
     Why: Models see BOS once in training. After an end token it may be the format of an older model.
@@ -212,10 +200,9 @@ def bos_repeated(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: chat_templates' Mistral, which wrote BOS before every user message.
     """
-    trial = trial_of(study)
-    bos = trial.profile.special_tokens.get("bos_token") if trial is not None else None
-    text = trial.text("turns") if trial is not None else None
-    if trial is None or not bos or text is None:
+    bos = trial.profile.special_tokens.get("bos_token")
+    text = trial.text("turns")
+    if not bos or text is None:
         return
     if text.count(bos) < 2:
         yield from _doubled_bos(trial, bos)
@@ -232,19 +219,18 @@ def bos_repeated(study: Study | TemplateTrial) -> Iterator[Finding]:
 
 def _doubled_bos(trial: TemplateTrial, bos: str) -> Iterator[Finding]:
     """Yield the first conversation that begins with two BOS, where plain turns do not."""
-    for conversation in applicable(trial):
+    for conversation in trial.applicable():
         if (trial.render(conversation, conversation.states[-1]).text or "").startswith(bos * 2):
-            yield Finding(
-                message=f"BOS is written twice at the beginning: {conversation.about}",
-                saw=f"{conversation.name}: {bos * 2}",
-                conversation=conversation.name,
+            yield conversation.finding(
+                "BOS is written twice at the beginning",
+                saw=bos * 2,
                 position=trial.place_of("bos_token", bos),
             )
             return
 
 
-@rule("PF448", "whitespace-by-turn", severity=Severity.WARNING, family=Family.CHAT)
-def whitespace_by_turn(study: Study | TemplateTrial) -> Iterator[Finding]:
+@template_rule("PF448", "whitespace-by-turn", severity=Severity.WARNING)
+def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report whitespace around contents that is kept in some turns and removed in others.
 
     Why: The same question is another token sequence when it is asked first. What is kept in the last turn alone changes
@@ -263,9 +249,8 @@ def whitespace_by_turn(study: Study | TemplateTrial) -> Iterator[Finding]:
 
     Real: Granite Guardian 3.0, which strips all user texts but one.
     """
-    trial = trial_of(study)
-    text = trial.text("whitespace") if trial is not None else None
-    if trial is None or text is None:
+    text = trial.text("whitespace")
+    if text is None:
         return
     for role in ("user", "assistant"):
         said = [str(each["content"]) for each in trial.conversations["whitespace"].messages if each["role"] == role]
@@ -285,3 +270,138 @@ def whitespace_by_turn(study: Study | TemplateTrial) -> Iterator[Finding]:
                 saw=excerpt(last, last.find(said[0].strip())),
                 position=trial.place_of("loop.last", "trim", "strip"),
             )
+
+
+# -- imitated turns, end tokens ----------------------------------------------------------------------------------------
+
+_FORGED: Final = {
+    "a user message": ("second-question", 0, QUESTION, LATER),
+    "a tool result": ("call-finished", 2, "Mostly copper with tin.", "Sample seven is bronze."),
+}
+"""What imitates turns: the conversation that it looks like, its message, and the first and last text that it holds."""
+
+
+@template_rule("PF460", "turns-can-be-forged", severity=Severity.INFO)
+def turns_can_be_forged(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report templates with which one user message or tool result gives the prompt of several turns.
+
+    Why: The author of the text, such as a web page in a tool result, speaks for the model, the user and the system.
+    A server can refuse control tokens in texts, so this is an info; where only words separate turns, nothing can tell
+    them apart.
+
+    Example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- message.role + ': ' + message.content + '\n' }}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}
+
+    Silent example:
+        # file: chat_template.jinja
+        {%- for message in messages %}
+            {{- message.role + ': ' + (message.content | tojson) + '\n' }}
+        {%- endfor %}
+        {%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}
+
+    Fix: separate turns with control tokens, and encode texts without them (`split_special_tokens=True`).
+
+    Real: transformers #29279 and PR #47386; the papers ChatBug and ChatInject.
+    """
+    found = {what: between for what in _FORGED if (between := _forged(trial, what)) is not None}
+    if found:
+        first = next(iter(found.values()))
+        yield Finding(
+            message=f"{' or '.join(found)} can hold whole turns",
+            saw=f"it reads like real turns with {excerpt(first)!r} in it",
+            position=trial.place_of("content"),
+        )
+
+
+def _forged(trial: TemplateTrial, what: str) -> str | None:
+    """Return what a text has to hold to give the prompt of a longer conversation; None where it gives another one."""
+    name, number, first, last = _FORGED[what]
+    genuine = trial.conversations.get(name)
+    if genuine is None or (genuine.tools and not trial.mentions("tool_call")):
+        return None
+    text = trial.finished(genuine)
+    if text is None or text.count(first) != 1 or text.count(last) != 1:
+        return None
+    between = text.partition(first)[2].partition(last)[0]
+    messages = [*genuine.messages[:number], {**genuine.messages[number], "content": first + between + last}]
+    forged = Conversation(name=f"forged {name}", about=what, messages=messages, tools=genuine.tools)
+    made = trial.render(forged, State(count=len(messages), generation_prompt=False)).text
+    # The end of the last turn is that of another role.
+    return between if made is not None and made.startswith(text[: text.find(last) + len(last)]) else None
+
+
+@template_rule("PF461", "end-token-unlike-tokenizer", severity=Severity.WARNING)
+def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report answers that do not end with the end token of the tokenizer beside the template.
+
+    Why: Generation stops at the tokenizer's end token. A model that was trained to write another one continues with
+    turns of the user, unless the generation settings name it as well.
+
+    Example:
+        # file: tokenizer_config.json
+        {"eos_token": "<eos>", "chat_template": "{% for m in messages %}{{ m.content + '<end>' }}{% endfor %}"}
+
+    Silent example:
+        # file: tokenizer_config.json
+        {"eos_token": "<eos>", "chat_template": "{% for m in messages %}{{ m.content + '<eos>' }}{% endfor %}"}
+
+    Fix: set `eos_token` to what closes an answer, or list it as `eos_token_id` of `generation_config.json`.
+
+    Real: Phi-3's tokenizer (`<|endoftext|>`) beside a template that ends answers with `<|end|>`.
+    """
+    text = trial.text("answer")
+    if text is None or ANSWER not in text:
+        return
+    known = trial.profile.special_tokens
+    eos, tail = known.get("eos_token"), text.rpartition(ANSWER)[2]
+    closing = trial.marker.search(tail)
+    if closing is None or (trial.tokenizer is not None and trial.tokenizer.id_of(closing[0]) is None):
+        return  # PF413 says so: template and tokenizer belong to different models
+    if eos and eos not in tail and not PLACEHOLDERS.items() <= known.items():
+        yield Finding(
+            message="answers do not end with the end token of the tokenizer",
+            saw=f"{closing[0]} ends an answer, eos_token is {eos}",
+            position=trial.place_of(closing[0]),
+        )
+
+
+@template_rule("PF466", "bos-in-some-prompts", severity=Severity.WARNING)
+def bos_in_some_prompts(trial: TemplateTrial) -> Iterator[Finding]:
+    r"""Report conversations whose prompt lacks the BOS with which a question alone begins.
+
+    Why: A branch for system messages or tools does not write it. The prompt is then encoded without BOS, or with it,
+    as the program decides that calls the template.
+
+    Example:
+        # file: chat_template.jinja
+        {%- if messages[0].role != 'system' %}{{- bos_token }}{%- endif %}
+        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n' }}{%- endfor %}
+
+    Silent example:
+        # file: chat_template.jinja
+        {{- bos_token }}
+        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n' }}{%- endfor %}
+
+    Fix: write `{{ bos_token }}` before all branches.
+
+    Real: arcee-ai's Gemma-Zephyr-Dolly-Chat-Slerp, where the assistant begins.
+    """
+    bos = trial.profile.special_tokens.get("bos_token")
+    if not bos or not (trial.text("question", generation_prompt=True) or "").startswith(bos):
+        return
+
+    def faults(conversation: Conversation) -> frozenset[str]:
+        text = trial.whole(conversation)
+        return frozenset({"bos"} if text is not None and bos not in text else ())
+
+    for conversation, _ in trial.attributed(faults):
+        yield conversation.finding(
+            "BOS is missing",
+            saw=excerpt(trial.whole(conversation) or ""),
+            position=trial.place_of("bos_token", bos),
+            severity=conversation.mildest(Severity.WARNING),
+        )

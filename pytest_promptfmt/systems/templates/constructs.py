@@ -1,0 +1,222 @@
+"""The source of a template: which line writes a text, variables lost after a loop, constructs that engines lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from jinja2 import nodes
+
+from pytest_promptfmt.profiles.dialect import compiled_template, compiled_tree, generation_marks, parsed_template
+from pytest_promptfmt.systems.templates.conversations import Conversation, State
+from pytest_promptfmt.systems.templates.evidence import first_difference
+from pytest_promptfmt.systems.templates.trial import TemplateTrial
+
+MEASURED: Final = "minijinja 3.0.5"
+"""The engine and version in which the constructs below were tried."""
+
+METHODS: Final = frozenset(
+    (
+        "rsplit",
+        "partition",
+        "rpartition",
+        "index",
+        "rindex",
+        "removeprefix",
+        "removesuffix",
+        "ljust",
+        "rjust",
+        "center",
+        "zfill",
+        "casefold",
+        "swapcase",
+        "expandtabs",
+        "translate",
+    )
+)
+"""Methods of text and lists that it does not know."""
+
+ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {"tojson": frozenset({"ensure_ascii", "separators", "sort_keys"})}
+"""Arguments of filters that it does not know."""
+
+GENERATION: Final = "{% generation %}"
+TESTS: Final = frozenset({"callable"})
+FILTERS: Final = frozenset({"wordcount", "xmlattr", "urlize", "filesizeformat", "center", "random"})
+FUNCTIONS: Final = frozenset({"cycler", "lipsum"})
+
+_MOST_SHOWN: Final = 3
+_FOLLOWING: Final = 8
+
+
+class _Stepping:
+    """The template as Jinja compiles it, which keeps each piece that it writes, with its line."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._template = compiled_template(source)
+        self.pieces: list[tuple[str, int]] = []
+
+    def render(self, variables: Mapping[str, Any], /) -> str:
+        written: Any = self._template.root_render_func(self._template.new_context(dict(variables)))
+        text = []
+        for piece in written:
+            plain = piece
+            for mark in generation_marks.get():
+                plain = plain.replace(mark, "") if mark else plain
+            self.pieces.append((plain, self._line(plain, written.gi_frame.f_lineno)))
+            text.append(piece)
+        return "".join(text)
+
+    def _line(self, piece: str, number: int) -> int:
+        """Return where a piece is written: Jinja keeps no lines of text that stands in the template as it is."""
+        literal = piece.strip()
+        if literal and literal in self._source:
+            return self._source.count("\n", 0, self._source.find(literal)) + 1
+        return self._template.get_corresponding_lineno(number)
+
+
+def line_at(trial: TemplateTrial, conversation: Conversation, state: State, ours: str, theirs: str) -> int | None:
+    """Return the line of the template that writes the first difference of two texts; None where that is not seen.
+
+    Where another engine writes more before what follows, that is the end of the piece before.
+    """
+    place = first_difference(ours, theirs)
+    stepping = _Stepping(trial.source)
+    trial.rendered_by(stepping, conversation, state)
+    begin, before = 0, None
+    for piece, line in stepping.pieces:
+        if begin + len(piece) > place:
+            is_longer = begin == place and theirs.find(ours[place : place + _FOLLOWING], place) > place
+            return before if is_longer and before is not None else line
+        begin += len(piece)
+        before = line if piece else before
+    return before
+
+
+def constructs_at(tree: nodes.Template, line: int | None) -> str:
+    """Return the filters, methods and functions of a line as they are written: `| tojson`, `.strip()`."""
+    return ", ".join(list(dict.fromkeys(_constructs(tree, line)))[:_MOST_SHOWN])
+
+
+def _constructs(tree: nodes.Template, line: int | None) -> Iterator[str]:
+    for node in tree.find_all((nodes.Filter, nodes.Call, nodes.Concat)):
+        if node.lineno != line:
+            continue
+        if isinstance(node, nodes.Filter):
+            yield f"| {node.name}"
+        elif isinstance(node, nodes.Concat):
+            yield "~"
+        elif isinstance(node, nodes.Call) and isinstance(node.node, nodes.Getattr):
+            yield f".{node.node.attr}()"
+        elif isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name):
+            yield f"{node.node.name}()"
+
+
+_KEPT: Final = "promptfmt_kept"
+
+
+def lost_assignments(trial: TemplateTrial) -> Iterator[tuple[str, int]]:
+    """Yield each variable that a loop sets in vain, and the line where it does, if keeping it changes a prompt.
+
+    The variable exists before the loop and is read after it. That it matters is tried: the template is rendered once
+    more with the variable in a namespace, which outlives the loop.
+    """
+    tree = trial.tree
+    bound = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "param"}
+    bound |= {
+        each.name
+        for loop in tree.find_all(nodes.For)
+        for each in (loop.target, *loop.target.find_all(nodes.Name))
+        if isinstance(each, nodes.Name)
+    }
+    for name, line in dict(_set_in_vain(tree)).items():
+        if name not in bound and _matters(trial, name):
+            yield name, line
+
+
+def _set_in_vain(template: nodes.Template) -> Iterator[tuple[str, int]]:
+    def walk(body: list[nodes.Node], known: set[str], later: set[str]) -> Iterator[tuple[str, int]]:
+        read_after = [later]
+        for node in reversed(body[1:]):
+            read_after.append(read_after[-1] | {name.name for name in _loads(node)})
+        for node, after in zip(body, reversed(read_after), strict=False):
+            if isinstance(node, nodes.Assign) and isinstance(node.target, nodes.Name):
+                known.add(node.target.name)
+            elif isinstance(node, nodes.For):
+                for inner in node.find_all(nodes.Assign):
+                    if isinstance(inner.target, nodes.Name) and inner.target.name in known & after:
+                        yield inner.target.name, inner.lineno
+                yield from walk(node.body, set(known), set())
+            elif isinstance(node, nodes.If):
+                for part in (node.body, *(each.body for each in node.elif_), node.else_):
+                    yield from walk(part, known, after)
+
+    yield from walk(template.body, set(), set())
+
+
+def _loads(node: nodes.Node) -> Iterator[nodes.Name]:
+    if isinstance(node, nodes.Name):
+        yield node
+    yield from (each for each in node.find_all(nodes.Name) if each.ctx == "load")
+
+
+def _matters(trial: TemplateTrial, name: str) -> bool:
+    """Return whether some conversation is rendered differently where the loop's value is kept."""
+    kept = compiled_tree(_keeping(parsed_template(trial.source), name))
+    for conversation in trial.conversations.values():
+        state = conversation.states[-1]
+        usual, changed = trial.render(conversation, state), trial.rendered_by(kept, conversation, state)
+        if (usual.text, usual.refusal) != (changed.text, changed.refusal):
+            return True
+    return False
+
+
+def _keeping(template: nodes.Template, name: str) -> nodes.Template:
+    """Return the template with a variable in a namespace that is made at its beginning."""
+
+    def moved(node: Any) -> Any:
+        if isinstance(node, nodes.Name) and node.name == name:
+            if node.ctx == "store":
+                return nodes.NSRef(_KEPT, name, lineno=node.lineno)
+            if node.ctx == "load":
+                return nodes.Getattr(nodes.Name(_KEPT, "load"), name, "load", lineno=node.lineno)
+        if isinstance(node, nodes.Node):
+            for field, value in node.iter_fields():
+                if isinstance(value, list):
+                    setattr(node, field, [moved(each) for each in value])
+                elif isinstance(value, nodes.Node):
+                    setattr(node, field, moved(value))
+        return node
+
+    made = nodes.Call(nodes.Name("namespace", "load"), [], [], None, None)
+    start = nodes.Assign(nodes.Name(_KEPT, "store"), made, lineno=1)
+    changed: nodes.Template = moved(template)
+    changed.body.insert(0, start)
+    if template.environment is not None:
+        changed.set_environment(template.environment)
+    return changed
+
+
+def unknown_constructs(template: nodes.Template) -> Iterator[tuple[str, int]]:
+    """Yield what the measured engine lacks, with its line."""
+    for node in template.find_all((nodes.Call, nodes.Filter, nodes.Test, nodes.Mod, nodes.CallBlock)):
+        if isinstance(node, nodes.Filter):
+            if node.name in FILTERS:
+                yield f"filter {node.name}", node.lineno
+            for argument in node.kwargs:
+                if argument.key in ARGUMENTS.get(node.name, ()):
+                    yield f"{node.name}({argument.key}=…)", node.lineno
+        elif isinstance(node, nodes.Test):
+            if node.name in TESTS:
+                yield f"test {node.name}", node.lineno
+        elif isinstance(node, nodes.Mod):
+            if isinstance(node.left, nodes.Const) and isinstance(node.left.value, str):
+                yield "text % values", node.lineno
+        elif isinstance(node, nodes.CallBlock):
+            if isinstance(node.call.node, nodes.ExtensionAttribute):
+                yield GENERATION, node.lineno
+        elif isinstance(node, nodes.Call):
+            if isinstance(node.node, nodes.Getattr) and node.node.attr in METHODS:
+                yield f".{node.node.attr}()", node.lineno
+            elif isinstance(node.node, nodes.Name) and node.node.name in FUNCTIONS:
+                yield f"{node.node.name}()", node.lineno
