@@ -21,10 +21,8 @@ import torch
 from bench_models import questions, random_llama
 
 from pytest_promptfmt.core.prompt import Request
-from pytest_promptfmt.models import open_model
-from pytest_promptfmt.models.asking import AskedQuestion, with_ids
-from pytest_promptfmt.models.model import Ask, ModelOptions
-from pytest_promptfmt.models.tiny import FOLDER
+from pytest_promptfmt.models import TINY_FOLDER, open_model
+from pytest_promptfmt.models.model import Ask, AskedQuestion, ModelOptions, with_ids
 
 COMPARED = 32
 
@@ -91,7 +89,7 @@ def main() -> None:
     where = torch.cuda.get_device_name() if options.device.startswith("cuda") else "CPU"
     print(f"{where}, torch {torch.__version__}")
     print("model        dtype     batch log-liks/s  generations/s   memory  nats/token  other texts")
-    lines(str(FOLDER), "tiny", options)
+    lines(str(TINY_FOLDER), "tiny", options)
     with tempfile.TemporaryDirectory() as folder:
         random_llama(options.millions, Path(folder))
         lines(folder, f"random {options.millions}M", options)

@@ -21,10 +21,8 @@ from lm_eval.models.huggingface import HFLM
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from pytest_promptfmt.core.prompt import Request
-from pytest_promptfmt.models import open_model
-from pytest_promptfmt.models.asking import AskedQuestion, with_ids
-from pytest_promptfmt.models.model import Ask, ModelOptions
-from pytest_promptfmt.models.tiny import FOLDER
+from pytest_promptfmt.models import TINY_FOLDER, open_model
+from pytest_promptfmt.models.model import Ask, AskedQuestion, ModelOptions, with_ids
 
 WORDS = ["river", "lamp", "goat", "window", "paper", "stone", "cloud", "harbour", "engine", "violin"]
 STOP = "\n\n"
@@ -67,7 +65,7 @@ def random_llama(millions: int, folder: Path) -> None:
     print(f"random Llama: {sum(weight.numel() for weight in model.parameters()) / 1e6:.0f} million weights")
     model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).write_bytes((FOLDER / name).read_bytes())
+        (folder / name).write_bytes((TINY_FOLDER / name).read_bytes())
 
 
 def naive_likelihoods(model: Any, asks: list[Ask]) -> list[float]:
@@ -109,7 +107,7 @@ def side_by_side(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default=str(FOLDER))
+    parser.add_argument("--model", default=str(TINY_FOLDER))
     parser.add_argument("--random", type=int, metavar="MILLIONS")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")

@@ -19,8 +19,7 @@ from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import ModelError, PromptfmtError, did_you_mean
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.models.asking import AskedQuestion
-from pytest_promptfmt.models.model import Generation, Likelihood
+from pytest_promptfmt.models.model import AskedQuestion, Generation, Likelihood
 from pytest_promptfmt.tasks import LogLikelihood, Question, metrics_of, questions_of, score_doc
 
 if TYPE_CHECKING:

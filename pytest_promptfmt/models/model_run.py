@@ -12,10 +12,9 @@ from pytest_promptfmt.core.errors import ModelError, OtherTokenizerError
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.models.asking import AskedQuestion, questions, with_ids
-from pytest_promptfmt.models.model import Answer, Model, ModelOptions
+from pytest_promptfmt.models import open_model
+from pytest_promptfmt.models.model import Answer, AskedQuestion, Model, ModelOptions, questions, with_ids
 from pytest_promptfmt.models.model_answers import ModelAnswers, Reply, Thresholds, scored_questions, thresholds_of
-from pytest_promptfmt.models.model_registry import open_model
 from pytest_promptfmt.models.recording import AnswerRecorder, RecordingEntry, ReplayModel, digest_of, join_parts
 
 if TYPE_CHECKING:

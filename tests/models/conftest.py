@@ -15,10 +15,9 @@ import pytest
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.prompt import Request
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.models.asking import AskedQuestion, with_ids
-from pytest_promptfmt.models.model import Ask, Likelihood
+from pytest_promptfmt.models import TINY_FOLDER
+from pytest_promptfmt.models.model import Ask, AskedQuestion, Likelihood, with_ids
 from pytest_promptfmt.models.model_answers import ModelAnswers
-from pytest_promptfmt.models.tiny import FOLDER
 from pytest_promptfmt.rules.rule_registry import known_rules
 
 needs_torch = "running a model needs torch, of the extra `model`"
@@ -67,7 +66,7 @@ def server() -> Iterator[str]:
     """Return the root of a server of the tiny model, a separate process; `/v1` below it works."""
     pytest.importorskip("torch", reason=needs_torch)
     pytest.importorskip("openai", reason="a server is asked through openai, of the extra `server`")
-    command = [sys.executable, str(Path(__file__).with_name("server.py")), str(FOLDER)]
+    command = [sys.executable, str(Path(__file__).with_name("server.py")), str(TINY_FOLDER)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.core.prompt import Request
-from pytest_promptfmt.models import open_model
-from pytest_promptfmt.models.asking import AskedQuestion, with_ids
-from pytest_promptfmt.models.model import Ask, ModelOptions
-from pytest_promptfmt.models.tiny import FOLDER
+from pytest_promptfmt.models import TINY_FOLDER, open_model
+from pytest_promptfmt.models.model import Ask, AskedQuestion, ModelOptions, with_ids
 
 pytestmark = pytest.mark.parity
 
@@ -24,7 +22,7 @@ WORDS = ["river", "lamp", "goat", "window", "paper", "stone", "cloud", "harbour"
 
 @pytest.fixture(scope="module")
 def theirs() -> Any:
-    return huggingface.HFLM(pretrained=str(FOLDER), device="cpu", dtype="float32", batch_size=8, max_length=2048)
+    return huggingface.HFLM(pretrained=str(TINY_FOLDER), device="cpu", dtype="float32", batch_size=8, max_length=2048)
 
 
 @pytest.fixture(scope="module")

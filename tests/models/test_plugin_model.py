@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import pytest_promptfmt
+from pytest_promptfmt.models import TINY_FOLDER
 from pytest_promptfmt.models.model import Ask
-from pytest_promptfmt.models.tiny import FOLDER
 
 pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
 
@@ -169,17 +169,17 @@ def test_findings_about_a_model_are_counted_and_written_with_all_others(pytester
 
 def test_the_ids_that_the_model_gets_are_those_of_the_snapshot(pytester: pytest.Pytester) -> None:
     task(pytester, CHOICE)
-    Path("promptfmt.yaml").write_text(f"profiles:\n  own:\n    tokenizer: {FOLDER}\n")
+    Path("promptfmt.yaml").write_text(f"profiles:\n  own:\n    tokenizer: {TINY_FOLDER}\n")
     run(pytester, "--promptfmt-profile", "own").assert_outcomes(passed=2)
 
 
 def test_a_profile_of_another_tokenizer_is_skipped(pytester: pytest.Pytester) -> None:
     task(pytester, CHOICE)
     other = pytester.mkdir("other")
-    written = json.loads((FOLDER / "tokenizer.json").read_text())
+    written = json.loads((TINY_FOLDER / "tokenizer.json").read_text())
     written["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
     (other / "tokenizer.json").write_text(json.dumps(written))
-    (other / "tokenizer_config.json").write_text((FOLDER / "tokenizer_config.json").read_text())
+    (other / "tokenizer_config.json").write_text((TINY_FOLDER / "tokenizer_config.json").read_text())
     Path("promptfmt.yaml").write_text(f"profiles:\n  own:\n    tokenizer: {other}\n")
     result = run(pytester, "--promptfmt-profile", "own")
     result.assert_outcomes(passed=1, skipped=1)

@@ -11,11 +11,10 @@ import pytest
 from pytest_promptfmt import PLAIN, Task, builtin_profile, load_tasks
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Request
-from pytest_promptfmt.models.asking import AskedQuestion, with_ids
-from pytest_promptfmt.models.model import Ask, ModelOptions
+from pytest_promptfmt.models import TINY_FOLDER
+from pytest_promptfmt.models.model import Ask, AskedQuestion, ModelOptions, with_ids
 from pytest_promptfmt.models.model_answers import ModelAnswers
 from pytest_promptfmt.models.model_run import TINY_FORMATS, ModelRun
-from pytest_promptfmt.models.tiny import FOLDER
 
 pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
 
@@ -102,6 +101,6 @@ def test_an_answer_as_the_format_spells_it_is_likelier_than_misspelt(tiny: Any, 
 
 
 def test_it_is_as_small_as_the_card_says() -> None:
-    card = (FOLDER / "MODEL_CARD.md").read_text("utf-8")
+    card = (TINY_FOLDER / "MODEL_CARD.md").read_text("utf-8")
     assert "1.4 MB" in card
-    assert (FOLDER / "model.safetensors").stat().st_size < 1.45e6
+    assert (TINY_FOLDER / "model.safetensors").stat().st_size < 1.45e6

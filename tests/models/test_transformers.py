@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.core.errors import ModelError
-from pytest_promptfmt.models import open_model
+from pytest_promptfmt.models import TINY_FOLDER, open_model
 from pytest_promptfmt.models.model import Ask, Generation, Likelihood, ModelOptions
-from pytest_promptfmt.models.tiny import FOLDER
 
 torch = pytest.importorskip("torch", reason="running a model needs torch, of the extra `model`")
 
@@ -72,7 +71,7 @@ def test_other_architectures_give_the_same_in_a_batch_as_alone(
     models: Any = AutoModelForCausalLM
     models.from_config(config).save_pretrained(tmp_path)
     for file in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / file).write_bytes((FOLDER / file).read_bytes())
+        (tmp_path / file).write_bytes((TINY_FOLDER / file).read_bytes())
     model: Any = open_model(f"hf:{tmp_path}", ModelOptions(device="cpu", batch_size=9))
     some = asked(model.tokenizer, [Ask(context=context, continuation=text) for context, text in pairs[:40]])
     for ask, got in zip(some, model.loglikelihood(some), strict=True):
@@ -202,7 +201,7 @@ def test_a_model_that_cannot_be_loaded_is_reported_in_one_message(
 
 
 def test_a_damaged_weights_file_is_reported(tmp_path: Path) -> None:
-    for file in FOLDER.iterdir():
+    for file in TINY_FOLDER.iterdir():
         if file.suffix in (".json", ".safetensors"):
             (tmp_path / file.name).write_bytes(file.read_bytes())
     weights = tmp_path / "model.safetensors"
@@ -230,9 +229,9 @@ def folder_of_tiny(folder: Path, change: Callable[[dict[str, Any]], None]) -> st
     """Return the bundled model in a separate folder, with other weights."""
     from safetensors.torch import load_file, save_file
 
-    for file in FOLDER.glob("*.json"):
+    for file in TINY_FOLDER.glob("*.json"):
         (folder / file.name).write_bytes(file.read_bytes())
-    weights = load_file(FOLDER / "model.safetensors")
+    weights = load_file(TINY_FOLDER / "model.safetensors")
     change(weights)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return f"hf:{folder}"
