@@ -1,4 +1,4 @@
-"""Where tests run and what is remembered of them: worker processes, and a store of outcomes by their inputs.
+"""The worker processes in which tests run, and a store of their outcomes by inputs.
 
-Nothing in here knows pytest, tasks or rules: a job is a row of numbers, its result what JSON can hold.
+Nothing in here depends on pytest, tasks or rules: a job is a row of numbers, its result is JSON.
 """

@@ -1,76 +1,108 @@
-"""What is in files and folders, as digests; a file is read again only where its stamp says that it may have changed.
+"""Digests of inputs: of files, of folders, and of facts, such as the value of an environment variable.
 
-A stamp is what the file system tells of a file without reading it: size, both times, number. One that is younger than
-the clock of the file system can tell apart proves nothing, so it is never kept.
+A file is read again only if its stamp differs: its size, both times and number, known without reading it. The stamp of
+a file that changed within the resolution of the file system's clock proves nothing, so it is never kept. A fact is
+written like a path that no file can have.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import platform
+import shutil
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.files import cache_directory, hub_cache
-from pytest_promptfmt.engine.facts import is_fact, value_of
+from pytest_promptfmt.core.files import cache_directory, hub_cache, hub_caches
 
 ABSENT: Final = "-"
-"""The digest of what does not exist."""
+"""The digest of a path without a file or folder."""
 
 FOLDER: Final = "/"
 """The digest of a folder whose names do not count."""
 
 OTHER: Final = ""
-"""In place of a digest: what is no ordinary file or folder, or cannot be read. It is never the same as before."""
+"""In place of a digest: not a regular file or folder, or not readable. It never equals an earlier one."""
 
 _SETTLED_NS: Final = 2_000_000_000
-"""How old the times of a file must be to tell it from a later one: some file systems count in steps of two seconds."""
+"""The age from which the times of a file prove that it has not changed since: some file systems count in two
+seconds."""
 
 _MOST_BYTES: Final = 2**30
 
 _UNCOUNTED: Final = (".", "__")
-"""How names in a folder begin that do not count."""
+"""The beginnings of names in a folder that do not count."""
 
 Stamp = tuple[int, int, int, int]
 """Size, time of the last change of content and of the file itself in nanoseconds, and number."""
 
 Input = tuple[str, str, Stamp | None]
-"""A path, the digest of what is there, and its stamp where that is settled. The path of a folder whose names
-count ends with a slash; those that begin with a dot or two underscores never do."""
+"""A path, the digest of its content, and its stamp if that is settled. The path of a folder whose names
+count ends with a slash; names that begin with a dot or two underscores never count."""
+
+_FACT: Final = "fact:"
+
+PLATFORM: Final = f"{_FACT}platform"
+"""The machine, as `platform` describes it."""
+
+PROCESSORS: Final = f"{_FACT}processors"
+"""The number of processors, and which of them this process may use."""
+
+HUB: Final = f"{_FACT}hub"
+"""The names in the caches of Hugging Face's libraries."""
+
+_HUB_LEVELS: Final = 5
+"""Folders of a hub's cache that name its content: repository, revision, and the configurations of a dataset."""
+
+
+def variable(name: str) -> str:
+    """Return the fact that is the value of an environment variable."""
+    return f"{_FACT}variable:{name}"
+
+
+def program(name: str) -> str:
+    """Return the fact that is the path of a program of this name."""
+    return f"{_FACT}program:{name}"
+
+
+def is_fact(path: str) -> bool:
+    """Return whether an input is a fact, not a path."""
+    return path.startswith(_FACT)
 
 
 class Contents:
-    """The contents of files and folders as this run meets them: each is looked at once."""
+    """The inputs of this run: each is read once."""
 
     def __init__(self) -> None:
         self._found: dict[str, Input] = {}
         self._taken: set[str] = set()
-        self._facts: dict[str, str] = {}
-        self._real: dict[str, str] = {}
-        self._stamps: dict[str, str] = {}
+        self._fact = cache(_digest_of_fact)  # a hub's cache has many names
+        self._real = cache(os.path.realpath)
+        self._shared_stamp = cache(lambda path: self._fact(path) if is_fact(path) else _stamp_of(path))
         self.began = time.time_ns()
 
     def take(self, folder: str) -> None:
-        """Look at a folder now: what it holds at the end of the run is to be the same."""
+        """Read a folder now: at the end of the run it must hold the same names."""
         self.input(folder)
         self._taken.add(folder)
 
     def input(self, path: str) -> Input:
-        """Return a path with what is there now; of a folder, whose path ends with a slash, the names in it count."""
+        """Return a path with its content now; of a path that ends with a slash, the names in the folder count."""
         known = self._found.get(path)
         if known is None:
             known = self._found[path] = self._look(path, None)
         return known
 
     def is_same(self, before: Sequence[object]) -> bool:
-        """Return whether a path holds what it held when an `Input` was written; raises nothing, whatever that says."""
+        """Return whether a path has the content of an `Input` that was stored; raises nothing for invalid data."""
         try:
             path, digest, stamp = before
         except ValueError:
@@ -84,15 +116,15 @@ class Contents:
         return known[1] == digest
 
     def all(self, paths: Iterable[str]) -> list[Input] | None:
-        """Return the inputs of these paths; None where one of them may have changed since this run began."""
+        """Return the inputs of these paths; None if one of them may have changed since this run began."""
         inputs = [self.input(path) for path in sorted(self._without_implied(set(paths)))]
         return None if any(self._is_young(each) for each in inputs) else inputs
 
     def _without_implied(self, paths: set[str]) -> Iterator[str]:
-        """Yield the paths without those whose absence follows from other ones.
+        """Yield the paths without absent ones that others imply.
 
-        That is so in a folder whose names count; and below one that is not there either, which stands for them all. A
-        link to nothing is a name, and what it leads to may appear elsewhere.
+        An absent path is implied by a folder whose names count, and by an absent folder above it. A broken link is a
+        name, and its target may appear elsewhere.
         """
         absent: set[str] = set()
         for path in paths:
@@ -108,9 +140,9 @@ class Contents:
         yield from absent
 
     def stamps(self, paths: Iterable[str]) -> str | None:
-        """Return what `stamps_now` returns as long as these paths hold what this run saw, None where nobody knows.
+        """Return the value of `stamps_now` as long as these paths have the content that this run saw, None if unknown.
 
-        The stamp of a file that has just changed proves nothing.
+        It is unknown for a file that has just changed.
         """
         parts: list[str] = []
         for path in paths:
@@ -118,7 +150,7 @@ class Contents:
             found = self.input(path)
             if is_new and not self.is_older(path):
                 return None
-            if path in self._taken:  # what is compiled or written beside the files of a folder is no name in it
+            if path in self._taken:  # a run may have added names that do not count
                 now = self._look(path, None)
                 found = now if now[1] == found[1] else (path, OTHER, None)
             if found[1] == OTHER or (found[2] is None and found[1] != ABSENT and not is_fact(path)):
@@ -127,23 +159,11 @@ class Contents:
         return _digest_of_stamps(parts)
 
     def stamps_now(self, paths: Iterable[str], is_shared: Callable[[str], bool]) -> str:
-        """Return the digest of the stamps of files and folders as they are now, and of facts as this run found them.
+        """Return the digest of the stamps of files and folders now, and of facts as this run found them.
 
-        What `is_shared` by many is looked at once; the stamps of the others, which are most, are not kept.
+        Stamps of paths that `is_shared` by many are read once; those of the others, which are most, are not kept.
         """
-        known = self._stamps
-        return _digest_of_stamps(
-            (known.get(path) or self._stamp_now(path)) if is_shared(path) else _stamp_of(path) for path in paths
-        )
-
-    def _stamp_now(self, path: str) -> str:
-        stamp = self._stamps[path] = self._fact(path) if is_fact(path) else _stamp_of(path)
-        return stamp
-
-    def _fact(self, fact: str) -> str:
-        if fact not in self._facts:  # the names in a cache are many
-            self._facts[fact] = digest_of(value_of(fact).encode("utf-8", "backslashreplace"))
-        return self._facts[fact]
+        return _digest_of_stamps(self._shared_stamp(path) if is_shared(path) else _stamp_of(path) for path in paths)
 
     def is_older(self, path: str) -> bool:
         """Return whether a path has not changed since this run began."""
@@ -185,17 +205,15 @@ class Contents:
         except OSError:
             return path, OTHER, None
         if real != path.rstrip("/"):
-            digest = digest_of(f"{digest} {real}".encode("utf-8", "surrogateescape"))  # messages name where it is
+            digest = digest_of(f"{digest} {real}".encode("utf-8", "surrogateescape"))  # messages name its place
         return path, digest, stamp if is_settled and not has_links else None
 
     def _led_to(self, path: str) -> str:
-        """Return where a path leads; where its folder does is looked up once."""
+        """Return a path with links resolved; those of its folder are resolved once."""
         if stat.S_ISLNK(os.lstat(path).st_mode):
             return os.path.realpath(path)
         folder, name = os.path.split(path)
-        if folder not in self._real:
-            self._real[folder] = os.path.realpath(folder)
-        return os.path.join(self._real[folder], name)
+        return os.path.join(self._real(folder), name)
 
 
 def _stamp_of(path: str) -> str:
@@ -221,9 +239,9 @@ def _stamp(status: os.stat_result) -> Stamp:
 
 
 def _listed(path: str) -> tuple[str, bool]:
-    """Return the digest of the names in a folder and of where links among them lead, and whether there are links.
+    """Return the digest of the names in a folder and of the targets of links, and whether there are links.
 
-    What is opened through a link is known by the name of the file that it led to.
+    A file that is opened through a link is traced under the name of its target.
     """
     names, links = [], []
     with os.scandir(path) as entries:
@@ -249,7 +267,7 @@ def _read(path: str, status: os.stat_result) -> str:
 
 
 def _folders_of_programs() -> tuple[Path, ...]:
-    """Return where a run reads besides what it may open for the repository: Python's packages and the user's caches."""
+    """Return the folders that a run reads in addition to the repository: Python's packages and the user's caches."""
     own = cache_directory()
     programs = (*_paths(tuple(sys.path)), Path(sys.base_prefix))
     return (*programs, *([own] if own is not None else []), *hub_cache())
@@ -263,3 +281,33 @@ def _paths(names: tuple[str, ...]) -> tuple[Path, ...]:
 def digest_of(content: bytes) -> str:
     """Return the digest of bytes, 32 hexadecimal characters."""
     return blake2b(content, digest_size=16).hexdigest()
+
+
+def _digest_of_fact(fact: str) -> str:
+    return digest_of(_value_of(fact).encode("utf-8", "backslashreplace"))
+
+
+def _value_of(fact: str) -> str:
+    """Return the value of a fact now."""
+    _, kind, *rest = fact.split(":", 2)
+    name = rest[0] if rest else ""
+    if kind == "variable":
+        return repr(os.environ.get(name))
+    if kind == "program":
+        return repr(shutil.which(name))
+    if fact == PLATFORM:
+        return repr(platform.uname())
+    if fact == PROCESSORS:
+        may_use = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+        return repr((os.cpu_count(), sorted(may_use)))
+    return repr([found for folder in hub_caches() for found in sorted(_names_below(folder, _HUB_LEVELS))])
+
+
+def _names_below(folder: str, levels: int) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            below = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    except OSError:
+        return []
+    deeper = [name for path, is_folder in below if is_folder and levels > 1 for name in _names_below(path, levels - 1)]
+    return [path for path, _ in below] + deeper

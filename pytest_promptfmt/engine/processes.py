@@ -1,6 +1,6 @@
-"""Process groups: started, limited, watched and ended with everything that they started themselves.
+"""Process groups: started, limited, watched and ended together with the processes that they started themselves.
 
-Linux and macOS. A worker leads a process group of its own, so that a signal reaches its children and their children,
+Linux and macOS. Each worker leads a separate process group, so that a signal reaches its children and their children,
 and a terminal's Ctrl-C reaches none of them.
 """
 
@@ -19,8 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from pytest_promptfmt.engine import reaper
-
 try:
     import resource
 except ImportError:  # Windows
@@ -32,11 +30,26 @@ CAN_FORK: Final = hasattr(os, "fork") and resource is not None
 _LENGTH: Final = struct.Struct(">I")
 _PROC: Final = Path("/proc")
 
+_REAPER: Final = """
+import os, signal, sys
+groups = set()
+for number in map(int, sys.stdin):
+    (groups.add if number > 0 else groups.discard)(abs(number))
+for group in groups:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except OSError:
+        pass  # it has ended by itself
+"""
+"""A program that kills process groups once its input ends. A line is the number of a group to watch, or, negative, of
+one to forget. It imports nothing of this package: it starts in milliseconds, and holds no copy of its owner's
+memory."""
+
 
 def forked(child: Callable[[], None]) -> int:
-    """Return the id of a new process that calls `child` and ends; it begins a process group of its own.
+    """Return the id of a new process that calls `child` and ends; it begins a new process group.
 
-    Ctrl-C is held back until the child stands on its own, so that it never runs this process's handlers.
+    Signals are blocked until the child has its own handlers, so that it never runs those of this process.
     """
     signals = {signal.SIGINT, signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -49,7 +62,7 @@ def forked(child: Callable[[], None]) -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     with suppress(OSError):
-        os.setpgid(pid, pid)  # here as well, for whichever of the two comes first
+        os.setpgid(pid, pid)  # here as well: either process may be first
     return pid
 
 
@@ -64,13 +77,13 @@ def _begin(child: Callable[[], None], mask: set[signal.Signals] | set[int]) -> N
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         child()
         status = 0
-    except BaseException:  # noqa: BLE001, RUF100  # whatever it is, it must not unwind into the copy of the caller
+    except BaseException:  # noqa: BLE001, RUF100  # it must not unwind into the copy of the caller
         pass
     os._exit(status)
 
 
 def limit_processor_time(seconds: float) -> None:
-    """Let the kernel kill this process once it has worked so many seconds more, rounded up to whole ones."""
+    """Let the kernel kill this process after so many more seconds of processor time, rounded up to whole ones."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     ceiling = int(usage.ru_utime + usage.ru_stime + seconds) + 1
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
@@ -79,22 +92,14 @@ def limit_processor_time(seconds: float) -> None:
 
 
 def limit_memory(size: int) -> None:
-    """Let this process have at most so many bytes of data; what would take more raises MemoryError."""
+    """Limit the data of this process to so many bytes; an allocation beyond that raises MemoryError."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_DATA, (size, hard))
 
 
-def data_bytes() -> int:
-    """Return how much data this process has, as the limit of it counts; 0 where that cannot be known."""
-    try:
-        return int((_PROC / "self" / "statm").read_text().split()[5]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-class Resident:
-    """How much memory this process has in use; its file is opened once, for a worker's files are watched."""
+class MemoryUse:
+    """The memory of this process; its file is opened once, because the files that a worker opens are traced."""
 
     def __init__(self) -> None:
         try:
@@ -102,18 +107,25 @@ class Resident:
         except OSError:
             self._file = None
 
-    def bytes(self) -> int:
-        """Return the size, 0 where that cannot be known."""
+    def resident(self) -> int:
+        """Return the bytes in use, 0 if unknown."""
+        return self._pages(1)
+
+    def data(self) -> int:
+        """Return the bytes of data, as the limit of memory counts them; 0 if unknown."""
+        return self._pages(5)
+
+    def _pages(self, field: int) -> int:
         if self._file is None:
             return 0
         try:
-            return int(os.pread(self._file, 200, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            return int(os.pread(self._file, 200, 0).split()[field]) * os.sysconf("SC_PAGE_SIZE")
         except (OSError, ValueError, IndexError):
             return 0
 
 
 def worked_seconds(group: int) -> float | None:
-    """Return the processor time that the processes of a group have used so far, None where that cannot be known."""
+    """Return the processor time that the processes of a group have used so far, None if unknown."""
     if not (_PROC / "self" / "stat").exists():
         return None
     ticks = 0
@@ -127,7 +139,7 @@ def worked_seconds(group: int) -> float | None:
 
 
 def end_group(group: int, *, is_over: bool) -> None:
-    """Kill every process of a group; the one that leads it is waited for, unless that `is_over` already."""
+    """Kill every process of a group; its leader is waited for, unless that `is_over` already."""
     with suppress(OSError):
         os.killpg(group, signal.SIGKILL)
     if not is_over:
@@ -136,7 +148,7 @@ def end_group(group: int, *, is_over: bool) -> None:
 
 
 def send(pipe: int, message: Any) -> None:
-    """Write one message, whatever JSON can hold, to a pipe; raises OSError where nobody reads it."""
+    """Write one message of JSON values to a pipe; raises OSError if its other end is closed."""
     content = json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode("ascii")
     rest = memoryview(_LENGTH.pack(len(content)) + content)
     while rest:
@@ -160,7 +172,7 @@ def _exactly(pipe: int, size: int) -> bytes:
 
 
 class Inbox:
-    """Messages that arrive on a pipe piece by piece; whoever writes them is not trusted to be brief or right."""
+    """Messages that arrive on a pipe piece by piece; the input is untrusted."""
 
     MOST: Final = 1 << 30
     """The largest message that is read, in bytes."""
@@ -169,7 +181,7 @@ class Inbox:
         self._received = bytearray()
 
     def add(self, content: bytes) -> list[bytes]:
-        """Return the messages that are complete now, as they were written; raises ValueError for what is none."""
+        """Return the messages that are complete now, as they were written; raises ValueError for invalid input."""
         self._received += content
         messages = []
         while len(self._received) >= _LENGTH.size:
@@ -185,31 +197,31 @@ class Inbox:
 
 
 class Reaper:
-    """A small process that kills the groups that it watches as soon as this process is gone, however that ended."""
+    """A small process that kills the groups that it watches as soon as this process has ended, for any reason."""
 
     def __init__(self) -> None:
         null = subprocess.DEVNULL
-        command = [sys.executable, "-I", "-S", reaper.__file__]
+        command = [sys.executable, "-I", "-S", "-c", _REAPER]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null, process_group=0)
         assert self._process.stdin is not None
         self._pipe = self._process.stdin
 
     def watch(self, group: int) -> None:
         """Kill this group as well."""
-        self._tell(group)
+        self._send(group)
 
     def forget(self, group: int) -> None:
-        """Leave this group alone: it has ended, and its number may be given to another."""
-        self._tell(-group)
+        """Do not kill this group: it has ended, and its number may be reused."""
+        self._send(-group)
 
     def leave(self) -> None:
-        """Let go of the pipe in a process that was forked from this one."""
+        """Close the pipe in a process that was forked from this one."""
         self._pipe.close()
 
     def close(self) -> None:
-        """End it; what it still watches is killed."""
+        """End it; the groups that it still watches are killed."""
         self.leave()
         self._process.wait()
 
-    def _tell(self, number: int) -> None:
+    def _send(self, number: int) -> None:
         os.write(self._pipe.fileno(), b"%d\n" % number)

@@ -1,7 +1,7 @@
-"""The store: what is known of files from earlier runs, in one SQLite file in pytest's cache folder.
+"""The store: rows of JSON about files, kept from earlier runs in one SQLite file.
 
-It is somebody else's data: parsed as JSON, never run, and used only where it belongs to this user. One that is damaged,
-of another version, or cannot be written is as good as none.
+Its content is untrusted: parsed as JSON, never run, and used only if the file belongs to this user. A file that is
+damaged, of another version, or not writable is ignored.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _MOST_BYTES: Final = 2**29
 _MOST_BYTES_OF_ROW: Final = 2**26
 _SCHEMA: Final = "CREATE TABLE rows (kind TEXT, path TEXT, content TEXT, PRIMARY KEY (kind, path)) WITHOUT ROWID"
 _DAMAGE: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What a database that is none of ours may raise: its messages quote it, be that text or not."""
+"""Errors of a database that is damaged or not ours; messages quote its content, which need not be text."""
 
 _PATIENCE_SECONDS: Final = 2.0
 _CACHE_KILOBYTES: Final = 16_384
 
 
 class Store:
-    """Rows of JSON by kind and path. Reading finds nothing, and writing does nothing, where the file cannot be used."""
+    """Rows of JSON by kind and path. If the file cannot be used, reading finds nothing and writing does nothing."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
@@ -36,40 +36,29 @@ class Store:
         self._reading: sqlite3.Connection | None = None
 
     def row(self, kind: str, path: str) -> Any:
-        """Return the content of a row as it was written by an earlier run, None where there is none."""
+        """Return the content of a row as an earlier run wrote it, None for a missing row."""
         return parsed(self.text(kind, path))
 
     def text(self, kind: str, path: str) -> object:
-        """Return the content of a row as it is kept, to be `parsed` later; None where there is none."""
-        if self._reading is None:
-            self._reading = self._opened()
-        if self._reading is None:
-            return None
-        with contextlib.suppress(*_DAMAGE):
-            found = self._reading.execute("SELECT content FROM rows WHERE kind = ? AND path = ?", (kind, path))
-            for (content,) in found:
-                return content
-        return None
+        """Return the content of a row as it is stored, to be `parsed` later; None for a missing row."""
+        found = self._select("SELECT content FROM rows WHERE kind = ? AND path = ?", kind, path)
+        return found[0][0] if found else None
 
     def rows(self, kind: str) -> dict[str, Any]:
-        """Return all rows of a kind by their paths, as they were written by earlier runs."""
-        found: dict[str, Any] = {}
+        """Return all rows of a kind by their paths, as earlier runs wrote them."""
+        found = self._select("SELECT path, content FROM rows WHERE kind = ?", kind)
+        return {path: parsed(content) for path, content in found}
+
+    def paths(self, kind: str) -> list[str]:
+        """Return the paths of a kind."""
+        return [path for (path,) in self._select("SELECT path FROM rows WHERE kind = ?", kind)]
+
+    def _select(self, query: str, *values: str) -> list[tuple[Any, ...]]:
         if self._reading is None:
             self._reading = self._opened()
         if self._reading is not None:
             with contextlib.suppress(*_DAMAGE):
-                rows = self._reading.execute("SELECT path, content FROM rows WHERE kind = ?", (kind,))
-                found.update((path, parsed(content)) for path, content in rows)
-        return found
-
-    def paths(self, kind: str) -> list[str]:
-        """Return the paths of a kind."""
-        if self._reading is None:
-            self._reading = self._opened()
-        if self._reading is None:
-            return []
-        with contextlib.suppress(*_DAMAGE):
-            return [path for (path,) in self._reading.execute("SELECT path FROM rows WHERE kind = ?", (kind,))]
+                return self._reading.execute(query, values).fetchall()
         return []
 
     @property
@@ -78,11 +67,11 @@ class Store:
         return bool(self._changed)
 
     def put(self, kind: str, path: str, content: Any) -> None:
-        """Keep a row, whatever JSON can hold, until it is written; None removes it."""
+        """Keep a row of JSON values until it is written; None removes it."""
         self._changed[kind, path] = content
 
     def write(self) -> None:
-        """Write the rows that were put, all of them or none."""
+        """Write all rows that were put, in one transaction."""
         self.close()
         if self._changed:
             with contextlib.suppress(OSError, *_DAMAGE):
@@ -90,7 +79,7 @@ class Store:
             self._changed.clear()
 
     def close(self) -> None:
-        """End reading."""
+        """Close the connection for reading."""
         if self._reading is not None:
             self._reading.close()
             self._reading = None
@@ -145,7 +134,7 @@ class Store:
         return connection
 
     def _is_ours(self) -> bool:
-        """Return whether the file is an ordinary one of this user, and not too large to be looked at."""
+        """Return whether this is a regular file of this user, and not too large to be read."""
         try:
             status = os.lstat(self._path)
         except OSError:
@@ -155,14 +144,14 @@ class Store:
 
 
 def _has_schema(connection: sqlite3.Connection) -> bool:
-    """Return whether a database has our one table; a view or trigger of somebody else could run without an end."""
+    """Return whether a database has our one table; an added view or trigger could run without end."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     found = connection.execute("SELECT type, sql FROM sqlite_master LIMIT 2").fetchall()
     return version == VERSION and found == [("table", _SCHEMA)]
 
 
 def parsed(content: object) -> Any:
-    """Return what the text of a row says, None where it is no JSON."""
+    """Return the value of a row's text, None for invalid JSON."""
     if not isinstance(content, str):
         return None
     try:

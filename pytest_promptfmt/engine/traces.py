@@ -1,4 +1,4 @@
-"""What code opens and asks for while it runs, seen by Python's own audit hook: the inputs that nobody declared."""
+"""The inputs that code uses while it runs without declaring them, traced by Python's audit hook."""
 
 from __future__ import annotations
 
@@ -15,23 +15,8 @@ from pytest_promptfmt.engine.code_inputs import asks_for
 
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _ASKS: Final = (
-    "socket.",
-    "subprocess.",
-    "os.system",
-    "os.exec",
-    "os.spawn",
-    "os.posix_spawn",
-    "os.fork",
-    "os.chdir",
-    "os.kill",
-    "os.remove",
-    "os.rename",
-    "os.rmdir",
-    "tempfile.",
-    "shutil.",
-    "urllib.",
-    "http.",
-    "sqlite3.",
+    *("socket.", "subprocess.", "os.system", "os.exec", "os.spawn", "os.posix_spawn", "os.fork", "os.chdir", "os.kill"),
+    *("os.remove", "os.rename", "os.rmdir", "tempfile.", "shutil.", "urllib.", "http.", "sqlite3."),
 )
 _LOOKS_UP: Final = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyname_ex")
 _CHANGING: Final = ("/proc/", "/sys/", "/dev/", "/run/")
@@ -42,19 +27,19 @@ _COMPILED: Final = f"{os.sep}__pycache__{os.sep}"
 
 @dataclass(slots=True)
 class AccessedPaths:
-    """The paths that were opened or listed, and the first thing asked for that is no input, "" for nothing."""
+    """The paths that were opened or listed, and the first use of something that is not an input, "" for none."""
 
     paths: set[str] = field(default_factory=set)
     refused: str = ""
 
 
 class Trace:
-    """The paths that this process opens or lists, from `begin` on; those that `is_left_out` accepts do not count.
+    """The paths that this process opens or lists, from `begin` on, except those that `is_left_out` accepts.
 
-    They are kept by the Python files that took part, "" for all: what one task's use of a module opened is known to
-    the module afterwards, and no other task that uses it opens it again. A hook of Python's cannot be taken away, so
-    that a process has at most one trace: a worker. Where it `is_offline`, code of tasks finds no network either:
-    what becomes of it is the same on every machine.
+    They are kept for each Python file on the call stack, and for "": a module may keep the content of a file that one
+    task made it open, so that other tasks that use it do not open it again. An audit hook cannot be removed, so a
+    process has at most one trace: a worker. If the run `is_offline`, code of tasks has no network either, so that its
+    result is the same on every machine.
     """
 
     def __init__(self, is_left_out: Callable[[str], bool], *, is_offline: bool = False) -> None:
@@ -65,12 +50,12 @@ class Trace:
         self._seen: dict[str, AccessedPaths] = defaultdict(AccessedPaths)
 
     def begin(self, *, above: CodeType | None = None) -> None:
-        """See everything that is opened from now on; no code of a task calls the function `above` all of it."""
+        """Trace from now on; `above` is the function that calls all code of tasks."""
         self._above = above
         sys.addaudithook(self._see)
 
     def taken(self) -> list[tuple[str, list[str], str]]:
-        """Return what was seen since the last call: the Python file that took part, the paths, what was refused."""
+        """Return the trace since the last call: Python file, paths, and what is not an input."""
         found = [(file, sorted(seen.paths), seen.refused) for file, seen in self._seen.items()]
         self._seen.clear()
         return found
@@ -80,7 +65,7 @@ class Trace:
             path, _, flags = arguments
             self._opened(path, flags if isinstance(flags, int) else 0)
         elif event in ("os.listdir", "os.scandir"):
-            if not _is_import(sys._getframe().f_back):  # which files an import may find is known by reading
+            if not _is_import(sys._getframe().f_back):  # code_inputs.py finds the files that an import may read
                 self._opened(arguments[0], 0, listed=True)
         elif not (event == "exec" or event.startswith(_ASKS)) or _is_import(sys._getframe().f_back):
             return  # an import runs code, and keeps what it compiled
@@ -92,9 +77,9 @@ class Trace:
             self._refuse(event)
 
     def _is_kept_from(self, event: str, arguments: tuple[Any, ...]) -> bool:
-        """Return whether another machine is asked for that is not reached; raises OSError where a task's code asks."""
+        """Return whether an event would reach another machine; raises OSError if code of a task caused it."""
         if event.startswith(("urllib.", "http.")):
-            return True  # it goes on to look up the name, or comes to this machine
+            return True  # a lookup of the name follows, or it stays on this machine
         if event in _LOOKS_UP:
             host = arguments[0]
         elif event == "socket.connect" and isinstance(arguments[1], tuple):
@@ -113,9 +98,9 @@ class Trace:
             self._seen[file].refused = self._seen[file].refused or what
 
     def _files_at_work(self) -> set[str]:
-        """Return the Python files that take part in what happens now, and "" for all of them.
+        """Return the Python files on the call stack, and "" for all of them.
 
-        None where a library is being imported: what it asks for then is the same for every task.
+        Nothing while a library is imported: what it uses then is the same for every task.
         """
         files = {""}
         frame = sys._getframe(3)
@@ -140,7 +125,7 @@ class Trace:
 
     def _opened(self, path: Any, flags: int, *, listed: bool = False) -> None:
         if isinstance(path, int):
-            return  # what has a number was opened by name before
+            return  # a file descriptor was opened by name before
         try:
             name = os.path.abspath(os.fsdecode(path if path is not None else "."))
         except (TypeError, ValueError):

@@ -1,9 +1,9 @@
 """Worker processes: jobs run there, in order, under limits of the operating system.
 
-A job is a row of numbers that `run` understands; its result is what JSON can hold. A worker is a copy of this process
-as it was when the worker was started, so that it knows what those numbers stand for. Processor time is limited, never
-the time that passes: a verdict does not depend on how busy the machine is. A job that ends its worker is run again
-number by number, each in a new worker, which shows the guilty one; the others keep their results.
+A job is a row of numbers that `run` understands; its result is JSON. A worker is a copy of this process, made when the
+worker starts, so it knows which work the numbers name. Processor time is limited, never wall time: a verdict does not
+depend on how busy the machine is. When a worker ends during a job, the numbers of the job run again one by one, each in
+a new worker, which shows the guilty one; the others keep their results.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ import selectors
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from pytest_promptfmt.engine.plan import Job, Plan
 from pytest_promptfmt.engine.processes import (
     Inbox,
+    MemoryUse,
     Reaper,
-    Resident,
-    data_bytes,
     end_group,
     forked,
     limit_memory,
@@ -36,29 +34,32 @@ from pytest_promptfmt.engine.processes import (
     worked_seconds,
 )
 
+Job = tuple[int, ...]
+"""The numbers of a job, in the order in which they run."""
+
 _QUEUED: Final = 2
-"""Jobs that a worker has before it: the next is there when one is done."""
+"""Jobs given to a worker at a time: the next is there when one is done."""
 
 _IDLE: Final = 0.01
-"""The part of the time in which a job works that only waits: one that asks over and over uses a little."""
+"""The share of processor time up to which a job counts as waiting: polling uses a little."""
 
 _TRIES: Final = 2
-"""How often a job of one number is tried again whose worker ended for no reason that is known."""
+"""How often a job of one number is tried again when its worker ended for an unknown reason."""
 
 _OUT_OF_MEMORY: Final = b"MemoryError"
-"""Where a result mentions it, code may have caught it, and gone on with less."""
+"""In a result: code may have caught the error and continued with less memory."""
 
 _LOOK_SECONDS: Final = 0.5
-"""How often it is looked whether workers are alive and at work."""
+"""The time between two checks whether workers are alive and at work."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What a worker may use.
+    """The limits of a worker.
 
-    `processor` is in seconds for each number of a job, `memory` in bytes that a worker may hold besides what it
-    began with, `waiting` in seconds
-    with next to no processor time used. One that holds more than `retire` bytes besides that after a job is replaced.
+    `processor`: seconds of processor time for each number of a job. `waiting`: seconds with hardly any processor time.
+    `memory`: bytes in addition to those that the worker began with; `retire`: such bytes after a job above which the
+    worker is replaced.
     """
 
     processor: float = 60.0
@@ -72,7 +73,7 @@ Reason = Literal["processor", "memory", "waiting", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What became of a number that ended its worker: over one of the limits, or by ending the process itself.
+    """The result of a number that ended its worker: over one of the limits, or by ending the process itself.
 
     `status` is the exit status of the worker, negative for the number of a signal; `limit` is in the unit of the limit.
     """
@@ -92,18 +93,17 @@ class _Worker:
     inbox: Inbox = field(default_factory=Inbox)
     given: deque[Job] = field(default_factory=deque)
     group: int | None = None
-    done: int = 0
     since: float = 0.0
     worked: float | None = None
     baseline: float | None = None
     status: int | None = None
 
     def begin(self) -> None:
-        """Take note that the next job begins now."""
+        """Note that the next job begins now."""
         self.since, self.worked, self.baseline = time.monotonic(), None, None
 
     def has_ended(self) -> bool:
-        """Return whether the process is gone; its exit status is then known."""
+        """Return whether the process has ended; its exit status is then known."""
         if self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -111,12 +111,105 @@ class _Worker:
         return self.status is not None
 
 
+class Plan:
+    """Groups of waiting jobs, in the order in which their results are requested; jobs that are put back come first.
+
+    Jobs of one group have much in common, which a worker that ran one of them has in memory: it gets the others as
+    long as the other workers have something to do.
+    """
+
+    def __init__(self) -> None:
+        self._back: deque[Job] = deque()
+        self._groups: dict[int, deque[Job]] = {}
+        self._ids = itertools.count()
+        self._planned: set[int] = set()
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Add a group behind the others."""
+        group = deque(jobs)
+        if group:
+            self._groups[next(self._ids)] = group
+            self._planned.update(itertools.chain.from_iterable(group))
+
+    def request(self, number: int) -> None:
+        """Add a number that was not planned, or was requested before, as a job that runs before all others."""
+        if number in self._planned:
+            self._planned.remove(number)
+        else:
+            self.put_back((number,))
+
+    def put_back(self, job: Job) -> None:
+        """Let a job run before all others."""
+        self._back.appendleft(job)
+
+    def has_any(self, before: int) -> bool:
+        """Return whether a job waits that was put back or begins below a number."""
+        return bool(self._back or next(self._begun(before), None) is not None)
+
+    def take(self, group: int | None, others: Collection[int | None], before: int) -> tuple[Job, int | None]:
+        """Return the next job for a worker and the group that this worker has from now on.
+
+        It is one of its `group`, else of the first that none of `others` has, else the first of all, which leaves
+        the worker without a group. Only jobs that begin below `before` are considered; there must be one.
+        """
+        if self._back:
+            return self._back.popleft(), group
+        begun = [*self._begun(before)]
+        if group not in begun:
+            group = next((each for each in begun if each not in others), None)
+        chosen = begun[0] if group is None else group
+        jobs = self._groups[chosen]
+        job = jobs.popleft()
+        if not jobs:
+            del self._groups[chosen]
+        return job, group
+
+    def clear(self) -> None:
+        """Remove every job."""
+        self._back.clear()
+        self._groups.clear()
+
+    def _begun(self, before: int) -> Iterator[int]:
+        return (group for group, jobs in itertools.takewhile(lambda each: each[1][0][0] < before, self._groups.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The work of every worker: `prepare` is called once, then `run` for each job, under the limits."""
+
+    run: Callable[[Job], Sequence[Any]]
+    prepare: Callable[[], None]
+    limits: Limits
+
+    def serve(self, jobs: int, results: int) -> None:
+        """Do the jobs that arrive on one pipe, and write their results to another, until the first is closed."""
+        limits = self.limits
+        memory = MemoryUse()
+        limit_memory(memory.data() + limits.memory)  # the data of the copied process does not count
+        before = memory.resident()
+        self.prepare()
+        is_first = True
+        while True:
+            try:
+                job: Job = tuple(receive(jobs))
+            except EOFError:
+                return
+            limit_processor_time(limits.processor * len(job))
+            try:
+                found: Any = list(self.run(job))
+            except MemoryError:
+                found = None
+            is_full = memory.resident() - before > limits.retire
+            send(results, [found, is_first, is_full])
+            is_first = False
+
+
 class Pool:
-    """Up to `count` workers that run jobs; results are kept until they are asked for.
+    """Up to `count` workers that run jobs; results are kept until they are requested.
 
     `run` is called in a worker with the numbers of a job and returns its results, one for each; `prepare` is called
-    once at the start of each worker. Numbers are asked for in their order; `ahead` is how far beyond the last that was
-    asked for a job may begin.
+    once at the start of each worker. Numbers are requested in their order; `ahead` is how far beyond the last requested
+    one a job may begin.
     """
 
     def __init__(
@@ -128,16 +221,13 @@ class Pool:
         prepare: Callable[[], None] = lambda: None,
         ahead: int = 2048,
     ) -> None:
-        self._run = run
-        self._prepare = prepare
+        self._work = _Work(run, prepare, limits)
         self._count = count
-        self._limits = limits
         self._ahead = ahead
         self._owner = os.getpid()
         self._plan = Plan()
         self._asked = 0
         self._results: dict[int, Any] = {}
-        self._known: set[int] = set()
         self._ended: Counter[int] = Counter()
         self._workers: list[_Worker] = []
         self._selector = selectors.DefaultSelector()
@@ -146,28 +236,24 @@ class Pool:
         atexit.register(self.close)
 
     def plan(self, jobs: Iterable[Job]) -> None:
-        """Have these jobs done after those planned before; they have much in common, best done by one worker."""
-        group = [*jobs]
-        self._plan.add(group)
-        self._known.update(itertools.chain.from_iterable(group))
+        """Let these jobs run after those planned before, by one worker if possible: they have much in common."""
+        self._plan.add(jobs)
 
     def result(self, number: int) -> Any:
-        """Return the result of a number, or a `Lost`; a number that was not planned is a job of its own.
+        """Return the result of a number, or a `Lost`; a number that was not planned is a separate job.
 
-        Each can be asked for once. Raises OSError where no process can be started.
+        Each can be requested once. Raises OSError where no process can be started.
         """
-        if number not in self._known:
-            self._plan.put_back((number,))
+        self._plan.request(number)
         self._asked = number
         while number not in self._results:
             self._give()
             self._wait()
         self._give()
-        self._known.discard(number)
         return self._results.pop(number)
 
     def close(self) -> None:
-        """End every worker with all that it started. Nothing can be asked afterwards."""
+        """End every worker and all processes that it started. Nothing can be requested afterwards."""
         atexit.unregister(self.close)
         if os.getpid() != self._owner:
             return
@@ -198,7 +284,7 @@ class Pool:
         if not worker.given:
             worker.begin()
         worker.given.append(job)
-        with suppress(OSError):  # it has ended, which is seen when its results are read
+        with suppress(OSError):  # the worker has ended, which is noticed when its results are read
             send(worker.jobs, job)
 
     def _start(self) -> _Worker:
@@ -213,7 +299,7 @@ class Pool:
                 self._reaper.leave()
             for pipe in (jobs_write, results_read, *others):
                 os.close(pipe)
-            self._work(jobs_read, results_write)
+            self._work.serve(jobs_read, results_write)
 
         pid = forked(begin)
         os.close(jobs_read)
@@ -224,33 +310,10 @@ class Pool:
         self._selector.register(results_read, selectors.EVENT_READ, worker)
         return worker
 
-    # -- in a worker ---------------------------------------------------------------------------------------------------
-
-    def _work(self, jobs: int, results: int) -> None:
-        limits = self._limits
-        limit_memory(data_bytes() + limits.memory)  # what the process holds that it is a copy of is nobody's fault
-        resident = Resident()
-        before = resident.bytes()
-        self._prepare()
-        is_first = True
-        while True:
-            try:
-                job: Job = tuple(receive(jobs))
-            except EOFError:
-                return
-            limit_processor_time(limits.processor * len(job))
-            try:
-                found: Any = list(self._run(job))
-            except MemoryError:
-                found = None
-            is_full = resident.bytes() - before > limits.retire
-            send(results, [found, is_first, is_full])
-            is_first = False
-
     # -- results -------------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """Take what workers have sent, and look after those that say nothing."""
+        """Read the results that workers have sent, and check on workers that are silent."""
         for key, _ in self._selector.select(_LOOK_SECONDS):
             self._read(key.data)
         now = time.monotonic()
@@ -263,7 +326,7 @@ class Pool:
         try:
             content = os.read(worker.results, 1 << 20)
             messages = [(json.loads(written), written) for written in worker.inbox.add(content)]
-        except (OSError, ValueError):  # nothing more, or nothing that a worker says
+        except (OSError, ValueError):  # nothing more, or not a message of a worker
             content, messages = b"", []
         for message, written in messages:
             if not worker.given or not _is_result(message, worker.given[0]):
@@ -273,13 +336,12 @@ class Pool:
             job = worker.given.popleft()
             worker.begin()
             if found is None or (not was_first and _OUT_OF_MEMORY in written):
-                # Whatever ran in this worker before may be why: only a new one tells.
-                self._replace(worker, [job] if was_first else [], Lost("memory", limit=self._limits.memory))
+                # Earlier jobs of this worker may have caused it: a new worker shows whether they did.
+                self._replace(worker, [job] if was_first else [], Lost("memory", limit=self._work.limits.memory))
                 if not was_first:
                     self._plan.put_back(job)
                 return
             self._results.update(zip(job, found, strict=True))
-            worker.done += 1
             if is_full:
                 self._replace(worker, [], None)
                 return
@@ -287,41 +349,43 @@ class Pool:
             self._gone(worker)
 
     def _look_after(self, worker: _Worker, now: float) -> None:
-        """Notice a worker that has ended while others hold its pipe open, or that waits for something for too long."""
+        """End a worker that has ended while others hold its pipe open, or that waits for something for too long."""
         if worker.has_ended():
             self._read_rest(worker)
             return
-        if not worker.given or now - worker.since < self._limits.waiting:
+        limits = self._work.limits
+        if not worker.given or now - worker.since < limits.waiting:
             return
         worked = worked_seconds(worker.pid)
         if worked is not None:
             worker.baseline = worked if worker.baseline is None else worker.baseline
-            job, limit = worker.given[0], self._limits.processor
-            if worked - worker.baseline > limit * len(job):  # it holds off the signal of the operating system
-                self._replace(worker, [worker.given.popleft()], Lost("processor", limit=limit))
+            if worked - worker.baseline > limits.processor * len(worker.given[0]):  # it blocks the system's signal
+                self._replace(worker, [worker.given.popleft()], Lost("processor", limit=limits.processor))
                 return
         if worked is not None and (worker.worked is None or worked - worker.worked > _IDLE * (now - worker.since)):
             worker.since, worker.worked = now, worked
             return
-        self._replace(worker, [worker.given.popleft()], Lost("waiting", limit=self._limits.waiting))
+        self._replace(worker, [worker.given.popleft()], Lost("waiting", limit=limits.waiting))
 
     def _read_rest(self, worker: _Worker) -> None:
-        """Read what a worker that has ended had still sent, then let it go."""
+        """Read the last results of a worker that has ended, then remove it."""
         os.set_blocking(worker.results, False)
         while worker in self._workers:
             self._read(worker)
 
     def _gone(self, worker: _Worker) -> None:
-        """Take the job under way from a worker that has ended."""
+        """Take the current job from a worker that has ended."""
         patience = time.monotonic() + _LOOK_SECONDS
         while not worker.has_ended() and time.monotonic() < patience:
-            time.sleep(0.001)  # it has closed its pipe, which is the last that it does
+            time.sleep(0.001)  # it has closed its pipe, the last thing that it does
         status = worker.status or 0
-        lost = Lost("processor", status, self._limits.processor) if status == -signal.SIGXCPU else Lost("ended", status)
+        lost = Lost("ended", status)
+        if status == -signal.SIGXCPU:
+            lost = Lost("processor", status, self._work.limits.processor)
         self._replace(worker, [worker.given.popleft()] if worker.given else [], lost)
 
     def _replace(self, worker: _Worker, guilty: Sequence[Job], lost: Lost | None) -> None:
-        """End a worker; its jobs go to others: those that were `guilty` of its end one number at a time."""
+        """End a worker; its jobs go to others: those that may be `guilty` of its end one number at a time."""
         again = [*worker.given]
         self._end(worker)
         for job in reversed(again):
@@ -334,7 +398,7 @@ class Pool:
                 self._plan.put_back((number,))
 
     def _is_proved(self, number: int, lost: Lost | None) -> bool:
-        """Return whether a job of one number is why its worker ended; else it is tried again."""
+        """Return whether a job of one number is the reason why its worker ended; else it is tried again."""
         if lost is None or lost.reason != "ended":
             return True
         self._ended[number] += 1

@@ -21,7 +21,7 @@ import pytest
 
 from pytest_promptfmt.core.files import LIBRARY_FOLDERS, is_installed
 from pytest_promptfmt.core.profile import RECORDED
-from pytest_promptfmt.engine.code_inputs import Reached, reached_from
+from pytest_promptfmt.engine.code_inputs import CodeInputs, reached_from
 from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
 from pytest_promptfmt.engine.traces import Trace
 from pytest_promptfmt.plugin.folders import Folders
@@ -45,11 +45,11 @@ class Surroundings:
         self.is_library = lru_cache(maxsize=None)(partial(_is_library, rootdir=config.rootpath))
         self._is_linked = lru_cache(maxsize=None)(partial(_is_linked, rootdir=str(config.rootpath)))
 
-    def reached_from(self, modules: Iterable[str], settings: Settings) -> Reached:
+    def reached_from(self, modules: Iterable[str], settings: Settings) -> CodeInputs:
         """Return the files that modules of a task may import; one behind a link asks for something nobody sees."""
         reached = reached_from(modules, (str(settings.rootdir), *_search_path()), self.is_library)
         if not reached.asks and any(self._is_linked(name) for name in reached.files if not name.endswith("/")):
-            return Reached(reached.files, "a module behind a link, which it may look for its files by")
+            return CodeInputs(reached.files, "a module behind a link, which it may look for its files by")
         return reached
 
     def conftests_above(self, folder: Path) -> list[str]:

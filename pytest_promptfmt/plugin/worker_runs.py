@@ -22,9 +22,8 @@ import pytest
 from pytest_promptfmt.core import limits
 from pytest_promptfmt.core.network import is_offline
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.engine.plan import Job
 from pytest_promptfmt.engine.store import FILE_NAME as STORE_NAME
-from pytest_promptfmt.engine.workers import Lost, Pool
+from pytest_promptfmt.engine.workers import Job, Lost, Pool
 from pytest_promptfmt.plugin.cached_files import own_copy
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.run import Run
