@@ -140,7 +140,7 @@ def _short(text: str) -> str:
 def _example(task: TaskComparison, runs: tuple[FinishedRun, FinishedRun]) -> Iterator[str]:
     """Yield the first request that differs, of the first sample that does."""
     from pytest_promptfmt.answers.run_samples import arguments_of, line_of
-    from pytest_promptfmt.snapshots.hunks import shared_start
+    from pytest_promptfmt.core.text import shared_start
 
     samples = [run.tasks[task.task] for run in runs]
     shown = [line_of(samples[0], task.differing[0].first), line_of(samples[1], task.differing[0].second)]

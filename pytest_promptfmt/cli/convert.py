@@ -19,6 +19,7 @@ from pytest_promptfmt.core.errors import (
     display_path,
 )
 from pytest_promptfmt.core.text import escape_controls
+from pytest_promptfmt.core.yaml_rewriting import with_keys
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.docs import TaskDocs
@@ -63,7 +64,10 @@ def convert(
         hint = "--allow-code lets the proof run it, if you trust it"
         raise CodeNotAllowedError(error.message, position=error.position, hint=hint) from error
     _refuse_keys_elsewhere(path, task, conversion)
-    after = _converted(before, conversion, task)
+    try:
+        after = with_keys(before, conversion.written, conversion.removed)
+    except SourceError as error:
+        raise SourceError(error.message, position=task.position("task"), hint=error.hint) from error
     if before == after:
         remarks = (f"{display_path(file)}: nothing to change",)
     for remark in remarks:
@@ -160,15 +164,6 @@ def _refuse_keys_elsewhere(path: Path, task: Task, conversion: Conversion) -> No
             raise FormatError(f"{key} is written twice", position=place, hint="remove the earlier one")
         if key not in owner.marks:
             raise FormatError(f"{key} comes from a merge (<<)", position=place, hint="write the key itself")
-
-
-def _converted(before: str, conversion: Conversion, task: Task) -> str:
-    from pytest_promptfmt.cli.yaml_edit import with_keys
-
-    try:
-        return with_keys(before, conversion.written, conversion.removed)
-    except FormatError as error:
-        raise FormatError(error.message, position=task.position("task"), hint=error.hint) from error
 
 
 def print_difference(before: str, after: str, name: str, change: str) -> None:

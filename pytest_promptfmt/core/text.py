@@ -1,4 +1,4 @@
-"""Characters that cannot be seen: which of them a snapshot shows by name, and how such a name is read back.
+"""Texts, and characters that cannot be seen: which of them a snapshot shows by name, and how such a name is read.
 
 The table is written out instead of asked of `unicodedata`: its categories differ between Python versions, and a
 snapshot must not.
@@ -124,3 +124,21 @@ def _character(match: re.Match[str]) -> str:
         if re.fullmatch(r"U\+[0-9A-F]{4,6}", name) and int(name[2:], 16) <= 0x10FFFF:
             return chr(int(name[2:], 16))
     raise BadEscapeError(f"unknown escape {match[0]!r}", hint="write a literal ⟨ as ⟨U+27E8⟩")
+
+
+def shared_start(one: str, other: str) -> int:
+    """Return how many characters two texts have in common at the start."""
+    # Halving compares slices in C: a prompt can be one line of megabytes.
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def shared_end(one: str, other: str) -> int:
+    """Return how many characters two texts have in common at the end."""
+    return shared_start(one[::-1], other[::-1])

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.outcome import CATEGORIES, Category, Outcome
-from pytest_promptfmt.core.text import END
+from pytest_promptfmt.core.text import END, shared_end, shared_start
 from pytest_promptfmt.results.wording import below
 from pytest_promptfmt.snapshots.changes import Change
-from pytest_promptfmt.snapshots.hunks import shared_end, shared_start
 
 SHOWN_DETAIL: Final = 20_000
 """Characters of one cluster's text in JSON at most."""

@@ -19,12 +19,11 @@ from typing import Any, Final
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.prompt import Instance, Span
 from pytest_promptfmt.core.task import Locate, locate_nowhere
-from pytest_promptfmt.core.text import END
+from pytest_promptfmt.core.text import END, shared_start
 from pytest_promptfmt.results.causes import ChangeCause, cause_of
 from pytest_promptfmt.results.clusters import cluster_key, fragments
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.snapshots.changes import FEW_SHOT, Change, SnapshotComparison, clipped
-from pytest_promptfmt.snapshots.hunks import shared_start
 from pytest_promptfmt.snapshots.token_sections import TITLE as TOKENS
 
 _FACTS: Final = ("output", "docs", "shots")

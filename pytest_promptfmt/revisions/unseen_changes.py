@@ -14,13 +14,12 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.core.text import END, show_inner
+from pytest_promptfmt.core.text import END, shared_end, shared_start, show_inner
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.code_changes import not_reached
 from pytest_promptfmt.revisions.source_changes import SourceDifference, meaning_of
 from pytest_promptfmt.revisions.task_rendering import AS_IT_IS, TaskRendering, lines_of, read_rendering
 from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
-from pytest_promptfmt.snapshots.hunks import shared_end, shared_start
 from pytest_promptfmt.tasks import reading_of
 
 _CONTEXT: Final = 24

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from pytest_promptfmt.core.errors import Position, SnapshotError
+from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.snapshots.document import (
     DocRecord,
     Document,
@@ -23,7 +24,7 @@ from pytest_promptfmt.snapshots.document import (
     section_lines,
     write_document,
 )
-from pytest_promptfmt.snapshots.hunks import Hunk, find_hunks, shared_start
+from pytest_promptfmt.snapshots.hunks import Hunk, find_hunks
 
 # Pairs of characters that look the same in most fonts, beyond those that NFKC already unites.
 _LOOK_ALIKES = str.maketrans(

@@ -10,6 +10,8 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from pytest_promptfmt.core.text import shared_end, shared_start
+
 # SequenceMatcher is cubic at worst; beyond this many pairs of lines it is not used.
 _SMALL = 10_000
 
@@ -32,24 +34,6 @@ def find_hunks(old: Sequence[str], new: Sequence[str]) -> list[Hunk]:
             hunks.append(Hunk(old_at, old_match, new_at, new_match))
         old_at, new_at = old_match + 1, new_match + 1
     return hunks
-
-
-def shared_start(one: str, other: str) -> int:
-    """Return how many characters two texts have in common at the start."""
-    # Halving compares slices in C: a prompt can be one line of megabytes.
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def shared_end(one: str, other: str) -> int:
-    """Return how many characters two texts have in common at the end."""
-    return shared_start(one[::-1], other[::-1])
 
 
 def _matches(old: Sequence[str], new: Sequence[str], within: Hunk) -> Iterator[tuple[int, int]]:

@@ -4,9 +4,10 @@ from difflib import SequenceMatcher
 import pytest
 from hypothesis import given, strategies as st
 
+from pytest_promptfmt.core.text import shared_end, shared_start
 from pytest_promptfmt.snapshots.changes import ChangePlace, changes, unified_diff
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, SectionEntry
-from pytest_promptfmt.snapshots.hunks import find_hunks, shared_end, shared_start
+from pytest_promptfmt.snapshots.hunks import find_hunks
 
 LINES = st.lists(st.sampled_from("abcdefg"), max_size=30)
 
