@@ -61,10 +61,8 @@ def names_instead_of_values(study: Study) -> Iterator[Finding]:
         doc_to_target: "{{answer | join(',')}}"
         metadata: {promptfmt: {docs: [{question: Which metal rusts?, answer: {number: 1, unit: kg, spans: [iron]}}]}}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         doc_to_target: "{{answer.spans | join(',')}}"
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, answer: {number: 1, unit: kg, spans: [iron]}}]}}
 
     Fix: use the values, or one of the keys: `answer.spans`.
 
@@ -124,9 +122,7 @@ def first_character(study: Study) -> Iterator[Finding]:
         doc_to_target: "{{answers[0]}}"
         metadata: {promptfmt: {docs: [{question: Which metal rusts?, answers: iron}]}}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_target: "{{answers[0]}}"
+    Silent with:
         metadata: {promptfmt: {docs: [{question: Which metal rusts?, answers: [iron, steel]}]}}
 
     Fix: use the whole text, or make the column a list.
@@ -173,10 +169,8 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
         doc_to_target: "{{['No', 'Yes'].index(label)}}"
         metadata: {promptfmt: {docs: [{question: Does iron rust?, label: "Yes"}, {question: Is tin red?, label: "No"}]}}
 
-    Silent example:
-        doc_to_choice: ["Yes", "No"]
+    Silent with:
         doc_to_target: "{{['Yes', 'No'].index(label)}}"
-        metadata: {promptfmt: {docs: [{question: Does iron rust?, label: "Yes"}, {question: Is tin red?, label: "No"}]}}
 
     Fix: use the order of `doc_to_choice`.
 
@@ -218,10 +212,8 @@ def asked_form(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["correct", "wrong"]
         doc_to_target: "{{answer % 2}}"
 
-    Silent example:
-        doc_to_text: "{{question}} Is it mercury? Answer yes or no.\nAnswer:"
+    Silent with:
         doc_to_choice: ["yes", "no"]
-        doc_to_target: "{{answer % 2}}"
 
     Fix: ask for the answers that are scored.
 
@@ -298,10 +290,8 @@ def labels_unlikelisted_labels(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["1", "2", "3"]
         doc_to_target: "{{answer}}"
 
-    Silent example:
+    Silent with:
         doc_to_text: "{{question}}\n1. {{choices[0]}}\n2. {{choices[1]}}\n3. {{choices[2]}}\nAnswer:"
-        doc_to_choice: ["1", "2", "3"]
-        doc_to_target: "{{answer}}"
 
     Fix: score the labels that are listed.
 
@@ -347,9 +337,7 @@ def index_as_answer(study: Study) -> Iterator[Finding]:
         doc_to_text: "{{question}} It is one of {{choices | join(', ')}}.\nAnswer:"
         doc_to_target: answer
 
-    Silent example:
-        output_type: generate_until
-        doc_to_text: "{{question}} It is one of {{choices | join(', ')}}.\nAnswer:"
+    Silent with:
         doc_to_target: "{{choices[answer]}}"
 
     Fix: use the text of the choice, or its letter as the prompt lists it.
@@ -396,9 +384,8 @@ def range_unlike_options(study: Study) -> Iterator[Finding]:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nOne letter from A to D:"
         doc_to_choice: ["A", "B", "C"]
 
-    Silent example:
+    Silent with:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nOne letter from A to C:"
-        doc_to_choice: ["A", "B", "C"]
 
     Fix: name the last option that is listed.
 

@@ -38,8 +38,7 @@ def special_token_as_pattern(study: Study) -> Iterator[Finding]:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: "(.*?)(?:<|endoftext|>|$)"}, {function: take_first}]}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: '(.*?)(?:<\|endoftext\|>|$)'}, {function: take_first}]}
 
@@ -65,9 +64,7 @@ def fence_with_language(study: Study) -> Iterator[Finding]:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: '```python\n([\s\S]*?)```'}, {function: take_first}]}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_text: "Write a function. {{question}}\n"
+    Silent with:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: '```(?:python)?\n([\s\S]*?)```'}, {function: take_first}]}
 
@@ -107,9 +104,7 @@ def asked_sentence_compared(study: Study) -> Iterator[Finding]:
         doc_to_text: "{{question}}\nEnd with \"The answer is [answer]\".\n"
         filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
 
-    Silent example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nEnd with \"The answer is [answer]\".\n"
+    Silent with:
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "answer is (.+)"}, {function: take_first}]}]
 
     Fix: add a filter that picks the answer, or ask for the answer alone.

@@ -129,10 +129,7 @@ def same_gold_position(study: Study) -> Iterator[Finding]:
               - {question: "4", answer: 1}
               - {question: "5", answer: 1}
 
-    Silent example:
-        num_fewshot: 4
-        doc_to_choice: ["A", "B"]
-        doc_to_target: "{{['A', 'B'][answer]}}"
+    Silent with:
         metadata:
           promptfmt:
             docs:

@@ -96,9 +96,8 @@ def label_lost_colon(study: Study) -> Iterator[Finding]:
         description: "Old English: Hwæt.\nModern English: What.\nOld English: Hus.\nModern English House.\n"
         doc_to_text: "Old English: {{question}}\nModern English:"
 
-    Silent example:
+    Silent with:
         description: "Old English: Hwæt.\nModern English: What.\nOld English: Hus.\nModern English: House.\n"
-        doc_to_text: "Old English: {{question}}\nModern English:"
 
     Fix: add the colon.
 
@@ -134,13 +133,8 @@ def outer_name_in_loop(study: Study) -> Iterator[Finding]:
           promptfmt:
             docs: [{question: When was it?, kind: date, examples: [{question: Who was it?, kind: name}]}]
 
-    Silent example:
+    Silent with:
         doc_to_text: "{% for x in examples %}{{x.question}} ({{x.kind}})\n{% endfor %}{{question}} ({{kind}})\nAnswer:"
-        doc_to_choice: ["1918", "Ito"]
-        doc_to_target: 0
-        metadata:
-          promptfmt:
-            docs: [{question: When was it?, kind: date, examples: [{question: Who was it?, kind: name}]}]
 
     Fix: print the column of the example: `x.kind`.
 
@@ -196,9 +190,8 @@ def options_not_shown(study: Study) -> Iterator[Finding]:
         doc_to_text: "{{question}}\nAnswer with the letter of the option.\nAnswer:"
         doc_to_choice: ["A", "B", "C"]
 
-    Silent example:
+    Silent with:
         doc_to_text: "Choose a letter.\n{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-        doc_to_choice: ["A", "B", "C"]
 
     Fix: list the options, each with its letter.
 

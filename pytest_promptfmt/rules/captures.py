@@ -44,11 +44,8 @@ def sign_not_read(study: Study) -> Iterator[Finding]:
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "#### ([0-9]+)"}, {function: take_first}]}]
         metadata: {promptfmt: {docs: [{question: It was 2 degrees and falls by 5., answer: "-3"}]}}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_target: "{{answer}}"
+    Silent with:
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "#### (-?[0-9]+)"}, {function: take_first}]}]
-        metadata: {promptfmt: {docs: [{question: It was 2 degrees and falls by 5., answer: "-3"}]}}
 
     Fix: allow `-?` before the digits.
 
@@ -93,13 +90,9 @@ def capture_runs_on(study: Study) -> Iterator[Finding]:
         - {name: x, filter: [{function: regex, regex_pattern: '\\boxed\{(.*)\}'}, {function: take_first}]}
         metadata: {promptfmt: {docs: [{question: How many legs have 9 spiders?, answer: "72"}]}}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nThink step by step, and put the answer in \\boxed{}.\n"
-        doc_to_target: "{{answer}}"
+    Silent with:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: '\\boxed\{([^{}]*)\}'}, {function: take_first}]}
-        metadata: {promptfmt: {docs: [{question: How many legs have 9 spiders?, answer: "72"}]}}
 
     Fix: exclude the mark from what is captured, or use `.*?`.
 
@@ -143,12 +136,8 @@ def capture_may_be_empty(study: Study) -> Iterator[Finding]:
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "#### ?([0-9]*)"}, {function: take_first}]}]
         metadata: {promptfmt: {docs: [{question: What is 3 + 4?, answer: "7"}]}}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nThink step by step. End with #### N.\n"
-        doc_to_target: "{{answer}}"
+    Silent with:
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "#### ?([0-9]+)"}, {function: take_first}]}]
-        metadata: {promptfmt: {docs: [{question: What is 3 + 4?, answer: "7"}]}}
 
     Fix: let the group match at least one character.
 
@@ -190,9 +179,7 @@ def part_of_a_word(study: Study) -> Iterator[Finding]:
         doc_to_target: "yes"
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(yes|no)"}, {function: take_first}]}]
 
-    Silent example:
-        output_type: generate_until
-        doc_to_target: "yes"
+    Silent with:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: '\b(yes|no)\b'}, {function: take_first}]}
 

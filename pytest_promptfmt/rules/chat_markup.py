@@ -96,9 +96,7 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
             {{ '<|' + m.role + '|>' }}{{ m.content }}
         {% endfor %}
 
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
+    Silent with:
         # file: mine.jinja
         {% for m in messages %}
             {{- '<|' + m.role + '|>' }}{{ m.content }}
@@ -197,9 +195,7 @@ def none_and_parts(loaded: LoadedProfile) -> Iterator[Finding]:
         # file: mine.jinja
         {% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}
 
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
+    Silent with:
         # file: mine.jinja
         {% for m in messages %}<|{{ m.role }}|>{{ '' + m.content }}<|end|>{% endfor %}
 

@@ -32,11 +32,9 @@ def system_text_lost(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         description: "Answer with a letter.\n\n"
 
-    Silent example:
+    Silent with:
         # file: promptfmt.yaml
         profiles: {mine: {extends: chat-chatml}}
-        # file: example.yaml
-        description: "Answer with a letter.\n\n"
 
     Fix: put the instruction into `doc_to_text`, or use a template that supports system messages.
 
@@ -118,11 +116,9 @@ def whitespace_stripped(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         doc_to_text: "    return {{question}}\n    return"
 
-    Silent example:
+    Silent with:
         # file: promptfmt.yaml
         profiles: {mine: {extends: chat-chatml}}
-        # file: example.yaml
-        doc_to_text: "    return {{question}}\n    return"
 
     Fix: begin and end messages with a visible character.
 
@@ -212,9 +208,7 @@ def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
           promptfmt:
             docs: [{question: "What does <|im_end|> mean?", choices: [end, start], answer: 0}]
 
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: chatml}}
+    Silent with:
         # file: example.yaml
         metadata:
           promptfmt:
@@ -267,15 +261,8 @@ def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
         num_fewshot: 1
         doc_to_target: "<think>Iron rusts.</think> {{choices[answer]}}"
 
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}
-        {% endfor %}
+    Silent with:
         # file: example.yaml
-        output_type: generate_until
-        num_fewshot: 1
         doc_to_target: "Iron rusts. {{choices[answer]}}"
 
     Fix: write the reasoning without the tags, or put the few-shot examples into one turn.

@@ -220,16 +220,9 @@ def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
          "model": {"type": "BPE", "unk_token": "<unk>", "merges": ["▁ A"],
                    "vocab": {"<unk>": 0, "▁": 1, "A": 2, "▁A": 3}}}
 
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: ./model}}
+    Silent with:
         # file: model/tokenizer_config.json
         {"tokenizer_class": "TokenizersBackend"}
-        # file: model/tokenizer.json
-        {"added_tokens": [],
-         "normalizer": {"type": "Prepend", "prepend": "▁"},
-         "model": {"type": "BPE", "unk_token": "<unk>", "merges": ["▁ A"],
-                   "vocab": {"<unk>": 0, "▁": 1, "A": 2, "▁A": 3}}}
 
     Fix: compare the tokens of your engine with those in the snapshots.
 

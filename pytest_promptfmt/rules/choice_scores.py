@@ -26,9 +26,7 @@ def tie_counts_as_right(study: Study) -> Iterator[Finding]:
             scores = [score for score, _ in results]
             return {"acc": float(scores[doc["answer"]] == max(scores))}
 
-    Silent example:
-        # file: example.yaml
-        process_results: !function helper.scored
+    Silent with:
         # file: helper.py
         def scored(doc, results):
             scores = [score for score, _ in results]
@@ -67,9 +65,7 @@ def underflow(study: Study) -> Iterator[Finding]:
             total = sum(chances)
             return {"mass": chances[doc["answer"]] / total if total else math.nan}
 
-    Silent example:
-        # file: example.yaml
-        process_results: !function helper.mass
+    Silent with:
         # file: helper.py
         import math
         def mass(doc, results):
@@ -107,9 +103,8 @@ def space_counts_as_length(study: Study) -> Iterator[Finding]:
           promptfmt:
             docs: [{question: Which metal rusts?, choices: [" iron", " tin", " platinum"], answer: 0}]
 
-    Silent example:
+    Silent with:
         target_delimiter: " "
-        metric_list: [{metric: acc_norm}]
         metadata:
           promptfmt:
             docs: [{question: Which metal rusts?, choices: [iron, tin, platinum], answer: 0}]

@@ -35,9 +35,7 @@ def labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         doc_to_choice: [A, B, Æß]
 
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2"}}
+    Silent with:
         # file: example.yaml
         doc_to_choice: [A, B, C]
 
@@ -75,9 +73,7 @@ def same_first_token(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         doc_to_choice: [(A), (B), (C)]
 
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:sentencepiece-llama2"}}
+    Silent with:
         # file: example.yaml
         doc_to_choice: [A, B, C]
 
@@ -115,12 +111,9 @@ def choice_begins_another(view: ProfileView) -> Iterator[Finding]:
         doc_to_choice: ["yes", yes and no, "no"]
         metric_list: [{metric: acc}]
 
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2"}}
+    Silent with:
         # file: example.yaml
         doc_to_choice: ["yes", "no", perhaps]
-        metric_list: [{metric: acc}]
 
     Fix: score letters instead of texts, or end every choice with the same punctuation.
 
@@ -158,11 +151,9 @@ def choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         doc_to_choice: ["résumé", resume, "no"]
 
-    Silent example:
+    Silent with:
         # file: promptfmt.yaml
         profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2"}}
-        # file: example.yaml
-        doc_to_choice: ["résumé", resume, "no"]
 
     Fix: change the wording of the choices, or exclude such models.
 
@@ -195,11 +186,9 @@ def unknown_token(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         doc_to_choice: [你, 好, "no"]
 
-    Silent example:
+    Silent with:
         # file: promptfmt.yaml
         profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2"}}
-        # file: example.yaml
-        doc_to_choice: [你, 好, "no"]
 
     Fix: exclude such models from tasks in this script, or write the text with characters that they know.
 
@@ -253,9 +242,7 @@ def encoded_as_bytes(view: ProfileView) -> Iterator[Finding]:
         # file: example.yaml
         doc_to_choice: [鐵, 金, 錫]
 
-    Silent example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:sentencepiece-llama2"}}
+    Silent with:
         # file: example.yaml
         doc_to_choice: [iron, gold, tin]
 

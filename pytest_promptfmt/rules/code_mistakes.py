@@ -42,8 +42,7 @@ def pattern_never_matches(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(\\s^[0-9]+)"}, {function: take_first}]}]
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "^\\s([0-9]+)"}, {function: take_first}]}]
 
     Fix: put `^` before what it anchors and `$` after it, or remove them.
@@ -114,9 +113,7 @@ def word_stripped(study: Study) -> Iterator[Finding]:
         def asked(doc):
             return "Question: " + doc["question"].lstrip("Question: ") + "\nAnswer:"
 
-    Silent example:
-        # file: example.yaml
-        doc_to_text: !function helper.asked
+    Silent with:
         # file: helper.py
         def asked(doc):
             return "Question: " + doc["question"].removeprefix("Question: ") + "\nAnswer:"
@@ -151,9 +148,7 @@ def flag_as_count(study: Study) -> Iterator[Finding]:
         def asked(doc):
             return "Question: " + re.sub("the ", "", doc["question"], re.IGNORECASE) + "\nAnswer:"
 
-    Silent example:
-        # file: example.yaml
-        doc_to_text: !function helper.asked
+    Silent with:
         # file: helper.py
         import re
         def asked(doc):

@@ -89,9 +89,8 @@ def not_text(study: Study) -> Iterator[Finding]:
         doc_to_choice: [no, yes]
         doc_to_target: "{{answer % 2}}"
 
-    Silent example:
+    Silent with:
         doc_to_choice: ["no", "yes"]
-        doc_to_target: "{{answer % 2}}"
 
     Fix: put the words in quotes.
 
@@ -159,12 +158,9 @@ def missing_function(study: Study) -> Iterator[Finding]:
         def score(doc, results):
             return {"acc": 1.0}
 
-    Silent example:
+    Silent with:
         # file: example.yaml
         process_results: !function helper.score
-        # file: helper.py
-        def score(doc, results):
-            return {"acc": 1.0}
 
     Fix: define or import the function in that file.
 
@@ -240,9 +236,8 @@ def unused_generation_arguments(study: Study) -> Iterator[Finding]:
     Example:
         generation_kwargs: {max_gen_toks: 32}
 
-    Silent example:
+    Silent with:
         output_type: generate_until
-        generation_kwargs: {max_gen_toks: 32}
 
     Fix: remove them, or set `output_type: generate_until`.
 

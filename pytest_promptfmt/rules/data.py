@@ -39,9 +39,8 @@ def missing_value_printed(study: Study) -> Iterator[Finding]:
         doc_to_text: "{{hint}}\nQuestion: {{question}}\nAnswer:"
         metadata: {promptfmt: {docs: [{hint: null, question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
 
-    Silent example:
+    Silent with:
         doc_to_text: "{% if hint %}{{hint}}\n{% endif %}Question: {{question}}\nAnswer:"
-        metadata: {promptfmt: {docs: [{hint: null, question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
 
     Fix: leave the text out if the value is missing.
 
@@ -97,15 +96,8 @@ def unused_column(study: Study) -> Iterator[Finding]:
               choices: [never, in the morning]
               answer: 1
 
-    Silent example:
+    Silent with:
         doc_to_text: "{{passage}}\nQuestion: {{question}}\nAnswer:"
-        metadata:
-          promptfmt:
-            docs:
-            - passage: The ferry to the island leaves every hour, in winter only in the morning.
-              question: When does it leave in winter?
-              choices: [never, in the morning]
-              answer: 1
 
     Fix: add the column to the prompt, or ignore this rule with the reason why it is not needed.
 
@@ -144,11 +136,8 @@ def text_dropped(study: Study) -> Iterator[Finding]:
           promptfmt:
             docs: [{question: "What is benzo[B]imidazole, in one word?", choices: [salt, base], answer: 1}]
 
-    Silent example:
+    Silent with:
         doc_to_text: "Question: {{question}}\nAnswer:"
-        metadata:
-          promptfmt:
-            docs: [{question: "What is benzo[B]imidazole, in one word?", choices: [salt, base], answer: 1}]
 
     Fix: remove only what this dataset requires.
 
@@ -195,12 +184,7 @@ def changed_text(study: Study) -> Iterator[Finding]:
         def asked(doc):
             return "Question: " + doc["question"].lower() + "\nAnswer:"
 
-    Silent example:
-        # file: example.yaml
-        doc_to_text: !function helper.asked
-        metadata:
-          promptfmt:
-            docs: [{question: "Which Metal rusts, in moist Air?", choices: [iron, gold], answer: 0}]
+    Silent with:
         # file: helper.py
         def asked(doc):
             return "Question: " + doc["question"] + "\nAnswer:"

@@ -29,8 +29,7 @@ def list_kept_as_text(study: Study) -> Iterator[Finding]:
         doc_to_text: "{{question}}{% for one in options %} {{one}}{% endfor %}"
         metadata: {promptfmt: {docs: [{question: Which?, options: "['tin', 'ice']", choices: [a, b], answer: 0}]}}
 
-    Silent example:
-        doc_to_text: "{{question}}{% for one in options %} {{one}}{% endfor %}"
+    Silent with:
         metadata: {promptfmt: {docs: [{question: Which?, options: [tin, ice], choices: [a, b], answer: 0}]}}
 
     Fix: parse the column in `process_docs`, with `ast.literal_eval` or `json.loads`.
@@ -74,9 +73,8 @@ def text_shown_twice(study: Study) -> Iterator[Finding]:
         doc_to_text: "{{question}}\n{{question}}\nAnswer:"
         metadata: {promptfmt: {docs: [{question: Which metal rusts in moist air?, choices: [tin, iron], answer: 1}]}}
 
-    Silent example:
+    Silent with:
         doc_to_text: "{{question}}\nAnswer:"
-        metadata: {promptfmt: {docs: [{question: Which metal rusts in moist air?, choices: [tin, iron], answer: 1}]}}
 
     Fix: print it once.
 
@@ -113,9 +111,8 @@ def gold_in_one_place(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["A", "B"]
         doc_to_target: 1
 
-    Silent example:
+    Silent with:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nAnswer:"
-        doc_to_choice: ["A", "B"]
         doc_to_target: "{{answer % 2}}"
 
     Fix: shuffle the options in `process_docs`, by a seed.

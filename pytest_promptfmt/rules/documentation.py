@@ -1,8 +1,8 @@
 """The documentation of a rule, read from its docstring: `promptfmt explain`, the pages of docs/rules, and two tests.
 
 A docstring has a first line and the parts Why, Example, Silent example, Fix and Real. The examples are YAML; keys that
-are not shown are those of an ordinary task. A line `# include: name.txt` in an example is replaced by that file, which
-is beside the module of the rule and shared by several examples.
+are not shown are those of an ordinary task. The part `Silent with` shows only the keys and files that differ from the
+example. A line `# include: name.txt` is replaced by that file next to the module of the rule.
 """
 
 from __future__ import annotations
@@ -18,19 +18,25 @@ from typing import Final
 from pytest_promptfmt.core.finding import Family
 from pytest_promptfmt.rules.rule_registry import Rule
 
-_PARTS: Final = ("Why", "Example", "Silent example", "Fix", "Real")
+_PARTS: Final = ("Why", "Example", "Silent example", "Silent with", "Fix", "Real")
 _HEAD: Final = re.compile(rf"^({'|'.join(_PARTS)}):[ \t]*", re.MULTILINE)
 _INCLUDE: Final = re.compile(r"^# include: (\S+)\n", re.MULTILINE)
+_FILE: Final = re.compile(r"^# file: (\S+)\n", re.MULTILINE)
+_KEY: Final = re.compile(r"^(?=([A-Za-z_]\w*):)", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Documentation:
-    """The parts of a rule's docstring; examples as written. Empty where a part is missing."""
+    """The parts of a rule's docstring; "" where a part is missing.
+
+    `silent` is a complete example, `changes` the part of it that differs from `example` where only that is written.
+    """
 
     summary: str
     why: str = ""
     example: str = ""
     silent: str = ""
+    changes: str = ""
     fix: str = ""
     real: str = ""
 
@@ -42,11 +48,15 @@ def documentation_of(rule: Rule) -> Documentation:
     parts = {
         head: inspect.cleandoc(f"\n{body}").strip("\n") for head, body in zip(pieces[1::2], pieces[2::2], strict=True)
     }
+    example, silent, changes = (
+        _with_included(parts.get(head, ""), rule) for head in ("Example", "Silent example", "Silent with")
+    )
     return Documentation(
         summary=" ".join(pieces[0].split()),
         why=_flowing(parts.get("Why", "")),
-        example=_with_included(parts.get("Example", ""), rule),
-        silent=_with_included(parts.get("Silent example", ""), rule),
+        example=example,
+        silent=_changed(example, changes) if changes else silent,
+        changes=changes,
         fix=_flowing(parts.get("Fix", "")),
         real=_flowing(parts.get("Real", "")),
     )
@@ -55,6 +65,27 @@ def documentation_of(rule: Rule) -> Documentation:
 def _with_included(example: str, rule: Rule) -> str:
     folder = Path(inspect.getfile(rule.function)).parent
     return _INCLUDE.sub(lambda found: (folder / found[1]).read_text("utf-8"), example)
+
+
+def _changed(example: str, changes: str) -> str:
+    """Return an example with other files, and with other keys in its YAML files."""
+    files = _files(example)
+    for name, text in _files(changes).items():
+        has_keys = name in files and (not name or name.endswith((".yaml", ".yml")))
+        files[name] = "".join((_keys(files[name]) | _keys(text)).values()) if has_keys else text
+    return "".join(f"# file: {name}\n{text}" if name else text for name, text in files.items()).rstrip("\n")
+
+
+def _files(example: str) -> dict[str, str]:
+    """Return name to text of the files of an example, each ending with a newline; the only file has no name."""
+    first, *named = _FILE.split(f"{example}\n")
+    return dict(zip(named[::2], named[1::2], strict=True)) if named else {"": first}
+
+
+def _keys(text: str) -> dict[str, str]:
+    """Return key to text of a YAML file that begins with a key."""
+    _, *pieces = _KEY.split(text)
+    return dict(zip(pieces[::2], pieces[1::2], strict=True))
 
 
 @cache
@@ -74,7 +105,8 @@ def page(rule: Rule) -> str:
     if parts.example:
         lines += ["## Example that triggers it", "", "```yaml", parts.example, "```", ""]
     if parts.silent:
-        lines += ["## Example that does not", "", "```yaml", parts.silent, "```", ""]
+        same = ["The same with:", ""] if parts.changes else []
+        lines += ["## Example that does not", "", *same, "```yaml", parts.changes or parts.silent, "```", ""]
     if parts.fix:
         lines += ["## How to fix", "", parts.fix, ""]
     if parts.real:

@@ -21,9 +21,7 @@ def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         metric_list: [{metric: exact_match}]
 
-    Silent example:
-        output_type: generate_until
-        metric_list: [{metric: exact_match}]
+    Silent with:
         filter_list: [{name: strip, filter: [{function: remove_whitespace}, {function: take_first}]}]
 
     Fix: add a filter `remove_whitespace` or `regex` (which strips) before `take_first`.

@@ -111,10 +111,8 @@ def filters_change_gold(study: Study) -> Iterator[Finding]:
         metric_list: [{metric: exact_match}]
         filter_list: [{name: x, filter: [{function: uppercase}, {function: take_first}]}]
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         metric_list: [{metric: exact_match, ignore_case: true}]
-        filter_list: [{name: x, filter: [{function: uppercase}, {function: take_first}]}]
 
     Fix: change the gold answer in the same way, or ignore the difference in the metric.
 
@@ -160,8 +158,7 @@ def unescaped_dot(study: Study) -> Iterator[Finding]:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: 'The answer is ([0-9.,]+).'}, {function: take_first}]}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: 'The answer is ([0-9.,]+)\.'}, {function: take_first}]}
 
@@ -195,11 +192,8 @@ def phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
         doc_to_target: "{{answer}}"
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "RESULT: ([0-9]+)"}, {function: take_first}]}]
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         doc_to_text: "End with RESULT: and a number.\n{{question}}\nAnswer:"
-        doc_to_target: "{{answer}}"
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "RESULT: ([0-9]+)"}, {function: take_first}]}]
 
     Fix: ask for the words in the prompt, show them in few-shot examples, or let the filter read a bare answer.
 
@@ -261,10 +255,7 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
         doc_to_target: "{{'ABC'[answer]}}"
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "([AB])\\b"}, {function: take_first}]}]
 
-    Silent example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-        doc_to_target: "{{'ABC'[answer]}}"
+    Silent with:
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "([ABC])\\b"}, {function: take_first}]}]
 
     Fix: let the pattern read every label that the prompt lists.
@@ -318,9 +309,7 @@ def depends_on_full_stop(study: Study) -> Iterator[Finding]:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: "answer is ([0-9.]+)"}, {function: take_first}]}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_target: "{{answer}}"
+    Silent with:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: "answer is ([0-9]+)"}, {function: take_first}]}
 
@@ -380,10 +369,7 @@ def first_of_reasoning(study: Study) -> Iterator[Finding]:
         doc_to_target: "{{answer}}"
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(-?[0-9]+)"}, {function: take_first}]}]
 
-    Silent example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nThink step by step, and finish with 'The answer is N'."
-        doc_to_target: "{{answer}}"
+    Silent with:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: "(-?[0-9]+)", group_select: -1}, {function: take_first}]}
 
@@ -435,12 +421,9 @@ def number_cut(study: Study) -> Iterator[Finding]:
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "([0-9]+)"}, {function: take_first}]}]
         metadata: {promptfmt: {docs: [{question: How many metres are 2 km?, answer: "2000"}]}}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_target: "{{answer}}"
+    Silent with:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: "([0-9][0-9,]*)"}, {function: take_first}]}
-        metadata: {promptfmt: {docs: [{question: How many metres are 2 km?, answer: "2000"}]}}
 
     Fix: allow commas between digits, and ignore them with `regexes_to_ignore: [","]`.
 
@@ -498,10 +481,7 @@ def letter_of_a_word(study: Study) -> Iterator[Finding]:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: "(?i)answer[: is]*([A-C])"}, {function: take_first}]}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-        doc_to_target: "{{'ABC'[answer]}}"
+    Silent with:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: "(?i)answer[: is]*([A-C])\\b"}, {function: take_first}]}
 
@@ -559,11 +539,7 @@ def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
         doc_to_target: "{{choices[answer]}}"
         metric_list: [{metric: exact_match}]
 
-    Silent example:
-        output_type: generate_until
-        description: "Think step by step. "
-        doc_to_target: "{{choices[answer]}}"
-        metric_list: [{metric: exact_match}]
+    Silent with:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: "answer is (.+)"}, {function: take_first}]}
 
@@ -604,10 +580,7 @@ def depends_on_case(study: Study) -> Iterator[Finding]:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: "The answer is ([0-9]+)"}, {function: take_first}]}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nThink step by step."
-        doc_to_target: "{{answer}}"
+    Silent with:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: "[Tt]he answer is ([0-9]+)"}, {function: take_first}]}
 

@@ -87,8 +87,7 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
     Example:
         num_fewshot: 2
 
-    Silent example:
-        num_fewshot: 2
+    Silent with:
         training_split: train
 
     Fix: set `fewshot_split`, or write `samples`.
@@ -127,9 +126,7 @@ def extra_shot_drawn(study: Study) -> Iterator[Finding]:
               - {question: Which melts?, choices: [stone, tin], answer: 1}
               - {question: Which shines?, choices: [wood, gold], answer: 1}
 
-    Silent example:
-        test_split: null
-        validation_split: validation
+    Silent with:
         fewshot_split: train
         num_fewshot: 1
         metadata:
@@ -164,8 +161,7 @@ def own_shot(study: Study) -> Iterator[Finding]:
               test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
               fewshot: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
 
-    Silent example:
-        num_fewshot: 1
+    Silent with:
         metadata:
           promptfmt:
             docs:

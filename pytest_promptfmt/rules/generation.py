@@ -45,8 +45,7 @@ def stop_is_not_text(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         generation_kwargs: {until: [[]]}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         generation_kwargs: {until: ["Question:"]}
 
     Fix: use a list of texts; with an empty list only the end of text stops generation.
@@ -84,8 +83,7 @@ def literal_stop(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         generation_kwargs: {until: ['\n']}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         generation_kwargs: {until: ["\n"]}
 
     Fix: use double quotes.
@@ -119,9 +117,7 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
         doc_to_target: "Rust needs iron. The answer is {{choices[answer]}}"
         generation_kwargs: {until: ["."]}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_target: "Rust needs iron. The answer is {{choices[answer]}}"
+    Silent with:
         generation_kwargs: {until: ["Question:"]}
 
     Fix: use the start of the next question as stop sequence.
@@ -177,9 +173,7 @@ def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
         description: "Think step by step. "
         generation_kwargs: {until: ["."], max_gen_toks: 512}
 
-    Silent example:
-        output_type: generate_until
-        description: "Think step by step. "
+    Silent with:
         generation_kwargs: {until: ["Question:"], max_gen_toks: 512}
 
     Fix: use the start of the next question as stop sequence.
@@ -213,12 +207,8 @@ def stop_of_one_character(study: Study) -> Iterator[Finding]:
         generation_kwargs: {until: ["\n", "."]}
         metadata: {note: no docs}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_text: "Q: {{question}}\nA:"
-        doc_to_target: answer
+    Silent with:
         generation_kwargs: {until: ["\n"]}
-        metadata: {note: no docs}
 
     Fix: stop at the newline or at the label of the next question, with its colon.
 
@@ -253,9 +243,7 @@ def blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
         description: "Think step by step. "
         generation_kwargs: {max_gen_toks: 512}
 
-    Silent example:
-        output_type: generate_until
-        description: "Think step by step. "
+    Silent with:
         generation_kwargs: {until: ["Question:"], max_gen_toks: 512}
 
     Fix: set `until` to the start of the next question.
@@ -287,8 +275,7 @@ def shadowed_stop(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         generation_kwargs: {until: ["\n\n", "\n"]}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         generation_kwargs: {until: ["Question:", "</s>"]}
 
     Fix: keep only one of the two.
@@ -321,9 +308,7 @@ def no_budget(study: Study) -> Iterator[Finding]:
         description: "Think step by step. "
         generation_kwargs: {until: ["Question:"]}
 
-    Silent example:
-        output_type: generate_until
-        description: "Think step by step. "
+    Silent with:
         generation_kwargs: {until: ["Question:"], max_gen_toks: 1024}
 
     Fix: set `generation_kwargs.max_gen_toks`.
@@ -371,8 +356,7 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         generation_kwargs: {max_gen_tokens: 64}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         generation_kwargs: {max_gen_toks: 64}
 
     Fix: use `max_gen_toks`, `until`, `do_sample`, `temperature`, `top_p` or `top_k`.
@@ -415,8 +399,7 @@ def prefix_ends_with_space(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         gen_prefix: "The answer is "
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         gen_prefix: "The answer is"
 
     Fix: remove the space at the end of `gen_prefix`.
@@ -450,16 +433,8 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
               test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
               fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
 
-    Silent example:
-        output_type: generate_until
-        num_fewshot: 1
-        doc_to_text: "Question: {{question}}\nAnswer:"
+    Silent with:
         generation_kwargs: {until: ["Question:"]}
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
 
     Fix: use the exact label at the start of a question, or a newline.
 
@@ -498,8 +473,7 @@ def sampling_at_zero(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         generation_kwargs: {until: ["Question:"], do_sample: true, temperature: 0.0}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         generation_kwargs: {until: ["Question:"], do_sample: false, temperature: 0.0}
 
     Fix: set `do_sample: false`, or a temperature above 0.
@@ -527,8 +501,7 @@ def stop_before_answer(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         generation_kwargs: {until: [" "]}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         generation_kwargs: {until: ["\n"]}
 
     Fix: use a stop sequence that comes after an answer.
@@ -562,9 +535,7 @@ def gold_longer_than_budget(study: Study) -> Iterator[Finding]:
         doc_to_target: "It is {{choices[answer]}}, as every chemist knows."
         generation_kwargs: {until: ["Question:"], max_gen_toks: 4}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_target: "It is {{choices[answer]}}, as every chemist knows."
+    Silent with:
         generation_kwargs: {until: ["Question:"], max_gen_toks: 32}
 
     Fix: raise `max_gen_toks`.

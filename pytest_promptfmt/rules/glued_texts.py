@@ -42,9 +42,7 @@ def texts_without_space(study: Study) -> Iterator[Finding]:
                 "these answers. " + doc["question"]
             )
 
-    Silent example:
-        # file: example.yaml
-        doc_to_text: !function helper.asked
+    Silent with:
         # file: helper.py
         def asked(doc):
             return (
@@ -105,10 +103,8 @@ def list_joined(study: Study) -> Iterator[Finding]:
         doc_to_target: "{{aliases | join}}"
         metadata: {promptfmt: {docs: [{question: Who hosted the show?, aliases: [Oprah Winfrey, Oprah]}]}}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         doc_to_target: "{{aliases}}"
-        metadata: {promptfmt: {docs: [{question: Who hosted the show?, aliases: [Oprah Winfrey, Oprah]}]}}
 
     Fix: join with a separator, or give the list itself as target.
 

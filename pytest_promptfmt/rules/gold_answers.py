@@ -91,8 +91,7 @@ def padded_target(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         doc_to_target: " {{choices[answer]}}"
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         doc_to_target: "{{choices[answer]}}"
 
     Fix: strip the target: `{{answer.strip()}}`.
@@ -264,8 +263,7 @@ def letters_shown(study: Study) -> Iterator[Finding]:
     Example:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
 
-    Silent example:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+    Silent with:
         doc_to_choice: ["A", "B", "C"]
 
     Fix: score the letters, or remove them from the prompt.
@@ -302,9 +300,8 @@ def labels_past_z(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["Y", "Z", "["]
         doc_to_target: "{{answer}}"
 
-    Silent example:
+    Silent with:
         doc_to_choice: ["X", "Y", "Z"]
-        doc_to_target: "{{answer}}"
 
     Fix: use numbers of several digits, or labels of two letters.
 
@@ -347,11 +344,8 @@ def several_correct_answers(study: Study) -> Iterator[Finding]:
           promptfmt:
             docs: [{question: Which rusts?, choices: [iron, gold, steel], labels: [1, 0, 1]}]
 
-    Silent example:
+    Silent with:
         doc_to_target: "{{[0, 2]}}"
-        metadata:
-          promptfmt:
-            docs: [{question: Which rusts?, choices: [iron, gold, steel], labels: [1, 0, 1]}]
 
     Fix: use the indices of all correct choices as target, or score with `process_results`.
 

@@ -48,11 +48,8 @@ def gold_cut(study: Study) -> Iterator[Finding]:
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: 'answer is (\w+)'}, {function: take_first}]}]
         metadata: {promptfmt: {docs: [{question: Where is the tower?, answer: New York}]}}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_target: "{{answer}}"
+    Silent with:
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: 'answer is (.+)\.'}, {function: take_first}]}]
-        metadata: {promptfmt: {docs: [{question: Where is the tower?, answer: New York}]}}
 
     Fix: match as much as an answer may have: nested braces, several words, several lines (`[\s\S]*?`).
 
@@ -130,10 +127,8 @@ def gold_with_marks(study: Study) -> Iterator[Finding]:
         doc_to_target: "{{choices[answer]}}."
         num_fewshot: 0
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         doc_to_target: "{{choices[answer]}}"
-        num_fewshot: 0
 
     Fix: remove the mark from the target, or ignore punctuation in the metric.
 
@@ -173,10 +168,8 @@ def float_as_gold(study: Study) -> Iterator[Finding]:
         doc_to_target: "{{answer}}"
         metadata: {promptfmt: {docs: [{question: What is 2 + 2?, answer: 4.0}, {question: 3 + 3?, answer: 6.0}]}}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         doc_to_target: "{{answer | int}}"
-        metadata: {promptfmt: {docs: [{question: What is 2 + 2?, answer: 4.0}, {question: 3 + 3?, answer: 6.0}]}}
 
     Fix: convert the column: `{{answer | int}}`.
 

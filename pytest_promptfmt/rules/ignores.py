@@ -62,12 +62,8 @@ def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
             docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
             ignore: {PF201: the space is in the paper}
 
-    Silent example:
+    Silent with:
         doc_to_text: "Question: {{question}}\nAnswer: "
-        metadata:
-          promptfmt:
-            docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-            ignore: {PF201: the space is in the paper}
 
     Fix: remove the ignore.
 

@@ -44,9 +44,8 @@ def gold_in_question(study: Study) -> Iterator[Finding]:
         doc_to_text: "Question: {{question}}\nAnswer: {{choices[answer]}}"
         doc_to_target: "{{answer}}"
 
-    Silent example:
+    Silent with:
         doc_to_text: "Question: {{question}}\nAnswer:"
-        doc_to_target: "{{answer}}"
 
     Fix: remove the answer from `doc_to_text`.
 
@@ -88,9 +87,8 @@ def named_labels(study: Study) -> Iterator[Finding]:
         description: "Classify the text as positive or negative.\n\n"
         doc_to_choice: ["positive", "negative", "neutral"]
 
-    Silent example:
+    Silent with:
         description: "Classify the text as positive, negative or neutral.\n\n"
-        doc_to_choice: ["positive", "negative", "neutral"]
 
     Fix: name the labels that are scored.
 
@@ -148,9 +146,8 @@ def number_of_options(study: Study) -> Iterator[Finding]:
         doc_to_text: "Choose one of the four options.\n{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nAnswer:"
         doc_to_choice: ["A", "B"]
 
-    Silent example:
+    Silent with:
         doc_to_text: "Choose one of the two options.\n{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nAnswer:"
-        doc_to_choice: ["A", "B"]
 
     Fix: name the number that is listed, or leave it out.
 
@@ -183,9 +180,8 @@ def reasoning_without_generation(study: Study) -> Iterator[Finding]:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nLet's think step by step.\nAnswer:"
         doc_to_choice: ["A", "B"]
 
-    Silent example:
+    Silent with:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nAnswer:"
-        doc_to_choice: ["A", "B"]
 
     Fix: remove the sentence, or generate the answer and filter it.
 
@@ -217,9 +213,8 @@ def filters_without_generation(study: Study) -> Iterator[Finding]:
     Example:
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(A|B)"}, {function: take_first}]}]
 
-    Silent example:
+    Silent with:
         output_type: generate_until
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(A|B)"}, {function: take_first}]}]
 
     Fix: remove `filter_list`, or set `output_type: generate_until`.
 

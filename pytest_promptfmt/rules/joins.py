@@ -122,8 +122,7 @@ def trailing_space(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         doc_to_text: "Question: {{question}}\nAnswer: "
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         doc_to_text: "Question: {{question}}\nAnswer:"
 
     Fix: remove the space at the end of the template.
@@ -276,8 +275,7 @@ def many_newlines(study: Study) -> Iterator[Finding]:
         description: "Answer the question.\n\n"
         doc_to_text: "\nQuestion: {{question}}\nAnswer:"
 
-    Silent example:
-        description: "Answer the question.\n\n"
+    Silent with:
         doc_to_text: "Question: {{question}}\nAnswer:"
 
     Fix: keep the newlines on one side of the join.
@@ -341,9 +339,8 @@ def glued_choice(study: Study) -> Iterator[Finding]:
         doc_to_text: "Question: {{question}}\nAnswer:"
         target_delimiter: ""
 
-    Silent example:
+    Silent with:
         doc_to_text: "Question: {{question}}\nAnswer:\n"
-        target_delimiter: ""
 
     Fix: set `target_delimiter`, or end `doc_to_text` with whitespace.
 
@@ -378,8 +375,7 @@ def text_begins_with_space(study: Study) -> Iterator[Finding]:
     Example:
         doc_to_text: ""
 
-    Silent example:
-        doc_to_text: ""
+    Silent with:
         target_delimiter: ""
 
     Fix: set `target_delimiter: ""`.

@@ -50,11 +50,7 @@ def label_compared_whole(study: Study) -> Iterator[Finding]:
         doc_to_target: "{{'ABC'[answer]}}"
         metric_list: [{metric: exact_match}]
 
-    Silent example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-        doc_to_target: "{{'ABC'[answer]}}"
-        metric_list: [{metric: exact_match}]
+    Silent with:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: "\\b([ABC])\\b"}, {function: take_first}]}
 
@@ -114,13 +110,7 @@ def text_of_option_misread(study: Study) -> Iterator[Finding]:
                         return label
                 return text
 
-    Silent example:
-        # file: example.yaml
-        output_type: generate_until
-        doc_to_text: "{{question}}\n(A) {{choices[0]}}\n(B) {{choices[1]}}\n(C) {{choices[2]}}\nAnswer:"
-        doc_to_target: "{{['(A)', '(B)', '(C)'][answer]}}"
-        filter_list: [{name: x, filter: [{function: !function helper.ByText}, {function: take_first}]}]
-        metadata: {promptfmt: {docs: [{question: Which wraps?, choices: [tin, tin foil, oak], answer: 1}]}}
+    Silent with:
         # file: helper.py
         class ByText:
             def apply(self, resps, docs):

@@ -42,8 +42,7 @@ def quoted_value(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         generation_kwargs: {until: ["\n"], do_sample: "false"}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         generation_kwargs: {until: ["\n"], do_sample: false}
 
     Fix: remove the quotes.
@@ -80,9 +79,8 @@ def column_names_as_choices(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["ending0", "ending1"]
         metadata: {promptfmt: {docs: [{question: She opens the door and, ending0: goes in, ending1: sings, answer: 0}]}}
 
-    Silent example:
+    Silent with:
         doc_to_choice: "{{[ending0, ending1]}}"
-        metadata: {promptfmt: {docs: [{question: She opens the door and, ending0: goes in, ending1: sings, answer: 0}]}}
 
     Fix: write the list as a template.
 
@@ -111,11 +109,8 @@ def labels_named_numbers_scored(study: Study) -> Iterator[Finding]:
         doc_to_target: "{{label}}"
         metadata: {promptfmt: {docs: [{question: Tin melts. It can melt., label: 0}, {question: Dry. Wet., label: 2}]}}
 
-    Silent example:
-        output_type: generate_until
-        description: "Classify the pair of sentences as entailment, neutral or contradiction.\n\n"
+    Silent with:
         doc_to_target: "{{['entailment', 'neutral', 'contradiction'][label]}}"
-        metadata: {promptfmt: {docs: [{question: Tin melts. It can melt., label: 0}, {question: Dry. Wet., label: 2}]}}
 
     Fix: make words of the numbers in `doc_to_target`, or say in the prompt which number is which label.
 

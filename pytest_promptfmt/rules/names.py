@@ -42,14 +42,9 @@ def unresolved_member(view: FileView) -> Iterator[Finding]:
         # file: rusts.yaml
         task: metal_rusts
 
-    Silent example:
+    Silent with:
         # file: group.yaml
-        group: metals
         task: [metal_melts, metal_rusts]
-        # file: melts.yaml
-        task: metal_melts
-        # file: rusts.yaml
-        task: metal_rusts
 
     Fix: use the name of a task, tag or group.
 
@@ -80,12 +75,8 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
         task: metal_melts
         tag: metals
 
-    Silent example:
-        # file: group.yaml
-        group: metals
-        task: [metal_melts]
+    Silent with:
         # file: melts.yaml
-        task: metal_melts
         tag: metal_tasks
 
     Fix: rename one of them.
@@ -138,14 +129,9 @@ def group_metric(view: FileView) -> Iterator[Finding]:
         task: metal_melts
         metric_list: [{metric: acc}]
 
-    Silent example:
+    Silent with:
         # file: group.yaml
-        group: metals
-        task: [metal_melts]
         aggregate_metric_list: [{metric: acc}]
-        # file: melts.yaml
-        task: metal_melts
-        metric_list: [{metric: acc}]
 
     Fix: use a metric that the members have, and in `filter_list` one of their pipelines.
 
@@ -259,12 +245,9 @@ def group_remark(view: FileView) -> Iterator[Finding]:
         # file: melts.yaml
         task: melts
 
-    Silent example:
+    Silent with:
         # file: group.yaml
-        group: metals
         task: [melts]
-        # file: melts.yaml
-        task: melts
 
     Fix: write the group as lm-eval reads it.
 

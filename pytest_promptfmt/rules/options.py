@@ -87,9 +87,8 @@ def labels_out_of_order(study: Study) -> Iterator[Finding]:
         doc_to_text: "{{question}}\n{% for c in choices %}{{'ABCDEF'[loop.index]}}. {{c}}\n{% endfor %}Answer:"
         doc_to_choice: ["A", "B", "C", "D"]
 
-    Silent example:
+    Silent with:
         doc_to_text: "{{question}}\n{% for c in choices %}{{'ABCDEF'[loop.index0]}}. {{c}}\n{% endfor %}Answer:"
-        doc_to_choice: ["A", "B", "C", "D"]
 
     Fix: take the label of the same index: `'ABCD'[loop.index0]`, `chr(65 + i)`.
 
@@ -133,10 +132,8 @@ def option_not_listed(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["A", "B", "C"]
         metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [gold, tin, iron], answer: 2}]}}
 
-    Silent example:
+    Silent with:
         doc_to_text: "{{question}}\n{% for c in choices %}{{'ABC'[loop.index0]}}. {{c}}\n{% endfor %}Answer:"
-        doc_to_choice: ["A", "B", "C"]
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [gold, tin, iron], answer: 2}]}}
 
     Fix: list every option, or leave out the docs with more of them.
 
@@ -206,10 +203,8 @@ def label_twice(study: Study) -> Iterator[Finding]:
         doc_to_text: "Question: {{question}}\nAnswer:"
         gen_prefix: "Answer:"
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         doc_to_text: "Question: {{question}}"
-        gen_prefix: "Answer:"
 
     Fix: remove one of the two.
 
@@ -244,9 +239,7 @@ def options_listed_twice(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["A", "B"]
         metadata: {promptfmt: {docs: [{question: "Which?\nA. iron\nB. gold", choices: [iron, gold], answer: 0}]}}
 
-    Silent example:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nAnswer:"
-        doc_to_choice: ["A", "B"]
+    Silent with:
         metadata: {promptfmt: {docs: [{question: "Which?", choices: [iron, gold], answer: 0}]}}
 
     Fix: list the options in one place.

@@ -43,9 +43,7 @@ def broken_formula(study: Study) -> Iterator[Finding]:
           samples:
           - {question: 'Solve $\frac{x}{2}=1$.}', choices: ["2"], answer: 0}
 
-    Silent example:
-        num_fewshot: 1
-        output_type: generate_until
+    Silent with:
         fewshot_config:
           samples:
           - {question: 'Solve $\frac{x}{2}=1$.', choices: ["2"], answer: 0}

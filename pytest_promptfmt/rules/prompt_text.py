@@ -38,8 +38,7 @@ def repeated_block(study: Study) -> Iterator[Finding]:
         description: "Answer the following question about metals.\n\n"
         doc_to_text: "Answer the following question about metals.\n\n{{question}}\nAnswer:"
 
-    Silent example:
-        description: "Answer the following question about metals.\n\n"
+    Silent with:
         doc_to_text: "{{question}}\nAnswer:"
 
     Fix: keep one of them.
@@ -140,8 +139,7 @@ def open_fence(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         doc_to_text: "Solve this problem:\n```\n{{question}}\nAnswer in words:"
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         doc_to_text: "Solve this problem:\n```\n{{question}}\n```\nAnswer in words:"
 
     Fix: close the fence after the column.
@@ -214,8 +212,7 @@ def reasoning_then_cue(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         doc_to_text: "{{question}}\nThink step by step.\nAnswer:"
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         doc_to_text: "{{question}}\nAnswer: Let's think step by step."
 
     Fix: end the prompt with the start of the reasoning, or without a cue.
@@ -247,10 +244,8 @@ def abstention(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["yes", "I do not know."]
         doc_to_target: "{{answer % 2}}"
 
-    Silent example:
+    Silent with:
         doc_to_text: "Answer yes, or \"I do not know.\"\n{{question}}\nAnswer:"
-        doc_to_choice: ["yes", "I do not know."]
-        doc_to_target: "{{answer % 2}}"
 
     Fix: quote the choice exactly as it is scored.
 
@@ -282,9 +277,8 @@ def label_without_colon(study: Study) -> Iterator[Finding]:
         doc_to_text: "question: {{question}} passage {{passage}}\nanswer:"
         metadata: {promptfmt: {docs: [{question: Who?, passage: Some, choices: ["no", "yes"], answer: 0}]}}
 
-    Silent example:
+    Silent with:
         doc_to_text: "question: {{question}} passage: {{passage}}\nanswer:"
-        metadata: {promptfmt: {docs: [{question: Who?, passage: Some, choices: ["no", "yes"], answer: 0}]}}
 
     Fix: add the colon.
 
@@ -322,9 +316,8 @@ def no_cue(study: Study) -> Iterator[Finding]:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}"
         doc_to_choice: ["A", "B", "C"]
 
-    Silent example:
+    Silent with:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-        doc_to_choice: ["A", "B", "C"]
 
     Fix: end the prompt with a cue such as `Answer:`.
 

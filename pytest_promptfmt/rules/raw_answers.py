@@ -32,9 +32,8 @@ def one_choice_padded(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["yes", " no"]
         doc_to_target: "{{answer % 2}}"
 
-    Silent example:
+    Silent with:
         doc_to_choice: ["yes", "no"]
-        doc_to_target: "{{answer % 2}}"
 
     Fix: write all choices alike.
 
@@ -65,9 +64,8 @@ def stray_quote(study: Study) -> Iterator[Finding]:
         doc_to_choice: "{{[choices[0], choices[1] ~ '\"']}}"
         metadata: {note: no docs}
 
-    Silent example:
+    Silent with:
         doc_to_choice: "{{['\"' ~ choices[0] ~ '\"', '\"' ~ choices[1] ~ '\"']}}"
-        metadata: {note: no docs}
 
     Fix: write all choices alike.
 
@@ -95,8 +93,7 @@ def target_with_other_words(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["A", "B", "C"]
         doc_to_target: "The answer is {{['A', 'B', 'C'][answer]}}"
 
-    Silent example:
-        doc_to_choice: ["A", "B", "C"]
+    Silent with:
         doc_to_target: "{{['A', 'B', 'C'][answer]}}"
 
     Fix: print the choice alone.
@@ -124,10 +121,8 @@ def shots_on_one_line(study: Study) -> Iterator[Finding]:
         fewshot_delimiter: " "
         num_fewshot: 2
 
-    Silent example:
-        doc_to_text: "Question: {{question}}\nAnswer:"
+    Silent with:
         fewshot_delimiter: "\n\n"
-        num_fewshot: 2
 
     Fix: use a delimiter with a newline.
 
@@ -159,8 +154,7 @@ def escape_doubled(study: Study) -> Iterator[Finding]:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: '(\\d+)'}, {function: take_first}]}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: '(\d+)'}, {function: take_first}]}
 
@@ -188,9 +182,7 @@ def answers_stay_a_list(study: Study) -> Iterator[Finding]:
         metric_list: [{metric: exact_match}]
         filter_list: [{name: x, filter: [{function: remove_whitespace}]}]
 
-    Silent example:
-        output_type: generate_until
-        metric_list: [{metric: exact_match}]
+    Silent with:
         filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
 
     Fix: end the filters with `take_first`.
@@ -235,9 +227,7 @@ def stop_is_a_space(study: Study) -> Iterator[Finding]:
         gen_prefix: "It is"
         generation_kwargs: {until: [" "]}
 
-    Silent example:
-        output_type: generate_until
-        gen_prefix: "It is"
+    Silent with:
         generation_kwargs: {until: ["\n"]}
 
     Fix: use a stop sequence that comes after an answer.

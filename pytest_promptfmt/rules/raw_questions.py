@@ -44,10 +44,8 @@ def labels_out_of_order(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["A", "B", "C"]
         metadata: {note: no docs}
 
-    Silent example:
+    Silent with:
         doc_to_text: "{{question}}\nA. {{first}}\nB. {{second}}\nC. {{third}}\nAnswer:"
-        doc_to_choice: ["A", "B", "C"]
-        metadata: {note: no docs}
 
     Fix: give the options the labels A, B, C, … in order.
 
@@ -86,11 +84,8 @@ def misspelt_column(study: Study) -> Iterator[Finding]:
         doc_to_target: gold
         metadata: {note: no docs}
 
-    Silent example:
+    Silent with:
         doc_to_text: "Question: {{question}}\nAnswer:"
-        doc_to_choice: ["yes", "no"]
-        doc_to_target: gold
-        metadata: {note: no docs}
 
     Fix: correct the name.
 
@@ -169,11 +164,8 @@ def label_glued_to_column(study: Study) -> Iterator[Finding]:
         doc_to_target: gold
         metadata: {note: no docs}
 
-    Silent example:
+    Silent with:
         doc_to_text: "Question: {{question}}\nAnswer:"
-        doc_to_choice: ["yes", "no"]
-        doc_to_target: gold
-        metadata: {note: no docs}
 
     Fix: add a newline before the label.
 

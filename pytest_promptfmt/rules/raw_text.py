@@ -164,9 +164,8 @@ def uneven_options(study: Study) -> Iterator[Finding]:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\n C. {{choices[2]}}\nAnswer:"
         doc_to_choice: ["A", "B", "C"]
 
-    Silent example:
+    Silent with:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-        doc_to_choice: ["A", "B", "C"]
 
     Fix: write all options alike.
 
@@ -195,9 +194,8 @@ def option_listed_twice(study: Study) -> Iterator[Finding]:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[1]}}\nAnswer:"
         doc_to_choice: ["A", "B", "C"]
 
-    Silent example:
+    Silent with:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-        doc_to_choice: ["A", "B", "C"]
 
     Fix: print another choice for each option.
 
@@ -278,10 +276,8 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["yes", "no"]
         doc_to_target: "{{answer % 2}}"
 
-    Silent example:
+    Silent with:
         doc_to_text: "Passage: {{choices[0]}}\nQuestion: {{question}}\nAnswer:"
-        doc_to_choice: ["yes", "no"]
-        doc_to_target: "{{answer % 2}}"
 
     Fix: add the space or the line break.
 
@@ -345,8 +341,7 @@ def repeated_description(study: Study) -> Iterator[Finding]:
         description: "Answer the following question about metals.\n\n"
         doc_to_text: "Answer the following question about metals. {{question}}\nAnswer:"
 
-    Silent example:
-        description: "Answer the following question about metals.\n\n"
+    Silent with:
         doc_to_text: "{{question}}\nAnswer:"
 
     Fix: keep it in one of the two places.

@@ -31,8 +31,7 @@ def empty_gold(study: Study) -> Iterator[Finding]:
         doc_to_target: "{{missing}}"
         metadata: {promptfmt: {docs: [{question: Which metal rusts?, missing: ""}]}}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         doc_to_target: "{{answer}}"
         metadata: {promptfmt: {docs: [{question: Which metal rusts?, answer: iron}]}}
 
@@ -63,10 +62,7 @@ def normalises_to_nothing(study: Study) -> Iterator[Finding]:
         metric_list: [{metric: exact_match, ignore_punctuation: true}]
         metadata: {promptfmt: {docs: [{question: "Which operator adds?", answer: "+"}]}}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_target: "{{answer}}"
-        metric_list: [{metric: exact_match, ignore_punctuation: true}]
+    Silent with:
         metadata: {promptfmt: {docs: [{question: "Which operator adds?", answer: plus}]}}
 
     Fix: ignore less: an empty completion, or one of punctuation alone, counts as right.
@@ -97,11 +93,7 @@ def normalise_alike(study: Study) -> Iterator[Finding]:
         metric_list: [{metric: exact_match, ignore_case: true, ignore_punctuation: true}]
         metadata: {promptfmt: {docs: [{question: Is it so?, choices: ["Yes!", "yes"], answer: 0}]}}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_choice: "{{choices}}"
-        doc_to_target: answer
-        metric_list: [{metric: exact_match, ignore_case: true, ignore_punctuation: true}]
+    Silent with:
         metadata: {promptfmt: {docs: [{question: Is it so?, choices: ["Yes!", "no"], answer: 0}]}}
 
     Fix: ignore less, or make the options differ in letters.
@@ -134,10 +126,7 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
         def scored(doc, results):
             return {"exact_match": float(results[0].split()[0] == "mercury")}
 
-    Silent example:
-        # file: example.yaml
-        output_type: generate_until
-        process_results: !function helper.scored
+    Silent with:
         # file: helper.py
         def scored(doc, results):
             return {"exact_match": float(results[0].split()[:1] == ["mercury"])}
@@ -178,9 +167,7 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
             best = max(range(len(results)), key=lambda index: results[index][0])
             return {"acc": float(best == doc["answer"] + 1)}
 
-    Silent example:
-        # file: example.yaml
-        process_results: !function helper.scored
+    Silent with:
         # file: helper.py
         def scored(doc, results):
             best = max(range(len(results)), key=lambda index: results[index][0])
@@ -229,10 +216,7 @@ def empty_wins(study: Study) -> Iterator[Finding]:
         def begins(references, predictions):
             return float(references[0].startswith(predictions[0]))
 
-    Silent example:
-        # file: example.yaml
-        output_type: generate_until
-        metric_list: [{metric: !function helper.begins, aggregation: mean, higher_is_better: true}]
+    Silent with:
         # file: helper.py
         def begins(references, predictions):
             return float(bool(predictions[0]) and references[0].startswith(predictions[0]))
@@ -270,9 +254,7 @@ def another_choice_wins(study: Study) -> Iterator[Finding]:
         def scored(doc, results):
             return {"acc": float(max(results)[0] > -1)}
 
-    Silent example:
-        # file: example.yaml
-        process_results: !function helper.scored
+    Silent with:
         # file: helper.py
         def scored(doc, results):
             best = max(range(len(results)), key=lambda index: results[index][0])
@@ -328,9 +310,8 @@ def random_fallback(study: Study) -> Iterator[Finding]:
         def guess(resps, docs):
             return [each[0] if len(each[0]) == 1 else random.choice("ABCD") for each in resps]
 
-    Silent example:
+    Silent with:
         # file: example.yaml
-        output_type: generate_until
         filter_list: [{name: first, filter: [{function: custom, filter_fn: !function helper.first}]}]
         # file: helper.py
         def first(resps, docs):

@@ -72,15 +72,9 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
         def scored(doc, results):
             return {"exact": float(results[0] == doc["choices"][doc["answer"]])}
 
-    Silent example:
+    Silent with:
         # file: example.yaml
-        output_type: generate_until
-        process_results: !function helper.scored
         metric_list: [{metric: exact, aggregation: mean, higher_is_better: true}]
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, tin], answer: 0}]}}
-        # file: helper.py
-        def scored(doc, results):
-            return {"exact": float(results[0] == doc["choices"][doc["answer"]])}
 
     Fix: use the names that `process_results` returns, and metrics that fit the output type.
 
@@ -137,12 +131,9 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
         def distance(references, predictions):
             return abs(len(references[0]) - len(predictions[0]))
 
-    Silent example:
+    Silent with:
         # file: example.yaml
-        output_type: generate_until
-        doc_to_target: "{{choices[answer]}}"
         metric_list: [{metric: !function helper.same, aggregation: mean, higher_is_better: true}]
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, tin], answer: 0}]}}
         # file: helper.py
         def same(references, predictions):
             return float(references[0] == predictions[0].strip(" ."))
@@ -191,12 +182,7 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
         def same(references, predictions):
             return float(references[0] == predictions[0])
 
-    Silent example:
-        # file: example.yaml
-        output_type: generate_until
-        doc_to_target: "{{choices[answer]}}"
-        metric_list: [{metric: !function helper.same, aggregation: mean, higher_is_better: true}]
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, tin], answer: 0}]}}
+    Silent with:
         # file: helper.py
         def same(references, predictions):
             return float(references[0] == predictions[0].strip(" .\n"))

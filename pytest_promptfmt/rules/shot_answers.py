@@ -40,8 +40,7 @@ def shot_repeated(study: Study) -> Iterator[Finding]:
           - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
           - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
 
-    Silent example:
-        num_fewshot: 2
+    Silent with:
         fewshot_config:
           samples:
           - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
@@ -81,9 +80,7 @@ def other_labels(study: Study) -> Iterator[Finding]:
         doc_to_text: "Question: {{question}}\nAnswer:"
         fewshot_config: {doc_to_text: "Problem: {{question}}\nAnswer:"}
 
-    Silent example:
-        num_fewshot: 1
-        doc_to_text: "Question: {{question}}\nAnswer:"
+    Silent with:
         fewshot_config: {doc_to_text: "Question: {{question}}\nAnswer:"}
 
     Fix: use the same labels in both.
@@ -136,10 +133,7 @@ def answer_otherwise(study: Study) -> Iterator[Finding]:
               test: [{question: What is 2 + 3?, answer: "5"}]
               fewshot: [{question: What is 4 + 4?, answer: Four and four together make the number eight}]
 
-    Silent example:
-        output_type: generate_until
-        num_fewshot: 1
-        doc_to_target: "{{answer}}"
+    Silent with:
         metadata:
           promptfmt:
             docs:
@@ -186,15 +180,8 @@ def shots_without_reasoning(study: Study) -> Iterator[Finding]:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: "answer is (\\w+)"}, {function: take_first}]}
 
-    Silent example:
-        output_type: generate_until
-        num_fewshot: 2
-        doc_to_text: "Q: {{question}}\nLet's think step by step:"
-        doc_to_target: "{{answer}}"
+    Silent with:
         fewshot_config: {doc_to_target: "Tin does not rust. The answer is {{answer}}."}
-        metric_list: [{metric: exact_match}]
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: "answer is (\\w+)"}, {function: take_first}]}
 
     Fix: give examples a `doc_to_target` of their own, in `fewshot_config`, with the reasoning and the sentence that the
     filters look for.
@@ -236,9 +223,7 @@ def delimiter_in_shots(study: Study) -> Iterator[Finding]:
           samples:
           - {question: "Read this. ### Which metal melts in the hand?", choices: [gallium, iron], answer: 0}
 
-    Silent example:
-        num_fewshot: 1
-        fewshot_delimiter: "###"
+    Silent with:
         fewshot_config:
           samples:
           - {question: Which metal melts in the hand?, choices: [gallium, iron], answer: 0}
@@ -281,14 +266,9 @@ def shot_answers_with_question(study: Study) -> Iterator[Finding]:
         num_fewshot: 2
         metadata: {promptfmt: {docs: [{question: Good night., french: Bonne nuit.}]}}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_text: "English: {{question}}\nFrench:"
-        doc_to_target: "{{french}}"
+    Silent with:
         fewshot_config:
           samples: [{question: Good day., french: Bonjour.}, {question: Goodbye., french: Au revoir.}]
-        num_fewshot: 2
-        metadata: {promptfmt: {docs: [{question: Good night., french: Bonne nuit.}]}}
 
     Fix: print the answer in `doc_to_target`, and in that of `fewshot_config`.
 

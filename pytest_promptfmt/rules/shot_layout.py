@@ -83,13 +83,8 @@ def fewer_docs_than_shots(study: Study) -> Iterator[Finding]:
               test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
               fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
 
-    Silent example:
+    Silent with:
         num_fewshot: 1
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
 
     Fix: add docs to the few-shot split, or lower `num_fewshot`.
 
@@ -114,8 +109,7 @@ def unlike_written_examples(study: Study) -> Iterator[Finding]:
         description: "Q: Does tin rust?\nA: No.\n\nQ: Does steel rust?\nA: Yes.\n\n"
         doc_to_text: "{{question}}\n"
 
-    Silent example:
-        description: "Q: Does tin rust?\nA: No.\n\nQ: Does steel rust?\nA: Yes.\n\n"
+    Silent with:
         doc_to_text: "Q: {{question}}\nA:"
 
     Fix: use the labels of the examples.
@@ -163,16 +157,8 @@ def shot_answer_not_a_choice(study: Study) -> Iterator[Finding]:
               test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
               fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
 
-    Silent example:
-        num_fewshot: 1
-        doc_to_choice: ["A", "B"]
-        doc_to_target: "{{answer}}"
+    Silent with:
         fewshot_config: {doc_to_target: "{{'AB'[answer]}}"}
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
 
     Fix: give few-shot examples and questions the same `doc_to_choice` and `doc_to_target`.
 
@@ -206,9 +192,8 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
         description: "Q: Does tin rust?\nA: No.\n\nDoes steel rust?\nA: Yes.\n\nIs gold soft?\nA: Yes.\n\n"
         doc_to_text: "Q: {{question}}\nA:"
 
-    Silent example:
+    Silent with:
         description: "Q: Does tin rust?\nA: No.\n\nQ: Does steel rust?\nA: Yes.\n\nQ: Is gold soft?\nA: Yes.\n\n"
-        doc_to_text: "Q: {{question}}\nA:"
 
     Fix: begin every question and every answer of the examples with its label.
 
@@ -240,8 +225,7 @@ def announced_examples(study: Study) -> Iterator[Finding]:
         num_fewshot: 0
         description: "Here are some examples of questions about metals.\n\n"
 
-    Silent example:
-        num_fewshot: 0
+    Silent with:
         description: "Answer the question about metals.\n\n"
 
     Fix: remove the sentence, or set `num_fewshot`.
@@ -281,8 +265,7 @@ def glued_shots(study: Study) -> Iterator[Finding]:
         num_fewshot: 2
         fewshot_delimiter: ""
 
-    Silent example:
-        num_fewshot: 2
+    Silent with:
         fewshot_delimiter: "\n\n"
 
     Fix: use `"\n\n"` between examples, and a space or newline before the answer.

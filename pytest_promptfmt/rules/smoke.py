@@ -69,10 +69,8 @@ def scoring_fails(study: Study) -> Iterator[Finding]:
         metric_list: [{metric: exact_match, weight_by_size: true}]
         filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         metric_list: [{metric: exact_match, ignore_case: true}]
-        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
 
     Fix: fix the filter, metric or function.
 

@@ -56,8 +56,7 @@ def comment_cuts_text(view: FileView) -> Iterator[Finding]:
         doc_to_text: "{{question}}"
         description: Write the number after #### at the end.
 
-    Silent example:
-        doc_to_text: "{{question}}"
+    Silent with:
         description: "Write the number after #### at the end. "
 
     Fix: put the text in quotes.
@@ -96,13 +95,12 @@ def folded_lines(view: FileView) -> Iterator[Finding]:
           Answer:
         doc_to_choice: ["A", "B"]
 
-    Silent example:
+    Silent with:
         doc_to_text: |-
           {{question}}
           A. {{choices[0]}}
           B. {{choices[1]}}
           Answer:
-        doc_to_choice: ["A", "B"]
 
     Fix: write `|-` instead of `>-`.
 
@@ -145,9 +143,8 @@ def letters_made_small(study: Study) -> Iterator[Finding]:
         doc_to_text: "{{question | capitalize}}\nAnswer:"
         metadata: {promptfmt: {docs: [{question: Is iron in NASA rockets?, choices: ["yes", "no"], answer: 0}]}}
 
-    Silent example:
+    Silent with:
         doc_to_text: "{{question[:1] | upper}}{{question[1:]}}\nAnswer:"
-        metadata: {promptfmt: {docs: [{question: Is iron in NASA rockets?, choices: ["yes", "no"], answer: 0}]}}
 
     Fix: change the first letter alone: `{{text[:1] | upper}}{{text[1:]}}`.
 
@@ -199,11 +196,8 @@ def text_cut_off(study: Study) -> Iterator[Finding]:
           promptfmt:
             docs: [{passage: Iron rusts in moist air., question: Does iron rust?, choices: ["yes", "no"], answer: 0}]
 
-    Silent example:
+    Silent with:
         doc_to_text: "{{passage}}\n{{question}}\nAnswer:"
-        metadata:
-          promptfmt:
-            docs: [{passage: Iron rusts in moist air., question: Does iron rust?, choices: ["yes", "no"], answer: 0}]
 
     Fix: give the whole text, or cut at the end of a sentence.
 

@@ -41,9 +41,7 @@ def stop_cuts_block(study: Study) -> Iterator[Finding]:
         doc_to_text: "Write a function. {{question}}\nAnswer with a code block.\n"
         generation_kwargs: {until: ["\ndef"]}
 
-    Silent example:
-        output_type: generate_until
-        doc_to_text: "Write a function. {{question}}\nAnswer with a code block.\n"
+    Silent with:
         generation_kwargs: {until: ["</s>"]}
 
     Fix: remove the stop sequence; a filter can take the code out of the block.
@@ -75,9 +73,7 @@ def stop_in_prefix(study: Study) -> Iterator[Finding]:
         gen_prefix: "Answer:"
         generation_kwargs: {until: ["Answer:"]}
 
-    Silent example:
-        output_type: generate_until
-        gen_prefix: "Answer:"
+    Silent with:
         generation_kwargs: {until: ["Question:"]}
 
     Fix: use the start of the next question as stop sequence.
@@ -119,17 +115,8 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
               - {question: Which metal melts?, choices: [tin, ice], answer: 0}
               - {question: Which metal is yellow?, choices: [tin, gold], answer: 1}
 
-    Silent example:
-        output_type: generate_until
-        num_fewshot: 2
+    Silent with:
         generation_kwargs: {until: ["\n\n"]}
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-              fewshot:
-              - {question: Which metal melts?, choices: [tin, ice], answer: 0}
-              - {question: Which metal is yellow?, choices: [tin, gold], answer: 1}
 
     Fix: use the exact label at the start of a question, or a newline.
 

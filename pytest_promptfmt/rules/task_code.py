@@ -63,10 +63,7 @@ def hook_signature(view: FileView) -> Iterator[Finding]:
             def process_results(self, doc):
                 return {"acc": 1.0}
 
-    Silent example:
-        # file: example.yaml
-        task: example
-        class: !function helper.Mine
+    Silent with:
         # file: helper.py
         from lm_eval.api.task import ConfigurableTask
         class Mine(ConfigurableTask):
@@ -134,9 +131,7 @@ def missing_package(study: Study) -> Iterator[Finding]:
         def asked(doc):
             return "Question: " + doc["question"] + "\nAnswer:"
 
-    Silent example:
-        # file: example.yaml
-        doc_to_text: !function helper.asked
+    Silent with:
         # file: helper.py
         from re import sub
         def asked(doc):
@@ -176,11 +171,7 @@ def prompt_by_chance(study: Study) -> Iterator[Finding]:
         def asked(doc):
             return "Question: " + doc["question"] + " " + ", ".join(random.sample(doc["choices"], 5)) + "\nAnswer:"
 
-    Silent example:
-        # file: example.yaml
-        doc_to_text: !function helper.asked
-        metadata:
-          promptfmt: {docs: [{question: Which is a metal?, choices: [tin, oak, jade, wool, silk], answer: 0}]}
+    Silent with:
         # file: helper.py
         def asked(doc):
             return "Question: " + doc["question"] + " " + ", ".join(doc["choices"]) + "\nAnswer:"
@@ -259,10 +250,7 @@ def missing_value_in_code(study: Study) -> Iterator[Finding]:
         def asked(doc):
             return f"Hint: {doc['hint']}\nQuestion: {doc['question']}\nAnswer:"
 
-    Silent example:
-        # file: example.yaml
-        doc_to_text: !function helper.asked
-        metadata: {promptfmt: {docs: [{hint: null, question: Which rusts?, choices: [iron, tin], answer: 0}]}}
+    Silent with:
         # file: helper.py
         def asked(doc):
             return f"Question: {doc['question']}\nAnswer:"

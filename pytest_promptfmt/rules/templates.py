@@ -46,10 +46,8 @@ def markup_not_rendered(study: Study) -> Iterator[Finding]:
         doc_to_target: "{{answer}}"
         metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
 
-    Silent example:
+    Silent with:
         doc_to_choice: "{{[choices[0], choices[1]]}}"
-        doc_to_target: "{{answer}}"
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
 
     Fix: write one template that returns the list: `"{{[answerA, answerB]}}"`.
 
@@ -207,10 +205,8 @@ def constant_prompt(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["yes", "no"]
         doc_to_target: "{{answer % 2}}"
 
-    Silent example:
+    Silent with:
         doc_to_text: "{{question}} Is it mercury?\nAnswer:"
-        doc_to_choice: ["yes", "no"]
-        doc_to_target: "{{answer % 2}}"
 
     Fix: add the columns of the question with `{{name}}`.
 
@@ -342,10 +338,8 @@ def control_character(study: Study) -> Iterator[Finding]:
         metric_list: [{metric: exact_match, regexes_to_ignore: ["\bthe\b"]}]
         filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         metric_list: [{metric: exact_match, regexes_to_ignore: ["\\bthe\\b"]}]
-        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
 
     Fix: use single quotes, or two backslashes.
 
@@ -376,8 +370,7 @@ def python_string(study: Study) -> Iterator[Finding]:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: 'r"(\d+)"'}, {function: take_first}]}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: '(\d+)'}, {function: take_first}]}
 
@@ -404,8 +397,7 @@ def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
         should_decontaminate: true
         doc_to_decontamination_query: query
 
-    Silent example:
-        should_decontaminate: true
+    Silent with:
         doc_to_decontamination_query: question
 
     Fix: use a column, or write a template.

@@ -228,9 +228,7 @@ def indentation_of_code(study: Study) -> Iterator[Finding]:
             Question: {doc["question"]}
             Answer:'''
 
-    Silent example:
-        # file: example.yaml
-        doc_to_text: !function helper.asked
+    Silent with:
         # file: helper.py
         import inspect
         def asked(doc):

@@ -1,6 +1,8 @@
 """Every rule finds the mistake of its own example, and nothing in the example without it."""
 
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from linting import study_of
 from rule_examples import write_example
 
 from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.core.finding import Reported
+from pytest_promptfmt.core.finding import Finding, Reported
 from pytest_promptfmt.core.profile import Profile, resolve_profiles
 from pytest_promptfmt.formats import laid_out
 from pytest_promptfmt.rules.documentation import documentation_of
@@ -92,3 +94,29 @@ def test_every_rule_is_documented(rule: Rule) -> None:
         assert told.example
         assert told.silent
         assert told.real
+
+
+def test_silent_with_gives_the_example_with_other_keys_and_files() -> None:
+    def rule(_study: object) -> Iterator[Finding]:
+        """Report nothing.
+
+        Example:
+            # file: example.yaml
+            doc_to_text: !function helper.asked
+            metadata:
+              note: one
+            # file: helper.py
+            asked = 1
+
+        Silent with:
+            # file: example.yaml
+            metadata: {note: two}
+            target_delimiter: ""
+        """
+        yield from ()
+
+    documented = documentation_of(replace(next(iter(RULES.values())), function=rule))
+    assert documented.silent == (
+        "# file: example.yaml\ndoc_to_text: !function helper.asked\n"
+        'metadata: {note: two}\ntarget_delimiter: ""\n# file: helper.py\nasked = 1'
+    )
