@@ -27,14 +27,10 @@ def carriage_return(study: Study) -> Iterator[Finding]:
     the lines of the template around it, and stop sequences of line feeds do not match them.
 
     Example:
-        metadata:
-          promptfmt:
-            docs: [{question: "Which metal\r\nrusts?", choices: [iron, gold], answer: 0}]
+        metadata: {promptfmt: {docs: [{question: "Which metal\r\nrusts?", choices: [iron, gold], answer: 0}]}}
 
     Silent example:
-        metadata:
-          promptfmt:
-            docs: [{question: "Which metal\nrusts?", choices: [iron, gold], answer: 0}]
+        metadata: {promptfmt: {docs: [{question: "Which metal\nrusts?", choices: [iron, gold], answer: 0}]}}
 
     Fix: replace carriage returns in `process_docs`, or in the code of the examples.
 

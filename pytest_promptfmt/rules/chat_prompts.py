@@ -204,15 +204,11 @@ def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
         # file: example.yaml
-        metadata:
-          promptfmt:
-            docs: [{question: "What does <|im_end|> mean?", choices: [end, start], answer: 0}]
+        metadata: {promptfmt: {docs: [{question: "What does <|im_end|> mean?", choices: [end, start], answer: 0}]}}
 
     Silent with:
         # file: example.yaml
-        metadata:
-          promptfmt:
-            docs: [{question: "What does <im_end> mean?", choices: [end, start], answer: 0}]
+        metadata: {promptfmt: {docs: [{question: "What does <im_end> mean?", choices: [end, start], answer: 0}]}}
 
     Fix: drop such docs in `process_docs`, or insert a space into the token.
 

@@ -105,9 +105,7 @@ def space_counts_as_length(study: Study) -> Iterator[Finding]:
 
     Silent with:
         target_delimiter: " "
-        metadata:
-          promptfmt:
-            docs: [{question: Which metal rusts?, choices: [iron, tin, platinum], answer: 0}]
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, tin, platinum], answer: 0}]}}
 
     Fix: write the choices without it, and `target_delimiter` with it: the requests stay the same.
 

@@ -201,19 +201,9 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
         fewshot_config:
           doc_to_text: "{{question}}\nAnswer: {{choices[answer]}}"
           doc_to_target: ""
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
 
     Silent example:
         num_fewshot: 1
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
 
     Fix: put the answer into `fewshot_config.doc_to_target`.
 
@@ -252,19 +242,9 @@ def unlike_question(study: Study) -> Iterator[Finding]:
     Example:
         num_fewshot: 1
         fewshot_config: {doc_to_text: "Question: {{question}}\nA:"}
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
 
     Silent example:
         num_fewshot: 1
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
 
     Fix: use the same layout for few-shot examples and the question.
 

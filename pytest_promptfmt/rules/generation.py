@@ -427,11 +427,6 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
         num_fewshot: 1
         doc_to_text: "Question: {{question}}\nAnswer:"
         generation_kwargs: {until: ["Q:"]}
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
 
     Silent with:
         generation_kwargs: {until: ["Question:"]}

@@ -340,9 +340,7 @@ def several_correct_answers(study: Study) -> Iterator[Finding]:
 
     Example:
         doc_to_target: 0
-        metadata:
-          promptfmt:
-            docs: [{question: Which rusts?, choices: [iron, gold, steel], labels: [1, 0, 1]}]
+        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, gold, steel], labels: [1, 0, 1]}]}}
 
     Silent with:
         doc_to_target: "{{[0, 2]}}"

@@ -33,9 +33,7 @@ def unknown_ignore(ignores: Ignores) -> Iterator[Finding]:
             ignore: {PFX01: the space is in the paper}
 
     Silent example:
-        metadata:
-          promptfmt:
-            docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
 
     Fix: use the code of a rule or a prefix; `promptfmt explain` lists them.
 

@@ -151,11 +151,6 @@ def shot_answer_not_a_choice(study: Study) -> Iterator[Finding]:
         doc_to_choice: ["A", "B"]
         doc_to_target: "{{answer}}"
         fewshot_config: {doc_to_target: "({{'AB'[answer]}})"}
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-              fewshot: [{question: Which metal melts?, choices: [tin, ice], answer: 0}]
 
     Silent with:
         fewshot_config: {doc_to_target: "{{'AB'[answer]}}"}

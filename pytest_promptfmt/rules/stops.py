@@ -107,13 +107,6 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
         output_type: generate_until
         num_fewshot: 2
         generation_kwargs: {until: ["</s>"]}
-        metadata:
-          promptfmt:
-            docs:
-              test: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
-              fewshot:
-              - {question: Which metal melts?, choices: [tin, ice], answer: 0}
-              - {question: Which metal is yellow?, choices: [tin, gold], answer: 1}
 
     Silent with:
         generation_kwargs: {until: ["\n\n"]}
