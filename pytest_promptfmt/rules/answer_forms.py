@@ -13,7 +13,7 @@ from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules.gold_answers import choices_of
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import question_message
+from pytest_promptfmt.rules.rule_views import finding, question_message
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import load_function, row_facts, template_shapes
@@ -77,12 +77,8 @@ def names_instead_of_values(study: Study) -> Iterator[Finding]:
             inside = [value, *(value[:3] if isinstance(value, list) else ())]
             for mapping in (one for one in inside if isinstance(one, Mapping) and len(one) > 1):
                 if words == [word for key in mapping for word in re.findall(r"\w+", str(key))]:
-                    yield Finding(
-                        message="the answer is made of the keys of a mapping",
-                        saw=target,
-                        keys=("doc_to_target",),
-                        field=name,
-                        doc=instance.index,
+                    yield finding(
+                        "the answer is made of the keys of a mapping", target, "doc_to_target", instance, field=name
                     )
                     return
     yield from _joined_in_template(study)
@@ -102,10 +98,10 @@ def _joined_in_template(study: Study) -> Iterator[Finding]:
         return  # what needs the function says why
     mappings = {fact.path for fact in row_facts(function) if fact.kind == "mapping"}
     for path in sorted(listed & mappings, key=str):
-        yield Finding(
-            message="the answer is made of the keys of a mapping",
-            saw=f"{code} looks keys up in {path[0]!r}, which {written} joins",
-            keys=("doc_to_target",),
+        yield finding(
+            "the answer is made of the keys of a mapping",
+            f"{code} looks keys up in {path[0]!r}, which {written} joins",
+            "doc_to_target",
             field=path[0],
         )
 
@@ -141,12 +137,12 @@ def first_character(study: Study) -> Iterator[Finding]:
                 continue
             if target in listed_labels(instance) or _names(instance, target):
                 continue
-            yield Finding(
-                message="the answer is one character of a longer text",
-                saw=f"{target!r} of {value[:40]!r}",
-                keys=("doc_to_target",),
+            yield finding(
+                "the answer is one character of a longer text",
+                f"{target!r} of {value[:40]!r}",
+                "doc_to_target",
+                instance,
                 field=name,
-                doc=instance.index,
             )
             return
 
@@ -191,12 +187,12 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
         else:
             return  # a column that agrees, or none that says it: not all docs contradict
     for instance, name, value, gold in contradicted[:1]:
-        yield Finding(
-            message="the gold choice is not the one that the answer column names",
-            saw=f"{value!r} in the column, {gold!r} is gold",
-            keys=("doc_to_target",),
+        yield finding(
+            "the gold choice is not the one that the answer column names",
+            f"{value!r} in the column, {gold!r} is gold",
+            "doc_to_target",
+            instance,
             field=name,
-            doc=instance.index,
         )
 
 
@@ -231,11 +227,11 @@ def asked_form(study: Study) -> Iterator[Finding]:
             words = {asked[1].casefold(), asked[2].casefold()}
             bare = {one.strip(" .,!()[]\"'").casefold() for one in scored}
             if len(bare) > 1 and not words & bare:
-                yield Finding(
-                    message="the prompt asks for other answers than are scored",
-                    saw=f"asks for {asked[1]} or {asked[2]}, scored are {', '.join(map(repr, scored[:4]))}",
-                    keys=("doc_to_text",),
-                    doc=instance.index,
+                yield finding(
+                    "the prompt asks for other answers than are scored",
+                    f"asks for {asked[1]} or {asked[2]}, scored are {', '.join(map(repr, scored[:4]))}",
+                    "doc_to_text",
+                    instance,
                 )
                 return
         if study.generates and _LETTER.search(text):
@@ -244,11 +240,11 @@ def asked_form(study: Study) -> Iterator[Finding]:
             if isinstance(target, str) and len(options) > 1 and len(target.strip()) > 1:
                 letter = next((letter for letter, option in options.items() if option == target.strip()), None)
                 if letter is not None:
-                    yield Finding(
-                        message="the prompt asks for a letter, but the text of an option is the answer",
-                        saw=f"{target.strip()!r} is option {letter}",
-                        keys=("doc_to_target",),
-                        doc=instance.index,
+                    yield finding(
+                        "the prompt asks for a letter, but the text of an option is the answer",
+                        f"{target.strip()!r} is option {letter}",
+                        "doc_to_target",
+                        instance,
                     )
 
 
@@ -303,19 +299,19 @@ def labels_unlikelisted_labels(study: Study) -> Iterator[Finding]:
             return
         listed = listed_labels(instance)
         if _is_written_out(study) and len(listed) > len(labels) and listed[: len(labels)] == labels:
-            yield Finding(
-                message="more options are listed than labels are scored",
-                saw=f"{', '.join(listed)} are listed, {', '.join(labels)} are scored",
+            yield finding(
+                "more options are listed than labels are scored",
+                f"{', '.join(listed)} are listed, {', '.join(labels)} are scored",
+                "doc_to_choice",
+                instance,
                 do="score a label for each option",
-                keys=("doc_to_choice",),
-                doc=instance.index,
             )
         if len(listed) == len(labels) and listed != labels:
-            yield Finding(
-                message="the scored labels are not those of the listed options",
-                saw=f"{', '.join(listed)} are listed, {', '.join(labels)} are scored",
-                keys=("doc_to_choice",),
-                doc=instance.index,
+            yield finding(
+                "the scored labels are not those of the listed options",
+                f"{', '.join(listed)} are listed, {', '.join(labels)} are scored",
+                "doc_to_choice",
+                instance,
             )
 
 
@@ -365,11 +361,11 @@ def index_as_answer(study: Study) -> Iterator[Finding]:
         if not held or re.search(rf"(?<!\d){index}[.):]", shown) or any(str(index) in value for _, value in held):
             return
     for instance in study.real_instances[:1]:
-        yield Finding(
-            message="the answer to write is the index of a choice",
-            saw=f"{instance.target!r} is asked for",
-            keys=("doc_to_target",),
-            doc=instance.index,
+        yield finding(
+            "the answer to write is the index of a choice",
+            f"{instance.target!r} is asked for",
+            "doc_to_target",
+            instance,
         )
 
 
@@ -401,11 +397,11 @@ def range_unlike_options(study: Study) -> Iterator[Finding]:
         if not study.has_real_docs and any(last in _OPTION_LABEL.findall(text) for text in _constants(study)):
             return  # a branch lists it, which the synthetic docs do not take
         if last != listed[-1]:
-            yield Finding(
-                message="the prompt names another last option than it lists",
-                saw=f"{asked[0][-30:]}, and {listed[-1]} is the last one",
-                keys=("doc_to_text",),
-                doc=instance.index,
+            yield finding(
+                "the prompt names another last option than it lists",
+                f"{asked[0][-30:]}, and {listed[-1]} is the last one",
+                "doc_to_text",
+                instance,
             )
 
 

@@ -14,6 +14,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.captures import chain_of, read_by
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import FilterPipeline, looks_for_answers
@@ -49,7 +50,7 @@ def special_token_as_pattern(study: Study) -> Iterator[Finding]:
     for keys, text in study.strings:
         found = _BARS.search(text) if any("regex" in str(key) for key in keys[-3:]) else None
         if found is not None:
-            yield Finding(message="a special token is read as a pattern", saw=found[0], keys=keys)
+            yield finding("a special token is read as a pattern", found[0], keys)
 
 
 @rule("PF524", "fence-with-language-only", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
@@ -85,10 +86,10 @@ def fence_with_language(study: Study) -> Iterator[Finding]:
         if tag is not None:
             missed.append((number, tag))
     for number, tag in missed[:1]:
-        yield Finding(
-            message="a filter finds code only in a block that names its language",
-            saw=f"```{tag} is read, ``` is not",
-            keys=("filter_list", number),
+        yield finding(
+            "a filter finds code only in a block that names its language",
+            f"```{tag} is read, ``` is not",
+            ("filter_list", number),
         )
 
 
@@ -128,10 +129,10 @@ def asked_sentence_compared(study: Study) -> Iterator[Finding]:
         for sentence in (one for one in asked if _WORD.search(one.replace(gold, ""))):
             if chain is None or any(_is_right(chain, one, trial, sentence) for one in chain.pipelines):
                 return
-            yield Finding(
-                message="the prompt asks for a sentence, and the whole completion is compared with the answer",
-                saw=f"{sentence!r}, gold {gold!r}",
-                keys=("filter_list",) if study.task.filter_list else ("metric_list",),
+            yield finding(
+                "the prompt asks for a sentence, and the whole completion is compared with the answer",
+                f"{sentence!r}, gold {gold!r}",
+                "filter_list" if study.task.filter_list else "metric_list",
             )
             return
 

@@ -9,7 +9,7 @@ from typing import Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.gold_answers import without_delimiter
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import question_message, shots_of
+from pytest_promptfmt.rules.rule_views import finding, question_message, shots_of
 from pytest_promptfmt.study import Study
 
 _PUNCTUATION: Final = frozenset(".!?;,:…。！？")
@@ -74,12 +74,7 @@ def leaked_gold(study: Study) -> Iterator[Finding]:
     if sign is None and all(_holds_only(text, *answers) for text, answers in zip(held, pairs, strict=True)):
         sign = "appears in the prompt"
     if sign is not None:
-        yield Finding(
-            message=f"in every doc, only the gold choice {sign}",
-            saw=pairs[0][0],
-            keys=("doc_to_choice",),
-            doc=0,
-        )
+        yield finding(f"in every doc, only the gold choice {sign}", pairs[0][0], "doc_to_choice", 0)
 
 
 def _sign_of_gold(pairs: Sequence[tuple[str, Sequence[str]]]) -> str | None:
@@ -150,8 +145,4 @@ def same_gold_position(study: Study) -> Iterator[Finding]:
     instances = study.instances if study.has_real_docs else study.instances[:1]
     answers = [shot.answer for instance in instances for shot in shots_of(instance)]
     if len(answers) >= 4 and len(set(answers)) == 1 and answers[0] and len(answers[0].strip()) <= 20:
-        yield Finding(
-            message="all few-shot examples have the same answer",
-            saw=answers[0],
-            keys=("fewshot_config",),
-        )
+        yield finding("all few-shot examples have the same answer", answers[0], "fewshot_config")

@@ -13,6 +13,7 @@ from jinja2 import Environment, TemplateError, nodes
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.raw_text import skeleton
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import around, finding
 from pytest_promptfmt.study import Study
 
 _FOR_READERS: Final = re.compile(
@@ -46,11 +47,7 @@ def description_for_readers(study: Study) -> Iterator[Finding]:
     text = study.written.description
     found = _FOR_READERS.search(text) if isinstance(text, str) else None
     if found is not None:
-        yield Finding(
-            message="the description is about the benchmark, and part of every prompt",
-            saw=found[0][:80],
-            keys=("description",),
-        )
+        yield finding("the description is about the benchmark, and part of every prompt", found[0][:80], "description")
 
 
 @rule("PF282", "letter-of-another-script", severity=Severity.WARNING, family=Family.PROMPT)
@@ -73,11 +70,11 @@ def letter_of_another_script(study: Study) -> Iterator[Finding]:
     for template in study.templates:
         text = skeleton(template.source)
         for found in _LETTER.finditer(text):
-            if any(_is_of_alphabet(char) for char in text[max(0, found.start() - 1) : found.end() + 1]):
-                yield Finding(
-                    message="a Latin letter is glued to a word of another script",
-                    saw=text[max(0, found.start() - 15) : found.end() + 15].replace("\0", "…"),
-                    keys=template.keys,
+            if any(_is_of_alphabet(char) for char in around(text, found, 1)):
+                yield finding(
+                    "a Latin letter is glued to a word of another script",
+                    around(text, found, 15).replace("\0", "…"),
+                    template.keys,
                 )
                 return
 
@@ -110,11 +107,7 @@ def label_lost_colon(study: Study) -> Iterator[Finding]:
     for template, text, found in labels:
         name = next((one for one in with_colon if f"{found[1]} ".startswith(f"{one} ")), None)
         if not found[2] and name is not None and " " in name and with_colon[name] > 1:
-            yield Finding(
-                message="a label of the examples has no colon",
-                saw=text[found.start() : found.end() + 20],
-                keys=template.keys,
-            )
+            yield finding("a label of the examples has no colon", text[found.start() : found.end() + 20], template.keys)
             return
 
 
@@ -147,10 +140,10 @@ def outer_name_in_loop(study: Study) -> Iterator[Finding]:
                 items = items if isinstance(items, Sequence) else ()
                 own = [one[name] for one in items if isinstance(one, Mapping) and name in one]
                 if name in doc and any(value != doc[name] for value in own):
-                    yield Finding(
-                        message="a loop prints a column of the doc, not of the example",
-                        saw=f"{{{{{name}}}}} in the loop over {looped}",
-                        keys=template.keys,
+                    yield finding(
+                        "a loop prints a column of the doc, not of the example",
+                        f"{{{{{name}}}}} in the loop over {looped}",
+                        template.keys,
                         field=name,
                     )
                     return
@@ -208,12 +201,7 @@ def options_not_shown(study: Study) -> Iterator[Finding]:
         if not scored or not all(one in _LETTERS for one in scored) or not _ASKS_LETTER.search(text):
             return
         if not any(re.search(rf"(?<!\w)[(\[]?{one}[)\].:,=-]*[ \t]+\w", text) for one in sorted(scored)):
-            yield Finding(
-                message="the prompt asks for a letter, but lists no options",
-                saw=text[-80:],
-                keys=("doc_to_text",),
-                doc=instance.index,
-            )
+            yield finding("the prompt asks for a letter, but lists no options", text[-80:], "doc_to_text", instance)
 
 
 _LETTERS: Final = tuple("ABCDEFGHIJ")

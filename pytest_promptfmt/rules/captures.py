@@ -11,6 +11,7 @@ from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.extraction_probes import Reader, reader_of
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import FilterPipeline, looks_for_answers
@@ -63,10 +64,10 @@ def sign_not_read(study: Study) -> Iterator[Finding]:
         found.append((number, lost, reader.read(pipeline, lost)))
     is_negative = any(str(instance.target).strip().startswith("-") for instance in study.real_instances)
     for number, text, saw in found[:1]:
-        yield Finding(
-            message="a filter loses the minus sign of a number",
-            saw=f"{text!r} is read as {saw!r}",
-            keys=("filter_list", number),
+        yield finding(
+            "a filter loses the minus sign of a number",
+            f"{text!r} is read as {saw!r}",
+            ("filter_list", number),
             severity=None if is_negative else Severity.INFO,
         )
 
@@ -114,10 +115,10 @@ def capture_runs_on(study: Study) -> Iterator[Finding]:
         else:
             return
     for number, text, read in found[:1]:
-        yield Finding(
-            message="a filter reads on to a closing mark after the answer",
-            saw=f"{text!r} is read as {read!r}",
-            keys=("filter_list", number),
+        yield finding(
+            "a filter reads on to a closing mark after the answer",
+            f"{text!r} is read as {read!r}",
+            ("filter_list", number),
             severity=None if study.asks_for_reasoning else Severity.INFO,
         )
 
@@ -156,10 +157,10 @@ def capture_may_be_empty(study: Study) -> Iterator[Finding]:
                     found.append((number, text))
                 break
     for number, text in found[:1] if len(found) == len(reader.pipelines) else ():
-        yield Finding(
-            message="a pattern takes nothing where no answer follows its words",
-            saw=f"{text!r} is read as ''",
-            keys=("filter_list", number),
+        yield finding(
+            "a pattern takes nothing where no answer follows its words",
+            f"{text!r} is read as ''",
+            ("filter_list", number),
         )
 
 
@@ -200,10 +201,8 @@ def part_of_a_word(study: Study) -> Iterator[Finding]:
             return  # one of the pipelines leaves it alone
         misread.append((number, *wrong))
     for number, text, read in misread[:1]:
-        yield Finding(
-            message="a filter finds an answer inside another word",
-            saw=f"{text!r} is read as {read!r}",
-            keys=("filter_list", number),
+        yield finding(
+            "a filter finds an answer inside another word", f"{text!r} is read as {read!r}", ("filter_list", number)
         )
 
 

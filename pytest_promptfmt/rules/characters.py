@@ -9,7 +9,7 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import continuations
+from pytest_promptfmt.rules.rule_views import around, continuations, finding
 from pytest_promptfmt.study import Study
 
 _INVISIBLE: Final = re.compile("[\u200b\u2060\ufeff\u00ad\u202a-\u202e\u2066-\u2069]")
@@ -41,11 +41,11 @@ def carriage_return(study: Study) -> Iterator[Finding]:
             at = prompt.text.find("\r")
             if at >= 0:
                 span = prompt.span_at(at)
-                yield Finding(
-                    message="the prompt contains a carriage return",
-                    saw=prompt.text[max(0, at - 20) : at + 10],
-                    keys=span.origin.keys if span is not None else (),
-                    doc=instance.index,
+                yield finding(
+                    "the prompt contains a carriage return",
+                    around(prompt.text, at, 20, 10),
+                    span.origin.keys if span is not None else (),
+                    instance,
                     field=span.origin.field if span is not None else None,
                     span=(at, at + 1),
                 )
@@ -74,31 +74,31 @@ def invisible_character(study: Study) -> Iterator[Finding]:
         narrow = _NARROW.search(text)
         found = invisible or narrow
         if found is not None:
-            yield Finding(
-                message=f"invisible character U+{ord(found[0]):04X} {unicodedata.name(found[0], '')}".rstrip(),
-                saw=text[max(0, found.start() - 20) : found.end() + 20],
-                do="delete it" if invisible else "use an ordinary space, unless the language needs this one",
-                keys=keys,
+            yield finding(
+                f"invisible character U+{ord(found[0]):04X} {unicodedata.name(found[0], '')}".rstrip(),
+                around(text, found),
+                keys,
                 severity=None if invisible else Severity.INFO,
+                do="delete it" if invisible else "use an ordinary space, unless the language needs this one",
             )
         elif not unicodedata.is_normalized("NFC", text):
-            yield Finding(
-                message="decomposed accents, which look the same as composed ones",
-                saw=text[:_SHORT],
-                do="normalize the text to NFC",
-                keys=keys,
+            yield finding(
+                "decomposed accents, which look the same as composed ones",
+                text[:_SHORT],
+                keys,
                 severity=Severity.INFO,
+                do="normalize the text to NFC",
             )
     for instance in study.real_instances:
         for text in continuations(instance):
             found = _INVISIBLE.search(text)
             if found is not None and len(text) <= _SHORT:
-                yield Finding(
-                    message=f"invisible character U+{ord(found[0]):04X} in a choice",
-                    saw=text,
+                yield finding(
+                    f"invisible character U+{ord(found[0]):04X} in a choice",
+                    text,
+                    "doc_to_choice",
+                    instance,
                     do="delete it in process_docs",
-                    keys=("doc_to_choice",),
-                    doc=instance.index,
                 )
                 return
 
@@ -128,10 +128,10 @@ def look_alike_letters(study: Study) -> Iterator[Finding]:
         strange = [text for text in labels if any(letter in _LOOK_ALIKE for letter in text)]
         if strange and any(_LATIN.search(text) for text in labels):
             letter = next(letter for letter in strange[0] if letter in _LOOK_ALIKE)
-            yield Finding(
-                message=f"a label with {unicodedata.name(letter).title()} among Latin labels",
-                saw=", ".join(labels),
-                keys=("doc_to_choice",),
-                doc=instance.index,
+            yield finding(
+                f"a label with {unicodedata.name(letter).title()} among Latin labels",
+                ", ".join(labels),
+                "doc_to_choice",
+                instance,
             )
             return

@@ -8,6 +8,7 @@ from typing import Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.profiles.profile_loading import LoadedProfile
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 
 _SAID: Final = 80
 
@@ -39,9 +40,9 @@ def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
         return
     for where in facts.escapes_html:
         if where == "content" or _has_tools(loaded):
-            yield Finding(
-                message=f"the chat template escapes {where} as HTML",
-                position=loaded.place_of("|safe", "| safe", "|e", "| e", "escape"),
+            yield finding(
+                f"the chat template escapes {where} as HTML",
+                at=loaded.place_of("|safe", "| safe", "|e", "| e", "escape"),
             )
 
 
@@ -72,12 +73,12 @@ def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
         return
     for undefined in facts.undefined:
         is_token = undefined.name.endswith("_token")
-        yield Finding(
-            message=f"the chat template prints the undefined name {undefined.name!r}",
-            saw=loaded.line(undefined.line),
-            do="set the model's tokenizer in the profile" if is_token else "",
-            position=loaded.place(undefined.line),
+        yield finding(
+            f"the chat template prints the undefined name {undefined.name!r}",
+            loaded.line(undefined.line),
+            loaded.place(undefined.line),
             severity=Severity.INFO if is_token else None,
+            do="set the model's tokenizer in the profile" if is_token else "",
         )
 
 
@@ -108,10 +109,10 @@ def indented_markers(loaded: LoadedProfile) -> Iterator[Finding]:
     """
     facts = loaded.facts
     if facts is not None and facts.indentation:
-        yield Finding(
-            message="the chat template prints the indentation of its own file",
-            saw=facts.indentation,
-            position=loaded.place_of("\n    {{ ", "\n    <"),
+        yield finding(
+            "the chat template prints the indentation of its own file",
+            facts.indentation,
+            loaded.place_of("\n    {{ ", "\n    <"),
         )
 
 
@@ -139,10 +140,7 @@ def carriage_return_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
     """
     facts = loaded.facts
     if facts is not None and facts.has_carriage_return:
-        yield Finding(
-            message="the chat template has Windows line endings",
-            position=loaded.place(1),
-        )
+        yield finding("the chat template has Windows line endings", at=loaded.place(1))
 
 
 @rule("PF411", "tools-not-shown", severity=Severity.WARNING, family=Family.CHAT, scope="template")
@@ -168,17 +166,15 @@ def tools_not_shown(loaded: LoadedProfile) -> Iterator[Finding]:
     if facts is None or not _has_tools(loaded):
         return
     if facts.tools in ("missing", "refused"):
-        yield Finding(
-            message="the chat template does not show the profile's tools",
-            saw=facts.errors.get("tools", ""),
-            position=loaded.place(),
+        yield finding(
+            "the chat template does not show the profile's tools", facts.errors.get("tools", ""), loaded.place()
         )
     elif facts.tool_arguments == "encoded twice" or facts.tool_arguments_text == "encoded twice":
-        yield Finding(
-            message="the chat template encodes tool arguments twice if they are JSON text",
-            do="pass the arguments of tool calls as a mapping",
-            position=loaded.place(),
+        yield finding(
+            "the chat template encodes tool arguments twice if they are JSON text",
+            at=loaded.place(),
             severity=Severity.INFO,
+            do="pass the arguments of tool calls as a mapping",
         )
 
 
@@ -208,10 +204,7 @@ def none_and_parts(loaded: LoadedProfile) -> Iterator[Finding]:
         return
     for what, shown in (("a list of parts", facts.parts), ("null content", facts.none)):
         if shown == "as Python":
-            yield Finding(
-                message=f"the chat template prints {what} as a Python value",
-                position=loaded.place(),
-            )
+            yield finding(f"the chat template prints {what} as a Python value", at=loaded.place())
 
 
 def _has_tools(loaded: LoadedProfile) -> bool:

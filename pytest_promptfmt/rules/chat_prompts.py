@@ -12,6 +12,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Message, Span
 from pytest_promptfmt.rules.fewshot import answer_in_user_turn
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import around, finding
 from pytest_promptfmt.study import ProfileView
 
 _INDENTED: Final = re.compile(r"[\r\n]*(?:[ ]{2,}|\t)(?=\S)")
@@ -51,19 +52,19 @@ def system_text_lost(view: ProfileView) -> Iterator[Finding]:
             keys = ("description",) if any(span.origin.part == "description" for span in message.content) else ()
             if said in prompt.text:
                 if facts.system == "merged":
-                    yield Finding(
-                        message="the chat template has no separate turn for the system text",
-                        do="nothing to fix; the system text becomes part of the first user turn",
-                        keys=keys,
+                    yield finding(
+                        "the chat template has no separate turn for the system text",
+                        at=keys,
                         severity=Severity.INFO,
+                        do="nothing to fix; the system text becomes part of the first user turn",
                     )
                 continue
             how = "refuses system messages, so lm-eval drops them"
-            yield Finding(
-                message=f"the chat template {how if facts.system == 'refused' else 'drops the system text'}",
-                saw=message.text[:_SAID],
-                keys=keys,
-                doc=instance.index,
+            yield finding(
+                f"the chat template {how if facts.system == 'refused' else 'drops the system text'}",
+                message.text[:_SAID],
+                keys,
+                instance,
             )
 
 
@@ -95,10 +96,10 @@ def turns_refused(view: ProfileView) -> Iterator[Finding]:
     cause = view.failure.__cause__ if view.failure is not None else None
     if type(cause) is not TemplateError:  # what `raise_exception` raises; other failures have their own message
         return
-    yield Finding(
-        message="the chat template refuses the turns of this task",
-        saw=str(cause)[:_SAID],
-        keys=("fewshot_config",) if view.study.shots else ("doc_to_text",),
+    yield finding(
+        "the chat template refuses the turns of this task",
+        str(cause)[:_SAID],
+        "fewshot_config" if view.study.shots else "doc_to_text",
         severity=Severity.INFO if any(answer_in_user_turn(view.study)) else None,
     )
 
@@ -136,13 +137,13 @@ def whitespace_stripped(view: ProfileView) -> Iterator[Finding]:
             if text in prompt.text:
                 continue  # not of this message
             is_code = _INDENTED.match(text) is not None and "\n" in text.strip()
-            yield Finding(
-                message="the chat template strips the indentation of a message's first line"
+            yield finding(
+                "the chat template strips the indentation of a message's first line"
                 if is_code
                 else "the chat template strips whitespace at the ends of messages",
-                saw=text[:_SAID] if is_code or text[0].isspace() else text[-_SAID // 2 :],
-                keys=_key_of(message.content if text[0].isspace() else message.content[::-1]),
-                doc=instance.index,
+                text[:_SAID] if is_code or text[0].isspace() else text[-_SAID // 2 :],
+                _key_of(message.content if text[0].isspace() else message.content[::-1]),
+                instance,
                 severity=None if is_code else Severity.INFO,
             )
             return
@@ -185,11 +186,11 @@ def text_altered(view: ProfileView) -> Iterator[Finding]:
 
 
 def _altered(message: Message, doc: int) -> Finding:
-    return Finding(
-        message=f"the chat template drops or changes the text of {message.role} messages",
-        saw=message.text.strip()[:_SAID],
-        keys=_key_of(message.content),
-        doc=doc,
+    return finding(
+        f"the chat template drops or changes the text of {message.role} messages",
+        message.text.strip()[:_SAID],
+        _key_of(message.content),
+        doc,
     )
 
 
@@ -227,15 +228,15 @@ def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
             if found is not None and place not in reported:
                 reported.add(place)
                 is_data = span.origin.field is not None
-                yield Finding(
-                    message=f"the {'data contain' if is_data else 'task text contains'} the control token {found[0]!r}",
-                    saw=span.text[max(0, found.start() - 20) : found.end() + 20],
-                    do="" if is_data else "remove it: the chat template writes control tokens",
-                    keys=span.origin.keys,
-                    doc=instance.index,
+                yield finding(
+                    f"the {'data contain' if is_data else 'task text contains'} the control token {found[0]!r}",
+                    around(span.text, found),
+                    span.origin.keys,
+                    instance,
                     field=span.origin.field,
                     span=(at + found.start(), at + found.end()),
                     severity=None if is_data else Severity.WARNING,
+                    do="" if is_data else "remove it: the chat template writes control tokens",
                 )
             at += len(span.text)
 
@@ -270,11 +271,11 @@ def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
             before, mark, _ = message.text.partition("</think>")
             thought = before.rpartition("<think>")[2].strip()
             if message.role == "assistant" and mark and thought and thought not in prompt.text:
-                yield Finding(
-                    message="the chat template removes the reasoning of few-shot examples",
-                    saw=message.text[:_SAID],
-                    keys=_key_of(message.content),
-                    doc=instance.index,
+                yield finding(
+                    "the chat template removes the reasoning of few-shot examples",
+                    message.text[:_SAID],
+                    _key_of(message.content),
+                    instance,
                 )
                 return
 
@@ -315,20 +316,20 @@ def begun_answer_changed(view: ProfileView) -> Iterator[Finding]:
         if facts.prefill == "differs" or facts.prefill_gap.strip():
             what = "adds text between the generation prompt and" if facts.prefill == "gap" else "does not put"
             where = "" if facts.prefill == "gap" else " after the generation prompt"
-            yield Finding(
-                message=f"the chat template {what} gen_prefix{where}",
-                saw=facts.prefill_gap or prompt.text[-_SAID:],
-                keys=("gen_prefix",),
-                doc=instance.index,
+            yield finding(
+                f"the chat template {what} gen_prefix{where}",
+                facts.prefill_gap or prompt.text[-_SAID:],
+                "gen_prefix",
+                instance,
             )
         elif last.text != last.text.rstrip() and facts.prefill_lost:
-            yield Finding(
-                message="the chat template strips the space at the end of gen_prefix",
-                saw=prompt.text[-_SAID // 2 :],
-                do="end gen_prefix with a visible character",
-                keys=("gen_prefix",),
-                doc=instance.index,
+            yield finding(
+                "the chat template strips the space at the end of gen_prefix",
+                prompt.text[-_SAID // 2 :],
+                "gen_prefix",
+                instance,
                 severity=Severity.INFO,
+                do="end gen_prefix with a visible character",
             )
 
 

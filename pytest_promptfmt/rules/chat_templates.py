@@ -9,6 +9,7 @@ from typing import Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.profiles.profile_loading import LoadedProfile
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 
 _SAID: Final = 80
 
@@ -41,10 +42,10 @@ def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
     """
     facts = loaded.facts
     if facts is not None and facts.default_system and not loaded.profile.system_instruction:
-        yield Finding(
-            message="the chat template adds a default system text",
-            saw=facts.default_system[:_SAID],
-            position=loaded.place_of(re.split(r"[.!?,]", facts.default_system)[0][:30]),
+        yield finding(
+            "the chat template adds a default system text",
+            facts.default_system[:_SAID],
+            loaded.place_of(re.split(r"[.!?,]", facts.default_system)[0][:30]),
         )
 
 
@@ -80,18 +81,18 @@ def date_in_prompt(loaded: LoadedProfile) -> Iterator[Finding]:
     if facts is None:
         return
     if facts.follows_clock:
-        yield Finding(
-            message="the chat template writes today's date, so prompts change every day",
-            saw=", ".join(facts.dates),
-            position=loaded.place_of("strftime_now"),
+        yield finding(
+            "the chat template writes today's date, so prompts change every day",
+            ", ".join(facts.dates),
+            loaded.place_of("strftime_now"),
         )
     elif facts.dates and not loaded.profile.template_args:
-        yield Finding(
-            message="the chat template writes a fixed date",
-            saw=", ".join(facts.dates),
-            do="set the date with a template argument or `clock`, or remove it from the template",
-            position=loaded.place_of(facts.dates[0]),
+        yield finding(
+            "the chat template writes a fixed date",
+            ", ".join(facts.dates),
+            loaded.place_of(facts.dates[0]),
             severity=Severity.INFO,
+            do="set the date with a template argument or `clock`, or remove it from the template",
         )
 
 
@@ -119,10 +120,7 @@ def reasoning_cut_from_history(loaded: LoadedProfile) -> Iterator[Finding]:
     """
     facts = loaded.facts
     if facts is not None and not facts.keeps_think:
-        yield Finding(
-            message="the chat template removes <think>…</think> from earlier answers",
-            position=loaded.place_of("</think>"),
-        )
+        yield finding("the chat template removes <think>…</think> from earlier answers", at=loaded.place_of("</think>"))
 
 
 @rule("PF404", "answer-begins-elsewhere", severity=Severity.WARNING, family=Family.CHAT, scope="template")
@@ -156,19 +154,19 @@ def answer_begins_elsewhere(loaded: LoadedProfile) -> Iterator[Finding]:
     if facts.answer == "gap":
         is_blank = not facts.answer_gap.strip()
         what = "whitespace" if is_blank else "text"
-        yield Finding(
-            message=f"finished answers begin with {what} that the generation prompt lacks",
-            saw=facts.answer_gap,
-            do=_against(facts.answer_gap),
-            position=loaded.place(),
+        yield finding(
+            f"finished answers begin with {what} that the generation prompt lacks",
+            facts.answer_gap,
+            loaded.place(),
             severity=Severity.INFO if is_blank else None,
+            do=_against(facts.answer_gap),
         )
         return
-    yield Finding(
-        message="finished answers do not begin as the generation prompt ends",
-        saw=(facts.generation_prompt or "")[-_SAID:],
+    yield finding(
+        "finished answers do not begin as the generation prompt ends",
+        (facts.generation_prompt or "")[-_SAID:],
+        loaded.place_of("add_generation_prompt"),
         do=_against(facts.generation_prompt or ""),
-        position=loaded.place_of("add_generation_prompt"),
     )
 
 
@@ -202,9 +200,8 @@ def history_rewritten(loaded: LoadedProfile) -> Iterator[Finding]:
     """
     facts = loaded.facts
     if facts is not None and not facts.keeps_prefix:
-        yield Finding(
-            message="the chat template changes earlier turns when the conversation continues",
-            position=loaded.place_of("loop.last"),
+        yield finding(
+            "the chat template changes earlier turns when the conversation continues", at=loaded.place_of("loop.last")
         )
 
 
@@ -231,8 +228,4 @@ def answer_not_closed(loaded: LoadedProfile) -> Iterator[Finding]:
     """
     facts = loaded.facts
     if facts is not None and facts.answer != "refused" and not facts.closes_answer:
-        yield Finding(
-            message="no end token after a finished answer",
-            saw=facts.answer_end,
-            position=loaded.place(),
-        )
+        yield finding("no end token after a finished answer", facts.answer_end, loaded.place())

@@ -13,7 +13,7 @@ from pytest_promptfmt.profiles.conversation import render_messages
 from pytest_promptfmt.profiles.encoding import encode_pairs
 from pytest_promptfmt.profiles.profile_loading import LoadedProfile
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import shown_tokens
+from pytest_promptfmt.rules.rule_views import finding, shown_tokens
 from pytest_promptfmt.study.profile_view import ends_every_text
 
 _CONTROL: Final = re.compile(r"<\|.+\|>|<\uff5c.+\uff5c>|</?s>|<[a-z]+_of_[a-z]+>|<[|a-z]+\|?>(?<=\|>)")
@@ -58,10 +58,10 @@ def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
     if plain:
         count = len(tokenizer.ids(plain[0], add_special_tokens=False))
         are_all = len(plain) == len(marks)
-        yield Finding(
-            message=f"the tokenizer encodes {'the' if are_all else 'some'} control tokens of the template as text",
-            saw=f"{plain[0]} is {count} tokens" + (f"; also {', '.join(plain[1:4])}" if plain[1:] else ""),
-            position=loaded.place_of(plain[0]),
+        yield finding(
+            f"the tokenizer encodes {'the' if are_all else 'some'} control tokens of the template as text",
+            f"{plain[0]} is {count} tokens" + (f"; also {', '.join(plain[1:4])}" if plain[1:] else ""),
+            loaded.place_of(plain[0]),
             severity=None if are_all else Severity.INFO,
         )
 
@@ -94,17 +94,17 @@ def bos_twice(loaded: LoadedProfile) -> Iterator[Finding]:
         return
     ids = _prompt_ids(loaded, tokenizer)
     if ids.count(bos) > 1:
-        yield Finding(
-            message="chat prompts begin with two BOS tokens, from template and tokenizer",
-            saw=shown_tokens(tokenizer, ids[:6]),
-            position=loaded.place_of("bos_token"),
+        yield finding(
+            "chat prompts begin with two BOS tokens, from template and tokenizer",
+            shown_tokens(tokenizer, ids[:6]),
+            loaded.place_of("bos_token"),
         )
     elif facts.bos and tokenizer.ids("red")[:1] == (bos,):
-        yield Finding(
-            message="the chat template writes BOS, and the tokenizer would add another",
-            do="encode the output of the template with add_special_tokens=False",
-            position=loaded.place_of("bos_token"),
+        yield finding(
+            "the chat template writes BOS, and the tokenizer would add another",
+            at=loaded.place_of("bos_token"),
             severity=Severity.INFO,
+            do="encode the output of the template with add_special_tokens=False",
         )
 
 
@@ -132,10 +132,8 @@ def bos_missing(loaded: LoadedProfile) -> Iterator[Finding]:
     if facts is None or tokenizer is None or bos is None or tokenizer.ids("red")[:1] != (bos,):
         return
     if bos not in tokenizer.ids(_prompt(loaded), add_special_tokens=False):
-        yield Finding(
-            message="the chat template writes no BOS, but the tokenizer adds one",
-            saw=_prompt(loaded)[:40],
-            position=loaded.place(1),
+        yield finding(
+            "the chat template writes no BOS, but the tokenizer adds one", _prompt(loaded)[:40], loaded.place(1)
         )
 
 
@@ -162,10 +160,10 @@ def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
     if tokenizer is None or profile.split != "lm-eval" or profile.mode == "generate":
         return
     if ends_every_text(tokenizer):
-        yield Finding(
-            message="the tokenizer adds an end token, which is scored as answer",
-            saw=shown_tokens(tokenizer, tokenizer.ids("red")),
-            position=profile.origin,
+        yield finding(
+            "the tokenizer adds an end token, which is scored as answer",
+            shown_tokens(tokenizer, tokenizer.ids("red")),
+            profile.origin,
         )
 
 
@@ -193,10 +191,10 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
         return
     for what, text, same, severity in _PROBES:
         if tokenizer.ids(text, add_special_tokens=False) == tokenizer.ids(same, add_special_tokens=False):
-            yield Finding(
-                message=f"the tokenizer does not preserve {what}",
-                saw=f"{text} and {same} are the same tokens",
-                position=loaded.profile.origin,
+            yield finding(
+                f"the tokenizer does not preserve {what}",
+                f"{text} and {same} are the same tokens",
+                loaded.profile.origin,
                 severity=severity,
             )
 
@@ -233,11 +231,11 @@ def file_unlike_auto_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
         return
     text = min(tokenizer.raw_ids, key=lambda text: (text != " A", len(text), text))
     count = len(tokenizer.raw_ids)
-    yield Finding(
-        message="engines that read only tokenizer.json get other tokens than AutoTokenizer",
-        saw=f'"{text}" is {shown_tokens(tokenizer, tokenizer.ids(text))}, by the file alone '
+    yield finding(
+        "engines that read only tokenizer.json get other tokens than AutoTokenizer",
+        f'"{text}" is {shown_tokens(tokenizer, tokenizer.ids(text))}, by the file alone '
         f"{shown_tokens(tokenizer, tokenizer.raw_ids[text])}" + (f"; also {count - 1} more texts" * (count > 1)),
-        position=loaded.profile.origin,
+        loaded.profile.origin,
     )
 
 

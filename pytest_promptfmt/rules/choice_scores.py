@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pytest_promptfmt.answers.trials import TINY, trials_of
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.scores import scored_by
 from pytest_promptfmt.study import Study
 
@@ -40,12 +41,12 @@ def tie_counts_as_right(study: Study) -> Iterator[Finding]:
     for trial in trials.choices:
         is_tie = trial.all_equal.get("acc") == 1 and trial.other_best.get("acc") == 0
         if is_tie and 0 not in trial.golds:  # of equals the first wins, which says nothing
-            yield Finding(
-                message="equally likely choices count as right, and the gold choice is not the first",
-                saw="acc is 1",
+            yield finding(
+                "equally likely choices count as right, and the gold choice is not the first",
+                "acc is 1",
+                scored_by(trials),
+                trial.instance,
                 do="of equal scores take the first, as lm-eval does",
-                keys=scored_by(trials),
-                doc=trial.instance.index,
             )
 
 
@@ -81,11 +82,11 @@ def underflow(study: Study) -> Iterator[Finding]:
     for trial in trials.choices:
         for name, value in trial.all_tiny.items():
             if value is not None and math.isnan(value):
-                yield Finding(
-                    message="a metric is NaN for very small log-likelihoods",
-                    saw=f"{name} is NaN around {TINY:g}",
-                    keys=scored_by(trials),
-                    doc=trial.instance.index,
+                yield finding(
+                    "a metric is NaN for very small log-likelihoods",
+                    f"{name} is NaN around {TINY:g}",
+                    scored_by(trials),
+                    trial.instance,
                 )
 
 
@@ -114,9 +115,9 @@ def space_counts_as_length(study: Study) -> Iterator[Finding]:
     for trial in trials_of(study).choices:
         for name, (with_space, without) in trial.spaced.items():
             score = "nothing" if without is None else f"{without:g}"
-            yield Finding(
-                message=f"all choices begin with a space, which {name} counts as length",
-                saw=f"the same log-likelihoods score {with_space:g} with it and {score} without it",
-                keys=("doc_to_choice",),
-                doc=trial.instance.index,
+            yield finding(
+                f"all choices begin with a space, which {name} counts as length",
+                f"the same log-likelihoods score {with_space:g} with it and {score} without it",
+                "doc_to_choice",
+                trial.instance,
             )

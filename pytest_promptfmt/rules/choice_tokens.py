@@ -9,7 +9,7 @@ from typing import Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import shown_tokens
+from pytest_promptfmt.rules.rule_views import finding, shown_tokens
 from pytest_promptfmt.study import ProfileView
 from pytest_promptfmt.study.profile_view import ScoredContinuation
 
@@ -50,11 +50,11 @@ def labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
         lengths = [len(scored.ids) for scored in choices]
         if len(set(lengths)) > 1:
             has_digits = any(any(map(str.isdigit, scored.continuation)) for scored in choices)
-            yield Finding(
-                message="labels have different numbers of tokens",
-                saw=", ".join(_tokens(tokenizer, scored) for scored in choices[:_TOKENS]),
-                keys=("doc_to_choice",),
-                doc=choices[0].instance.index,
+            yield finding(
+                "labels have different numbers of tokens",
+                ", ".join(_tokens(tokenizer, scored) for scored in choices[:_TOKENS]),
+                "doc_to_choice",
+                choices[0].instance,
                 severity=Severity.INFO if has_digits or tokenizer.is_archetype else None,
             )
             return
@@ -87,11 +87,11 @@ def same_first_token(view: ProfileView) -> Iterator[Finding]:
     for choices in _label_lists(view):
         firsts = [scored.ids[len(_blank_ids(tokenizer, scored)) :][:1] for scored in choices]
         if all(firsts) and len(set(firsts)) < len(firsts) and len({scored.ids for scored in choices}) == len(choices):
-            yield Finding(
-                message="labels begin with the same token",
-                saw=", ".join(_tokens(tokenizer, scored) for scored in choices[:_TOKENS]),
-                keys=("doc_to_choice",),
-                doc=choices[0].instance.index,
+            yield finding(
+                "labels begin with the same token",
+                ", ".join(_tokens(tokenizer, scored) for scored in choices[:_TOKENS]),
+                "doc_to_choice",
+                choices[0].instance,
             )
             return
 
@@ -128,11 +128,11 @@ def choice_begins_another(view: ProfileView) -> Iterator[Finding]:
         for one, other in combinations(_of_one_prompt(choices), 2):
             short, long = sorted((one, other), key=lambda scored: len(scored.ids))
             if short.ids and len(short.ids) < len(long.ids) and long.ids[: len(short.ids)] == short.ids:
-                yield Finding(
-                    message="a choice begins with all tokens of another and never wins",
-                    saw=f"{short.continuation} | {long.continuation}",
-                    keys=("doc_to_choice",),
-                    doc=short.instance.index,
+                yield finding(
+                    "a choice begins with all tokens of another and never wins",
+                    f"{short.continuation} | {long.continuation}",
+                    "doc_to_choice",
+                    short.instance,
                     severity=Severity.INFO if is_normed or tokenizer.is_archetype else None,
                 )
                 return
@@ -164,11 +164,11 @@ def choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
             if one.ids and one.ids == other.ids and one.continuation != other.continuation:
                 if one.continuation.strip() == other.continuation.strip():
                     continue  # only spaces differ: a rule about choices reports it
-                yield Finding(
-                    message="two choices have the same tokens",
-                    saw=f"{one.continuation} | {other.continuation}",
-                    keys=("doc_to_choice",),
-                    doc=one.instance.index,
+                yield finding(
+                    "two choices have the same tokens",
+                    f"{one.continuation} | {other.continuation}",
+                    "doc_to_choice",
+                    one.instance,
                 )
                 return
 
@@ -203,11 +203,11 @@ def unknown_token(view: ProfileView) -> Iterator[Finding]:
     for choices in view.scored:
         for scored in choices:
             if unknown in scored.ids and text not in scored.continuation:
-                yield Finding(
-                    message="the answer contains text that is not in the vocabulary",
-                    saw=f"{scored.continuation}: {_tokens(tokenizer, scored)}",
-                    keys=("doc_to_choice",) if len(choices) > 1 else ("doc_to_target",),
-                    doc=scored.instance.index,
+                yield finding(
+                    "the answer contains text that is not in the vocabulary",
+                    f"{scored.continuation}: {_tokens(tokenizer, scored)}",
+                    "doc_to_choice" if len(choices) > 1 else "doc_to_target",
+                    scored.instance,
                     severity=Severity.INFO if tokenizer.is_archetype else None,
                 )
                 return
@@ -216,11 +216,11 @@ def unknown_token(view: ProfileView) -> Iterator[Finding]:
         if encoding is not None and unknown in encoding.ids and text not in prompt.text:
             start, end = encoding.offsets[encoding.ids.index(unknown)]
             span = prompt.span_at(start)
-            yield Finding(
-                message="the prompt contains text that is not in the vocabulary",
-                saw=prompt.text[max(0, start - 16) : end + 16],
-                keys=span.origin.keys if span is not None else (),
-                doc=instance.index,
+            yield finding(
+                "the prompt contains text that is not in the vocabulary",
+                prompt.text[max(0, start - 16) : end + 16],
+                span.origin.keys if span is not None else (),
+                instance,
                 field=span.origin.field if span is not None else None,
                 span=(start, end),
                 severity=Severity.INFO if tokenizer.is_archetype else Severity.WARNING,
@@ -263,11 +263,11 @@ def encoded_as_bytes(view: ProfileView) -> Iterator[Finding]:
                 worst = (share, scored)
     if worst is not None:
         share, scored = worst
-        yield Finding(
-            message="the answer is mostly encoded as bytes" if share > 0.5 else "the answer is partly encoded as bytes",
-            saw=f"{scored.continuation[:24]}: {_tokens(tokenizer, scored)}",
-            keys=("doc_to_choice",) if view.study.config.get("doc_to_choice") is not None else ("doc_to_target",),
-            doc=scored.instance.index,
+        yield finding(
+            "the answer is mostly encoded as bytes" if share > 0.5 else "the answer is partly encoded as bytes",
+            f"{scored.continuation[:24]}: {_tokens(tokenizer, scored)}",
+            "doc_to_choice" if view.study.config.get("doc_to_choice") is not None else "doc_to_target",
+            scored.instance,
             severity=None if share > 0.5 and not tokenizer.is_archetype else Severity.INFO,
         )
 

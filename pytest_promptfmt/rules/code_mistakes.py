@@ -16,6 +16,7 @@ from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.task_code import parsed
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import functions_of
@@ -51,11 +52,11 @@ def pattern_never_matches(study: Study) -> Iterator[Finding]:
     """
     for keys, text in study.strings:
         if keys[-1:] == ("regex_pattern",) and _is_dead(text, 0):
-            yield Finding(message=_DEAD, saw=text[:60], keys=keys)
+            yield finding(_DEAD, text[:60], keys)
     for call, position in _calls_of(study):
         pattern = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
         if _of_re(call) and isinstance(pattern, str) and _is_dead(pattern, _flags(call)):
-            yield Finding(message=_DEAD, saw=pattern[:60], position=position)
+            yield finding(_DEAD, pattern[:60], position)
 
 
 _DEAD: Final = "a part of a pattern can never match"
@@ -126,11 +127,7 @@ def word_stripped(study: Study) -> Iterator[Finding]:
         if isinstance(call.func, ast.Attribute) and call.func.attr in _TRIMS and len(call.args) == 1:
             word = call.args[0].value if isinstance(call.args[0], ast.Constant) else None
             if isinstance(word, str) and re.search(r"[^\W\d_]{3}", word) and len(set(word)) > 2:
-                yield Finding(
-                    message="strip removes characters, not a word",
-                    saw=ast.unparse(call)[-60:],
-                    position=position,
-                )
+                yield finding("strip removes characters, not a word", ast.unparse(call)[-60:], position)
 
 
 @rule("PF533", "flag-as-count", severity=Severity.ERROR, family=Family.EXTRACTION)
@@ -161,11 +158,7 @@ def flag_as_count(study: Study) -> Iterator[Finding]:
     for call, position in _calls_of(study):
         place = _BEFORE_FLAGS.get(_of_re(call), 99)
         if len(call.args) > place and re.match(r"(?:re|regex)\.[A-Z]+\b", ast.unparse(call.args[place])):
-            yield Finding(
-                message="a flag is taken for the number of replacements",
-                saw=ast.unparse(call)[-60:],
-                position=position,
-            )
+            yield finding("a flag is taken for the number of replacements", ast.unparse(call)[-60:], position)
 
 
 def _of_re(call: ast.Call) -> str:

@@ -14,7 +14,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES, repeated_values
 from pytest_promptfmt.rules.fixes import Fix, anything, respelt
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import FileView
+from pytest_promptfmt.rules.rule_views import FileView, finding
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import known_systems
 from pytest_promptfmt.tasks import functions_of
@@ -63,12 +63,12 @@ def repeated_key(view: FileView) -> Iterator[Finding]:
         for key, position in repeated:
             first, last = values.get((position.line or 0, position.column or 0), ("", "?"))
             is_equal = first == last
-            yield Finding(
-                message="the key is repeated with the same value"
+            yield finding(
+                "the key is repeated with the same value"
                 if is_equal
                 else "the key is repeated, and only the last value counts",
-                saw=str(key),
-                position=position,
+                str(key),
+                position,
                 severity=Severity.WARNING if is_equal else None,
             )
 
@@ -100,10 +100,10 @@ def not_text(study: Study) -> Iterator[Finding]:
     values = choices.items() if isinstance(choices, dict) else enumerate(choices) if isinstance(choices, list) else ()
     for number, choice in values:
         if not isinstance(choice, str):
-            yield Finding(
-                message=f"YAML reads this choice as {type(choice).__name__}, not as text",
-                saw=str(choice),
-                keys=("doc_to_choice", number),
+            yield finding(
+                f"YAML reads this choice as {type(choice).__name__}, not as text",
+                str(choice),
+                ("doc_to_choice", number),
             )
 
 
@@ -137,10 +137,10 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
     template = getattr(study.task, "template", None)
     written = study.given.config.get("doc_to_text")
     if template is not None and written is not None:
-        yield Finding(
-            message=f"the task's doc_to_text replaces the prompt of template {template.template_type!r}",
-            saw=str(written),
-            keys=("template",),
+        yield finding(
+            f"the task's doc_to_text replaces the prompt of template {template.template_type!r}",
+            str(written),
+            "template",
         )
 
 
@@ -171,11 +171,11 @@ def missing_function(study: Study) -> Iterator[Finding]:
         file = function.directory / f"{function.module.replace('.', '/')}.py"
         names = _names_in(file)
         if names is not None and function.name not in names:
-            yield Finding(
-                message=f"{file.name} does not define this function",
-                saw=str(function),
+            yield finding(
+                f"{file.name} does not define this function",
+                str(function),
+                function.position,
                 do=did_you_mean(function.name, names) or f"define {function.name} in {display_path(file)}",
-                position=function.position,
             )
 
 
@@ -221,10 +221,7 @@ def unseen_suffix(view: FileView) -> Iterator[Finding]:
     Real: lm-evaluation-harness before #1216 (siqa/default.yml).
     """
     if view.path.suffix == ".yml":
-        yield Finding(
-            message="lm-eval ignores files that end in .yml",
-            saw=view.path.name,
-        )
+        yield finding("lm-eval ignores files that end in .yml", view.path.name)
 
 
 @rule("PF106", "unused-generation-arguments", severity=Severity.INFO, family=Family.CONFIG)
@@ -244,10 +241,10 @@ def unused_generation_arguments(study: Study) -> Iterator[Finding]:
     Real: several multiple-choice tasks of lm-evaluation-harness 0.4.13.
     """
     if not study.generates and study.task.generation_kwargs:
-        yield Finding(
-            message="generation_kwargs have no effect: the task does not generate",
-            saw=str(dict(study.task.generation_kwargs)),
-            keys=("generation_kwargs",),
+        yield finding(
+            "generation_kwargs have no effect: the task does not generate",
+            str(dict(study.task.generation_kwargs)),
+            "generation_kwargs",
         )
 
 
@@ -293,11 +290,11 @@ def unknown_own_key(study: Study) -> Iterator[Finding]:
     known = _own_keys(study)
     for key in study.task.own_metadata:
         if key not in known:
-            yield Finding(
-                message="unknown key of metadata.promptfmt",
-                saw=str(key),
+            yield finding(
+                "unknown key of metadata.promptfmt",
+                str(key),
+                ("metadata", "promptfmt", str(key)),
                 do=did_you_mean(str(key), known) or f"use one of {', '.join(known)}",
-                keys=("metadata", "promptfmt", str(key)),
             )
 
 
@@ -325,8 +322,4 @@ def overridden_by_prompt(study: Study) -> Iterator[Finding]:
     for key in ("doc_to_text", "doc_to_target", "doc_to_choice"):
         written = study.config.get(key)
         if written is not None and written != getattr(study.written, key):
-            yield Finding(
-                message=f"use_prompt replaces the task's {key}",
-                saw=str(written),
-                keys=(key,),
-            )
+            yield finding(f"use_prompt replaces the task's {key}", str(written), key)

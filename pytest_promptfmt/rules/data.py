@@ -10,7 +10,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import continuations
+from pytest_promptfmt.rules.rule_views import continuations, finding
 from pytest_promptfmt.study import Study
 
 _LONG: Final = 50
@@ -51,31 +51,29 @@ def missing_value_printed(study: Study) -> Iterator[Finding]:
         for prompt in instance.prompts[:1]:
             for span in prompt.spans:
                 if span.origin.shot is None and span.origin.field in empty and span.text in ("None", "nan", "NaN"):
-                    yield Finding(
-                        message=f'a missing value was rendered as the word "{span.text}"',
-                        saw=f"column {span.origin.field!r}",
-                        keys=span.origin.keys or ("doc_to_text",),
-                        doc=instance.index,
-                        field=span.origin.field,
+                    yield finding(
+                        f'a missing value was rendered as the word "{span.text}"',
+                        f"column {span.origin.field!r}",
+                        span,
+                        instance,
                     )
                 elif span.origin.shot is None and span.origin.field and span.text in ("undefined", "nan", "NaN"):
-                    yield Finding(
-                        message=f'the data contain the word "{span.text}" for a missing value',
-                        saw=f"column {span.origin.field!r}",
-                        do="leave the text out, or correct the data",
-                        keys=span.origin.keys or ("doc_to_text",),
-                        doc=instance.index,
-                        field=span.origin.field,
+                    yield finding(
+                        f'the data contain the word "{span.text}" for a missing value',
+                        f"column {span.origin.field!r}",
+                        span,
+                        instance,
                         severity=Severity.WARNING,
+                        do="leave the text out, or correct the data",
                     )
         for continuation in continuations(instance) if empty else ():
             if continuation.strip() in ("None", "nan"):
-                yield Finding(
-                    message="a missing value is one of the choices",
-                    saw=continuation,
+                yield finding(
+                    "a missing value is one of the choices",
+                    continuation,
+                    "doc_to_choice",
+                    instance,
                     do="leave the choice out if the value is missing",
-                    keys=("doc_to_choice",),
-                    doc=instance.index,
                 )
 
 
@@ -115,12 +113,8 @@ def unused_column(study: Study) -> Iterator[Finding]:
         if not all(len(value) >= _LONG and value.count(" ") >= 5 for value in values):
             continue
         if not any(_appears(value, instance) for value, instance in zip(values, study.real_instances, strict=True)):
-            yield Finding(
-                message="a column of long texts is not in the prompt",
-                saw=f"{name}: {values[0]}",
-                keys=("doc_to_text",),
-                field=name,
-                doc=0,
+            yield finding(
+                "a column of long texts is not in the prompt", f"{name}: {values[0]}", "doc_to_text", 0, field=name
             )
 
 
@@ -156,11 +150,11 @@ def text_dropped(study: Study) -> Iterator[Finding]:
                 and full not in whole
                 and (cut in whole if len(cut) >= 8 else _ends_line(cut, instance))
             ):
-                yield Finding(
-                    message="a text of the data lost its brackets and their contents",
-                    saw=f"{full[:50]} became {cut[:40]}",
-                    keys=("doc_to_text",),
-                    doc=instance.index,
+                yield finding(
+                    "a text of the data lost its brackets and their contents",
+                    f"{full[:50]} became {cut[:40]}",
+                    "doc_to_text",
+                    instance,
                     field=name,
                 )
 
@@ -212,11 +206,11 @@ def _changed(left: list[tuple[str, str]], explained: set[str], whole: str, doc: 
         if len(bare) < _SOME or bare in explained or bare not in bare_whole:
             continue
         only_blanks = _spaced(value) in spaced_whole
-        yield Finding(
-            message=f"code changes {'whitespace' if only_blanks else 'case or punctuation'} of a text of the data",
-            saw=value,
-            keys=("doc_to_text",),
-            doc=doc,
+        yield finding(
+            f"code changes {'whitespace' if only_blanks else 'case or punctuation'} of a text of the data",
+            value,
+            "doc_to_text",
+            doc,
             field=name,
             severity=Severity.INFO if only_blanks else None,
         )
@@ -232,13 +226,13 @@ def _reordered(instance: Instance) -> Iterator[Finding]:
             continue
         places = [text.index(value) for value in listed]
         if places != sorted(places):
-            yield Finding(
-                message="code changes the order of a list of the data",
-                saw=" / ".join(listed),
-                do="keep the order, or write the new list to a separate column",
-                keys=("doc_to_text",),
-                doc=instance.index,
+            yield finding(
+                "code changes the order of a list of the data",
+                " / ".join(listed),
+                "doc_to_text",
+                instance,
                 field=name,
+                do="keep the order, or write the new list to a separate column",
             )
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.gold_answers import choices_of
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import question_message
+from pytest_promptfmt.rules.rule_views import finding, question_message
 from pytest_promptfmt.study import Study
 
 _LONG: Final = 4000
@@ -45,12 +45,8 @@ def list_kept_as_text(study: Study) -> Iterator[Finding]:
             )
             for keys, spec in study.field_specs():
                 if isinstance(spec, str) and taken.search(spec):
-                    yield Finding(
-                        message="a template takes elements of a list that is kept as text",
-                        saw=value[:60],
-                        keys=keys,
-                        field=name,
-                        doc=0,
+                    yield finding(
+                        "a template takes elements of a list that is kept as text", value[:60], keys, 0, field=name
                     )
                     return
 
@@ -88,12 +84,8 @@ def text_shown_twice(study: Study) -> Iterator[Finding]:
         for name, text in texts.items():
             held = sum(text in other for key, other in texts.items() if key != name)
             if len(text.split()) >= _WORDS and not held and message.text.count(text) > 1:
-                yield Finding(
-                    message="a text of the data is shown twice in the question",
-                    saw=text[:60],
-                    keys=("doc_to_text",),
-                    field=name,
-                    doc=instance.index,
+                yield finding(
+                    "a text of the data is shown twice in the question", text[:60], "doc_to_text", instance, field=name
                 )
                 return
 
@@ -126,9 +118,6 @@ def gold_in_one_place(study: Study) -> Iterator[Finding]:
     if isinstance(text, str) and "{%" not in text and len(_LISTED.findall(text)) > 1:
         for instance in study.instances[:1]:
             if len(choices_of(study, instance)) > 1:
-                yield Finding(
-                    message="the right option is at the same place in every doc",
-                    saw=str(target),
-                    keys=("doc_to_target",),
-                    doc=instance.index,
+                yield finding(
+                    "the right option is at the same place in every doc", str(target), "doc_to_target", instance
                 )

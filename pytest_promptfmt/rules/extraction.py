@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import known_filter
 
@@ -49,8 +50,8 @@ def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
     last = prompt.span_at(len(text))
     if last is None or text[-1:] in ("", "\n") or (last.origin.field is not None and not study.has_real_docs):
         return  # a synthetic column does not show how the prompt ends
-    yield Finding(
-        message="exact_match compares completions with their leading space",
-        saw=f"{text[-20:]}{task.target_delimiter}…",
-        keys=("filter_list",) if task.filter_list else ("metric_list",),
+    yield finding(
+        "exact_match compares completions with their leading space",
+        f"{text[-20:]}{task.target_delimiter}…",
+        "filter_list" if task.filter_list else "metric_list",
     )

@@ -19,6 +19,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
@@ -137,11 +138,11 @@ def filters_change_gold(study: Study) -> Iterator[Finding]:
             if stages.problem is None and not trials.chain.is_right(trial.question, doc, stages.extracted):
                 if stages.stopped != gold:
                     continue  # a stop sequence cuts it, which PF903 reports
-                yield Finding(
-                    message="the filters make the gold answer wrong",
-                    saw=f"{gold!r} becomes {stages.extracted!r}",
-                    keys=_key(number),
-                    doc=trial.instance.index,
+                yield finding(
+                    "the filters make the gold answer wrong",
+                    f"{gold!r} becomes {stages.extracted!r}",
+                    _key(number),
+                    trial.instance,
                 )
                 return
 
@@ -171,10 +172,10 @@ def unescaped_dot(study: Study) -> Iterator[Finding]:
             continue
         found = _LAST_DOT.search(text) or _NUMBER_DOT.search(text)
         if found is not None:
-            yield Finding(
-                message="an unescaped dot in a pattern matches any character",
-                saw=text[-60:] if found.end() >= len(text) - 2 else text[found.start() : found.start() + 60],
-                keys=keys,
+            yield finding(
+                "an unescaped dot in a pattern matches any character",
+                text[-60:] if found.end() >= len(text) - 2 else text[found.start() : found.start() + 60],
+                keys,
             )
 
 
@@ -218,10 +219,10 @@ def phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
     for number, words in missing[:1]:
         is_sure = is_sure or _never_shown(study, words)
         natural = study.asks_for_reasoning and any("answer" in word.casefold() for word in words)
-        yield Finding(
-            message="the filter needs words that nothing in the prompt asks for",
-            saw=", ".join(dict.fromkeys(words)),
-            keys=_key(number),
+        yield finding(
+            "the filter needs words that nothing in the prompt asks for",
+            ", ".join(dict.fromkeys(words)),
+            _key(number),
             severity=None if is_sure and not natural else Severity.INFO,
         )
 
@@ -277,10 +278,10 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
             is_read = [reader.is_read(pipeline, text, label) for text, label in zip(texts, reader.said, strict=True)]
             if False in is_read and any(is_read):
                 unread, right = texts[is_read.index(False)], texts[is_read.index(True)]
-                yield Finding(
-                    message="a filter reads some options and not others",
-                    saw=f"{unread!r} is read as {reader.read(pipeline, unread)!r}, {right!r} is right",
-                    keys=_key(number),
+                yield finding(
+                    "a filter reads some options and not others",
+                    f"{unread!r} is read as {reader.read(pipeline, unread)!r}, {right!r} is right",
+                    _key(number),
                     severity=None if place < asked else free,
                 )
                 break
@@ -328,10 +329,10 @@ def depends_on_full_stop(study: Study) -> Iterator[Finding]:
             right = [_is_right(reader, pipeline, form, said) for form in forms]
             if any(right) and not all(right):
                 wrong = forms[right.index(False)]
-                yield Finding(
-                    message="what is read depends on the full stop or newline after the answer",
-                    saw=f"{wrong!r} is read as {reader.read(pipeline, wrong)!r}",
-                    keys=_key(number),
+                yield finding(
+                    "what is read depends on the full stop or newline after the answer",
+                    f"{wrong!r} is read as {reader.read(pipeline, wrong)!r}",
+                    _key(number),
                 )
                 break
 
@@ -399,10 +400,10 @@ def first_of_reasoning(study: Study) -> Iterator[Finding]:
             break
     for number, text, saw in misread[:1]:
         if saw and any(char.isalnum() for char in saw) and len(saw) < len(text) // 2:
-            yield Finding(
-                message="a filter reads a part of the reasoning, not the answer",
-                saw=f"{text!r} is read as {saw!r}",
-                keys=_key(number),
+            yield finding(
+                "a filter reads a part of the reasoning, not the answer",
+                f"{text!r} is read as {saw!r}",
+                _key(number),
                 severity=None if len(misread) == len(reader.pipelines) else Severity.WARNING,
             )
 
@@ -454,10 +455,10 @@ def number_cut(study: Study) -> Iterator[Finding]:
     golds = [re.sub(r"\D", "", str(instance.target)) for instance in study.real_instances]
     are_small = bool(golds) and all(len(gold) <= _WITHOUT_SEPARATOR for gold in golds)
     for number, text, saw in cut[:1]:
-        yield Finding(
-            message="a filter reads only a part of a number, or a comma",
-            saw=f"{text!r} is read as {saw!r}",
-            keys=_key(number),
+        yield finding(
+            "a filter reads only a part of a number, or a comma",
+            f"{text!r} is read as {saw!r}",
+            _key(number),
             severity=Severity.INFO if are_small and "1,234" in text else None,
         )
 
@@ -513,10 +514,10 @@ def letter_of_a_word(study: Study) -> Iterator[Finding]:
             return
         misread.append((number, wrong, reader.read(pipeline, wrong)))
     for number, text, saw in misread[:1]:
-        yield Finding(
-            message="a filter takes a letter of a word for an option",
-            saw=f"{text!r} is read as {saw!r}",
-            keys=_key(number),
+        yield finding(
+            "a filter takes a letter of a word for an option",
+            f"{text!r} is read as {saw!r}",
+            _key(number),
             severity=_of_free_answers(study, reader),
         )
 
@@ -555,10 +556,10 @@ def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
         return
     for instance in study.instances[:1]:
         if isinstance(instance.target, str | int) and len(str(instance.target).split()) <= _SHORT:
-            yield Finding(
-                message="the prompt asks for reasoning, and the whole completion is compared",
-                saw=f"gold {str(instance.target)[:40]!r}",
-                keys=("filter_list",) if study.task.filter_list else ("metric_list",),
+            yield finding(
+                "the prompt asks for reasoning, and the whole completion is compared",
+                f"gold {str(instance.target)[:40]!r}",
+                "filter_list" if study.task.filter_list else "metric_list",
             )
 
 
@@ -606,10 +607,10 @@ def depends_on_case(study: Study) -> Iterator[Finding]:
             if any(reader.is_read(pipeline, form, said) for form in forms):
                 return  # one of the pipelines gets it
     for number, text, saw in missed[:1]:
-        yield Finding(
-            message="a filter misses the answer after a lower-case beginning",
-            saw=f"{text!r} is read as {saw!r}",
-            keys=_key(number),
+        yield finding(
+            "a filter misses the answer after a lower-case beginning",
+            f"{text!r} is read as {saw!r}",
+            _key(number),
             severity=None if study.asks_for_reasoning and _is_sure(reader, text) else Severity.INFO,
         )
 

@@ -9,7 +9,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Message, join
 from pytest_promptfmt.core.task import Task, Unset
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import Shot, question_message, shots_of
+from pytest_promptfmt.rules.rule_views import Shot, finding, question_message, shots_of
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import leaves_evaluated_doc_out
 
@@ -37,18 +37,18 @@ def unused_samples(study: Study) -> Iterator[Finding]:
     if task.fewshot.samples is None:
         return
     if _pool_split(task) is not None:
-        yield Finding(
-            message="fewshot_config.samples are never used: the few-shot split replaces them",
-            saw=f"split {_pool_split(task)!r}",
+        yield finding(
+            "fewshot_config.samples are never used: the few-shot split replaces them",
+            f"split {_pool_split(task)!r}",
+            ("fewshot_config", "samples"),
             do="remove the split",
-            keys=("fewshot_config", "samples"),
         )
     elif task.num_fewshot == 0 and _in_one_file(task, ("num_fewshot",), ("fewshot_config", "samples")):
-        yield Finding(
-            message="fewshot_config.samples are never used: num_fewshot is fixed to 0",
-            do="set num_fewshot",
-            keys=("num_fewshot",),
+        yield finding(
+            "fewshot_config.samples are never used: num_fewshot is fixed to 0",
+            at="num_fewshot",
             severity=Severity.WARNING,
+            do="set num_fewshot",
         )
 
 
@@ -70,10 +70,8 @@ def ignored_indices(study: Study) -> Iterator[Finding]:
     """
     written = study.config.get("fewshot_config")
     if isinstance(written, dict) and "fewshot_indices" in written:
-        yield Finding(
-            message="fewshot_indices have no effect",
-            saw=str(written["fewshot_indices"]),
-            keys=("fewshot_config", "fewshot_indices"),
+        yield finding(
+            "fewshot_indices have no effect", str(written["fewshot_indices"]), ("fewshot_config", "fewshot_indices")
         )
 
 
@@ -99,10 +97,10 @@ def shots_from_test(study: Study) -> Iterator[Finding]:
         return
     data = task.dataset
     if data.training_split is None and data.validation_split is None and data.test_split is not None:
-        yield Finding(
-            message="few-shot examples come from the test split, including the evaluated doc",
-            saw=f"split {data.test_split!r}",
-            keys=("num_fewshot",) if task.num_fewshot else ("test_split",),
+        yield finding(
+            "few-shot examples come from the test split, including the evaluated doc",
+            f"split {data.test_split!r}",
+            "num_fewshot" if task.num_fewshot else "test_split",
             severity=None if (task.num_fewshot or 0) > 0 else Severity.INFO,
         )
 
@@ -141,9 +139,9 @@ def extra_shot_drawn(study: Study) -> Iterator[Finding]:
     """
     task = study.written
     if leaves_evaluated_doc_out(task) and task.dataset.test_split is None and task.num_fewshot != 0:
-        yield Finding(
-            message="one extra few-shot example is drawn: neither split has a name",
-            keys=("num_fewshot",) if task.num_fewshot else ("validation_split",),
+        yield finding(
+            "one extra few-shot example is drawn: neither split has a name",
+            at="num_fewshot" if task.num_fewshot else "validation_split",
         )
 
 
@@ -180,11 +178,8 @@ def own_shot(study: Study) -> Iterator[Finding]:
             continue
         for shot in shots_of(instance):
             if shot.messages[0].text == asked.text and shot.answer:
-                yield Finding(
-                    message="a doc appears as one of its own few-shot examples",
-                    saw=asked.text[-60:],
-                    keys=("fewshot_split",),
-                    doc=instance.index,
+                yield finding(
+                    "a doc appears as one of its own few-shot examples", asked.text[-60:], "fewshot_split", instance
                 )
                 return
 
@@ -212,21 +207,20 @@ def answer_in_user_turn(study: Study) -> Iterator[Finding]:
     task = study.written
     own = task.fewshot.doc_to_target
     if isinstance(own, str) and own == "" and not isinstance(task.fewshot.doc_to_text, Unset):
-        yield Finding(
-            message="few-shot answers are in the user's turn: their target is empty",
-            keys=("fewshot_config", "doc_to_target"),
+        yield finding(
+            "few-shot answers are in the user's turn: their target is empty", at=("fewshot_config", "doc_to_target")
         )
         return
     for instance in study.demonstrated[:1]:
         shots = shots_of(instance)
         empty = [shot for shot in shots if shot.answer is None or not shot.answer.strip()]
         if empty:
-            yield Finding(
-                message="a few-shot example has no answer: its target is empty",
-                saw=empty[0].question[-60:],
+            yield finding(
+                "a few-shot example has no answer: its target is empty",
+                empty[0].question[-60:],
+                ("fewshot_config", "doc_to_target"),
+                instance,
                 do="give every few-shot example a target",
-                keys=("fewshot_config", "doc_to_target"),
-                doc=instance.index,
             )
             return
 
@@ -265,11 +259,11 @@ def unlike_question(study: Study) -> Iterator[Finding]:
             message = "only the question has a cue" if cue.strip() else "only few-shot examples have a cue"
         else:
             message = "few-shot examples end with another cue than the question"
-        yield Finding(
-            message=message,
-            saw=f"{other!r} in a few-shot example, {cue!r} in the question",
-            keys=("fewshot_config", "doc_to_text"),
-            doc=instance.index,
+        yield finding(
+            message,
+            f"{other!r} in a few-shot example, {cue!r} in the question",
+            ("fewshot_config", "doc_to_text"),
+            instance,
         )
 
 

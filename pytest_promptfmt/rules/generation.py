@@ -12,7 +12,7 @@ from pytest_promptfmt.core.errors import did_you_mean
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.fixes import Fix, nothing, respelt, rewritten, without_trailing_space
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import shots_of
+from pytest_promptfmt.rules.rule_views import around, finding, shots_of
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import METRICS
 
@@ -65,7 +65,7 @@ def stop_is_not_text(study: Study) -> Iterator[Finding]:
 
 def _bad_stop(stop: Any, keys: tuple[str | int, ...]) -> Finding:
     what = "is empty" if stop == "" else f"is not text but {type(stop).__name__}"
-    return Finding(message=f"a stop sequence {what}", saw=repr(stop), keys=keys)
+    return finding(f"a stop sequence {what}", repr(stop), keys)
 
 
 def _with_real_breaks(study: Study, finding: Finding) -> Fix | None:
@@ -94,11 +94,7 @@ def literal_stop(study: Study) -> Iterator[Finding]:
         return
     for number, stop in enumerate(study.stop_texts):
         if is_literal(stop):
-            yield Finding(
-                message="a stop sequence contains a literal backslash escape",
-                saw=stop,
-                keys=(*_UNTIL, number),
-            )
+            yield finding("a stop sequence contains a literal backslash escape", stop, (*_UNTIL, number))
 
 
 def is_literal(stop: str) -> bool:
@@ -141,11 +137,11 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
             hit = next(((doc, text) for doc, text in texts if stop and _cuts(stop, text.strip())), None)
             if hit is not None:
                 at = hit[1].find(stop)
-                yield Finding(
-                    message=f"a stop sequence is inside the {kind}",
-                    saw=f"{stop!r} in {hit[1][max(0, at - 30) : at + 20]}",
-                    keys=(*_UNTIL, number),
-                    doc=hit[0],
+                yield finding(
+                    f"a stop sequence is inside the {kind}",
+                    f"{stop!r} in {around(hit[1], at, 30, 20)}",
+                    (*_UNTIL, number),
+                    hit[0],
                 )
                 return
 
@@ -185,10 +181,10 @@ def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
     gold_ends = study.task.gen_prefix is not None  # the answer follows the prefix, without reasoning
     for number, stop in enumerate(study.stop_texts):
         if not gold_ends and stop and stop in _REASONS:
-            yield Finding(
-                message="the prompt asks for reasoning, but a stop sequence ends it early",
-                saw=stop,
-                keys=(*_UNTIL, number),
+            yield finding(
+                "the prompt asks for reasoning, but a stop sequence ends it early",
+                stop,
+                (*_UNTIL, number),
                 severity=Severity.WARNING if stop == "\n" else None,
             )
 
@@ -224,11 +220,7 @@ def stop_of_one_character(study: Study) -> Iterator[Finding]:
         return
     for number, stop in enumerate(study.stop_texts):
         if re.fullmatch(r"[^\W_]|[.,'-]", stop):
-            yield Finding(
-                message="a stop sequence of one character cuts ordinary answers",
-                saw=stop,
-                keys=(*_UNTIL, number),
-            )
+            yield finding("a stop sequence of one character cuts ordinary answers", stop, (*_UNTIL, number))
 
 
 @rule("PF905", "blank-line-ends-reasoning", severity=Severity.WARNING, family=Family.GENERATION)
@@ -253,14 +245,10 @@ def blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
     if not study.asks_for_reasoning or study.shots > 0:
         return  # few-shot examples show how long the reasoning is, and that it has no blank lines
     if study.stops is None and "\n\n" in study.task.fewshot_delimiter:
-        yield Finding(
-            message="the prompt asks for reasoning, but stops at blank lines by default",
-            keys=("generation_kwargs",),
-        )
+        yield finding("the prompt asks for reasoning, but stops at blank lines by default", at="generation_kwargs")
     elif "\n\n" in study.stop_texts:
-        yield Finding(
-            message="the prompt asks for reasoning, but stops at blank lines",
-            keys=(*_UNTIL, study.stop_texts.index("\n\n")),
+        yield finding(
+            "the prompt asks for reasoning, but stops at blank lines", at=(*_UNTIL, study.stop_texts.index("\n\n"))
         )
 
 
@@ -288,10 +276,10 @@ def shadowed_stop(study: Study) -> Iterator[Finding]:
     for number, stop in enumerate(stops):
         shadow = next((other for other in stops if other and other != stop and other in stop), None)
         if shadow is not None:
-            yield Finding(
-                message="a stop sequence never fires: it contains another one",
-                saw=f"{stop!r} contains {shadow!r}",
-                keys=(*_UNTIL, number),
+            yield finding(
+                "a stop sequence never fires: it contains another one",
+                f"{stop!r} contains {shadow!r}",
+                (*_UNTIL, number),
             )
             return
 
@@ -317,17 +305,12 @@ def no_budget(study: Study) -> Iterator[Finding]:
     """
     kwargs = study.task.generation_kwargs or {}
     if study.asks_for_reasoning and not any("max" in str(key) for key in kwargs):
-        yield Finding(
-            message="the prompt asks for reasoning with the default budget of 256 tokens",
-            keys=("generation_kwargs",),
-        )
+        yield finding("the prompt asks for reasoning with the default budget of 256 tokens", at="generation_kwargs")
     for key in _BUDGETS if study.asks_for_reasoning and study.task.gen_prefix is None else ():
         budget = kwargs.get(key)
         if isinstance(budget, int) and not isinstance(budget, bool) and 0 < budget < _LEAST_TO_REASON:
-            yield Finding(
-                message="the prompt asks for reasoning in a few tokens",
-                saw=f"{key}: {budget}",
-                keys=("generation_kwargs", key),
+            yield finding(
+                "the prompt asks for reasoning in a few tokens", f"{key}: {budget}", ("generation_kwargs", key)
             )
 
 
@@ -367,18 +350,13 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
         return
     for key in study.task.generation_kwargs or {}:
         if key == "max_length":
-            yield Finding(
-                message="max_length includes the prompt",
-                saw=str(key),
-                do="use max_gen_toks",
-                keys=("generation_kwargs", key),
-            )
+            yield finding("max_length includes the prompt", str(key), ("generation_kwargs", key), do="use max_gen_toks")
         elif key not in _KNOWN:
-            yield Finding(
-                message="unknown generation argument",
-                saw=str(key),
+            yield finding(
+                "unknown generation argument",
+                str(key),
+                ("generation_kwargs", str(key)),
                 do=did_you_mean(str(key), _KNOWN) or "",
-                keys=("generation_kwargs", str(key)),
             )
 
 
@@ -408,11 +386,7 @@ def prefix_ends_with_space(study: Study) -> Iterator[Finding]:
     """
     prefix = study.written.gen_prefix
     if isinstance(prefix, str) and prefix.strip() and prefix[-1] in " \t":
-        yield Finding(
-            message="gen_prefix ends with a space",
-            saw=prefix[-30:],
-            keys=("gen_prefix",),
-        )
+        yield finding("gen_prefix ends with a space", prefix[-30:], "gen_prefix")
 
 
 @rule("PF910", "stop-unlike-shots", severity=Severity.WARNING, family=Family.GENERATION, scores=True)
@@ -446,14 +420,14 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
         if not any(stop in begin for stop in study.stop_texts for begin in begins):
             plain = [unicodedata.normalize("NFKC", begin) for begin in begins]
             wide = [stop for stop in labels if any(unicodedata.normalize("NFKC", stop) in begin for begin in plain)]
-            yield Finding(
-                message="no stop sequence matches the start of the next question",
-                saw=f"{labels[0]!r}, but a question begins with {begins[0][:40]}",
+            yield finding(
+                "no stop sequence matches the start of the next question",
+                f"{labels[0]!r}, but a question begins with {begins[0][:40]}",
+                _UNTIL,
+                instance,
                 do=f"use the character of the prompt: {wide[0]!r} differs only in the width of a character"
                 if wide
                 else "",
-                keys=_UNTIL,
-                doc=instance.index,
             )
 
 
@@ -479,10 +453,7 @@ def sampling_at_zero(study: Study) -> Iterator[Finding]:
     temperature = kwargs.get("temperature")
     is_zero = isinstance(temperature, int | float) and not isinstance(temperature, bool) and temperature == 0
     if study.generates and kwargs.get("do_sample") is True and is_zero:
-        yield Finding(
-            message="do_sample is true at a temperature of 0",
-            keys=("generation_kwargs", "do_sample"),
-        )
+        yield finding("do_sample is true at a temperature of 0", at=("generation_kwargs", "do_sample"))
 
 
 @rule("PF912", "stop-before-answer", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
@@ -510,13 +481,11 @@ def stop_before_answer(study: Study) -> Iterator[Finding]:
         text = instance.prompts[0].text if instance.prompts else ""
         for number, stop in enumerate(study.stop_texts):
             if stop and delimiter.startswith(stop) and text.strip() and not text[-1].isspace():
-                yield Finding(
-                    message="a stop sequence is the whitespace before the answer",
-                    saw=f"{stop!r} after {text[-20:]!r}",
-                    keys=(*_UNTIL, number),
-                    doc=instance.index,
-                    severity=Severity.WARNING if stop.startswith("\n") else None,  # a chat model begins without one
-                )
+                # a chat model begins without a newline
+                severity = Severity.WARNING if stop.startswith("\n") else None
+                saw = f"{stop!r} after {text[-20:]!r}"
+                what = "a stop sequence is the whitespace before the answer"
+                yield finding(what, saw, (*_UNTIL, number), instance, severity=severity)
 
 
 @rule("PF913", "gold-longer-than-budget", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
@@ -544,11 +513,11 @@ def gold_longer_than_budget(study: Study) -> Iterator[Finding]:
     for instance in study.real_instances if budgets else ():
         target = instance.target
         if isinstance(target, str) and len(target.split()) > max(budgets):
-            yield Finding(
-                message="the gold answer has more words than tokens may be generated",
-                saw=f"{len(target.split())} words, {max(budgets)} tokens",
-                keys=("generation_kwargs",),
-                doc=instance.index,
+            yield finding(
+                "the gold answer has more words than tokens may be generated",
+                f"{len(target.split())} words, {max(budgets)} tokens",
+                "generation_kwargs",
+                instance,
             )
             return
 

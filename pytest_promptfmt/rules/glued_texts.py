@@ -16,7 +16,7 @@ from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.rules.raw_text import skeleton
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import question_message
+from pytest_promptfmt.rules.rule_views import finding, question_message
 from pytest_promptfmt.rules.task_code import definitions
 from pytest_promptfmt.study import Study
 
@@ -59,10 +59,10 @@ def texts_without_space(study: Study) -> Iterator[Finding]:
         if isinstance(named, FunctionRef):
             for node in definitions(named):
                 for line, before, after in _glued_texts(named, node):
-                    yield Finding(
-                        message="two texts are joined without a space",
-                        saw=f"{before[-30:]}{after[:20]}",
-                        position=Position(named.file, line, 1),
+                    yield finding(
+                        "two texts are joined without a space",
+                        f"{before[-30:]}{after[:20]}",
+                        Position(named.file, line, 1),
                     )
                     return
 
@@ -118,12 +118,12 @@ def list_joined(study: Study) -> Iterator[Finding]:
                 continue
             key = next((key for key, text in shown if isinstance(text, str) and "".join(values) in text), None)
             if key is not None:
-                yield Finding(
-                    message="the texts of a list are printed without anything between them",
-                    saw="".join(values)[:80],
-                    keys=(key,),
+                yield finding(
+                    "the texts of a list are printed without anything between them",
+                    "".join(values)[:80],
+                    key,
+                    instance,
                     field=name,
-                    doc=instance.index,
                 )
                 return
 
@@ -153,10 +153,10 @@ def instruction_glued(study: Study) -> Iterator[Finding]:
     for template in study.templates:
         found = _SENTENCE_END.search(skeleton(template.source)) if template.keys[-1] == "doc_to_text" else None
         if found is not None and not any(_begins_with_space(study, doc) for doc in study.real_docs[:1]):
-            yield Finding(
-                message="a sentence ends directly before a column, without a space",
-                saw=found[0].replace("\0", "{{…}}"),
-                keys=template.keys,
+            yield finding(
+                "a sentence ends directly before a column, without a space",
+                found[0].replace("\0", "{{…}}"),
+                template.keys,
             )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import question_message
+from pytest_promptfmt.rules.rule_views import finding, question_message
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import replaced_rules
 
@@ -59,12 +59,8 @@ def gold_not_a_choice(study: Study) -> Iterator[Finding]:
             message = "the list of gold answers is empty"
         else:
             message = "the gold answer is not among the choices"
-        yield Finding(
-            message=message,
-            saw=f"{target!r} for {choices!r}",
-            do=_closest(target, choices) or "",
-            keys=("doc_to_target",),
-            doc=instance.index,
+        yield finding(
+            message, f"{target!r} for {choices!r}", "doc_to_target", instance, do=_closest(target, choices) or ""
         )
 
 
@@ -109,11 +105,11 @@ def padded_target(study: Study) -> Iterator[Finding]:
         if not isinstance(target, str) or "\n" in target.strip() or not target.strip():
             continue
         if target[0].isspace() or (study.has_real_docs and target[-1].isspace()):
-            yield Finding(
-                message="the gold answer begins or ends with whitespace",
-                saw=target,
-                keys=("doc_to_target",),
-                doc=instance.index,
+            yield finding(
+                "the gold answer begins or ends with whitespace",
+                target,
+                "doc_to_target",
+                instance,
                 severity=None if target[0].isspace() and is_exact else Severity.WARNING,
             )
             return
@@ -156,12 +152,7 @@ def padded_choice(study: Study) -> Iterator[Finding]:
 
 
 def _padded(choice: str, doc: int, keys: tuple[str, ...]) -> Finding:
-    return Finding(
-        message="only some choices begin or end with whitespace",
-        saw=choice,
-        keys=keys,
-        doc=doc,
-    )
+    return finding("only some choices begin or end with whitespace", choice, keys, doc)
 
 
 @rule("PF704", "empty-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
@@ -183,12 +174,7 @@ def empty_choice(study: Study) -> Iterator[Finding]:
     for instance in study.instances:
         choices = choices_of(study, instance)
         if any(not choice.strip() for choice in choices):
-            yield Finding(
-                message="a choice has no visible character",
-                saw=str(choices),
-                keys=("doc_to_choice",),
-                doc=instance.index,
-            )
+            yield finding("a choice has no visible character", str(choices), "doc_to_choice", instance)
 
 
 @rule("PF722", "single-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
@@ -211,12 +197,7 @@ def single_choice(study: Study) -> Iterator[Finding]:
     for instance in study.real_instances:
         choices = choices_of(study, instance)
         if len(choices) == 1:
-            yield Finding(
-                message="a doc has one choice, which is always right",
-                saw=choices[0][:60],
-                keys=("doc_to_choice",),
-                doc=instance.index,
-            )
+            yield finding("a doc has one choice, which is always right", choices[0][:60], "doc_to_choice", instance)
             return
 
 
@@ -244,11 +225,11 @@ def same_choices(study: Study) -> Iterator[Finding]:
             same = len(set(choices)) < len(choices)
             if not same and study.has_own_scorer:
                 return  # it may add the scores of `yes` and `Yes`
-            yield Finding(
-                message="two choices are equal" if same else "two choices differ only in case or whitespace",
-                saw=str(choices),
-                keys=("doc_to_choice",),
-                doc=instance.index,
+            yield finding(
+                "two choices are equal" if same else "two choices differ only in case or whitespace",
+                str(choices),
+                "doc_to_choice",
+                instance,
                 severity=None if same else Severity.WARNING,
             )
 
@@ -281,11 +262,11 @@ def letters_shown(study: Study) -> Iterator[Finding]:
         if len(listed) >= len(choices) and list(listed.values())[-len(choices) :] == choices:
             if any(len(choice) == 1 for choice in choices):
                 return
-            yield Finding(
-                message="the options are listed with letters, but their texts are scored",
-                saw=f"{next(iter(listed))}. {choices[0]}, scored {choices[0]!r}",
-                keys=("doc_to_choice",),
-                doc=instance.index,
+            yield finding(
+                "the options are listed with letters, but their texts are scored",
+                f"{next(iter(listed))}. {choices[0]}, scored {choices[0]!r}",
+                "doc_to_choice",
+                instance,
             )
 
 
@@ -322,12 +303,7 @@ def labels_past_z(study: Study) -> Iterator[Finding]:
 
 
 def _past(saw: str, keys: tuple[str, ...], doc: int) -> Finding:
-    return Finding(
-        message="labels run past Z or 9 into punctuation",
-        saw=saw,
-        keys=keys,
-        doc=doc,
-    )
+    return finding("labels run past Z or 9 into punctuation", saw, keys, doc)
 
 
 @rule("PF710", "several-correct-answers", severity=Severity.WARNING, family=Family.ANSWERS)
@@ -358,11 +334,11 @@ def several_correct_answers(study: Study) -> Iterator[Finding]:
             continue
         marked = _marked_right(instance.doc, choices)
         if marked is not None and sum(marked) > 1:
-            yield Finding(
-                message="one choice counts as correct, but the doc marks several",
-                saw=f"{marked} for {choices!r}",
-                keys=("doc_to_target",),
-                doc=instance.index,
+            yield finding(
+                "one choice counts as correct, but the doc marks several",
+                f"{marked} for {choices!r}",
+                "doc_to_target",
+                instance,
             )
             return
 

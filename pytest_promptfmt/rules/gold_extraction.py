@@ -12,6 +12,7 @@ from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import FilterPipeline, looks_for_answers
@@ -71,11 +72,11 @@ def gold_cut(study: Study) -> Iterator[Finding]:
             return  # one of the pipelines reads all of them
         found.append((number, *cut))
     for number, text, read, doc in found[:1]:
-        yield Finding(
-            message="a filter reads only a part of the gold answer, or nothing of it",
-            saw=f"{text!r} is read as {read!r}",
-            keys=("filter_list", number),
-            doc=doc,
+        yield finding(
+            "a filter reads only a part of the gold answer, or nothing of it",
+            f"{text!r} is read as {read!r}",
+            ("filter_list", number),
+            doc,
         )
 
 
@@ -141,11 +142,7 @@ def gold_with_marks(study: Study) -> Iterator[Finding]:
         return
     golds = [str(instance.target).strip() for instance in study.real_instances]
     if len(golds) > 1 and all(_MARKED.fullmatch(gold) for gold in golds):
-        yield Finding(
-            message="gold answers have a mark that is compared as well",
-            saw=", ".join(golds[:3]),
-            keys=("doc_to_target",),
-        )
+        yield finding("gold answers have a mark that is compared as well", ", ".join(golds[:3]), "doc_to_target")
 
 
 _MARKED: Final = re.compile(r"(?:[^\W_]+ ?){1,3}\.|(\*\*|__)[^*_]+\1\.?")
@@ -179,8 +176,4 @@ def float_as_gold(study: Study) -> Iterator[Finding]:
         return
     golds = [str(instance.target) for instance in study.real_instances]
     if golds and all(re.fullmatch(r"-?\d+\.0", gold) for gold in golds):
-        yield Finding(
-            message="whole numbers are gold answers with .0",
-            saw=", ".join(golds[:3]),
-            keys=("doc_to_target",),
-        )
+        yield finding("whole numbers are gold answers with .0", ", ".join(golds[:3]), "doc_to_target")

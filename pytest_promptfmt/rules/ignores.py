@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 
 _IGNORE = ("metadata", "promptfmt", "ignore")
 
@@ -40,11 +41,7 @@ def unknown_ignore(ignores: Ignores) -> Iterator[Finding]:
     Real: the same in every linter with ignores; ruff has RUF100 for it.
     """
     for code in ignores.unknown:
-        yield Finding(
-            message="unknown rule code in ignore",
-            saw=code,
-            keys=(*_IGNORE, code),
-        )
+        yield finding("unknown rule code in ignore", code, (*_IGNORE, code))
 
 
 @rule("PF002", "unused-ignore", severity=Severity.WARNING, family=Family.RULES, scope="ignores")
@@ -68,11 +65,7 @@ def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
     Real: the same in every linter with ignores; ruff has RUF100 for it.
     """
     for code in ignores.unused:
-        yield Finding(
-            message="the ignored code matches no finding",
-            saw=code,
-            keys=(*_IGNORE, code),
-        )
+        yield finding("the ignored code matches no finding", code, (*_IGNORE, code))
 
 
 @rule("PF003", "failed-rule", severity=Severity.WARNING, family=Family.RULES, scope="ignores")
@@ -84,4 +77,4 @@ def failed_rule(ignores: Ignores) -> Iterator[Finding]:
     Fix: fix the rule, or ignore it; if it is built in, report a bug.
     """
     for code, error in ignores.crashes:
-        yield Finding(message=f"the rule {code} failed", saw=error)
+        yield finding(f"the rule {code} failed", error)

@@ -10,7 +10,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules.answer_forms import listed_labels
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import question_message
+from pytest_promptfmt.rules.rule_views import finding, question_message
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import looks_for_answers
@@ -61,10 +61,8 @@ def gold_in_question(study: Study) -> Iterator[Finding]:
     for found in _PRINTED.finditer(text):
         shown = _bare(found[1])
         if (shown == gold or shown.endswith(f"[{gold}]")) and not _OPTION.search(text[: found.start()]):
-            yield Finding(
-                message="the question prints the answer",
-                saw=text[max(0, found.start() - 20) : found.end()],
-                keys=("doc_to_text",),
+            yield finding(
+                "the question prints the answer", text[max(0, found.start() - 20) : found.end()], "doc_to_text"
             )
             return
 
@@ -111,19 +109,19 @@ def named_labels(study: Study) -> Iterator[Finding]:
             if len(named_set) < _LEAST or (not named_set & scored and not is_other):
                 continue
             if hidden:
-                yield Finding(
-                    message="the instruction names other labels than are scored",
-                    saw=f"{', '.join(named)}; scored are {', '.join(map(str, choices))}",
-                    keys=("description",) if study.task.description else ("doc_to_text",),
-                    doc=instance.index,
+                yield finding(
+                    "the instruction names other labels than are scored",
+                    f"{', '.join(named)}; scored are {', '.join(map(str, choices))}",
+                    "description" if study.task.description else "doc_to_text",
+                    instance,
                 )
                 return
             if len(strange) == 1 and len(named_set) > len(scored):
-                yield Finding(
-                    message="the instruction names a label that is not scored",
-                    saw=f"{strange[0]}; scored are {', '.join(map(str, choices))}",
-                    keys=("description",) if study.task.description else ("doc_to_text",),
-                    doc=instance.index,
+                yield finding(
+                    "the instruction names a label that is not scored",
+                    f"{strange[0]}; scored are {', '.join(map(str, choices))}",
+                    "description" if study.task.description else "doc_to_text",
+                    instance,
                 )
                 return
 
@@ -161,11 +159,11 @@ def number_of_options(study: Study) -> Iterator[Finding]:
             return
         said = _NUMBERS.get(found[1].casefold()) or int(found[1])
         if said != count:
-            yield Finding(
-                message="the prompt names another number of options than there are",
-                saw=f"{found[0]}; there are {count}",
-                keys=("description",) if study.task.description else ("doc_to_text",),
-                doc=instance.index,
+            yield finding(
+                "the prompt names another number of options than there are",
+                f"{found[0]}; there are {count}",
+                "description" if study.task.description else "doc_to_text",
+                instance,
             )
 
 
@@ -195,11 +193,11 @@ def reasoning_without_generation(study: Study) -> Iterator[Finding]:
             return
         found = _STEPS.search(join(constant_spans(instance)))
         if found is not None:
-            yield Finding(
-                message="the prompt asks for reasoning, but the choices are scored right after it",
-                saw=found[0],
-                keys=("doc_to_text",),
-                doc=instance.index,
+            yield finding(
+                "the prompt asks for reasoning, but the choices are scored right after it",
+                found[0],
+                "doc_to_text",
+                instance,
             )
 
 
@@ -222,8 +220,8 @@ def filters_without_generation(study: Study) -> Iterator[Finding]:
     """
     written: Any = study.task.filter_list
     if written and not study.generates and study.given.assembly is None and looks_for_answers(study.task):
-        yield Finding(
-            message="a filter looks for an answer, but nothing is generated",
-            saw=f"output_type: {study.task.output_type}",
-            keys=("filter_list",),
+        yield finding(
+            "a filter looks for an answer, but nothing is generated",
+            f"output_type: {study.task.output_type}",
+            "filter_list",
         )

@@ -14,7 +14,7 @@ from pytest_promptfmt.core.prompt import Instance, Prompt, Span, join
 from pytest_promptfmt.rules.code_ends import literal_end, literal_start
 from pytest_promptfmt.rules.fixes import Fix, rewritten, whitespace, without_trailing_space
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import question_message, severity_of_shots, shots_of
+from pytest_promptfmt.rules.rule_views import around, finding, question_message, severity_of_shots, shots_of
 from pytest_promptfmt.rules.templates import find_literal_break
 from pytest_promptfmt.study import Study
 
@@ -96,11 +96,11 @@ def _is_doubled(continuation: str) -> bool:
 def _double(doc: int, before: str, after: str, prompt: Prompt | None) -> Finding:
     is_break = before.endswith("\n")
     where = "question and answer of a few-shot example" if prompt is None else "the question and the answer"
-    return Finding(
-        message=_doubled(before, where),
-        saw=f"{before[-24:]}{after[:12]}",
-        keys=("doc_to_text",),
-        doc=doc,
+    return finding(
+        _doubled(before, where),
+        f"{before[-24:]}{after[:12]}",
+        "doc_to_text",
+        doc,
         span=(len(before.rstrip(" \t\n")), len(before)) if prompt is not None else None,
         severity=Severity.WARNING if is_break and prompt is not None else None,
     )
@@ -132,30 +132,25 @@ def trailing_space(study: Study) -> Iterator[Finding]:
     if not study.generates:
         return
     if not study.has_real_docs and literal_end(study, "doc_to_text")[-1:] in (" ", "\t"):
-        yield Finding(
-            message="the prompt ends with a space", saw=literal_end(study, "doc_to_text")[-30:], keys=("doc_to_text",)
-        )
+        yield finding("the prompt ends with a space", literal_end(study, "doc_to_text")[-30:], "doc_to_text")
     if study.has_guessed_text:
         return
     written = study.written.doc_to_text
     if not study.instances and isinstance(written, str) and written.strip() and written[-1] in " \t":
-        yield Finding(  # not rendered, but nothing comes after the end of the template
-            message="the prompt ends with a space",
-            saw=written[-30:],
-            keys=("doc_to_text",),
-        )
+        # not rendered, but nothing comes after the end of the template
+        yield finding("the prompt ends with a space", written[-30:], "doc_to_text")
     for instance in study.instances:
         text = instance.prompts[0].text if instance.prompts else ""
         if text[-1:] in (" ", "\t", "\u00a0") and text.strip():
             span = instance.prompts[0].span_at(len(text))
-            yield Finding(
-                message="the prompt ends with a space",
-                saw=text[-30:],
-                do=_without_trailing(instance, span),
-                keys=(span.origin.keys if span is not None else ()) or ("doc_to_text",),
-                doc=instance.index,
+            yield finding(
+                "the prompt ends with a space",
+                text[-30:],
+                (span.origin.keys if span is not None else ()) or ("doc_to_text",),
+                instance,
                 field=span.origin.field if span is not None else None,
                 span=(len(text.rstrip()), len(text)),
+                do=_without_trailing(instance, span),
             )
             return
 
@@ -202,14 +197,14 @@ def glued_description(study: Study) -> Iterator[Finding]:
                 return  # a newline was meant, and PF126 reports it
             wide = _WIDE.match(description[-1]) is not None or _WIDE.match(after[0]) is not None
             needs_none = description[-1] in _WIDE_ENDS
-            yield Finding(
-                message="no space or newline between the description and the question",
-                saw=f"{description[-30:]}{after[:20]}",
-                do=r'end the description with "\n\n"',
-                keys=("description",),
-                doc=instance.index,
+            yield finding(
+                "no space or newline between the description and the question",
+                f"{description[-30:]}{after[:20]}",
+                "description",
+                instance,
                 span=(len(description), len(description)),
                 severity=Severity.INFO if needs_none else Severity.WARNING if wide else None,
+                do=r'end the description with "\n\n"',
             )
 
 
@@ -240,12 +235,12 @@ def glued_text(study: Study) -> Iterator[Finding]:
         glued = [pair for pair in pairwise(spans) if _is_glued(*pair, is_real=study.has_real_docs)]
         others = [pair for pair in glued if not _LABEL_END.search(pair[0].text)]
         for before, after in (others or glued)[:1]:  # the options of a list are glued alike
-            yield Finding(
-                message="no space or newline between a text and a column",
-                saw=f"{before.text[-24:]}{after.text[:24]}",
-                keys=after.origin.keys or ("doc_to_text",),
+            yield finding(
+                "no space or newline between a text and a column",
+                f"{before.text[-24:]}{after.text[:24]}",
+                after.origin.keys or ("doc_to_text",),
+                instance,
                 field=after.origin.field or before.origin.field,
-                doc=instance.index,
                 severity=Severity.INFO if not others and len(glued) > 1 else None,
             )
 
@@ -288,11 +283,11 @@ def many_newlines(study: Study) -> Iterator[Finding]:
                 first, last = prompt.span_at(found.start()), prompt.span_at(found.end() - 1)
                 if first is None or last is None or first is last or first.origin.field or last.origin.field:
                     continue  # within one text, the author wrote it
-                yield Finding(
-                    message="two blank lines where two parts of the prompt meet",
-                    saw=prompt.text[max(0, found.start() - 16) : found.end() + 16],
-                    keys=last.origin.keys or ("doc_to_text",),
-                    doc=instance.index,
+                yield finding(
+                    "two blank lines where two parts of the prompt meet",
+                    around(prompt.text, found, 16),
+                    last.origin.keys or ("doc_to_text",),
+                    instance,
                     span=found.span(),
                 )
                 return
@@ -319,11 +314,11 @@ def leading_whitespace(study: Study) -> Iterator[Finding]:
         for prompt in instance.prompts[:1]:
             text = prompt.text
             if text[:1].isspace() and text.strip() and prompt.spans[0].origin.field is None:
-                yield Finding(
-                    message="the prompt begins with whitespace",
-                    saw=text[:24],
-                    keys=prompt.spans[0].origin.keys or ("doc_to_text",),
-                    doc=instance.index,
+                yield finding(
+                    "the prompt begins with whitespace",
+                    text[:24],
+                    prompt.spans[0].origin.keys or ("doc_to_text",),
+                    instance,
                     span=(0, len(text) - len(text.lstrip())),
                 )
 
@@ -355,11 +350,11 @@ def glued_choice(study: Study) -> Iterator[Finding]:
             # synthetic docs have » at the end of a column, whose real texts end with a letter or full stop
             ends = last == "»" or (last.isascii() and (last.isalnum() or last in ":?."))
             if last and ends and first.isascii() and first.isalnum():
-                yield Finding(
-                    message="no delimiter between the question and the choices",
-                    saw=f"{context[-24:]}{continuation[:16]}",
-                    keys=("target_delimiter",),
-                    doc=instance.index,
+                yield finding(
+                    "no delimiter between the question and the choices",
+                    f"{context[-24:]}{continuation[:16]}",
+                    "target_delimiter",
+                    instance,
                 )
                 return
 
@@ -388,11 +383,11 @@ def text_begins_with_space(study: Study) -> Iterator[Finding]:
             if request.prompt is None or request.context or not isinstance(text, str) or text[:1] != " ":
                 continue
             if text.strip():
-                yield Finding(
-                    message="the scored text begins with a space and has no prompt",
-                    saw=text[:24],
-                    keys=("target_delimiter",) if "target_delimiter" in study.task.config else ("doc_to_text",),
-                    doc=instance.index,
+                yield finding(
+                    "the scored text begins with a space and has no prompt",
+                    text[:24],
+                    "target_delimiter" if "target_delimiter" in study.task.config else "doc_to_text",
+                    instance,
                     severity=Severity.INFO if text[1:] in _texts(instance.doc) else None,
                 )
                 return

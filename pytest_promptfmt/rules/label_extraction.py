@@ -11,6 +11,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.answer_forms import asks_for_label_alone
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import FilterPipeline, looks_for_answers
@@ -72,11 +73,11 @@ def label_compared_whole(study: Study) -> Iterator[Finding]:
     forms = (f"Answer: {label}", f"The answer is {label}")
     pipeline = chain.pipelines[0]
     if _scores(chain, pipeline, trial, trial.gold) and not any(_scores(chain, pipeline, trial, one) for one in forms):
-        yield Finding(
-            message="the label of an option is compared with the whole completion",
-            saw=f"{forms[0]!r} and {forms[1]!r} are wrong, {trial.gold!r} is right",
-            keys=("metric_list",),
-            doc=trial.instance.index,
+        yield finding(
+            "the label of an option is compared with the whole completion",
+            f"{forms[0]!r} and {forms[1]!r} are wrong, {trial.gold!r} is right",
+            "metric_list",
+            trial.instance,
         )
 
 
@@ -136,10 +137,10 @@ def text_of_option_misread(study: Study) -> Iterator[Finding]:
             own = [said == target for said, target in zip(read, targets, strict=True)]
             wrong = next((at for at, said in enumerate(read) if not own[at] and said in targets), None)
             if wrong is not None and sum(own) >= len(own) // 2:
-                yield Finding(
-                    message="a filter takes the text of an option for another option",
-                    saw=f"{answers.texts[wrong]!r} is read as {read[wrong]!r}, and is {targets[wrong]!r}",
-                    keys=("filter_list", number),
-                    doc=trial.instance.index,
+                yield finding(
+                    "a filter takes the text of an option for another option",
+                    f"{answers.texts[wrong]!r} is read as {read[wrong]!r}, and is {targets[wrong]!r}",
+                    ("filter_list", number),
+                    trial.instance,
                 )
                 return

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import continuations
+from pytest_promptfmt.rules.rule_views import continuations, finding
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 
@@ -54,10 +54,10 @@ def quoted_value(study: Study) -> Iterator[Finding]:
     for keys, values in entries:
         for key, value in values.items() if isinstance(values, Mapping) else ():
             if _is_quoted(key, value):
-                yield Finding(
-                    message="a boolean or number is text",
-                    saw=f'{key}: "{value}"',
-                    keys=(*keys, key),
+                yield finding(
+                    "a boolean or number is text",
+                    f'{key}: "{value}"',
+                    (*keys, key),
                     severity=Severity.ERROR if value.strip().casefold() == "false" else None,
                 )
 
@@ -91,9 +91,7 @@ def column_names_as_choices(study: Study) -> Iterator[Finding]:
         return
     for doc in study.real_docs[:1]:
         if all(isinstance(choice, str) and choice in doc for choice in choices):
-            yield Finding(
-                message="the choices are names of columns", saw=", ".join(choices), keys=("doc_to_choice",), doc=0
-            )
+            yield finding("the choices are names of columns", ", ".join(choices), "doc_to_choice", 0)
 
 
 @rule("PF744", "labels-named-numbers-scored", severity=Severity.WARNING, family=Family.ANSWERS)
@@ -125,9 +123,9 @@ def labels_named_numbers_scored(study: Study) -> Iterator[Finding]:
         found = _NAMES_LABELS.search(text)
         are_numbers = bool(scored) and all(len(one) == 1 and one.isdigit() for one in scored)
         if found is not None and are_numbers and not any(re.search(rf"(?<!\w){one}(?![\w:])", text) for one in scored):
-            yield Finding(
-                message="the instruction names labels in words, but numbers are scored",
-                saw=f"{found[0][-60:]}; scored is {', '.join(sorted(scored))}",
-                keys=("description",) if study.task.description else ("doc_to_text",),
-                doc=instance.index,
+            yield finding(
+                "the instruction names labels in words, but numbers are scored",
+                f"{found[0][-60:]}; scored is {', '.join(sorted(scored))}",
+                "description" if study.task.description else "doc_to_text",
+                instance,
             )

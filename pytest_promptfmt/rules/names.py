@@ -11,7 +11,7 @@ from pytest_promptfmt.core.errors import did_you_mean
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import FileView
+from pytest_promptfmt.rules.rule_views import FileView, finding
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import TaskIndex, tags_of
 
@@ -93,22 +93,17 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
             message = f"the name of this {duplicate.dropped.kind} is already used by a {duplicate.first.kind}"
             saw = duplicate.name
             do = f"rename one of them; the other is in {first}" if first is not None else ""
-        yield Finding(
-            message=message,
-            saw=saw,
-            do=do,
-            position=duplicate.dropped.position,
-        )
+        yield finding(message, saw, duplicate.dropped.position, do=do)
     if view.file.kind == "group":
         return
     for tag in tags_of(view.config):
         entry = view.index.find(tag)
         if entry is not None and entry.kind != "tag":
-            yield Finding(
-                message=f"the tag has the name of a {entry.kind}: lm-eval drops one",
-                saw=tag,
+            yield finding(
+                f"the tag has the name of a {entry.kind}: lm-eval drops one",
+                tag,
+                view.yaml.locate(("tag",)),
                 do=f"rename the tag; the {entry.kind} is in {entry.position}",
-                position=view.yaml.locate(("tag",)),
             )
 
 
@@ -188,11 +183,7 @@ def unselectable_name(view: FileView) -> Iterator[Finding]:
     name = view.config.get("group" if view.file.kind == "group" else "task")
     if isinstance(name, str) and _UNSELECTABLE.search(name):
         key = "group" if view.file.kind == "group" else "task"
-        yield Finding(
-            message="the name cannot be selected on the command line",
-            saw=name,
-            position=view.yaml.locate((key,)),
-        )
+        yield finding("the name cannot be selected on the command line", name, view.yaml.locate((key,)))
 
 
 @rule("PF135", "swapped-letters", severity=Severity.WARNING, family=Family.NAMES)
@@ -221,11 +212,8 @@ def swapped_letters(study: Study) -> Iterator[Finding]:
     for word in _WORD.findall(study.task.name):
         twin = letters.get(_letters(word.lower()))
         if twin is not None and word.lower() not in known:
-            yield Finding(
-                message="a word of the name has swapped letters",
-                saw=word,
-                do=f"did you mean {twin!r}, as in the path?",
-                keys=("task",),
+            yield finding(
+                "a word of the name has swapped letters", word, "task", do=f"did you mean {twin!r}, as in the path?"
             )
 
 
@@ -257,10 +245,10 @@ def group_remark(view: FileView) -> Iterator[Finding]:
         return
     for note in view.file.notes:
         if "written twice" not in note:
-            yield Finding(
-                message=re.sub(r"'[^']*'", "…", note),
-                saw=note,
-                position=view.yaml.locate(("group",)),
+            yield finding(
+                re.sub(r"'[^']*'", "…", note),
+                note,
+                view.yaml.locate(("group",)),
                 severity=None if "refuses" in note or "that one name" in note else Severity.WARNING,
             )
 

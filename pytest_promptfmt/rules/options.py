@@ -12,7 +12,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules.gold_answers import choices_of
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import question_message
+from pytest_promptfmt.rules.rule_views import around, finding, question_message
 from pytest_promptfmt.study import Study
 
 _LABEL: Final = re.compile(r"[(\[]?([^\W_]|@|`|/)[)\].:](?:[ \t]*|\n)$")
@@ -104,11 +104,11 @@ def labels_out_of_order(study: Study) -> Iterator[Finding]:
         follow = all(ord(after) == ord(before) + 1 for before, after in pairwise(labels))
         if (follow and labels[0] in _FIRST) or not _is_of_one_kind(labels):
             continue
-        yield Finding(
-            message="the labels of the options do not follow each other from the first one",
-            saw=", ".join(labels),
-            keys=("doc_to_text",),
-            doc=instance.index,
+        yield finding(
+            "the labels of the options do not follow each other from the first one",
+            ", ".join(labels),
+            "doc_to_text",
+            instance,
         )
         return
 
@@ -146,12 +146,12 @@ def option_not_listed(study: Study) -> Iterator[Finding]:
             continue
         if not study.generates and scored < len(listing.options) + len(listing.missing):
             continue
-        yield Finding(
-            message="an option is not in the prompt, although the others are listed",
-            saw=f"{', '.join(listing.labels)} are listed, {listing.missing[0][:40]!r} is not",
-            keys=("doc_to_text",),
+        yield finding(
+            "an option is not in the prompt, although the others are listed",
+            f"{', '.join(listing.labels)} are listed, {listing.missing[0][:40]!r} is not",
+            "doc_to_text",
+            instance,
             field=listing.column,
-            doc=instance.index,
         )
         return
 
@@ -178,11 +178,11 @@ def glued_options(study: Study) -> Iterator[Finding]:
         glued = [option for option in (listing.options if listing is not None else ()) if _is_glued(option.before)]
         if listing is not None and glued:
             start = glued[0].start
-            yield Finding(
-                message="an option has no space or newline before it",
-                saw=listing.text[max(0, start - 20) : start + 12],
-                keys=("doc_to_text",),
-                doc=instance.index,
+            yield finding(
+                "an option has no space or newline before it",
+                around(listing.text, start, 20, 12),
+                "doc_to_text",
+                instance,
             )
             return
 
@@ -218,11 +218,11 @@ def label_twice(study: Study) -> Iterator[Finding]:
             # One doubled letter may be the initials of a name.
             found = next(iter(of_words or (twice if len({one[1] for one in twice}) > 1 else ())), None)
             if found is not None and not study.has_guessed_text:
-                yield Finding(
-                    message="a label is printed twice in a row",
-                    saw=own[max(0, found.start() - 10) : found.end() + 10],
-                    keys=("gen_prefix",) if study.task.gen_prefix else ("doc_to_text",),
-                    doc=instance.index,
+                yield finding(
+                    "a label is printed twice in a row",
+                    around(own, found, 10),
+                    "gen_prefix" if study.task.gen_prefix else "doc_to_text",
+                    instance,
                 )
                 return
 
@@ -252,11 +252,7 @@ def options_listed_twice(study: Study) -> Iterator[Finding]:
             continue
         counts = [sum(option.index == index for option in listing.options) for index in range(len(listing.options))]
         if sum(count >= _LEAST for count in counts) >= _LEAST:
-            yield Finding(
-                message="the options are listed twice",
-                saw=", ".join(listing.labels),
-                keys=("doc_to_text",),
-                field=listing.column,
-                doc=instance.index,
+            yield finding(
+                "the options are listed twice", ", ".join(listing.labels), "doc_to_text", instance, field=listing.column
             )
             return

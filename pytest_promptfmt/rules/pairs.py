@@ -8,7 +8,7 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import question_message, shots_of
+from pytest_promptfmt.rules.rule_views import around, finding, question_message, shots_of
 from pytest_promptfmt.study import Study
 
 _COMMAND: Final = re.compile(r"\\(?:begin|frac|dfrac|sqrt|text|boxed|left|cdot|times|sum|int|mathbf|mathrm|le|ge)\b")
@@ -59,11 +59,11 @@ def broken_formula(study: Study) -> Iterator[Finding]:
             text = f"{shot.question}{shot.answer or ''}"
             problem = _problem(text) if _COMMAND.search(text) else None
             if problem is not None:
-                yield Finding(
-                    message=problem[0],
-                    saw=text[max(0, problem[1] - _SHOWN) : problem[1] + _SHOWN],
-                    keys=("fewshot_config", "samples") if study.task.fewshot.samples is not None else ("doc_to_text",),
-                    doc=instance.index,
+                yield finding(
+                    problem[0],
+                    around(text, problem[1], _SHOWN),
+                    ("fewshot_config", "samples") if study.task.fewshot.samples is not None else ("doc_to_text",),
+                    instance,
                 )
                 return
 
@@ -109,11 +109,8 @@ def open_bracket(study: Study) -> Iterator[Finding]:
         constant = "".join(span.text if span.origin.field is None else _COLUMN for span in message.content)
         place = None if _CODE.search(constant) else _open_place(constant)
         if place is not None:
-            yield Finding(
-                message="unclosed bracket",
-                saw=constant[max(0, place - _SHOWN) : place + _SHOWN].replace(_COLUMN, "…"),
-                keys=("doc_to_text",),
-                doc=instance.index,
+            yield finding(
+                "unclosed bracket", around(constant, place, _SHOWN).replace(_COLUMN, "…"), "doc_to_text", instance
             )
             return
 

@@ -11,7 +11,7 @@ from typing import Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import continuations, question_message
+from pytest_promptfmt.rules.rule_views import around, continuations, finding, question_message
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 
@@ -50,12 +50,7 @@ def repeated_block(study: Study) -> Iterator[Finding]:
             blocks = [block.strip() for block in prompt.text.split("\n\n")]
             for before, after in pairwise(blocks):
                 if before == after and len(before) >= 30:
-                    yield Finding(
-                        message="the same paragraph appears twice in a row",
-                        saw=before,
-                        keys=("doc_to_text",),
-                        doc=instance.index,
-                    )
+                    yield finding("the same paragraph appears twice in a row", before, "doc_to_text", instance)
                     return
 
 
@@ -81,11 +76,7 @@ def full_width_punctuation(study: Study) -> Iterator[Finding]:
         found = _WIDE_PUNCTUATION.search(text)
         if found is not None and not _CJK.search(text):
             name = unicodedata.name(found[1]).lower()
-            yield Finding(
-                message=f"a {name} after a Latin word",
-                saw=text[max(0, found.start() - 10) : found.end() + 10],
-                keys=template.keys,
-            )
+            yield finding(f"a {name} after a Latin word", around(text, found, 10), template.keys)
 
 
 @rule("PF226", "mixed-colons", severity=Severity.WARNING, family=Family.PROMPT)
@@ -120,11 +111,11 @@ def mixed_colons(study: Study) -> Iterator[Finding]:
                     kinds.setdefault(found[1], set()).add(found[2])
             for label, colons in kinds.items():
                 if len(colons) > 1:
-                    yield Finding(
-                        message="the same label appears with two kinds of colon",
-                        saw=f"{label}: and {label}：",
-                        keys=("doc_to_text",),
-                        doc=instance.index,
+                    yield finding(
+                        "the same label appears with two kinds of colon",
+                        f"{label}: and {label}：",
+                        "doc_to_text",
+                        instance,
                     )
 
 
@@ -153,11 +144,11 @@ def open_fence(study: Study) -> Iterator[Finding]:
         constant = "".join(span.text if span.origin.field is None else "\0" for span in message.content)
         last = constant.rfind("```")
         if constant.count("```") % 2 and "\0" in constant[last:] and constant[: constant.find("```")].strip():
-            yield Finding(
-                message="a code fence is opened but never closed",
-                saw=message.text[message.text.rfind("```") :][:60],
-                keys=("doc_to_text",),
-                doc=instance.index,
+            yield finding(
+                "a code fence is opened but never closed",
+                message.text[message.text.rfind("```") :][:60],
+                "doc_to_text",
+                instance,
             )
 
 
@@ -193,11 +184,11 @@ def raw_key(study: Study) -> Iterator[Finding]:
 
 
 def _raw_key(key: str, doc: int, field: str | None) -> Finding:
-    return Finding(
-        message="a key with underscores in running text",
-        saw=key,
-        keys=("description",) if field is None else ("doc_to_text",),
-        doc=doc,
+    return finding(
+        "a key with underscores in running text",
+        key,
+        "description" if field is None else "doc_to_text",
+        doc,
         field=field,
     )
 
@@ -224,11 +215,8 @@ def reasoning_then_cue(study: Study) -> Iterator[Finding]:
     for instance in study.instances[:1]:
         text = instance.prompts[0].text if instance.prompts else ""
         if _CUE.search(text):
-            yield Finding(
-                message="the prompt asks for reasoning but ends with an answer cue",
-                saw=text[-40:],
-                keys=("doc_to_text",),
-                doc=instance.index,
+            yield finding(
+                "the prompt asks for reasoning but ends with an answer cue", text[-40:], "doc_to_text", instance
             )
 
 
@@ -258,11 +246,11 @@ def abstention(study: Study) -> Iterator[Finding]:
         for quoted in _QUOTED.findall(join(constant_spans(instance))):
             near = [choice for choice in choices if _bare(choice) == _bare(quoted) and _bare(quoted)]
             if near and quoted not in choices:
-                yield Finding(
-                    message="the prompt quotes an answer that differs slightly from the choice",
-                    saw=f"{quoted!r} is quoted, {near[0]!r} is scored",
-                    keys=("doc_to_text",),
-                    doc=instance.index,
+                yield finding(
+                    "the prompt quotes an answer that differs slightly from the choice",
+                    f"{quoted!r} is quoted, {near[0]!r} is scored",
+                    "doc_to_text",
+                    instance,
                 )
                 return
 
@@ -296,12 +284,12 @@ def label_without_colon(study: Study) -> Iterator[Finding]:
         with_colon = any(re.search(rf"\b{re.escape(name)}: ?\Z", text, re.I) for text, name in labels)
         for text, name in labels:
             if with_colon and re.search(rf"(?:^|[\n ]){re.escape(name)} \Z", text):
-                yield Finding(
-                    message="a label has no colon, but another label has one",
-                    saw=f"{text[-20:]}…",
-                    keys=("doc_to_text",),
+                yield finding(
+                    "a label has no colon, but another label has one",
+                    f"{text[-20:]}…",
+                    "doc_to_text",
+                    instance,
                     field=name,
-                    doc=instance.index,
                 )
 
 
@@ -334,11 +322,11 @@ def no_cue(study: Study) -> Iterator[Finding]:
         letters = [line.lstrip(" (")[:1] for line in lines[-2:]]
         in_order = len(letters) == 2 and ord(letters[1] or "\0") == ord(letters[0] or "\0") + 1
         if len(lines) >= 3 and all(options[-2:]) and in_order and not _SAYS_HOW.search(join(constant_spans(instance))):
-            yield Finding(
-                message="the prompt ends with the last option, without an answer cue",
-                saw=message.text[-40:],
-                keys=("doc_to_text",),
-                doc=instance.index,
+            yield finding(
+                "the prompt ends with the last option, without an answer cue",
+                message.text[-40:],
+                "doc_to_text",
+                instance,
             )
 
 

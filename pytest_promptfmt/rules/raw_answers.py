@@ -12,7 +12,7 @@ from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
 from pytest_promptfmt.rules.generation import stop_before_answer
 from pytest_promptfmt.rules.raw_questions import template_of
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import continuations, severity_of_shots
+from pytest_promptfmt.rules.rule_views import continuations, finding, severity_of_shots
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.tasks import pipelines_of
@@ -45,10 +45,10 @@ def one_choice_padded(study: Study) -> Iterator[Finding]:
     for inside in (str.lstrip, str.rstrip):
         padded = [number for number, each in enumerate(choices) if inside(each) != each]
         if 0 < len(padded) < len(choices):
-            yield Finding(
-                message="only some of the listed choices begin or end with a space",
-                saw=choices[padded[0]],
-                keys=("doc_to_choice", padded[0]),
+            yield finding(
+                "only some of the listed choices begin or end with a space",
+                choices[padded[0]],
+                ("doc_to_choice", padded[0]),
             )
             return
 
@@ -77,9 +77,7 @@ def stray_quote(study: Study) -> Iterator[Finding]:
         choices = [text.strip() for text in continuations(instance)]
         stray = [text for text in choices if _STRAY.search(text) and any(text.count(mark) % 2 for mark in "\"'")]
         if 0 < len(stray) < len(choices):
-            yield Finding(
-                message="a choice has a quote without a partner", saw=stray[0][-40:], keys=("doc_to_choice",), doc=0
-            )
+            yield finding("a choice has a quote without a partner", stray[0][-40:], "doc_to_choice", 0)
 
 
 @rule("PF741", "target-with-other-words", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
@@ -106,7 +104,7 @@ def target_with_other_words(study: Study) -> Iterator[Finding]:
     words = {word.casefold() for constant in read_template(spec).constants for word in _WORD.findall(constant)}
     choices = " ".join(text for instance in study.instances for text in continuations(instance)).casefold()
     if words and choices and not any(word in choices for word in words):
-        yield Finding(message="the target has words that are in no choice", saw=spec, keys=("doc_to_target",))
+        yield finding("the target has words that are in no choice", spec, "doc_to_target")
 
 
 @rule("PF840", "shots-on-one-line", severity=Severity.WARNING, family=Family.FEWSHOT)
@@ -130,10 +128,10 @@ def shots_on_one_line(study: Study) -> Iterator[Finding]:
     """
     delimiter = study.written.fewshot_delimiter
     if isinstance(delimiter, str) and delimiter and not delimiter.strip(" ") and "\n" in template_of(study).strip():
-        yield Finding(
-            message="few-shot examples of several lines are separated by a space",
-            saw=delimiter,
-            keys=("fewshot_delimiter",),
+        yield finding(
+            "few-shot examples of several lines are separated by a space",
+            delimiter,
+            "fewshot_delimiter",
             severity=severity_of_shots(study),
         )
 
@@ -165,7 +163,7 @@ def escape_doubled(study: Study) -> Iterator[Finding]:
     for keys, text in study.strings:
         found = _DOUBLED.search(text) if any("regex" in str(key) for key in keys[-3:]) else None
         if found is not None:
-            yield Finding(message="the pattern looks for a backslash", saw=text, keys=keys)
+            yield finding("the pattern looks for a backslash", text, keys)
 
 
 @rule("PF541", "answers-stay-a-list", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
@@ -208,10 +206,10 @@ def answers_stay_a_list(study: Study) -> Iterator[Finding]:
         except Exception:
             continue  # PF109 says why
         if isinstance(left, list | tuple):
-            yield Finding(
-                message="after the filters an answer is still a list",
-                saw=", ".join(str(step.get("function")) for step in task.filter_list[number]["filter"]),
-                keys=("filter_list", number),
+            yield finding(
+                "after the filters an answer is still a list",
+                ", ".join(str(step.get("function")) for step in task.filter_list[number]["filter"]),
+                ("filter_list", number),
             )
 
 
@@ -236,8 +234,4 @@ def stop_is_a_space(study: Study) -> Iterator[Finding]:
     """
     number = next((number for number, stop in enumerate(study.stop_texts) if stop and not stop.strip(" ")), None)
     if study.generates and number is not None and not any(stop_before_answer(study)):
-        yield Finding(
-            message="a stop sequence is a space",
-            saw=study.stop_texts[number],
-            keys=("generation_kwargs", "until", number),
-        )
+        yield finding("a stop sequence is a space", study.stop_texts[number], ("generation_kwargs", "until", number))

@@ -10,6 +10,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.column_names import COMMON, meant
 from pytest_promptfmt.rules.options import labels_out_of_order as labels_of_a_list
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import around, finding
 from pytest_promptfmt.study import Study
 
 _OPTION: Final = re.compile(r"(?:^|(?<=\s))\(?([A-J])[.):] ?(?=\{\{|\{%(?!-?\s*(?:end|el)))", re.M)
@@ -59,9 +60,7 @@ def labels_out_of_order(study: Study) -> Iterator[Finding]:
     )
     for run in runs:
         if f"A{run}" != "ABCDEFGHIJ"[: len(run) + 1]:
-            yield Finding(
-                message="the labels of the options are not in order", saw=", ".join(labels), keys=("doc_to_text",)
-            )
+            yield finding("the labels of the options are not in order", ", ".join(labels), "doc_to_text")
             return
 
 
@@ -107,12 +106,7 @@ def misspelt_column(study: Study) -> Iterator[Finding]:
 
 
 def _misspelt(name: str, intended: str, keys: tuple[str | int, ...]) -> Finding:
-    return Finding(
-        message="the name of a column looks misspelt",
-        saw=name,
-        do=f"use {intended!r}, if that is the column",
-        keys=keys,
-    )
+    return finding("the name of a column looks misspelt", name, keys, do=f"use {intended!r}, if that is the column")
 
 
 @rule("PF262", "space-doubled", severity=Severity.WARNING, family=Family.PROMPT)
@@ -144,10 +138,10 @@ def space_doubled(study: Study) -> Iterator[Finding]:
         if not 0 < len(found) <= _FEWEST_OPTIONS or _MANY_SPACES.search(text) or "```" in text:
             continue
         at = found[0].start()
-        yield Finding(
-            message="two spaces inside a line of the template",
-            saw=text[max(0, at - 16) : at + 16].replace("\N{REPLACEMENT CHARACTER}", "{{…}}"),
-            keys=template.keys,
+        yield finding(
+            "two spaces inside a line of the template",
+            around(text, at, 16).replace("\N{REPLACEMENT CHARACTER}", "{{…}}"),
+            template.keys,
         )
 
 
@@ -173,10 +167,10 @@ def label_glued_to_column(study: Study) -> Iterator[Finding]:
     """
     match = None if study.has_real_docs else _GLUED_LABEL.search(template_of(study))
     if match is not None and match[1] in COMMON:  # others may hold whole examples, which end with a newline
-        yield Finding(
-            message="a label follows a column without a space or newline",
-            saw=template_of(study)[max(0, match.start() - 16) : match.end()],
-            keys=("doc_to_text",),
+        yield finding(
+            "a label follows a column without a space or newline",
+            template_of(study)[max(0, match.start() - 16) : match.end()],
+            "doc_to_text",
             severity=Severity.INFO if match[1] in _LONG_TEXTS else None,
         )
 
@@ -204,7 +198,7 @@ def odd_target_delimiter(study: Study) -> Iterator[Finding]:
     """
     delimiter = study.written.target_delimiter
     if isinstance(delimiter, str) and len(delimiter) > 1 and delimiter.isspace() and " " in delimiter:
-        yield Finding(message="target_delimiter is more than one space", saw=delimiter, keys=("target_delimiter",))
+        yield finding("target_delimiter is more than one space", delimiter, "target_delimiter")
 
 
 @rule("PF265", "cue-without-colon", severity=Severity.WARNING, family=Family.PROMPT)
@@ -227,4 +221,4 @@ def cue_without_colon(study: Study) -> Iterator[Finding]:
     text = template_of(study)
     cue = _BARE_CUE.search(text)
     if cue is not None and _LABELLED.search(text[: cue.start()]):
-        yield Finding(message="the last line is a label without a colon", saw=cue[1], keys=("doc_to_text",))
+        yield finding("the last line is a label without a colon", cue[1], "doc_to_text")

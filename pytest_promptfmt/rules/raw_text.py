@@ -9,7 +9,7 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import question_message
+from pytest_promptfmt.rules.rule_views import around, finding, question_message
 from pytest_promptfmt.rules.unused_text import python_value
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.configuration import WrittenTemplate
@@ -71,11 +71,7 @@ def mask_token(study: Study) -> Iterator[Finding]:
     for template, text in _written(study):
         found = _MASK.search(text)
         if found is not None:
-            yield Finding(
-                message="a token of a masked language model is in the prompt",
-                saw=found[0],
-                keys=template.keys,
-            )
+            yield finding("a token of a masked language model is in the prompt", found[0], template.keys)
 
 
 @rule("PF237", "unbalanced-quotes", severity=Severity.WARNING, family=Family.PROMPT)
@@ -104,10 +100,10 @@ def unbalanced_quotes(study: Study) -> Iterator[Finding]:
                 at = text.rfind(mark)
                 if not text[at + 1 :].strip():
                     continue  # the answer goes on in the quotation
-                yield Finding(
-                    message="a quotation is opened but not closed",
-                    saw=text[max(0, at - 20) : at + 40].replace(_COLUMN, "…"),
-                    keys=template.keys,
+                yield finding(
+                    "a quotation is opened but not closed",
+                    around(text, at, 20, 40).replace(_COLUMN, "…"),
+                    template.keys,
                 )
 
 
@@ -130,10 +126,10 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
     for template, text in _written(study):
         found = _ODD.search(text)
         if found is not None:
-            yield Finding(
-                message="odd punctuation in the text of a template",
-                saw=text[max(0, found.start() - 20) : found.end() + 12].replace(_COLUMN, "…"),
-                keys=template.keys,
+            yield finding(
+                "odd punctuation in the text of a template",
+                around(text, found, 20, 12).replace(_COLUMN, "…"),
+                template.keys,
             )
     for instance in study.real_instances[:1]:
         message = question_message(instance)
@@ -142,13 +138,13 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
                 continue
             pair = before.text[-1:] + after.text[:1]
             if pair in ("??", "..", "?.", "!.", ".?"):
-                yield Finding(
-                    message="a text of the data ends with a mark that the template adds again",
-                    saw=f"{before.text[-20:]}{after.text[:8]}",
-                    do="remove the mark from the template",
-                    keys=after.origin.keys or ("doc_to_text",),
+                yield finding(
+                    "a text of the data ends with a mark that the template adds again",
+                    f"{before.text[-20:]}{after.text[:8]}",
+                    after.origin.keys or ("doc_to_text",),
+                    instance,
                     field=before.origin.field,
-                    doc=instance.index,
+                    do="remove the mark from the template",
                 )
                 return
 
@@ -175,11 +171,7 @@ def uneven_options(study: Study) -> Iterator[Finding]:
         listed = [found for found in _OPTION.finditer(text) if text[found.end()] == _COLUMN]
         for before, after in pairwise(listed):
             if ord(after[3]) == ord(before[3]) + 1 and _style(before) != _style(after):
-                yield Finding(
-                    message="options are not written alike",
-                    saw=f"{before[0]}… and {after[0]}…",
-                    keys=template.keys,
-                )
+                yield finding("options are not written alike", f"{before[0]}… and {after[0]}…", template.keys)
                 break
 
 
@@ -208,10 +200,8 @@ def option_listed_twice(study: Study) -> Iterator[Finding]:
         for number, (label, value) in enumerate(listed):
             twin = next((other for other, same in listed[:number] if same == value and other != label), None)
             if twin is not None:
-                yield Finding(
-                    message="two options print the same column",
-                    saw=f"{twin} and {label}: {{{{{value}}}}}",
-                    keys=template.keys,
+                yield finding(
+                    "two options print the same column", f"{twin} and {label}: {{{{{value}}}}}", template.keys
                 )
                 return
 
@@ -236,11 +226,7 @@ def list_printed(study: Study) -> Iterator[Finding]:
     for template, text in _written(study):
         listed = _PYTHON_LIST.search(text)
         if listed is not None and not _CODE.search(text):
-            yield Finding(
-                message="a list, mapping or tuple is printed as Python writes it",
-                saw=listed[0][:60],
-                keys=template.keys,
-            )
+            yield finding("a list, mapping or tuple is printed as Python writes it", listed[0][:60], template.keys)
             return
     for instance in study.instances[:1]:
         message = question_message(instance)
@@ -250,12 +236,12 @@ def list_printed(study: Study) -> Iterator[Finding]:
             printed = python_value(value, message.text)
             if printed is not None:
                 span = next((one for one in message.content if printed in one.text), message.content[0])
-                yield Finding(
-                    message="a list, mapping or tuple is printed as Python writes it",
-                    saw=printed[:60],
-                    keys=span.origin.keys or ("doc_to_text",),
+                yield finding(
+                    "a list, mapping or tuple is printed as Python writes it",
+                    printed[:60],
+                    span.origin.keys or ("doc_to_text",),
+                    instance,
                     field=name,
-                    doc=instance.index,
                 )
                 return
 
@@ -289,18 +275,18 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
         spaced |= {found[0][:-2] for found in _OPTION_COLUMN.finditer(text)}
         glued = [label for label, colon in labels if colon == ":" and len(label) > 1]
         if spaced and glued and len(glued) <= len(spaced):
-            yield Finding(
-                message="a label has no space after its colon, but other labels have one",
-                saw=f"{glued[0]}:… beside {sorted(spaced)[0]} …",
-                keys=template.keys,
+            yield finding(
+                "a label has no space after its colon, but other labels have one",
+                f"{glued[0]}:… beside {sorted(spaced)[0]} …",
+                template.keys,
             )
             continue
         found = _GLUED_LABEL.search(text)
         if found is not None:
-            yield Finding(
-                message="a label is glued to the text before it",
-                saw=text[max(0, found.start() - 20) : found.end() + 8].replace(_COLUMN, "…"),
-                keys=template.keys,
+            yield finding(
+                "a label is glued to the text before it",
+                around(text, found, 20, 8).replace(_COLUMN, "…"),
+                template.keys,
             )
 
 
@@ -324,10 +310,10 @@ def doubled_space(study: Study) -> Iterator[Finding]:
     for template, text in _written(study):
         found = _DOUBLE.search(text)
         if found is not None:
-            yield Finding(
-                message="two spaces in a row around a Jinja tag",
-                saw=text[max(0, found.start() - 16) : found.end() + 12].replace(_COLUMN, "…").replace(_BRANCH, "{%…%}"),
-                keys=template.keys,
+            yield finding(
+                "two spaces in a row around a Jinja tag",
+                around(text, found, 16, 12).replace(_COLUMN, "…").replace(_BRANCH, "{%…%}"),
+                template.keys,
             )
 
 
@@ -353,8 +339,4 @@ def repeated_description(study: Study) -> Iterator[Finding]:
         return
     lead = " ".join(description.split())
     if len(lead) >= _LEAD and _COLUMN not in skeleton(lead) and lead in " ".join(text.split()):
-        yield Finding(
-            message="the description is repeated in the question",
-            saw=lead,
-            keys=("doc_to_text",),
-        )
+        yield finding("the description is repeated in the question", lead, "doc_to_text")

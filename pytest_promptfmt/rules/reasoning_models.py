@@ -15,6 +15,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.profiles.thinking import ThinkingMarks, thinking_marks
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import ProfileView
 
 _OPENED: Final = re.compile(r"(?:<(?:\w+:)?(?:think|thinking|reasoning|thought)>|\[THINK\])\s*\Z", re.I)
@@ -60,18 +61,18 @@ def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
         return
     is_open = any(_OPENED.search(prompt.text) for _, prompt in view.prompts[:1])
     if not is_open and view.prompts and study.task.gen_prefix:
-        yield Finding(
-            message="the gen_prefix takes the place of the reasoning that the chat template opens",
-            saw=repr(view.prompts[0][1].text[-_SHOWN:]),
-            keys=("gen_prefix",),
+        yield finding(
+            "the gen_prefix takes the place of the reasoning that the chat template opens",
+            repr(view.prompts[0][1].text[-_SHOWN:]),
+            "gen_prefix",
             severity=Severity.WARNING,
         )
     if not study.generates:
         if is_open:
-            yield Finding(
-                message="choices are scored inside the reasoning that the chat template opens",
-                saw=(facts.generation_prompt or "").strip(),
-                keys=("output_type",),
+            yield finding(
+                "choices are scored inside the reasoning that the chat template opens",
+                (facts.generation_prompt or "").strip(),
+                "output_type",
                 severity=Severity.WARNING,
             )
         return
@@ -81,19 +82,19 @@ def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
     stops = [study.task.fewshot_delimiter] if by_default else study.stop_texts
     for number, stop in enumerate(stops):
         if stop and _BREAKS.fullmatch(stop):
-            yield Finding(
-                message="a stop sequence ends the reasoning that the chat template opens",
-                saw=repr(stop),
-                keys=("generation_kwargs",) if by_default else ("generation_kwargs", "until", number),
+            yield finding(
+                "a stop sequence ends the reasoning that the chat template opens",
+                repr(stop),
+                ("generation_kwargs",) if by_default else ("generation_kwargs", "until", number),
             )
             break
     kwargs = study.task.generation_kwargs or {}
     budget = next((kwargs[key] for key in _BUDGETS if key in kwargs), 256)
     if isinstance(budget, int) and not isinstance(budget, bool) and 0 < budget < _LEAST_BUDGET:
-        yield Finding(
-            message="the budget of tokens is too small for the reasoning that the chat template opens",
-            saw=f"{budget} tokens",
-            keys=("generation_kwargs",),
+        yield finding(
+            "the budget of tokens is too small for the reasoning that the chat template opens",
+            f"{budget} tokens",
+            "generation_kwargs",
             severity=Severity.WARNING,
         )
 
@@ -137,10 +138,10 @@ def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
     except PromptfmtError:
         return  # the item `scoring` says why
     if misread is not None:
-        yield Finding(
-            message="a filter reads the reasoning of the profile's model as the answer",
-            saw=misread,
-            keys=("filter_list",),
+        yield finding(
+            "a filter reads the reasoning of the profile's model as the answer",
+            misread,
+            "filter_list",
             do=f"give lm-eval think_end_token={marks.close}, and write it as metadata.promptfmt.think_end_token",
         )
 

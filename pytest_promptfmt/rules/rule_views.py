@@ -1,14 +1,16 @@
-"""What rules look at besides a study: a file of tasks, and the parts of a rendered prompt."""
+"""What the built-in rules share: a file of tasks, the parts of a rendered prompt, and how a finding is made."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_promptfmt.core.finding import Severity
-from pytest_promptfmt.core.prompt import Instance, Message
+from pytest_promptfmt.core.errors import Position
+from pytest_promptfmt.core.finding import Finding, Severity
+from pytest_promptfmt.core.prompt import Instance, Message, Span
 from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import TaskFile, TaskIndex, YamlFile
@@ -41,6 +43,47 @@ class Shot:
     question: str
     answer: str | None
     messages: tuple[Message, ...]
+
+
+Where = str | tuple[str | int, ...] | Span | Position | None
+
+
+def finding(
+    message: str,
+    saw: str = "",
+    at: Where = (),
+    doc: Instance | int | None = None,
+    *,
+    do: str = "",
+    field: str | None = None,
+    span: tuple[int, int] | None = None,
+    severity: Severity | None = None,
+) -> Finding:
+    """Return a finding: what is wrong, the text that was seen, and where.
+
+    `at` is a key of the configuration, a path of keys, a position in a file, or a span of the prompt, of which the
+    finding has the key (`doc_to_text` if it has none) and the column. `doc` is the rendered doc, or its number from 0.
+    """
+    if isinstance(at, Span):
+        origin = at.origin
+        at, field = origin.keys or ("doc_to_text",), origin.field
+    return Finding(
+        message=message,
+        saw=saw,
+        keys=(at,) if isinstance(at, str) else at if isinstance(at, tuple) else (),
+        position=at if isinstance(at, Position) else None,
+        doc=doc.index if isinstance(doc, Instance) else doc,
+        field=field,
+        span=span,
+        do=do,
+        severity=severity,
+    )
+
+
+def around(text: str, place: re.Match[str] | int, before: int = 20, after: int | None = None) -> str:
+    """Return so many characters of a text before and after a match or index; as many after as before by default."""
+    start, end = (place, place) if isinstance(place, int) else place.span()
+    return text[max(0, start - before) : end + (before if after is None else after)]
 
 
 def shots_of(instance: Instance) -> tuple[Shot, ...]:

@@ -10,6 +10,7 @@ from pytest_promptfmt.answers.completions import NONSENSE, normalised
 from pytest_promptfmt.answers.trials import AnswerTrial, ScoringTrial, Trials, trials_of
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
 from pytest_promptfmt.study import Study
 
@@ -42,12 +43,7 @@ def empty_gold(study: Study) -> Iterator[Finding]:
     is_judged_by_code = study.has_own_scorer and not str(study.written.doc_to_target).strip()
     for trial in trials_of(study).answers if not is_judged_by_code else ():
         if not trial.gold.strip():
-            yield Finding(
-                message="the gold answer is empty",
-                saw=repr(trial.gold),
-                keys=("doc_to_target",),
-                doc=trial.instance.index,
-            )
+            yield finding("the gold answer is empty", repr(trial.gold), "doc_to_target", trial.instance)
 
 
 @rule("PF602", "gold-normalises-to-nothing", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
@@ -72,11 +68,11 @@ def normalises_to_nothing(study: Study) -> Iterator[Finding]:
     for trial, texts in _normalised(trials_of(study)):
         for target, text in texts.items():
             if not text and (target == trial.gold or len(texts) > 1):
-                yield Finding(
-                    message="nothing is left of an answer after what exact_match ignores",
-                    saw=repr(target),
-                    keys=_METRICS,
-                    doc=trial.instance.index,
+                yield finding(
+                    "nothing is left of an answer after what exact_match ignores",
+                    repr(target),
+                    _METRICS,
+                    trial.instance,
                 )
 
 
@@ -102,11 +98,11 @@ def normalise_alike(study: Study) -> Iterator[Finding]:
     """
     for trial, texts in _normalised(trials_of(study)):
         if _is_ambiguous(texts):
-            yield Finding(
-                message="some options are the same after what exact_match ignores",
-                saw=repr(sorted(texts)),
-                keys=_METRICS,
-                doc=trial.instance.index,
+            yield finding(
+                "some options are the same after what exact_match ignores",
+                repr(sorted(texts)),
+                _METRICS,
+                trial.instance,
             )
 
 
@@ -144,12 +140,12 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
     for trial in tried:
         reads_marks = scoring.is_synthetic and "«" in trial.error
         if trial.error and not is_guessed and not reads_marks and not trial.error.startswith(_LACKS):
-            yield Finding(
-                message="scoring ends with an exception",
-                saw=trial.error,
+            yield finding(
+                "scoring ends with an exception",
+                trial.error,
+                scored_by(trials),
+                trial.instance,
                 do=scoring_fix(scoring, trial.question) or "make scoring expect any answer",
-                keys=scored_by(trials),
-                doc=trial.instance.index,
             )
 
 
@@ -182,23 +178,23 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
         return
     for trial in trials.answers:
         if _is_scored(trial, trials) and not _beats_nonsense(trial) and not trials.scoring.is_synthetic:
-            yield Finding(
-                message="the gold answer scores as nonsense does",
-                saw=f"{trial.gold!r} scores {trial.best:g}",
+            yield finding(
+                "the gold answer scores as nonsense does",
+                f"{trial.gold!r} scores {trial.best:g}",
+                scored_by(trials),
+                trial.instance,
                 do="make target and metric fit: the score is the same whatever the model says",
-                keys=scored_by(trials),
-                doc=trial.instance.index,
             )
     for choice in trials.choices:
         for name in _ACCURACIES:
             best, other = choice.gold_best.get(name), choice.other_best.get(name)
             if best is not None and other is not None and best < 1 and choice.question.choices[choice.golds[0]]:
-                yield Finding(
-                    message="the gold choice does not win when it is by far the most likely",
-                    saw=f"{name} is {best:g}",
+                yield finding(
+                    "the gold choice does not win when it is by far the most likely",
+                    f"{name} is {best:g}",
+                    scored_by(trials),
+                    choice.instance,
                     do="compare the most likely choice with the index or text of the target",
-                    keys=scored_by(trials),
-                    doc=choice.instance.index,
                 )
 
 
@@ -233,11 +229,11 @@ def empty_wins(study: Study) -> Iterator[Finding]:
         if not _is_scored(trial, trials) or not _beats_nonsense(trial) or trial.instance.index in explained:
             continue
         if trial.empty is not None and trial.best is not None and trial.empty >= trial.best:
-            yield Finding(
-                message="an empty completion scores as the gold answer does",
-                saw=f"{trial.empty:g} for '', {trial.best:g} for {trial.gold!r}",
-                keys=scored_by(trials),
-                doc=trial.instance.index,
+            yield finding(
+                "an empty completion scores as the gold answer does",
+                f"{trial.empty:g} for '', {trial.best:g} for {trial.gold!r}",
+                scored_by(trials),
+                trial.instance,
             )
 
 
@@ -272,12 +268,12 @@ def another_choice_wins(study: Study) -> Iterator[Finding]:
         for other in trial.others:
             if not _beats_nonsense(trial) or trial.instance.index in explained:
                 continue
-            yield Finding(
-                message="another option counts as right",
-                saw=f"{other!r} beside {trial.gold!r}",
+            yield finding(
+                "another option counts as right",
+                f"{other!r} beside {trial.gold!r}",
+                scored_by(trials),
+                trial.instance,
                 do="compare whole answers, not parts of them",
-                keys=scored_by(trials),
-                doc=trial.instance.index,
             )
     for choice in trials.choices:
         choices, right = choice.question.choices, set(choice.golds)
@@ -286,12 +282,12 @@ def another_choice_wins(study: Study) -> Iterator[Finding]:
         for name in _ACCURACIES:
             other_score = choice.other_best.get(name)
             if other_score is not None and other_score > 0 and choice.gold_best.get(name) is not None:
-                yield Finding(
-                    message="another choice counts as right when it is by far the most likely",
-                    saw=f"{name} is {other_score:g}",
+                yield finding(
+                    "another choice counts as right when it is by far the most likely",
+                    f"{name} is {other_score:g}",
+                    scored_by(trials),
+                    choice.instance,
                     do="compare the most likely choice with the gold one",
-                    keys=scored_by(trials),
-                    doc=choice.instance.index,
                 )
 
 
@@ -333,10 +329,10 @@ def random_fallback(study: Study) -> Iterator[Finding]:
                 random.seed(seed)
                 found.add(repr(trials.chain.read(pipeline, NONSENSE, doc, "nonsense").extracted))
             if len(found) > 1:
-                yield Finding(
-                    message="the filters answer by chance where they find nothing",
-                    saw=f"{' or '.join(sorted(found))} by {pipeline.name!r}",
-                    keys=("filter_list", number),
+                yield finding(
+                    "the filters answer by chance where they find nothing",
+                    f"{' or '.join(sorted(found))} by {pipeline.name!r}",
+                    ("filter_list", number),
                 )
     finally:
         random.setstate(state)

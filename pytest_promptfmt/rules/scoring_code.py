@@ -15,6 +15,7 @@ from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import METRICS, TaskMetric, score_doc
@@ -47,10 +48,10 @@ def wrong_direction(study: Study) -> Iterator[Finding]:
     for index, entry in enumerate(study.task.metric_list or ()):
         name, said = entry.get("metric"), entry.get("higher_is_better")
         if isinstance(name, str) and isinstance(said, bool) and name in (_LOWER if said else _HIGHER):
-            yield Finding(
-                message="higher_is_better contradicts the metric",
-                saw=f"{name}: {str(said).lower()}",
-                keys=("metric_list", index, "higher_is_better"),
+            yield finding(
+                "higher_is_better contradicts the metric",
+                f"{name}: {str(said).lower()}",
+                ("metric_list", index, "higher_is_better"),
             )
 
 
@@ -87,11 +88,11 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
             of_pairs = entry.get("aggregation", known.aggregation if known is not None else None) in ("mean", "median")
             is_plain = known is not None and known.function is METRICS["acc"].function and not entry.get("hf_evaluate")
             if is_plain and of_pairs:
-                yield Finding(
-                    message="a metric of log-likelihoods is averaged over generated text",
-                    saw=str(entry["metric"]),
+                yield finding(
+                    "a metric of log-likelihoods is averaged over generated text",
+                    str(entry["metric"]),
+                    ("metric_list", index),
                     do="use exact_match, or output_type: multiple_choice",
-                    keys=("metric_list", index),
                 )
         return
     if task.process_results is None or not study.has_real_docs:
@@ -107,10 +108,10 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
     for index, entry in enumerate(task.metric_list or ()):
         name = entry.get("metric")
         if isinstance(name, str) and name not in given:
-            yield Finding(
-                message="process_results never returns this metric",
-                saw=f"{name}; it returns {', '.join(sorted(given))}",
-                keys=("metric_list", index),
+            yield finding(
+                "process_results never returns this metric",
+                f"{name}; it returns {', '.join(sorted(given))}",
+                ("metric_list", index),
             )
 
 
@@ -158,10 +159,10 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
             continue
         signed = [each if metric.higher_is_better else -each for each in found]
         if all(each <= 0 for each in signed) and (any(each < 0 for each in signed) or _is_only(differences)):
-            yield Finding(
-                message="the gold answer does not score better than a wrong one",
-                saw=f"{name}: {'less than' if any(signed) else 'the same as'} nonsense, for every doc",
-                keys=_key(study),
+            yield finding(
+                "the gold answer does not score better than a wrong one",
+                f"{name}: {'less than' if any(signed) else 'the same as'} nonsense, for every doc",
+                _key(study),
             )
 
 
@@ -205,11 +206,11 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
                 continue  # a stop sequence comes first
             scores = [_values(trials, trial, one.extracted) for one in stages]
             if best and nonsense and all(_is_lost(best, nonsense, score) for score in scores):
-                yield Finding(
-                    message=f"the gold answer is wrong {what}",
-                    saw=f"{form!r} scores as nonsense does, {gold!r} does not",
-                    keys=_key(study),
-                    doc=trial.instance.index,
+                yield finding(
+                    f"the gold answer is wrong {what}",
+                    f"{form!r} scores as nonsense does, {gold!r} does not",
+                    _key(study),
+                    trial.instance,
                     severity=Severity.INFO if form.endswith(".") else None,
                 )
                 return

@@ -9,7 +9,7 @@ from typing import Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Message
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import Shot, question_message, severity_of_shots, shots_of
+from pytest_promptfmt.rules.rule_views import Shot, finding, question_message, severity_of_shots, shots_of
 from pytest_promptfmt.rules.shot_layout import ANNOUNCED
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import looks_for_answers
@@ -56,13 +56,11 @@ def shot_repeated(study: Study) -> Iterator[Finding]:
         for shot in shots_of(instance):
             text = f"{shot.question}{shot.answer}".strip()
             if text in seen and len(text) > 12:
-                yield Finding(
-                    message="a few-shot example is shown twice",
-                    saw=shot.question[-60:],
-                    keys=("fewshot_config", "samples")
-                    if study.task.fewshot.samples is not None
-                    else ("fewshot_split",),
-                    doc=instance.index,
+                yield finding(
+                    "a few-shot example is shown twice",
+                    shot.question[-60:],
+                    ("fewshot_config", "samples") if study.task.fewshot.samples is not None else ("fewshot_split",),
+                    instance,
                 )
                 return
             seen.add(text)
@@ -95,11 +93,11 @@ def other_labels(study: Study) -> Iterator[Finding]:
             if own is None or other is None or own == other:
                 continue
             what = "another label than" if own[0] != other[0] else "another space after their label than"
-            yield Finding(
-                message=f"few-shot examples have {what} the question",
-                saw=f"{''.join(other)!r} in a few-shot example, {''.join(own)!r} in the question",
-                keys=("fewshot_config", "doc_to_text"),
-                doc=instance.index,
+            yield finding(
+                f"few-shot examples have {what} the question",
+                f"{''.join(other)!r} in a few-shot example, {''.join(own)!r} in the question",
+                ("fewshot_config", "doc_to_text"),
+                instance,
                 severity=severity_of_shots(study),
             )
             return
@@ -154,11 +152,11 @@ def answer_otherwise(study: Study) -> Iterator[Finding]:
     for instance in study.demonstrated[:1]:
         answers = [shot.answer.strip() for shot in shots_of(instance) if shot.answer]
         if answers and all(len(answer.split()) >= _SENTENCE for answer in answers):
-            yield Finding(
-                message="few-shot examples answer in sentences, but single words are scored",
-                saw=f"{answers[0][:50]!r}, gold is {golds[0]!r}",
-                keys=("fewshot_config", "doc_to_target"),
-                doc=instance.index,
+            yield finding(
+                "few-shot examples answer in sentences, but single words are scored",
+                f"{answers[0][:50]!r}, gold is {golds[0]!r}",
+                ("fewshot_config", "doc_to_target"),
+                instance,
                 severity=severity_of_shots(study),
             )
 
@@ -200,11 +198,11 @@ def shots_without_reasoning(study: Study) -> Iterator[Finding]:
     for instance in study.with_shots[:1]:
         asked = question_message(instance)
         if asked is not None and _STEPS.search(asked.text.rstrip()) and any(shot.answer for shot in shots_of(instance)):
-            yield Finding(
-                message="few-shot examples have the bare answer where the prompt asks for reasoning",
-                saw=f"{asked.text.rstrip()[-40:]} then {target.strip()}, which is compared as a whole",
-                keys=("doc_to_target",),
-                doc=instance.index,
+            yield finding(
+                "few-shot examples have the bare answer where the prompt asks for reasoning",
+                f"{asked.text.rstrip()[-40:]} then {target.strip()}, which is compared as a whole",
+                "doc_to_target",
+                instance,
                 severity=None if study.shots or ANNOUNCED.search(instance.prompts[0].text) else Severity.INFO,
             )
 
@@ -240,11 +238,11 @@ def delimiter_in_shots(study: Study) -> Iterator[Finding]:
             inside = next((span for span in spans if span.origin.field is not None and delimiter in span.text), None)
             if inside is not None:
                 at = inside.text.index(delimiter)
-                yield Finding(
-                    message="a column of a few-shot example contains the delimiter between examples",
-                    saw=inside.text[max(0, at - 24) : at + len(delimiter) + 16],
-                    keys=("fewshot_delimiter",),
-                    doc=instance.index,
+                yield finding(
+                    "a column of a few-shot example contains the delimiter between examples",
+                    inside.text[max(0, at - 24) : at + len(delimiter) + 16],
+                    "fewshot_delimiter",
+                    instance,
                 )
                 return
 
@@ -281,11 +279,11 @@ def shot_answers_with_question(study: Study) -> Iterator[Finding]:
     for instance in study.with_shots[:1]:
         shots = shots_of(instance)
         if len(shots) > 1 and all(shot.answer and _prints(shot, shot.answer.strip()) for shot in shots):
-            yield Finding(
-                message="few-shot examples answer with a text of their question",
-                saw=(shots[0].answer or "").strip()[:60],
-                keys=("fewshot_config", "doc_to_target") if is_written else ("doc_to_target",),
-                doc=instance.index,
+            yield finding(
+                "few-shot examples answer with a text of their question",
+                (shots[0].answer or "").strip()[:60],
+                ("fewshot_config", "doc_to_target") if is_written else ("doc_to_target",),
+                instance,
                 severity=severity_of_shots(study),
             )
 

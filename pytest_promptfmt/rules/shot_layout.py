@@ -17,7 +17,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.rules.gold_answers import choices_of
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import question_message, severity_of_shots, shots_of
+from pytest_promptfmt.rules.rule_views import around, finding, question_message, severity_of_shots, shots_of
 from pytest_promptfmt.study import Study
 
 _LABEL: Final = re.compile(r"^[ \t>*#]*([^\W\d_](?:[\w -]{0,18}\w)?)\**[ \t]?[:：]", re.MULTILINE)
@@ -91,10 +91,10 @@ def fewer_docs_than_shots(study: Study) -> Iterator[Finding]:
     Real: five rows of a dataset kept beside a task that shows eight examples.
     """
     if study.failure is None and study.shots < study.requested_shots:
-        yield Finding(
-            message="there are fewer docs than few-shot examples",
-            saw=f"{study.shots} of {study.requested_shots} can be drawn",
-            keys=("num_fewshot",),
+        yield finding(
+            "there are fewer docs than few-shot examples",
+            f"{study.shots} of {study.requested_shots} can be drawn",
+            "num_fewshot",
         )
 
 
@@ -131,11 +131,11 @@ def unlike_written_examples(study: Study) -> Iterator[Finding]:
             missing, where = written.answer, "after the question"
         else:
             return
-        yield Finding(
-            message=f"the solved examples have a label that is missing {where}",
-            saw=f"{missing}: in the examples, then {tail[-60:]}",
-            keys=("doc_to_text",),
-            doc=instance.index,
+        yield finding(
+            f"the solved examples have a label that is missing {where}",
+            f"{missing}: in the examples, then {tail[-60:]}",
+            "doc_to_text",
+            instance,
         )
 
 
@@ -168,11 +168,11 @@ def shot_answer_not_a_choice(study: Study) -> Iterator[Finding]:
             return
         other = next((shot.answer for shot in shots if (shot.answer or "").strip() not in choices), None)
         if other is not None:
-            yield Finding(
-                message="a few-shot example has an answer that is not a choice",
-                saw=f"{other.strip()[:40]!r}, scored are {', '.join(sorted(map(repr, choices)))}",
-                keys=("fewshot_config", "doc_to_target"),
-                doc=instance.index,
+            yield finding(
+                "a few-shot example has an answer that is not a choice",
+                f"{other.strip()[:40]!r}, scored are {', '.join(sorted(map(repr, choices)))}",
+                ("fewshot_config", "doc_to_target"),
+                instance,
             )
 
 
@@ -202,10 +202,10 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
                 if not asked or not told or counted["B"]:  # `A:` and `B:` are options
                     continue
                 if max(asked, told) > _LEAST_WRITTEN and abs(asked - told) > 1:
-                    yield Finding(
-                        message="solved examples have unequal numbers of questions and answers",
-                        saw=f"{asked} times {question}:, {told} times {answer}:",
-                        keys=template.keys,
+                    yield finding(
+                        "solved examples have unequal numbers of questions and answers",
+                        f"{asked} times {question}:, {told} times {answer}:",
+                        template.keys,
                     )
 
 
@@ -237,11 +237,11 @@ def announced_examples(study: Study) -> Iterator[Finding]:
         labels = Counter(label[1].casefold() for label in _LABEL.finditer(text))
         shown = sum(labels[word] for word in _ANSWERS) + labels["example"] + labels["examples"]
         if shown < _LEAST_WRITTEN and len(text) - found.end() < _MUCH:
-            yield Finding(
-                message="the prompt announces examples but has none",
-                saw=text[max(0, found.start() - 10) : found.end() + 30],
-                keys=("description",) if study.task.description else ("doc_to_text",),
-                doc=instance.index,
+            yield finding(
+                "the prompt announces examples but has none",
+                around(text, found, 10, 30),
+                "description" if study.task.description else "doc_to_text",
+                instance,
             )
 
 
@@ -300,11 +300,11 @@ def _severity_of_glue(study: Study, after: str) -> Severity | None:
 
 def _glued(study: Study, before: str, after: str, key: str) -> Finding:
     what = "one and the next" if key == "fewshot_delimiter" else "question and answer"
-    return Finding(
-        message=f"few-shot examples have no whitespace between {what}",
-        saw=f"{before[-24:]}{after[:16]}",
-        keys=(key,),
-        doc=0,
+    return finding(
+        f"few-shot examples have no whitespace between {what}",
+        f"{before[-24:]}{after[:16]}",
+        key,
+        0,
         severity=_severity_of_glue(study, after),
     )
 

@@ -26,6 +26,7 @@ from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.rules.config import missing_function
 from pytest_promptfmt.rules.fixes import Fix, respelt
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.tasks import FILTERS, METRICS, OF_NUMBERS, Question, score_doc, takes_arguments
@@ -107,11 +108,11 @@ def _finding(
     what: str, error: str, keys: tuple[str | int, ...], *, doc: int | None = None, lacks_resource: bool = False
 ) -> Finding:
     message = f"scoring fails when {what}"
-    return Finding(
-        message="scoring was not tested: its Python module does not import" if lacks_resource else message,
-        saw=error,
-        keys=keys,
-        doc=doc,
+    return finding(
+        "scoring was not tested: its Python module does not import" if lacks_resource else message,
+        error,
+        keys,
+        doc,
         severity=Severity.INFO if lacks_resource else None,
     )
 

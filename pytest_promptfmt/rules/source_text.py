@@ -15,7 +15,7 @@ from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import FileView
+from pytest_promptfmt.rules.rule_views import FileView, finding
 from pytest_promptfmt.rules.task_code import definitions
 from pytest_promptfmt.study import Study
 
@@ -73,10 +73,10 @@ def comment_cuts_text(view: FileView) -> Iterator[Finding]:
             continue  # a line of a longer text
         if not kept and not lost.startswith("##"):
             continue
-        yield Finding(
-            message="YAML takes the rest of a text for a comment",
-            saw=f"{kept} ← {lost}",
-            position=Position(view.path, number, line.index(lost) + 1),
+        yield finding(
+            "YAML takes the rest of a text for a comment",
+            f"{kept} ← {lost}",
+            Position(view.path, number, line.index(lost) + 1),
         )
 
 
@@ -124,10 +124,10 @@ def folded_lines(view: FileView) -> Iterator[Finding]:
             if _LINE.match(after.strip())
         ]
         if len(joined) > 1:
-            yield Finding(
-                message="a folded text joins lines of options or labels",
-                saw=" ".join(joined)[:80],
-                position=Position(view.path, number + 1, 1),
+            yield finding(
+                "a folded text joins lines of options or labels",
+                " ".join(joined)[:80],
+                Position(view.path, number + 1, 1),
             )
 
 
@@ -158,20 +158,12 @@ def letters_made_small(study: Study) -> Iterator[Finding]:
         change = str.title if found[1] == "title" else str.capitalize
         if texts and not any(isinstance(text, str) and change(text)[1:] != text[1:] for text in texts):
             continue
-        yield Finding(
-            message=f"{found[1]} changes letters inside the text",
-            saw=found[0][:60],
-            keys=template.keys,
-        )
+        yield finding(f"{found[1]} changes letters inside the text", found[0][:60], template.keys)
     for key in ("process_docs", "doc_to_text", "doc_to_choice"):
         for node in definitions(study.config.get(key)):
             lowered = next((call for call in ast.walk(node) if _changes_letters(call)), None)
             if lowered is not None:
-                yield Finding(
-                    message="code changes letters inside a text of the data",
-                    saw=ast.unparse(lowered)[:60],
-                    keys=(key,),
-                )
+                yield finding("code changes letters inside a text of the data", ast.unparse(lowered)[:60], key)
 
 
 def _changes_letters(node: ast.AST) -> bool:
@@ -209,11 +201,11 @@ def text_cut_off(study: Study) -> Iterator[Finding]:
             for number, doc in enumerate(study.real_docs):
                 text = doc.get(name)
                 if isinstance(text, str) and len(text.rstrip()) > limit > 1 and text[limit - 1] not in ".!?\n":
-                    yield Finding(
-                        message="a text is cut inside a sentence",
-                        saw=f"{text[max(0, limit - 30) : limit]} ← {text[limit : limit + 20]}",
-                        keys=template.keys,
+                    yield finding(
+                        "a text is cut inside a sentence",
+                        f"{text[max(0, limit - 30) : limit]} ← {text[limit : limit + 20]}",
+                        template.keys,
+                        number,
                         field=name,
-                        doc=number,
                     )
                     return

@@ -13,6 +13,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Span, join
 from pytest_promptfmt.rules.generation import is_literal, question_labels
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import looks_for_answers
@@ -54,11 +55,11 @@ def stop_cuts_block(study: Study) -> Iterator[Finding]:
         asks = _ASKS_BLOCK.search(join(constant_spans(instance)))
         number = next((number for number, stop in enumerate(study.stop_texts) if stop and stop in _BLOCK[:-3]), None)
         if asks is not None and number is not None:
-            yield Finding(
-                message="a stop sequence is inside the code block that the prompt asks for",
-                saw=study.stop_texts[number],
-                keys=("generation_kwargs", "until", number),
-                doc=instance.index,
+            yield finding(
+                "a stop sequence is inside the code block that the prompt asks for",
+                study.stop_texts[number],
+                ("generation_kwargs", "until", number),
+                instance,
             )
 
 
@@ -87,11 +88,7 @@ def stop_in_prefix(study: Study) -> Iterator[Finding]:
     end = scoring.instances[0].prompts[0].text[-len(str(prefix)) :]
     for number, stop in enumerate(scoring.stops):
         if isinstance(stop, str) and stop and stop in end:
-            yield Finding(
-                message="a stop sequence is at the end of the prompt",
-                saw=f"{stop!r} in {end!r}",
-                keys=(*_UNTIL, number),
-            )
+            yield finding("a stop sequence is at the end of the prompt", f"{stop!r} in {end!r}", (*_UNTIL, number))
 
 
 @rule("PF613", "no-stop-before-next-question", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
@@ -139,15 +136,15 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
     similar = [stop for stop in texts if unicodedata.normalize("NFKC", stop) in plain]
     is_sure = study.shots > 0 and study.docs is not None and study.docs.fewshot_kind == "given"
     if similar or is_sure:
-        yield Finding(
-            message="no stop sequence matches the text after an answer",
-            saw=f"{', '.join(map(repr, texts))}, but an answer is followed by {_begin_of([*after, *question])!r}",
+        yield finding(
+            "no stop sequence matches the text after an answer",
+            f"{', '.join(map(repr, texts))}, but an answer is followed by {_begin_of([*after, *question])!r}",
+            _UNTIL,
+            shown[0],
+            severity=None if similar else _severity(study, texts, answer, following),
             do=f"use the character of the prompt: {similar[0]!r} differs only in the width of a character"
             if similar
             else "",
-            keys=_UNTIL,
-            doc=shown[0].index,
-            severity=None if similar else _severity(study, texts, answer, following),
         )
 
 

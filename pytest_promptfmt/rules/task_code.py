@@ -16,7 +16,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import FileView
+from pytest_promptfmt.rules.rule_views import FileView, around, finding
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import functions_of, missing_for
 
@@ -94,11 +94,11 @@ def hook_signature(view: FileView) -> Iterator[Finding]:
         takes = hook.args.vararg is not None or len(own) >= len(needed)
         lacks_kwargs = hook.name == "construct_requests" and hook.args.kwarg is None and len(own) < len(needed) + 3
         if required > len(needed) or not takes or lacks_kwargs:
-            yield Finding(
-                message="a hook of the task class does not take what lm-eval passes to it",
-                saw=f"{hook.name}({', '.join(one.arg for one in own)})",
+            yield finding(
+                "a hook of the task class does not take what lm-eval passes to it",
+                f"{hook.name}({', '.join(one.arg for one in own)})",
+                "class",
                 do=f"write {hook.name}({', '.join(needed)}{', **kwargs' if lacks_kwargs else ''})",
-                keys=("class",),
             )
 
 
@@ -145,11 +145,11 @@ def missing_package(study: Study) -> Iterator[Finding]:
         return  # which says what is missing
     found = next(filter(None, map(missing_for, functions_of(study.given))), None)
     if found is not None:
-        yield Finding(
-            message="code of the task was imported without a package that is not installed",
-            saw=found.cause or found.message,
+        yield finding(
+            "code of the task was imported without a package that is not installed",
+            found.cause or found.message,
+            "doc_to_text",
             do=found.hint or "",
-            keys=("doc_to_text",),
         )
 
 
@@ -187,10 +187,8 @@ def prompt_by_chance(study: Study) -> Iterator[Finding]:
         own = [one for one in calls if isinstance(one.value, ast.Name) and one.value.id == "random"]
         chance = next((one.attr for one in own if one.attr in _CHANCE), None)
         if chance is not None and not any(one.attr == "seed" for one in own):
-            yield Finding(
-                message="the same doc gives another question each time",
-                saw=f"random.{chance} in {node.name}",
-                keys=("doc_to_text",),
+            yield finding(
+                "the same doc gives another question each time", f"random.{chance} in {node.name}", "doc_to_text"
             )
 
 
@@ -264,23 +262,23 @@ def missing_value_in_code(study: Study) -> Iterator[Finding]:
         if not empty:
             continue
         if instance.target in ("None", "nan") or (instance.target is None and "doc_to_target" in study.config):
-            yield Finding(
-                message="the gold answer is made of a missing value",
-                saw=str(instance.target),
+            yield finding(
+                "the gold answer is made of a missing value",
+                str(instance.target),
+                "doc_to_target",
+                instance,
                 do="leave out docs without an answer, in process_docs",
-                keys=("doc_to_target",),
-                doc=instance.index,
             )
             return
         whole = " ".join(str(value) for value in instance.doc.values() if value is not None)
         for span in instance.prompts[0].spans if study.asks_by_code and instance.prompts else ():
             found = _MISSING.search(span.text) if span.origin.shot is None and span.origin.field is None else None
             if found is not None and found[0] not in whole:
-                yield Finding(
-                    message=f'code prints a missing value as the word "{found[0]}"',
-                    saw=f"{span.text[max(0, found.start() - 30) : found.end() + 10]}; column {empty[0]!r} is empty",
-                    keys=("doc_to_text",),
+                yield finding(
+                    f'code prints a missing value as the word "{found[0]}"',
+                    f"{around(span.text, found, 30, 10)}; column {empty[0]!r} is empty",
+                    "doc_to_text",
+                    instance,
                     field=empty[0],
-                    doc=instance.index,
                 )
                 return

@@ -12,6 +12,7 @@ from pytest_promptfmt.core.task import Unset
 from pytest_promptfmt.rules.column_names import COMMON
 from pytest_promptfmt.rules.fixes import Fix, anything, escapes, nothing, outside_markup, rewritten
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import around, finding
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.configuration import Keys, WrittenTemplate, read_template
 
@@ -72,13 +73,13 @@ def markup_not_rendered(study: Study) -> Iterator[Finding]:
             "until" if keys[0] == "generation_kwargs" else ".".join(str(each) for each in keys if isinstance(each, str))
         )
         if isinstance(text, str) and _MARKUP.search(text):
-            yield Finding(
-                message=f"{key} contains a template, but is not rendered",
-                saw=text,
+            yield finding(
+                f"{key} contains a template, but is not rendered",
+                text,
+                keys,
                 do='write one template that returns the list: "{{[a, b]}}"'
                 if key != "until"
                 else "write the text itself",
-                keys=keys,
             )
             return
 
@@ -113,12 +114,12 @@ def python_braces(study: Study) -> Iterator[Finding]:
         missing = [name for name in names if {name, name.casefold()} & known and name not in template.text.names]
         bare = names if not template.text.has_markup and template.keys[-1] == "doc_to_text" else []
         for name in (bare or missing)[:1]:
-            yield Finding(
-                message="a name in single braces is not a Jinja variable",
-                saw=f"{{{name}}}",
-                do="use double braces: {{" + name + "}}",
-                keys=template.keys,
+            yield finding(
+                "a name in single braces is not a Jinja variable",
+                f"{{{name}}}",
+                template.keys,
                 severity=None if bare else Severity.WARNING,
+                do="use double braces: {{" + name + "}}",
             )
 
 
@@ -148,11 +149,11 @@ def quoted_name(study: Study) -> Iterator[Finding]:
             is_column = text in columns
             is_common = text.casefold() in COMMON and not study.has_real_docs and text not in template.text.names
             if is_column or is_common or (_COLUMN_LIKE.fullmatch(text) and not template.text.names):
-                yield Finding(
-                    message="a quoted name in braces prints the name, not the column",
-                    saw="{{'" + text + "'}}",
+                yield finding(
+                    "a quoted name in braces prints the name, not the column",
+                    "{{'" + text + "'}}",
+                    template.keys,
                     do="remove the quotes: {{" + text + "}}",
-                    keys=template.keys,
                 )
                 break
 
@@ -184,11 +185,11 @@ def constant_field(study: Study) -> Iterator[Finding]:
         if isinstance(choices, list) and source in choices:
             continue  # the same answer for every doc, on purpose
         if _COLUMN_LIKE.fullmatch(source) and not (template.keys[-1] == "doc_to_text" and study.is_multimodal):
-            yield Finding(
-                message=f"{template.keys[-1]} is not a column: every doc gets the same text",
-                saw=source,
+            yield finding(
+                f"{template.keys[-1]} is not a column: every doc gets the same text",
+                source,
+                template.keys,
                 do=f"use a column: {', '.join(study.docs.columns[:8])}",
-                keys=template.keys,
             )
 
 
@@ -241,11 +242,7 @@ def _asked(instance: Any) -> tuple[str, tuple[str | None, ...]]:
 
 
 def _constant(text: str) -> Finding:
-    return Finding(
-        message="the prompt is the same for every doc",
-        saw=text[-60:],
-        keys=("doc_to_text",),
-    )
+    return finding("the prompt is the same for every doc", text[-60:], "doc_to_text")
 
 
 def _with_newlines(study: Study, finding: Finding) -> Fix | None:
@@ -290,11 +287,7 @@ def literal_newline(study: Study) -> Iterator[Finding]:
         found = find_literal_break(text) if isinstance(text, str) else None
         if found is not None and keys not in reported:
             reported.add(keys)
-            yield Finding(
-                message=r"a literal \n instead of a newline",
-                saw=text[max(0, found.start() - 20) : found.end() + 20],
-                keys=keys,
-            )
+            yield finding(r"a literal \n instead of a newline", around(text, found), keys)
 
 
 def find_literal_break(text: str) -> re.Match[str] | None:
@@ -348,11 +341,7 @@ def control_character(study: Study) -> Iterator[Finding]:
     for keys, text in study.strings:
         found = _CONTROL.search(text)
         if found is not None:
-            yield Finding(
-                message=f"control character U+{ord(found[0]):04X}",
-                saw=text[max(0, found.start() - 20) : found.end() + 20],
-                keys=keys,
-            )
+            yield finding(f"control character U+{ord(found[0]):04X}", around(text, found), keys)
 
 
 def _without_python_quotes(study: Study, finding: Finding) -> Fix | None:
@@ -380,11 +369,7 @@ def python_string(study: Study) -> Iterator[Finding]:
     """
     for keys, text in study.strings:
         if any("regex" in str(key) for key in keys[-3:]) and text[:1] in "rR" and _RAW_STRING.match(text):
-            yield Finding(
-                message="the pattern includes Python quotes",
-                saw=text,
-                keys=keys,
-            )
+            yield finding("the pattern includes Python quotes", text, keys)
 
 
 @rule("PF129", "unknown-decontamination-column", severity=Severity.WARNING, family=Family.TEMPLATES)
@@ -410,9 +395,9 @@ def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
     names = read_template(query).names if "{" in query else {query}
     for name in sorted(names):
         if name not in study.docs.columns and _IDENTIFIER.fullmatch(name):
-            yield Finding(
-                message="doc_to_decontamination_query is not a column",
-                saw=name,
+            yield finding(
+                "doc_to_decontamination_query is not a column",
+                name,
+                "doc_to_decontamination_query",
                 do=f"use a column: {', '.join(study.docs.columns[:8])}",
-                keys=("doc_to_decontamination_query",),
             )

@@ -9,7 +9,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Prompt
 from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import shown_tokens
+from pytest_promptfmt.rules.rule_views import finding, shown_tokens
 from pytest_promptfmt.study import ProfileView
 from pytest_promptfmt.study.profile_view import ScoredContinuation, ends_every_text
 
@@ -45,11 +45,11 @@ def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
     """
     for scored in _each(view):
         if not scored.ids and scored.continuation.strip():
-            yield Finding(
-                message="the answer merges with the prompt, leaving no token to score",
-                saw=f"{scored.context[-_TAIL:]}|{scored.continuation}",
-                keys=_seam_keys(view),
-                doc=scored.instance.index,
+            yield finding(
+                "the answer merges with the prompt, leaving no token to score",
+                f"{scored.context[-_TAIL:]}|{scored.continuation}",
+                _seam_keys(view),
+                scored.instance,
             )
             return
 
@@ -92,13 +92,13 @@ def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
         is_same_text = tokenizer.decode(given) == tokenizer.decode(whole)
         cut = len(scored.pair.context_ids)
         around = slice(max(0, cut - 3), cut + 3)
-        yield Finding(
-            message="a token crosses the boundary between prompt and answer and is split"
+        yield finding(
+            "a token crosses the boundary between prompt and answer and is split"
             if is_same_text
             else "a token crosses the boundary between prompt and answer: the text changes",
-            saw=f"{shown_tokens(tokenizer, given[around])} for {shown_tokens(tokenizer, whole[around])}",
-            keys=_seam_keys(view),
-            doc=scored.instance.index,
+            f"{shown_tokens(tokenizer, given[around])} for {shown_tokens(tokenizer, whole[around])}",
+            _seam_keys(view),
+            scored.instance,
             severity=Severity.INFO if is_same_text else None,
         )
         return
@@ -145,15 +145,15 @@ def space_before_choice(view: ProfileView) -> Iterator[Finding]:
         wanted = text.lstrip(" ") if not is_twice else text[1:]
         if tokenizer.ids(scored.context + text) == tokenizer.ids(scored.context + wanted):
             continue
-        yield Finding(
-            message="the answer begins with two spaces"
+        yield finding(
+            "the answer begins with two spaces"
             if is_twice
             else "the answer begins with a space right after the generation prompt",
-            saw=f"{scored.context[-_TAIL:]}|{text[:_TAIL]}: {shown_tokens(tokenizer, scored.ids[:_TOKENS])}",
-            do="run this task without a chat template: its target continues a text" if is_continued else "",
-            keys=("doc_to_choice" if view.study.config.get("doc_to_choice") is not None else "doc_to_target",),
-            doc=scored.instance.index,
+            f"{scored.context[-_TAIL:]}|{text[:_TAIL]}: {shown_tokens(tokenizer, scored.ids[:_TOKENS])}",
+            ("doc_to_choice" if view.study.config.get("doc_to_choice") is not None else "doc_to_target",),
+            scored.instance,
             severity=Severity.INFO if is_continued or tokenizer.is_archetype else None,
+            do="run this task without a chat template: its target continues a text" if is_continued else "",
         )
         return
 
@@ -205,15 +205,15 @@ def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
         if demonstrated is not None and demonstrated != candidate:
             shown_and_scored = [shown_tokens(tokenizer, [token]) for token in (demonstrated, candidate)]
             is_one_turn = view.profile.is_chat and not view.profile.fewshot_as_turns
-            yield Finding(
-                message="a choice begins with another token than in a few-shot example",
-                saw="{} is shown, {} is scored".format(*shown_and_scored),
+            yield finding(
+                "a choice begins with another token than in a few-shot example",
+                "{} is shown, {} is scored".format(*shown_and_scored),
+                _seam_keys(view),
+                scored.instance,
+                severity=Severity.INFO if is_one_turn or tokenizer.is_archetype else None,
                 do="put few-shot examples into one turn (fewshot_as_turns: false): the template writes the space"
                 if view.profile.is_chat and not is_one_turn
                 else "use the same target_delimiter for few-shot examples and candidates",
-                keys=_seam_keys(view),
-                doc=scored.instance.index,
-                severity=Severity.INFO if is_one_turn or tokenizer.is_archetype else None,
             )
             return
 
@@ -255,13 +255,13 @@ def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
             continue
         is_same_text = tokenizer.decode(given) == tokenizer.decode(whole)
         tokens = shown_tokens(tokenizer, scored.ids[:_TOKENS])
-        yield Finding(
-            message="encoding the answer separately adds text not present after the prompt"
+        yield finding(
+            "encoding the answer separately adds text not present after the prompt"
             if not is_same_text
             else "encoding the answer separately gives other tokens than after the prompt",
-            saw=f"{tokens} for {scored.context[-8:]}|{scored.continuation[:_TAIL]}",
-            keys=_seam_keys(view),
-            doc=scored.instance.index,
+            f"{tokens} for {scored.context[-8:]}|{scored.continuation[:_TAIL]}",
+            _seam_keys(view),
+            scored.instance,
             severity=Severity.WARNING if is_same_text else None,
         )
         return

@@ -10,7 +10,7 @@ from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, Span
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import continuations, question_message
+from pytest_promptfmt.rules.rule_views import around, continuations, finding, question_message
 from pytest_promptfmt.study import Study
 
 _OBJECT: Final = re.compile(
@@ -33,7 +33,7 @@ _MEDIA: Final = re.compile(r"<(?:image|img|audio|video)(?:[ _]?\d+)?>|\[(?:IMAGE
 _SHIFTED_LINES: Final = 2
 _INDENTED: Final = re.compile(r" {4,}\S|\t+\S")
 _CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|```|[;{}][ \t]*$", re.MULTILINE)
-_MOST_SHOWN: Final = 60
+_SHOWN: Final = 60
 
 
 def _own_spans(study: Study, instance: Instance) -> Iterator[Span]:
@@ -42,10 +42,6 @@ def _own_spans(study: Study, instance: Instance) -> Iterator[Span]:
         for span in prompt.spans:
             if span.origin.shot is None and span.text and not study.has_guessed_text:
                 yield span
-
-
-def _around(text: str, found: re.Match[str]) -> str:
-    return text[max(0, found.start() - 16) : found.end() + 16][:_MOST_SHOWN]
 
 
 @rule("PF245", "object-printed", severity=Severity.ERROR, family=Family.PROMPT)
@@ -72,11 +68,11 @@ def object_printed(study: Study) -> Iterator[Finding]:
         for text, keys in shown:
             found = _OBJECT.search(text)
             if found is not None:
-                yield Finding(
-                    message="a Python object is printed instead of text",
-                    saw=re.sub(r"0x[0-9a-f]+", "0x…", found[0]),
-                    keys=keys,
-                    doc=instance.index,
+                yield finding(
+                    "a Python object is printed instead of text",
+                    re.sub(r"0x[0-9a-f]+", "0x…", found[0]),
+                    keys,
+                    instance,
                 )
                 return
 
@@ -105,11 +101,11 @@ def name_not_filled_in(study: Study) -> Iterator[Finding]:
             found = _NAMED.search(span.text)
             found = found or (_column_in_braces(span.text, instance.doc) if study.asks_by_code else None)
             if found is not None:
-                yield Finding(
-                    message="a placeholder was not filled in",
-                    saw=_around(span.text, found),
-                    keys=span.origin.keys or ("doc_to_text",),
-                    doc=instance.index,
+                yield finding(
+                    "a placeholder was not filled in",
+                    around(span.text, found, 16)[:_SHOWN],
+                    span.origin.keys or ("doc_to_text",),
+                    instance,
                 )
                 return
 
@@ -140,23 +136,22 @@ def damaged_text(study: Study) -> Iterator[Finding]:
         for text in template.text.constants:
             found = _MOJIBAKE.search(text) or _ENTITY.search(text)
             if found is not None and not (found[0].startswith("<") and "html" in text.casefold()):
-                yield Finding(
-                    message="a template has HTML entities or text in the wrong encoding",
-                    saw=_around(text, found),
-                    keys=template.keys,
+                yield finding(
+                    "a template has HTML entities or text in the wrong encoding",
+                    around(text, found, 16)[:_SHOWN],
+                    template.keys,
                 )
                 return
     for instance in study.real_instances:
         for span in _own_spans(study, instance):
             damaged = _MOJIBAKE.search(span.text) or _ENTITY.search(span.text)
             if damaged is not None and span.origin.field is not None:
-                yield Finding(
-                    message="the data have HTML entities or text in the wrong encoding",
-                    saw=_around(span.text, damaged),
+                yield finding(
+                    "the data have HTML entities or text in the wrong encoding",
+                    around(span.text, damaged, 16)[:_SHOWN],
+                    span,
+                    instance,
                     do="convert the column before it is printed",
-                    keys=span.origin.keys or ("doc_to_text",),
-                    field=span.origin.field,
-                    doc=instance.index,
                 )
                 return
 
@@ -184,21 +179,21 @@ def note_left(study: Study) -> Iterator[Finding]:
         for text in template.text.constants:
             found = _NOTE.search(text) or (None if study.is_multimodal else _MEDIA.search(text))
             if found is not None:
-                yield Finding(
-                    message="a note or the place of an image is left in the text of a template",
-                    saw=_around(text, found),
-                    keys=template.keys,
+                yield finding(
+                    "a note or the place of an image is left in the text of a template",
+                    around(text, found, 16)[:_SHOWN],
+                    template.keys,
                 )
                 return
     for instance in study.real_instances if not study.is_multimodal else ():
         message = question_message(instance)
         found = _MEDIA.search(message.text) if message is not None else None
         if message is not None and found is not None:
-            yield Finding(
-                message="the question has the place of an image that the model does not get",
-                saw=_around(message.text, found),
-                keys=("doc_to_text",),
-                doc=instance.index,
+            yield finding(
+                "the question has the place of an image that the model does not get",
+                around(message.text, found, 16)[:_SHOWN],
+                "doc_to_text",
+                instance,
             )
             return
 
@@ -246,9 +241,4 @@ def indentation_of_code(study: Study) -> Iterator[Finding]:
     indented = [line for line in lines if _INDENTED.match(line)]
     is_shifted = len(indented) >= _SHIFTED_LINES and 3 * len(indented) >= 2 * len(lines) and lines[-1] == indented[-1]
     if is_shifted and message is not None and not _INDENTED.match(first) and not _CODE.search(message.text):
-        yield Finding(
-            message="the lines of the prompt are indented like code",
-            saw=indented[-1],
-            keys=("doc_to_text",),
-            doc=study.instances[0].index,
-        )
+        yield finding("the lines of the prompt are indented like code", indented[-1], "doc_to_text", study.instances[0])
