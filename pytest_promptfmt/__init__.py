@@ -38,19 +38,17 @@ if TYPE_CHECKING:
         register_format,
     )
     from pytest_promptfmt.formats.template import (
-        TemplateFactory,
-        cloze_template,
-        gpqa_template,
-        mmlu_template,
-        numbered_template,
-    )
-    from pytest_promptfmt.formats.template_configs import (
         ClassificationTemplateConfig,
         ClozeTemplateConfig,
         GenerationTemplateConfig,
         MCQTemplateConfig,
         RankingTemplateConfig,
         TemplateConfig,
+        TemplateFactory,
+        cloze_template,
+        gpqa_template,
+        mmlu_template,
+        numbered_template,
     )
     from pytest_promptfmt.profiles import ARCHETYPES, Encoding, Tokenizer, load_tokenizer
     from pytest_promptfmt.profiles.encoding import EncodedPair, encode_pairs
@@ -151,15 +149,13 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "laid_out",
         "register_format",
     ),
-    "formats.template_configs": (
+    "formats.template": (
         "ClassificationTemplateConfig",
         "ClozeTemplateConfig",
         "GenerationTemplateConfig",
         "MCQTemplateConfig",
         "RankingTemplateConfig",
         "TemplateConfig",
-    ),
-    "formats.template": (
         "TemplateFactory",
         "cloze_template",
         "gpqa_template",

@@ -110,8 +110,8 @@ def _text_of(path: Path) -> str:
 def _conversion(task: Task, to: str | None, format_name: str | None) -> tuple[Conversion, Sequence[str]]:
     """Return what to write and remove, and what to say about it: on which docs it was proved."""
     from pytest_promptfmt.core.limits import time_limit
+    from pytest_promptfmt.formats.apply import has_template
     from pytest_promptfmt.formats.conversion import convert_layout, convert_template_key
-    from pytest_promptfmt.formats.template import has_template
     from pytest_promptfmt.plugin.collected import settings_around
     from pytest_promptfmt.tasks import load_docs
 

@@ -52,17 +52,17 @@ def _write_rules(folder: Path, files: tuple[Path, ...]) -> None:
 def _sections() -> Mapping[str, str]:
     """Return what each section of a page holds: published formats, the axes of variants, and tables of settings."""
     from pytest_promptfmt.cli.formats import catalogue
-    from pytest_promptfmt.formats import AXES
-    from pytest_promptfmt.formats.format_registry import PUBLISHED, published_format
+    from pytest_promptfmt.formats.format_registry import published_format, published_names
+    from pytest_promptfmt.formats.variants import axes
     from pytest_promptfmt.settings.pages import settings_tables
 
-    formats = {kind: catalogue(map(published_format, names)) for kind, names in PUBLISHED.items()}
+    formats = {kind: catalogue(map(published_format, names)) for kind, names in published_names().items()}
     rows = [
         f"| `{axis.name}` | {axis.summary} | {', '.join(f'`{value}`' for value in axis.values)} |\n"
-        for axis in AXES.values()
+        for axis in axes().values()
     ]
-    axes = "| axis | what differs | values |\n|---|---|---|\n" + "".join(rows)
-    return {name: f"\n{text}\n" for name, text in {**formats, "axes": axes, **settings_tables()}.items()}
+    table = "| axis | what differs | values |\n|---|---|---|\n" + "".join(rows)
+    return {name: f"\n{text}\n" for name, text in {**formats, "axes": table, **settings_tables()}.items()}
 
 
 def _with_sections(page: Path) -> str:

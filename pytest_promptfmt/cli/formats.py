@@ -74,7 +74,7 @@ def sample(format_: Format) -> str:
 
 def catalogue(formats: Iterable[Format]) -> str:
     """Return formats as a section of a Markdown page: what each is, a sample, and where it comes from."""
-    from pytest_promptfmt.formats.format_scorers import make_scorer
+    from pytest_promptfmt.formats.format import make_scorer
 
     blocks = []
     for format_ in formats:
@@ -90,9 +90,9 @@ def catalogue(formats: Iterable[Format]) -> str:
 
 def _kind(format_: Format, folder: Path) -> str:
     """Return where a format comes from, in words that are headings too."""
-    from pytest_promptfmt.formats.format_registry import FOLDER, PUBLISHED, published_format
+    from pytest_promptfmt.formats.format_registry import FOLDER, published_format, published_names
 
-    for kind, names in PUBLISHED.items():
+    for kind, names in published_names().items():
         if format_.name in names and format_ == published_format(format_.name):
             return kind
     if (folder / FOLDER / f"{format_.name}.yaml").is_file():
@@ -103,8 +103,7 @@ def _kind(format_: Format, folder: Path) -> str:
 def _as_data(format_: Format, kind: str) -> Mapping[str, Any]:
     import dataclasses
 
-    from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS
-    from pytest_promptfmt.formats.format_scorers import make_scorer
+    from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS, make_scorer
 
     scorer = make_scorer(format_.scorer, format_.choice_labels)
     fields = {
@@ -147,7 +146,7 @@ def _print(shown: Mapping[str, Format], folder: Path, *, brief: bool) -> None:
 
 def _details(format_: Format) -> Iterator[str]:
     """Yield the indented lines below a format's summary: its sample, how answers are read, notes and source."""
-    from pytest_promptfmt.formats.format_scorers import make_scorer
+    from pytest_promptfmt.formats.format import make_scorer
 
     yield from (f"  | {line}" for line in sample(format_).splitlines())
     yield f"  output type: {format_.output_type}"

@@ -10,7 +10,6 @@ from pytest_promptfmt.formats.apply import (
     apply_format,
     declared_formats,
     lay_out,
-    overwritten,
 )
 from pytest_promptfmt.formats.attempts import (
     Attempt,
@@ -18,7 +17,7 @@ from pytest_promptfmt.formats.attempts import (
     base_format,
     is_variant,
     laid_out,
-    remarks,
+    layout_notes,
     split_name,
     split_suffix,
     variant_names,
@@ -26,10 +25,9 @@ from pytest_promptfmt.formats.attempts import (
 )
 from pytest_promptfmt.formats.format import Format
 from pytest_promptfmt.formats.format_registry import find_format, known_formats, register_format
-from pytest_promptfmt.formats.variants import AXES, variants_of, vary
+from pytest_promptfmt.formats.variants import variants_of, vary
 
 __all__ = [
-    "AXES",
     "Attempt",
     "Format",
     "LaidOutTask",
@@ -42,9 +40,8 @@ __all__ = [
     "known_formats",
     "laid_out",
     "lay_out",
-    "overwritten",
+    "layout_notes",
     "register_format",
-    "remarks",
     "split_name",
     "split_suffix",
     "variant_names",

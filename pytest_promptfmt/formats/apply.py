@@ -1,29 +1,32 @@
-"""Laying out a task by a format: which format a name means there, and what the task becomes."""
+"""Laying out a task by a format or by its `template:`: what a name means there, and what the task becomes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean
-from pytest_promptfmt.core.task import UNSET, CodeAssembly, FewShot, Spec, Task
-from pytest_promptfmt.formats.builder import PLACEHOLDERS, FormatTemplates, build_templates
+from pytest_promptfmt.core.errors import CodeNotAllowedError, FormatError, Position, did_you_mean
+from pytest_promptfmt.core.task import UNSET, CodeAssembly, FewShot, FunctionRef, Spec, Task
+from pytest_promptfmt.formats.builder import PLACEHOLDERS, FormatTemplates, build_templates, label_guard
 from pytest_promptfmt.formats.fields import (
+    MAPPING_KEYS,
     Fields,
     Mappings,
     choices_field,
     declared_mappings,
+    has_markup,
     read_mappings,
     text_field,
 )
-from pytest_promptfmt.formats.format import PROMPT_FIELDS, TEXT_FIELDS, Format
+from pytest_promptfmt.formats.format import PROMPT_FIELDS, TEXT_FIELDS, Format, Scorer, make_scorer, placed
 from pytest_promptfmt.formats.format_registry import find_format, known_formats
-from pytest_promptfmt.formats.format_scorers import Scorer, make_scorer
-from pytest_promptfmt.formats.jinja_text import has_markup
-from pytest_promptfmt.formats.template import TemplatedTask, has_template
+from pytest_promptfmt.formats.template import TemplateConfig, TemplateFactory
 from pytest_promptfmt.formats.variants import split_variants, vary
+
+Resolve = Callable[[FunctionRef], Any]
+"""From a `!function` to the object it names, for code that the user allows to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +63,16 @@ class LaidOutTask(Task):
         Columns that only the format's own texts use are in its description.
         """
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(Task)}
-        for key in ("doc_to_text", "doc_to_target", "doc_to_choice", "output_type", "gen_prefix"):
-            own[key] = getattr(self.written, key)
-        fields = declared_mappings(self.written)
-        if fields is not None:
-            own |= {"doc_to_text": fields.question, "doc_to_choice": fields.choices, "doc_to_target": fields.answer}
-        for key, column in _default_columns(self.written).items():
-            own[key] = column if own[key] is None else own[key]
-        mappings = {
-            key: getattr(self.written.fewshot, key) for key in ("doc_to_text", "doc_to_target", "doc_to_choice")
-        }
-        own["fewshot"] = dataclasses.replace(self.fewshot, **mappings)
+        own |= {key: getattr(self.written, key) for key in ("output_type", "gen_prefix")}
+        own |= _specs(self.written, declared_mappings(self.written) or self.written)
+        shots = {key: getattr(self.written.fewshot, key) for key in MAPPING_KEYS}
+        own["fewshot"] = dataclasses.replace(self.fewshot, **shots)
         texts = [text for name in TEXT_FIELDS if name != "topic" and (text := getattr(self.layout, name)) is not None]
         if self.layout.topic is not None:
             texts.append(text_field("topic", self.layout.topic).template)
-        if any(has_markup(text) for text in texts):
+        own["description"] = self.written.description
+        if any(map(has_markup, texts)):
             own["description"] = PLACEHOLDERS + "\n".join((str(self.written.description or ""), *texts))
-        else:
-            own["description"] = self.written.description
         return Task(**own)
 
 
@@ -103,8 +98,8 @@ def format_of(task: Task, name: str) -> Format:
     if name in entries:
         entry = entries[name]
         base = find_format(entry.base, directory, task.position(*entry.keys))
-        format_ = base.changed(entry.overrides, lambda field: task.position(*entry.keys, field))
-        return dataclasses.replace(format_, name=name)
+        with placed(lambda field: task.position(*entry.keys, field)):
+            return dataclasses.replace(base.changed(entry.overrides), name=name)
     if entries and not _is_single(task):
         known = name in known_formats(directory)
         raise FormatError(
@@ -125,30 +120,14 @@ def apply_format(task: Task, name: str) -> LaidOutTask:
 
 
 def lay_out(task: Task, format_: Format) -> LaidOutTask:
-    """Return the task laid out by this format, whatever the task declares.
+    """Return the task laid out by this format, even where the task declares another one.
 
     Order as in lm-eval's branch next0.5: the format first, then generation defaults, then few-shot inheritance.
     Raises FormatError when the format does not fit the task.
     """
     task = as_written(task)
-    if isinstance(task.assembly, CodeAssembly):
-        raise FormatError(
-            f"format {format_.name!r} cannot lay out a Python task class, which makes its prompts by itself",
-            position=task.position("class"),
-            hint="give the class a task style, or write the task in YAML",
-        )
-    if task.output_type in ("loglikelihood", "loglikelihood_rolling") and "output_type" in task.config:
-        raise FormatError(
-            f"format {format_.name!r} cannot lay out a task of output_type {task.output_type}",
-            position=task.position("output_type"),
-            hint="formats ask questions; the text of this task is scored as it is",
-        )
-    if task.config.get("use_prompt") is not None:
-        raise FormatError(
-            f"format {format_.name!r} cannot lay out a task with use_prompt, which is a layout itself",
-            position=task.position("use_prompt"),
-            hint="write doc_to_text, doc_to_target and doc_to_choice as columns instead",
-        )
+    for key, what, hint in _obstacles(task):
+        raise FormatError(f"format {format_.name!r} cannot lay out {what}", position=task.position(key), hint=hint)
     mappings = _mappings(task, format_)
     templates = _templates(task, format_, mappings)
     scorer = make_scorer(format_.scorer, format_.choice_labels)
@@ -160,9 +139,7 @@ def lay_out(task: Task, format_: Format) -> LaidOutTask:
         **_scoring(task, format_, scorer),
     }
     values = {
-        "doc_to_text": templates.doc_to_text,
-        "doc_to_target": templates.doc_to_target,
-        "doc_to_choice": templates.doc_to_choice,
+        **{key: getattr(templates, key) for key in MAPPING_KEYS},
         **becomes,
         "fewshot": _laid_out_fewshot(task, format_, mappings),
         "assembly": None,
@@ -186,23 +163,31 @@ def lay_out(task: Task, format_: Format) -> LaidOutTask:
     )
 
 
+def _obstacles(task: Task) -> Iterator[tuple[str, str, str]]:
+    """Yield the keys of a task that no format can lay out, each with what it makes of the task and what to do."""
+    if isinstance(task.assembly, CodeAssembly):
+        hint = "give the class a task style, or write the task in YAML"
+        yield "class", "a Python task class, which makes its prompts by itself", hint
+    if task.output_type in ("loglikelihood", "loglikelihood_rolling") and "output_type" in task.config:
+        hint = "formats ask questions; the text of this task is scored as it is"
+        yield "output_type", f"a task of output_type {task.output_type}", hint
+    if task.config.get("use_prompt") is not None:
+        hint = "write doc_to_text, doc_to_target and doc_to_choice as columns instead"
+        yield "use_prompt", "a task with use_prompt, which is a layout itself", hint
+
+
 def as_written(task: Task) -> Task:
     """Return the task as its author wrote it, without a format or template applied."""
     return task.written if isinstance(task, (LaidOutTask, TemplatedTask)) else task
 
 
-def overwritten(task: Task, name: str) -> tuple[Overwritten, ...]:
-    """Return what the author wrote and the named format replaces by something different (delimiters, output type …).
-
-    The field mappings are not among them: a format consumes them.
-    """
-    return apply_format(task, name).overwritten
-
-
-def _default_columns(task: Task) -> dict[str, str]:
-    """Return the columns that are used for mappings the author did not write."""
+def _specs(task: Task, mappings: Mappings | Task) -> dict[str, Spec]:
+    """Return the field mappings by key, with default columns where the author wrote none."""
     columns = {"doc_to_text": "question", "doc_to_target": "answer"}
-    return {**columns, "doc_to_choice": "choices"} if has_template(task) else columns
+    if has_template(task):
+        columns["doc_to_choice"] = "choices"
+    specs = {key: getattr(mappings, key) for key in MAPPING_KEYS}
+    return {key: columns.get(key) if spec is None else spec for key, spec in specs.items()}
 
 
 def _mappings(task: Task, format_: Format) -> Mappings:
@@ -212,72 +197,44 @@ def _mappings(task: Task, format_: Format) -> Mappings:
         return fields
     names = [entry.name for entry in _declared(task)]
     if format_.name.partition("+")[0] in names or has_template(task):
-        return Mappings(task.doc_to_text, task.doc_to_choice, task.doc_to_target)
+        return Mappings(**{key: getattr(task, key) for key in MAPPING_KEYS})
     return read_mappings(task, format_.name)
 
 
 def _templates(task: Task, format_: Format, mappings: Mappings, *, section: tuple[str, ...] = ()) -> FormatTemplates:
     """Return the templates for these fields; `section` is the key that holds them, for positions."""
-    defaults = _default_columns(task)
-
-    def spec(key: str, value: Spec) -> Spec:
-        return defaults.get(key) if value is None else value
-
-    def at(key: str) -> Position | None:
-        return task.position(*section, key)
-
-    topic_at = _where(task, format_, "topic")
-    fields = Fields(
-        question=text_field("doc_to_text", spec("doc_to_text", mappings.question), at("doc_to_text")),
-        choices=choices_field(spec("doc_to_choice", mappings.choices), at("doc_to_choice")),
-        answer=text_field("doc_to_target", spec("doc_to_target", mappings.answer), at("doc_to_target")),
-        topic=None if format_.topic is None else text_field("topic", format_.topic, topic_at),
-    )
-    return build_templates(format_, fields, lambda field: _where(task, format_, field))
-
-
-def _where(task: Task, format_: Format, field: str) -> Position | None:
-    entry = next((entry for entry in _declared(task) if entry.name == format_.name.partition("+")[0]), None)
-    if field in PROMPT_FIELDS and entry is not None:
-        return task.position(*entry.keys, field)
-    return task.position(field)
+    specs = _specs(task, mappings)
+    declared = next((entry for entry in _declared(task) if entry.name == format_.name.partition("+")[0]), None)
+    keys = declared.keys if declared is not None else ()
+    with placed(lambda key: task.position(*(section if key in specs else keys if key in PROMPT_FIELDS else ()), key)):
+        fields = Fields(
+            question=text_field("doc_to_text", specs["doc_to_text"]),
+            choices=choices_field(specs["doc_to_choice"]),
+            answer=text_field("doc_to_target", specs["doc_to_target"]),
+            topic=None if format_.topic is None else text_field("topic", format_.topic),
+        )
+        return build_templates(format_, fields)
 
 
 def _laid_out_fewshot(task: Task, format_: Format, mappings: Mappings) -> FewShot:
-    """Return the few-shot settings, with field mappings of their own laid out like the task's."""
-    own = {key: getattr(task.fewshot, key) for key in ("doc_to_text", "doc_to_target", "doc_to_choice")}
-    if all(value is UNSET for value in own.values()):
+    """Return the few-shot settings, with their field mappings laid out like the task's."""
+    own = {key: value for key in MAPPING_KEYS if (value := getattr(task.fewshot, key)) is not UNSET}
+    if not own:
         return task.fewshot
-    theirs = Mappings(
-        mappings.question if own["doc_to_text"] is UNSET else own["doc_to_text"],
-        mappings.choices if own["doc_to_choice"] is UNSET else own["doc_to_choice"],
-        mappings.answer if own["doc_to_target"] is UNSET else own["doc_to_target"],
-    )
-    templates = _templates(task, format_, theirs, section=("fewshot_config",))
-    return dataclasses.replace(
-        task.fewshot,
-        doc_to_text=templates.doc_to_text,
-        doc_to_target=templates.doc_to_target,
-        doc_to_choice=templates.doc_to_choice,
-    )
+    templates = _templates(task, format_, dataclasses.replace(mappings, **own), section=("fewshot_config",))
+    return dataclasses.replace(task.fewshot, **{key: getattr(templates, key) for key in MAPPING_KEYS})
 
 
 def _scoring(task: Task, format_: Format, scorer: Scorer | None) -> dict[str, Any]:
     """Return the filters and metrics that a scorer sets.
 
     Lists of the author win (branch next0.5), unless they were written for another output type: accuracy over choices
-    says nothing about generated text.
+    does not measure generated text.
     """
     written_for = task.output_type if _is_written(task, "output_type") else format_.output_type
     replaces = written_for != format_.output_type or task.assembly is not None
-    values: dict[str, Any] = {}
-    for key in ("filter_list", "metric_list"):
-        if not replaces and getattr(task, key) is not None:
-            continue
-        made: Sequence[Mapping[str, Any]] | None = getattr(scorer, key) if scorer is not None else None
-        if made is not None or replaces:
-            values[key] = made
-    return values
+    free = [key for key in ("filter_list", "metric_list") if replaces or getattr(task, key) is None]
+    return {key: getattr(scorer, key, None) for key in free if scorer is not None or replaces}
 
 
 def _is_written(task: Task, key: str) -> bool:
@@ -344,13 +301,11 @@ def _is_single(task: Task) -> bool:
 def _declared_entry(task: Task, key: Any, entry: Any) -> _Declared:
     name = _checked_name(key, task, ("formats", str(key)))
     keys = ("formats", name)
-    if entry is None:
-        return _Declared(name, name, {}, keys)
-    if isinstance(entry, str):
-        return _Declared(name, entry, {}, keys)
     if isinstance(entry, Mapping):
         base = _checked_name(entry.get("type", name), task, (*keys, "type"))
         return _Declared(name, base, _without_type(entry), keys)
+    if entry is None or isinstance(entry, str):
+        return _Declared(name, name if entry is None else entry, {}, keys)
     raise FormatError(
         f"formats: {name} is {entry!r}; it must be null, the name of a format, or a mapping of fields",
         position=task.position(*keys),
@@ -366,3 +321,77 @@ def _checked_name(value: Any, task: Task, keys: tuple[str, ...]) -> str:
     if isinstance(value, str) and value and not set(value) & set("@/+"):
         return value
     raise FormatError(f"{value!r} is not the name of a format", position=task.position(*keys), hint="formats: mcqa")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemplatedTask(Task):
+    """A task with its `template:` applied. `notes` list what the template set that the author did not write."""
+
+    template: TemplateConfig
+    written: Task
+    notes: tuple[str, ...] = ()
+
+    @property
+    def doc_source(self) -> Task:
+        """Return the task without the test that stops docs with too many choices."""
+        if self.written.config.get("doc_to_text") is not None:
+            return self
+        return dataclasses.replace(self, doc_to_text=self.template.get_doc_to_text())
+
+
+def has_template(task: Task) -> bool:
+    """Return whether the task has a `template:` that is not null."""
+    return task.config.get("template") is not None
+
+
+def template_type(task: Task) -> object:
+    """Return the type that `template:` names, as it is written: a name, a reference to a class, None for nothing."""
+    value = task.config.get("template")
+    return value.get("template_type") if isinstance(value, Mapping) else value
+
+
+def template_of(task: Task, resolve: Resolve | None = None) -> TemplateConfig:
+    """Return the template that the task's `template:` describes: a name, or a mapping of options.
+
+    Raises FormatError, with the position, when it describes none, and CodeNotAllowedError for a class of the user's
+    without `resolve`.
+    """
+    value = task.config.get("template")
+    position = task.position("template")
+    options = {"template_type": value} if isinstance(value, (str, FunctionRef)) else value
+    if not isinstance(options, Mapping) or not options:
+        what = "an empty mapping" if options == {} else f"{value!r}; it must be a name or a mapping"
+        raise FormatError(f"template is {what}", position=position, hint="template: mcq")
+    kind = options.get("template_type")
+    if isinstance(kind, FunctionRef):
+        if resolve is None:
+            raise CodeNotAllowedError(
+                f"template is the Python class {kind}, which may not run here",
+                position=kind.position,
+                hint="allow the task's Python code if you trust it",
+            )
+        options = {**options, "template_type": resolve(kind)}
+    with placed(lambda key: task.position("template", key)):
+        return TemplateFactory.from_dict(options)
+
+
+def apply_template(task: Task, resolve: Resolve | None = None) -> Task:
+    """Return the task laid out by its `template:`, or the task itself when it has none.
+
+    `doc_to_text` and `doc_to_choice` of the author win, each on its own. `output_type` becomes `multiple_choice` where
+    the author set none and the template scores choices. Raises what `template_of` raises.
+    """
+    if not has_template(task):
+        return task
+    template = template_of(task, resolve)
+    made: dict[str, Any] = {}
+    if task.config.get("doc_to_text") is None:
+        shown = template.shown_choices()
+        guard = "" if shown is None else label_guard(template.to_format(), shown)
+        made["doc_to_text"] = guard + template.get_doc_to_text()
+    if task.config.get("doc_to_choice") is None:
+        made["doc_to_choice"] = template.get_doc_to_choice()
+    more = {key: value for key, value in template.task_keys().items() if task.config.get(key) is None}
+    notes = (f"{key} is not written; template {template.template_type!r} sets {more[key]!r}" for key in more)
+    kept = {entry.name: getattr(task, entry.name) for entry in dataclasses.fields(Task)}
+    return TemplatedTask(**{**kept, **made, **more}, template=template, written=task, notes=tuple(notes))

@@ -1,4 +1,4 @@
-"""What is tested for one task: the task in each format that it names or that a run asks for, and its variants.
+"""The tests of one task: the task in each format that it names or that a run adds, and its variants.
 
 A task names formats by its `formats:` key or by a suffix, `task@format`: on the command line, in members of groups and
 in its own `task:` key.
@@ -12,8 +12,17 @@ from dataclasses import dataclass
 
 from pytest_promptfmt.core.errors import FormatError, PromptfmtError
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.formats.apply import LaidOutTask, apply_format, as_written, declared_formats, format_of
-from pytest_promptfmt.formats.template import Resolve, TemplatedTask, apply_template, has_template
+from pytest_promptfmt.formats.apply import (
+    LaidOutTask,
+    Resolve,
+    TemplatedTask,
+    apply_format,
+    apply_template,
+    as_written,
+    declared_formats,
+    format_of,
+    has_template,
+)
 from pytest_promptfmt.formats.variants import variants_of
 
 
@@ -28,9 +37,9 @@ class Attempt:
 def attempts(
     task: Task, formats: Sequence[str] = (), *, variants: Sequence[str] = (), resolve: Resolve | None = None
 ) -> Iterator[Attempt]:
-    """Yield what is tested for one task that was read: each format on its own, so that one failing hides no other.
+    """Yield the tests of one task that was read: each format separately, so that a failing one hides no other.
 
-    Each declared format gives a task of its own; a suffix in the task's name (`subtask_a@mcqa`) chooses one. A task
+    Each declared format gives a separate task; a suffix in the task's name (`subtask_a@mcqa`) chooses one. A task
     that names no format stays as it is (with its `template:` applied), followed by itself in each of `formats`.
     `variants` (axes such as `enumerator`, single values such as `enumerator-roman`, or `all`) add each variant of each
     of these formats. `resolve` gives the class that a `!function` in `template:` names, where the user allows its code.
@@ -81,7 +90,7 @@ def is_variant(name: str | None) -> bool:
     return base_format(name) != name
 
 
-def remarks(task: Task, *, replaced: bool = True) -> Iterator[str]:
+def layout_notes(task: Task, *, replaced: bool = True) -> Iterator[str]:
     """Yield what laying out a task did that its author should know: values it set, and those it `replaced`."""
     if isinstance(task, LaidOutTask | TemplatedTask):
         yield from task.notes

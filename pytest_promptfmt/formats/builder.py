@@ -14,10 +14,18 @@ from jinja2 import meta
 
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.task import Spec, TextTemplate
-from pytest_promptfmt.formats.fields import Fields, FormatChoices, FormatField
-from pytest_promptfmt.formats.format import TEXT_FIELDS, Format, Where
-from pytest_promptfmt.formats.jinja_text import grammar, literal, operand, printed, sealed
-from pytest_promptfmt.formats.labels import LABEL_SETS, NUMBERS, first_labels, label_count, sequence_expression
+from pytest_promptfmt.formats.fields import (
+    Fields,
+    FormatChoices,
+    FormatField,
+    grammar,
+    literal,
+    operand,
+    printed,
+    sealed,
+)
+from pytest_promptfmt.formats.format import TEXT_FIELDS, Format
+from pytest_promptfmt.formats.labels import LABEL_SETS, NUMBERS, ChoiceLabels, first_labels, label_count
 
 LABEL_VARIABLES = ("_num_choices", "_choice_labels", "_choice_list_and", "_choice_list_or")
 """The variables of lm-eval's prompt-formats proposal, where choices are labelled."""
@@ -26,14 +34,14 @@ PLACEHOLDERS = (
     "{% set _topic = '' %}{% set _num_choices = 1 %}{% set _choice_labels = ['A'] %}"
     "{% set _choice_list_and = 'A' %}{% set _choice_list_or = 'A' %}"
 )
-"""Jinja that defines every computed variable, to see which columns a text asks for besides."""
+"""Jinja that defines every computed variable, to see which columns a text needs in addition."""
 
 _LETTERS = literal("".join(LABEL_SETS["letters"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FormatTemplates:
-    """What a format makes of the field mappings: templates, or lists where the task fixes the choices.
+    """The field mappings in a format: templates, or lists where the task fixes the choices.
 
     `choices` and `labels` print lists of what the prompt offers, in the order shown; `gold` prints the position of the
     answer in that order. They stay known where a generated answer is not chosen from a list.
@@ -49,30 +57,30 @@ class FormatTemplates:
     gold: str | None
 
 
-def build_templates(format_: Format, fields: Fields, where: Where = lambda _field: None) -> FormatTemplates:
-    """Return the templates that lay out these fields; `where` gives the position of a format's field.
+def build_templates(format_: Format, fields: Fields) -> FormatTemplates:
+    """Return the templates that lay out these fields.
 
-    Raises FormatError when choices are missing, when there are more fixed choices than labels, and when a text uses a
-    variable that this format does not have.
+    Raises FormatError, whose key is a field of the format or task, when choices are missing, when there are more fixed
+    choices than labels, and when a text uses a variable that this format does not have.
     """
     choices = fields.choices
     if format_.needs_choices and choices is None:
         raise FormatError(
             f"format {format_.name!r} needs doc_to_choice, which the task does not set",
-            position=where("doc_to_choice"),
+            key="doc_to_choice",
             hint="doc_to_choice: <the column with the list of choices>",
         )
     text = prompt_template(format_, fields)
     full_texts = None if choices is None else _full_texts(format_, choices, fields.answer)
-    labels = None if choices is None or format_.choice_labels is None else _labels(format_, choices, where)
+    labels = None if choices is None or format_.choice_labels is None else _labels(format_, choices)
     return FormatTemplates(
-        doc_to_text=TextTemplate(_with_variables(format_, fields, text, "doc_to_text", where)),
+        doc_to_text=TextTemplate(_with_variables(format_, fields, text, "doc_to_text")),
         doc_to_target=_doc_to_target(format_, fields),
         doc_to_choice=None
         if format_.output_type == "generate_until"
         else _scored_choices(format_, fields, labels or full_texts),
-        description=_optional_text(format_, fields, "description", where),
-        gen_prefix=_optional_text(format_, fields, "gen_prefix", where),
+        description=_optional_text(format_, fields, "description"),
+        gen_prefix=_optional_text(format_, fields, "gen_prefix"),
         choices=full_texts,
         labels=labels,
         gold=None if choices is None else f"{_gold_shown(format_, choices, fields.answer)}{{{{ _shown }}}}",
@@ -125,7 +133,15 @@ def _line(format_: Format, label: str, choice: str) -> str:
 def _label_at(format_: Format, index: str) -> str:
     if format_.choice_labels == NUMBERS:
         return f"{index} + 1"
-    return f"{sequence_expression(format_.choice_labels)}[{index}]"
+    return f"{_sequence(format_.choice_labels)}[{index}]"
+
+
+def _sequence(labels: ChoiceLabels) -> str:
+    """Return an expression of all labels, a string where each is one character; not for `numbers`, which never end."""
+    known = LABEL_SETS[labels] if isinstance(labels, str) else labels or ()
+    if all(len(label) == 1 for label in known):
+        return literal("".join(known))
+    return f"[{', '.join(map(literal, known))}]"
 
 
 def label_guard(format_: Format, choices: FormatChoices) -> str:
@@ -142,17 +158,17 @@ def _label_list(format_: Format, choices: FormatChoices) -> tuple[str, str]:
     if format_.choice_labels == NUMBERS:  # not `range`, which a column of that name would hide
         numbers = f"{{% for _choice in {choices.expression} %}}{{{{ loop.index }}}} {{% endfor %}}"
         return f"{{% set _numbers %}}{numbers}{{% endset %}}", "_numbers.split()"
-    sequence = sequence_expression(format_.choice_labels)
+    sequence = _sequence(format_.choice_labels)
     return label_guard(format_, choices), f"{sequence}[:{choices.expression}|length]|list"
 
 
-def _labels(format_: Format, choices: FormatChoices, where: Where) -> Spec:
+def _labels(format_: Format, choices: FormatChoices) -> Spec:
     if choices.fixed is not None:
         try:
             return list(first_labels(format_.choice_labels, len(choices.fixed)))
         except FormatError as error:
             message = f"format {format_.name!r}: {error.message}"
-            raise FormatError(message, position=where("choice_labels"), hint=error.hint) from None
+            raise FormatError(message, key="choice_labels", hint=error.hint) from None
     before, labels = _label_list(format_, choices)
     return f"{before}{{{{ {labels} }}}}"
 
@@ -256,12 +272,12 @@ def _doc_to_target(format_: Format, fields: Fields) -> Spec:
     return TextTemplate(f"{gold}{label_guard(format_, choices)}{{{{ {_label_at(format_, '_shown')} }}}}")
 
 
-def _optional_text(format_: Format, fields: Fields, key: str, where: Where) -> str | None:
+def _optional_text(format_: Format, fields: Fields, key: str) -> str | None:
     text = getattr(format_, key)
-    return None if text is None else _with_variables(format_, fields, text, key, where)
+    return None if text is None else _with_variables(format_, fields, text, key)
 
 
-def _with_variables(format_: Format, fields: Fields, text: str, key: str, where: Where) -> str:
+def _with_variables(format_: Format, fields: Fields, text: str, key: str) -> str:
     """Return the text with the computed variables that it uses set before it."""
     used = meta.find_undeclared_variables(grammar().parse(text))
     before = ""
@@ -269,7 +285,7 @@ def _with_variables(format_: Format, fields: Fields, text: str, key: str, where:
         if fields.topic is None:
             raise FormatError(
                 f"format {format_.name!r}: {key} uses _topic, but no topic is set",
-                position=where(_field_using("_topic", format_, key)),
+                key=_field_using("_topic", format_, key),
                 hint="topic: <column or template>",
             )
         topic = fields.topic
@@ -283,7 +299,7 @@ def _with_variables(format_: Format, fields: Fields, text: str, key: str, where:
     if fields.choices is None or format_.choice_labels is None:
         raise FormatError(
             f"format {format_.name!r} uses {wanted[0]}, which exists only where choices are labelled",
-            position=where(_field_using(wanted[0], format_, key)),
+            key=_field_using(wanted[0], format_, key),
             hint="set choice_labels and doc_to_choice, or write the text without it",
         )
     prepare, labels = _label_list(format_, fields.choices)

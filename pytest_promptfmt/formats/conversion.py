@@ -1,14 +1,14 @@
-"""Converting what a task file says: one `template:` into the other kind, a hand-written layout into `formats:`.
+"""Conversions of a task file: one `template:` into the other kind, a hand-written layout into either key.
 
-The result is the keys to write and to remove, for whoever edits the file. A hand-written layout is converted only when
-the prompts and requests prove to be the same, byte for byte.
+The result is the keys to write and to remove. A hand-written layout is converted only when the prompts and requests
+prove to be the same, byte for byte.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,21 +16,16 @@ from typing import TYPE_CHECKING, Any
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FormatError, PromptfmtError
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.formats.fields import labels_in, listed_choices, segments_of
+from pytest_promptfmt.formats.apply import apply_template, has_template, template_of
+from pytest_promptfmt.formats.fields import has_markup, is_name, labels_in, listed_choices, only_expression, segments_of
 from pytest_promptfmt.formats.format_registry import find_format
-from pytest_promptfmt.formats.jinja_text import has_markup, is_name, only_expression
 from pytest_promptfmt.formats.template import (
-    TemplateFactory,
-    apply_template,
-    check_convertible,
-    has_template,
-    template_of,
-)
-from pytest_promptfmt.formats.template_configs import (
     DEFAULT_LABELS,
     ClozeTemplateConfig,
     MCQTemplateConfig,
     TemplateConfig,
+    TemplateFactory,
+    check_convertible,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What to change in a task file: keys to write, in this order, and keys to remove."""
+    """The changes of a task file: keys to write, in this order, and keys to remove."""
 
     written: Mapping[str, Any]
     removed: tuple[str, ...] = ()
@@ -56,8 +51,7 @@ def convert_template_key(task: Task, target_type: str) -> Conversion:
             position=task.position("task"),
             hint="a hand-written doc_to_text is converted to a format: mcqa or cloze",
         )
-    made = TemplateFactory.convert_template(template_of(task), target_type)
-    return Conversion(MappingProxyType({"template": _shortest(made)}))
+    return Conversion({"template": _shortest(TemplateFactory.convert_template(template_of(task), target_type))})
 
 
 def convert_layout(task: Task, format_name: str, docs: TaskDocs) -> Conversion:
@@ -67,17 +61,15 @@ def convert_layout(task: Task, format_name: str, docs: TaskDocs) -> Conversion:
     of any doc would differ; the message then holds the first difference.
     """
     _refuse_formatted(task)
-    found = _read_layout(task, format_name)
+    question, choices, texts = _read_layout(task, format_name)
     base = find_format(format_name, task.path.parent if task.path is not None else None)
-    fields = {**found.overrides, "target_delimiter": task.target_delimiter, "fewshot_delimiter": task.fewshot_delimiter}
-    overrides = {key: value for key, value in fields.items() if value != getattr(base, key)}
-    written: dict[str, Any] = {"doc_to_text": found.question}
-    if found.choices != task.doc_to_choice:
-        written["doc_to_choice"] = found.choices
-    written["formats"] = {"type": format_name, **overrides} if overrides else format_name
-    removed = tuple(key for key in ("output_type", "target_delimiter", "fewshot_delimiter") if key in task.config)
-    _prove_identical(task, _converted(task, written, removed).with_format(format_name), docs)
-    return Conversion(MappingProxyType(written), removed)
+    delimiters = {key: getattr(task, key) for key in ("target_delimiter", "fewshot_delimiter")}
+    overrides = {key: value for key, value in {**texts, **delimiters}.items() if value != getattr(base, key)}
+    fields = {"doc_to_text": question, **({} if choices == task.doc_to_choice else {"doc_to_choice": choices})}
+    written = {**fields, "formats": {"type": format_name, **overrides} if overrides else format_name}
+    conversion = Conversion(written, tuple(key for key in ("output_type", *delimiters) if key in task.config))
+    _prove_identical(task, _converted(task, conversion, **fields).with_format(format_name), docs)
+    return conversion
 
 
 def convert_layout_to_template(task: Task, target_type: str, docs: TaskDocs) -> Conversion:
@@ -92,17 +84,15 @@ def convert_layout_to_template(task: Task, target_type: str, docs: TaskDocs) -> 
     tried = dataclasses.replace(docs, evaluated=(*docs.evaluated, *padded))
     refusals: list[PromptfmtError] = []
     for template in _candidate_templates(task, target_type):
-        replaced = ("doc_to_text", "doc_to_choice") if template.get_doc_to_choice() is not None else ("doc_to_text",)
-        written = {"template": _shortest(template)}
-        config = {key: value for key, value in task.config.items() if key not in replaced} | written
-        choices = None if "doc_to_choice" in replaced else task.doc_to_choice
-        after = dataclasses.replace(task, config=MappingProxyType(config), doc_to_text=None, doc_to_choice=choices)
+        replaced = ("doc_to_text", *(("doc_to_choice",) if template.get_doc_to_choice() is not None else ()))
+        conversion = Conversion({"template": _shortest(template)}, tuple(key for key in replaced if key in task.config))
         try:
+            after = _converted(task, conversion, **dict.fromkeys(replaced))
             _prove_identical(task, apply_template(after), tried)
         except PromptfmtError as error:
             refusals.append(error)
             continue
-        return Conversion(MappingProxyType(written), tuple(key for key in replaced if key in task.config))
+        return conversion
     shown = next((error for error in refusals if isinstance(error, FormatError)), None)
     raise shown or _refusal(task, f"template {target_type}", refusals[0].message) from refusals[0]
 
@@ -112,27 +102,25 @@ def _refuse_formatted(task: Task) -> None:
         raise FormatError(f"task {task.name!r} has a format or template already", position=task.position("task"))
 
 
-def _candidate_templates(task: Task, target_type: str) -> Sequence[TemplateConfig]:
-    """Return the templates that may have this layout; the proof chooses."""
+def _candidate_templates(task: Task, target_type: str) -> Iterator[TemplateConfig]:
+    """Yield the templates that may have this layout; the proof chooses."""
     if target_type == "cloze":
-        shown = ClozeTemplateConfig(choice_labels=labels_in(task.doc_to_choice) or DEFAULT_LABELS)
-        return shown, TemplateFactory.create_pure_cloze()
-    found = _read_layout(task, "mcq").overrides
-    if found["choice_labels"] is None:
+        yield ClozeTemplateConfig(choice_labels=labels_in(task.doc_to_choice) or DEFAULT_LABELS)
+        yield TemplateFactory.create_pure_cloze()
+        return
+    _, _, texts = _read_layout(task, "mcq")
+    if texts["choice_labels"] is None:
         raise _refusal(task, "mcq", "doc_to_choice lists no labels")
-    separator = found["section_separator"]
-    label_prefix, label_suffix = (
-        found[key].replace("{", "{{").replace("}", "}}") for key in ("label_prefix", "label_suffix")
-    )
-    template = MCQTemplateConfig(
-        prefix=(found["question_prefix"] or "").removesuffix(separator),
-        suffix=found["answer_prompt"] or "",
+    separator = texts["section_separator"]
+    before, after = (texts[key].replace("{", "{{").replace("}", "}}") for key in ("label_prefix", "label_suffix"))
+    yield MCQTemplateConfig(
+        prefix=(texts["question_prefix"] or "").removesuffix(separator),
+        suffix=texts["answer_prompt"] or "",
         question_choice_delimiter=separator,
-        choice_delimiter=found["choice_delimiter"],
+        choice_delimiter=texts["choice_delimiter"],
         choice_labels=labels_in(task.doc_to_choice) or (),
-        choice_format=f"{label_prefix}{{label}}{label_suffix}{{choice}}",
+        choice_format=f"{before}{{label}}{after}{{choice}}",
     )
-    return (template,)
 
 
 def _shortest(template: TemplateConfig) -> Any:
@@ -143,57 +131,43 @@ def _shortest(template: TemplateConfig) -> Any:
     return {"template_type": made["template_type"], **options} if options else made["template_type"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    question: str
-    choices: Any
-    overrides: Mapping[str, Any]
+def _converted(task: Task, conversion: Conversion, **fields: Any) -> Task:
+    kept = {key: value for key, value in task.config.items() if key not in conversion.removed}
+    return dataclasses.replace(task, config=MappingProxyType({**kept, **conversion.written}), **fields)
 
 
-def _converted(task: Task, written: Mapping[str, Any], removed: Sequence[str]) -> Task:
-    config = {key: value for key, value in task.config.items() if key not in removed}
-    values = {key: value for key, value in written.items() if key != "formats"}
-    return dataclasses.replace(task, config=MappingProxyType({**config, **written}), **values)
-
-
-def _read_layout(task: Task, format_name: str) -> _Layout:
-    """Return the fields of a layout and the texts around them."""
+def _read_layout(task: Task, format_name: str) -> tuple[str, Any, dict[str, Any]]:
+    """Return the question and the choices of a layout, and the texts around them as fields of a format."""
     text = task.doc_to_text
     segments = segments_of(text) if isinstance(text, str) and has_markup(text) else None
     if not segments or not any(is_output for is_output, _ in segments):
         raise _refusal(task, format_name, "it is not a layout of expressions and text")
     opening = "" if segments[0][0] else segments.pop(0)[1]
-    labels = labels_in(task.doc_to_choice)
+    choices, labels = task.doc_to_choice, labels_in(task.doc_to_choice)
+    around: dict[str, Any] = {"choice_labels": None}
     if labels is None:
         closing = "" if segments[-1][0] else segments.pop()[1]
         separator = closing[: len(closing) - len(closing.lstrip())] if closing else "\n"
-        choices = task.doc_to_choice
-        around: dict[str, Any] = {"choice_labels": None}
     else:
         listed = listed_choices(segments, labels)
         if listed is None:
             raise _refusal(task, format_name, f"the choices {', '.join(labels)} are not listed in it one by one")
-        segments, closing = segments[: listed.first], listed.after
-        choices = _choices_of(listed.expressions)
+        segments, closing, choices = segments[: listed.first], listed.after, _choices_of(listed.expressions)
         separator, label_prefix, label_suffix = listed.labels[0].groups()
         around = {
-            "choice_labels": _label_set(labels),
+            "choice_labels": {"A": "letters", "1": "numbers"}.get(labels[0], list(labels)),
             "label_prefix": label_prefix,
             "label_suffix": label_suffix,
-            "choice_delimiter": listed.labels[-1][1] if len(labels) > 1 else "\n",
+            "choice_delimiter": listed.labels[-1][1],
         }
-    question = _bare("".join(piece for _, piece in segments))
+    source = "".join(piece for _, piece in segments)
+    name = only_expression(source)
     texts = {"question_prefix": opening or None, "answer_prompt": closing.removeprefix(separator) or None}
-    return _Layout(question, choices, {**texts, "section_separator": separator, **around})
+    question = name if name is not None and is_name(name) else source
+    return question, choices, {**texts, "section_separator": separator, **around}
 
 
-def _label_set(labels: Sequence[str]) -> Any:
-    if labels[0] == "A":
-        return "letters"
-    return "numbers" if labels[0] == "1" else list(labels)
-
-
-def _choices_of(expressions: Sequence[str]) -> str:
+def _choices_of(expressions: tuple[str, ...]) -> str:
     """Return the column where the expressions are its first elements in order, else a list of them."""
     column = expressions[0].removesuffix("[0]")
     if is_name(column) and list(expressions) == [f"{column}[{index}]" for index in range(len(expressions))]:
@@ -201,16 +175,9 @@ def _choices_of(expressions: Sequence[str]) -> str:
     return f"{{{{ [{', '.join(expressions)}] }}}}"
 
 
-def _bare(source: str) -> str:
-    inner = only_expression(source)
-    return inner if inner is not None and is_name(inner) else source
-
-
 def _refusal(task: Task, format_name: str, why: str) -> FormatError:
-    return FormatError(
-        f"doc_to_text of {task.name!r} cannot be written as format {format_name!r}: {why}",
-        position=task.position("doc_to_text"),
-    )
+    message = f"doc_to_text of {task.name!r} cannot be written as format {format_name!r}: {why}"
+    return FormatError(message, position=task.position("doc_to_text"))
 
 
 def _prove_identical(before: Task, after: Task, docs: TaskDocs) -> None:
@@ -229,6 +196,6 @@ def _prove_identical(before: Task, after: Task, docs: TaskDocs) -> None:
 
 
 def _lines_of(instance: Instance) -> list[str]:
-    """Return the lines of all prompts, then one for what each request sends."""
+    """Return the lines of all prompts, then one for the arguments of each request."""
     prompts = [line for prompt in instance.prompts for line in prompt.text.split("\n")]
     return [*prompts, *(repr(request.arguments) for request in instance.requests)]

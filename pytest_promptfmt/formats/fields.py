@@ -2,7 +2,7 @@ r"""The field mappings a format consumes: question, choices and answer of a doc,
 
 A format needs the fields, not a finished prompt. Where `doc_to_text` is a layout already, they are read in it:
 `Question: {{question}}\nAnswer:` is the question between two cues, `{{question}}\nA. {{choices[0]}}…` question and
-choices. What cannot be read is refused with the reason.
+choices. Other layouts are refused with the reason.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jinja2
+from jinja2 import nodes
 
-from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean
+from pytest_promptfmt.core.errors import FormatError, did_you_mean
 from pytest_promptfmt.core.task import FunctionRef, Spec, Task
-from pytest_promptfmt.formats.jinja_text import grammar, has_markup, is_path, literal, only_expression, operand, sealed
 from pytest_promptfmt.formats.labels import LABEL_SETS
 
 FIELD_NAMES = {"question": "doc_to_text", "choices": "doc_to_choice", "answer": "doc_to_target"}
 """The keys of `metadata.promptfmt.fields`, by which a task gives formats its fields without changing its prompt."""
+
+MAPPING_KEYS = tuple(FIELD_NAMES.values())
 
 _FIELDS_HINT = (
     "give formats the fields under metadata: {promptfmt: {fields: {question: …, choices: …, answer: …}}};"
@@ -71,76 +74,74 @@ class Fields:
     topic: FormatField | None = None
 
 
-def text_field(key: str, spec: Spec, position: Position | None = None) -> FormatField:
+def text_field(key: str, spec: Spec) -> FormatField:
     """Return the question, answer or topic of a doc, from the mapping of that key.
 
     Raises FormatError for a function, a list and a bare name that Jinja cannot read.
     """
-    _refuse_function(key, spec, position)
+    _refuse_function(key, spec)
     if isinstance(spec, int):
         number = str(int(spec))
         return FormatField(number, number)
     if not isinstance(spec, str):
-        raise FormatError(
-            f"{key} is a {type(spec).__name__}; a format needs a column or a template there", position=position
-        )
+        raise FormatError(f"{key} is a {type(spec).__name__}; a format needs a column or a template there", key=key)
     source = spec.strip()
     if not has_markup(source):
-        return _bare_field(key, source, position)
+        return _bare_field(key, source)
     try:
         inner = only_expression(source)
         grammar().parse(source)
     except jinja2.TemplateSyntaxError as error:
-        raise FormatError(f"{key} is no Jinja template: {error.message}", position=position) from error
+        raise FormatError(f"{key} is not a valid Jinja template: {error.message}", key=key) from error
     if inner is None:
         return FormatField(sealed(source), None)
     return FormatField(f"{{{{ {inner} }}}}", inner)
 
 
-def choices_field(spec: Spec, position: Position | None = None) -> FormatChoices | None:
+def choices_field(spec: Spec) -> FormatChoices | None:
     """Return the choices of a doc from `doc_to_choice`, None when it is not set.
 
     Raises FormatError for a function and for a template that prints more than one expression.
     """
     if spec is None:
         return None
-    _refuse_function("doc_to_choice", spec, position)
+    _refuse_function("doc_to_choice", spec)
     if isinstance(spec, Mapping):
         spec = list(spec.values())
     if isinstance(spec, Sequence) and not isinstance(spec, str):
         fixed = tuple(str(choice) for choice in spec)
         if not fixed:
-            raise FormatError("doc_to_choice is an empty list", position=position)
+            raise FormatError("doc_to_choice is an empty list", key="doc_to_choice")
         return FormatChoices(f"[{', '.join(literal(choice) for choice in fixed)}]", fixed)
     if not isinstance(spec, str):
-        raise FormatError(f"doc_to_choice {spec!r} is neither a column, a template nor a list", position=position)
-    field = text_field("doc_to_choice", spec, position)
+        raise FormatError(f"doc_to_choice {spec!r} is neither a column, a template nor a list", key="doc_to_choice")
+    field = text_field("doc_to_choice", spec)
     if field.expression is None:
         raise FormatError(
             "doc_to_choice is a whole template; a format needs a column or one expression to count them",
-            position=position,
+            key="doc_to_choice",
             hint="write the list as one expression: doc_to_choice: '{{ [first, second] }}'",
         )
     return FormatChoices(operand(field.expression))
 
 
-def _refuse_function(key: str, spec: Spec, position: Position | None) -> None:
+def _refuse_function(key: str, spec: Spec) -> None:
     if isinstance(spec, FunctionRef) or callable(spec):
         raise FormatError(
             f"{key} is a function, so a format cannot see which column it reads",
-            position=position,
+            key=key,
             hint=f"give the format a column or template: {key}: <column>",
         )
 
 
-def _bare_field(key: str, name: str, position: Position | None) -> FormatField:
+def _bare_field(key: str, name: str) -> FormatField:
     if name.isdecimal():
         return FormatField(name, str(int(name)))
     if is_path(name):
         return FormatField(f"{{{{ {name} }}}}", name)
     if not name:
-        raise FormatError(f"{key} is empty", position=position, hint=f"{key}: <column>")
-    # Jinja cannot read such a name (`Answer Key`); rendering looks the column up and says so when there is none.
+        raise FormatError(f"{key} is empty", key=key, hint=f"{key}: <column>")
+    # Jinja cannot read such a name (`Answer Key`); rendering looks the column up and reports a missing one.
     lookup = f"_column({literal(name)})"
     return FormatField(f"{{{{ {lookup} }}}}", lookup)
 
@@ -149,9 +150,9 @@ def _bare_field(key: str, name: str, position: Position | None) -> FormatField:
 class Mappings:
     """The field mappings that a format consumes, and in words how they were found where the author wrote others."""
 
-    question: Spec
-    choices: Spec
-    answer: Spec
+    doc_to_text: Spec
+    doc_to_choice: Spec
+    doc_to_target: Spec
     notes: tuple[str, ...] = ()
 
 
@@ -170,8 +171,7 @@ def declared_mappings(task: Task) -> Mappings | None:
                 position=task.position(*keys, name),
                 hint=did_you_mean(str(name), FIELD_NAMES),
             )
-    values = {name: fields.get(name, getattr(task, key)) for name, key in FIELD_NAMES.items()}
-    return Mappings(**values)
+    return Mappings(**{key: fields.get(name, getattr(task, key)) for name, key in FIELD_NAMES.items()})
 
 
 def read_mappings(task: Task, format_name: str) -> Mappings:
@@ -185,7 +185,7 @@ def read_mappings(task: Task, format_name: str) -> Mappings:
     if not isinstance(text, str) or not has_markup(text) or _is_expression(text):
         if labels is not None:
             raise FormatError(
-                f"doc_to_choice lists the labels {', '.join(labels)}, and doc_to_text is the question alone, so format"
+                f"doc_to_choice lists the labels {', '.join(labels)}, and doc_to_text is only the question, so format"
                 f" {format_name!r} cannot find the choices",
                 position=task.position("doc_to_choice"),
                 hint=_FIELDS_HINT,
@@ -215,7 +215,7 @@ def _noted(task: Task, question: Sequence[tuple[bool, str]], choices: Spec) -> M
 def _unreadable(task: Task, format_name: str, why: str) -> FormatError:
     shown = repr(task.doc_to_text if len(task.doc_to_text) <= 80 else f"{task.doc_to_text[:77]}…")
     return FormatError(
-        f"doc_to_text {shown} is a whole layout, and format {format_name!r} needs the question alone: {why}",
+        f"doc_to_text {shown} is a whole layout, and format {format_name!r} needs only the question: {why}",
         position=task.position("doc_to_text"),
         hint=_FIELDS_HINT,
     )
@@ -225,7 +225,7 @@ def _is_expression(source: str) -> bool:
     try:
         return only_expression(source.strip()) is not None
     except jinja2.TemplateSyntaxError:
-        return True  # the format says what is wrong with it
+        return True  # reported where the format parses it
 
 
 def labels_in(choices: Any) -> tuple[str, ...] | None:
@@ -307,3 +307,82 @@ def _without_cues(segments: list[tuple[bool, str]], *, closing: bool) -> list[tu
     if result and not result[-1][0]:
         result[-1] = (False, result[-1][1].rstrip())
     return [segment for segment in result if segment[1]]
+
+
+# -- pieces of Jinja, which mean the same next to any other ----------------------------------------------------------
+
+_ESCAPES = {ord("\\"): "\\\\", ord("'"): "\\'", ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"}
+_MARKERS = ("{{", "{%", "{#")
+
+
+@cache
+def grammar() -> jinja2.Environment:
+    """Return the environment whose grammar templates are read in: lm-eval 0.4.13's plain Jinja."""
+    return jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+
+
+def literal(text: str) -> str:
+    """Return a Jinja string literal whose value is `text`, line ends, quotes and braces included."""
+    return f"'{text.translate(_ESCAPES)}'"
+
+
+def has_markup(text: str) -> bool:
+    """Return whether Jinja would do anything but print the text."""
+    return any(marker in text for marker in _MARKERS)
+
+
+def only_expression(source: str) -> str | None:
+    """Return `x` of a template that is exactly `{{ x }}`, else None. Raises TemplateSyntaxError."""
+    tokens = list(grammar().lex(source))
+    kinds = [kind for _, kind, _ in tokens]
+    if len(kinds) < 3 or kinds[0] != "variable_begin" or kinds[-1] != "variable_end":
+        return None
+    if kinds.count("variable_begin") != 1:
+        return None
+    return "".join(text for _, _, text in tokens[1:-1]).strip()
+
+
+def is_name(text: str) -> bool:
+    """Return whether `{{ text }}` reads the variable of that name and nothing else."""
+    return is_path(text) and "." not in text
+
+
+def is_path(text: str) -> bool:
+    """Return whether the text is a variable or attributes of one (`choices.text`), so that it can be written bare."""
+    if not all(part.isidentifier() for part in text.split(".")) or text.split(".")[0] in ("self", "loop"):
+        return False
+    try:
+        body = grammar().parse(f"{{{{ {text} }}}}").body
+    except jinja2.TemplateSyntaxError:
+        return False
+    output = body[0] if len(body) == 1 else None
+    node = output.nodes[0] if isinstance(output, nodes.Output) and len(output.nodes) == 1 else None
+    while isinstance(node, nodes.Getattr):
+        node = node.node
+    return isinstance(node, nodes.Name)
+
+
+def operand(expression: str) -> str:
+    """Return the expression so that filters and tests can follow it."""
+    return expression if is_path(expression) or expression.isdigit() else f"({expression})"
+
+
+def sealed(source: str) -> str:
+    """Return the template so that text put before or after it stays as it is, and it stays as it is.
+
+    A `{-` or `-}` at its edges would eat its neighbour's whitespace; a brace at its end would open a tag.
+    """
+    if re.match(r"\{[{%#]-", source):
+        source = "{{ '' }}" + source
+    if source.endswith(("-}}", "-%}", "-#}")):
+        source += "{{ '' }}"
+    bare = source.rstrip("{")
+    if len(bare) < len(source):
+        source = f"{bare}{{{{ {literal(source[len(bare) :])} }}}}"
+    return source
+
+
+def printed(text: str) -> str:
+    """Return a template that prints exactly this text, braces included."""
+    plain = not has_markup(text) and "\r" not in text and not text.endswith("{")
+    return text if plain else f"{{{{ {literal(text)} }}}}"

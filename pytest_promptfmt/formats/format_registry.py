@@ -1,9 +1,9 @@
-"""Formats by name: published, of installed packages, registered by code, and `formats/*.yaml` beside the tasks."""
+"""Formats by name: published, of installed packages, registered by code, and `formats/*.yaml` next to the tasks."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -11,51 +11,18 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import FormatError, Position, SourceError, did_you_mean, display_path
 from pytest_promptfmt.core.yaml_parser import parse_file
-from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS, Format
-
-PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "built in": ("mcqa", "cloze", "generate", "cot"),
-        "from the literature": (
-            "mmlu",
-            "mmlu_single_space",
-            "mmlu_without_topic",
-            "mmlu_without_topic_fixed",
-            "helm",
-            "helm_without_topic",
-            "helm_without_topic_fixed",
-            "lm_eval_2023",
-            "mmlu_pro",
-            "mmlu_pro_cot",
-            "structured",
-            "structured_without_topic",
-        ),
-        "task styles of eval-framework": (
-            "ef_mc",
-            "ef_mc_olmes",
-            "ef_mc_completion",
-            "ef_cloze",
-            "ef_bpb",
-            "ef_mc_idk",
-            "ef_cloze_idk",
-        ),
-    }
-)
-"""The formats of data/formats by where they come from, in the order in which they are listed.
-
-Headers are descriptions, so they are written once before all shots. Where a source has no rule (labels, what joins the
-choices, the delimiters between shots) its formats take `A. ` lines and lm-eval's delimiters, and their notes say so.
-"""
+from pytest_promptfmt.formats.format import DOCUMENTATION_FIELDS, Format, placed
 
 ENTRY_POINT_GROUP = "pytest_promptfmt.formats"
 FOLDER = "formats"
-"""The folder beside the tasks whose YAML files are formats, named by their stems."""
+"""The folder next to the tasks whose YAML files are formats, named by their stems."""
 
 _DATA: Final = Path(__file__).parent.parent / "data" / "formats"
 _TASK_KEYS = ("task", "group", "class")
-"""Keys that make a file one of lm-eval's, whatever its folder is called."""
+"""Keys that make a file one of lm-eval's, also in a folder of that name."""
 
 _registered: dict[str, Format] = {}
 
@@ -66,14 +33,22 @@ def register_format(format_: Format) -> Format:
     return format_
 
 
+def published_names() -> Mapping[str, Sequence[str]]:
+    """Return the names of the formats of data/formats by where they come from, in the order of every list."""
+    return data_table("published_formats")
+
+
+def _all_published() -> list[str]:
+    return [name for names in published_names().values() for name in names]
+
+
 def known_formats(directory: Path | None = None) -> Mapping[str, Format]:
     """Return every format by name: published, entry points, registered ones, then those in `directory/formats/`.
 
     Later ones replace earlier ones of the same name. Raises FormatError, with the file and line or the entry point,
     for a format that cannot be read.
     """
-    published = {name: published_format(name) for names in PUBLISHED.values() for name in names}
-    formats = {**published, **_entry_point_formats(), **_registered}
+    formats = {**{name: published_format(name) for name in _all_published()}, **_entry_point_formats(), **_registered}
     for name in _file_names(directory):
         format_ = _file_format(name, directory, ())
         if format_ is not None:
@@ -91,8 +66,8 @@ def find_format(name: str, directory: Path | None = None, position: Position | N
 
 @cache
 def published_format(name: str) -> Format:
-    """Return the format of data/formats, whatever else has its name. Raises KeyError for a name not in `PUBLISHED`."""
-    if not any(name in names for names in PUBLISHED.values()):
+    """Return the format of data/formats, even where another one has its name. Raises KeyError for an unknown name."""
+    if name not in _all_published():
         raise KeyError(name)
 
     def start(base: str | None, _position: Position) -> Format:
@@ -111,8 +86,7 @@ def _find(name: str, directory: Path | None, position: Position | None, route: t
     try:
         return published_format(name)
     except KeyError:
-        published = (name for names in PUBLISHED.values() for name in names)
-        known = [*published, *_entry_point_formats(), *_registered, *_file_names(directory)]
+        known = [*_all_published(), *_entry_point_formats(), *_registered, *_file_names(directory)]
         raise FormatError(
             f"there is no format {name!r}",
             position=position,
@@ -127,23 +101,25 @@ def _entry_point_formats() -> Mapping[str, Format]:
 
 
 def _formats_of(entry_point: EntryPoint) -> Iterator[Format]:
-    try:
-        value = entry_point.load()
-        if isinstance(value, type) and issubclass(value, Format):
-            value = value(name=entry_point.name)
-    except Exception as error:
-        raise FormatError(
-            f"the entry point {entry_point.name!r} of {ENTRY_POINT_GROUP!r} does not load: {error}",
-            hint=f"it should be a Format or several: {entry_point.value}",
-        ) from error
+    value = load_entry_point(entry_point, hint=f"it should be a Format or several: {entry_point.value}")
     for format_ in (value,) if isinstance(value, Format) else value:
         if not isinstance(format_, Format):
             raise FormatError(f"the entry point {entry_point.name!r} gives {format_!r}, which is not a Format")
         yield format_
 
 
+def load_entry_point(entry_point: EntryPoint, *, hint: str | None = None) -> Any:
+    """Return the object of an entry point, a class of formats as an instance. Raises FormatError where that fails."""
+    try:
+        value = entry_point.load()
+        return value(name=entry_point.name) if isinstance(value, type) and issubclass(value, Format) else value
+    except Exception as error:
+        message = f"the entry point {entry_point.name!r} of {entry_point.group!r} does not load: {error}"
+        raise FormatError(message, hint=hint) from error
+
+
 def format_files(directory: Path) -> Iterator[str]:
-    """Yield where the formats beside the tasks of a folder are read: their folder, with a slash, and each file."""
+    """Yield where the formats next to the tasks of a folder are read: their folder, with a slash, and each file."""
     yield f"{directory / FOLDER}/"
     yield from (str(directory / FOLDER / f"{name}.yaml") for name in _file_names(directory))
 
@@ -196,4 +172,5 @@ def _read_format(path: Path, start: Callable[[str | None, Position], Format]) ->
     documentation: dict[str, Any] = {key: str(fields[key] or "") for key in DOCUMENTATION_FIELDS if key in fields}
     documentation.setdefault("summary", f"{base_name or 'mcqa'} as changed in {display_path(path)}")
     overrides = {key: value for key, value in fields.items() if key not in ("type", *DOCUMENTATION_FIELDS)}
-    return dataclasses.replace(base, name=path.stem, **documentation).changed(overrides, where)
+    with placed(where):
+        return dataclasses.replace(base, name=path.stem, **documentation).changed(overrides)

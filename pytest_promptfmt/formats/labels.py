@@ -1,4 +1,4 @@
-"""The labels of choices (`A`, `1`, `iii` …): named sets and custom lists, checked, and as Jinja expressions."""
+"""The labels of choices (`A`, `1`, `iii` …): named sets and custom lists, checked."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from string import ascii_lowercase, ascii_uppercase
 from types import MappingProxyType
 from typing import Any
 
-from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean
-from pytest_promptfmt.formats.jinja_text import literal
+from pytest_promptfmt.core.errors import FormatError, did_you_mean
 
 NUMBERS = "numbers"
 """The only labels without an end."""
@@ -31,13 +30,13 @@ ChoiceLabels = str | tuple[str, ...] | None
 """`letters`, `numbers`, another named set, a custom list, or None for choices without labels."""
 
 
-def checked_labels(value: Any, position: Position | None = None, key: str = "choice_labels") -> ChoiceLabels:
+def checked_labels(value: Any, key: str = "choice_labels") -> ChoiceLabels:
     """Return the labels that a value such as that of `choice_labels` means; labels are always strings.
 
     `key` is the name of the setting that they are given for. Raises FormatError for an unknown name, an empty list, a
     repeated label, and a label that is not a string or integer.
     """
-    refusal = partial(FormatError, position=position, key=key)
+    refusal = partial(FormatError, key=key)
     if value is None or (isinstance(value, str) and (value == NUMBERS or value in LABEL_SETS)):
         return value
     if isinstance(value, str):
@@ -88,14 +87,3 @@ def first_labels(labels: ChoiceLabels, count: int) -> tuple[str, ...]:
             hint="choice_labels: numbers has no end, null needs no labels",
         )
     return known[:count]
-
-
-def sequence_expression(labels: ChoiceLabels) -> str:
-    """Return a Jinja expression of all labels that can be indexed and sliced: a string where each is one character.
-
-    Not for null, and not for `numbers`, which have no end (KeyError).
-    """
-    known = LABEL_SETS[labels] if isinstance(labels, str) else labels or ()
-    if all(len(label) == 1 for label in known):
-        return literal("".join(known))
-    return f"[{', '.join(literal(label) for label in known)}]"

@@ -1,32 +1,49 @@
-"""Variants of a format that change one thing: which axes there are, and their values.
+"""Variants of a format that change one thing; the axes and their values are in `data/variants.yaml`.
 
-Names are canonical: `mcqa+enumerator-roman+choice_order-reversed`, axes in the order of `AXES`. Values are those of
-PromptSuite, DOVE (arXiv:2503.01622) and FormatSpread (arXiv:2310.11324).
+Names are canonical: `mcqa+enumerator-roman+choice_order-reversed`, axes in the order of `axes()`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import FormatError, did_you_mean
-from pytest_promptfmt.formats.format import ORDERS, PROMPT_FIELDS, Format
-
-Change = Callable[[Format], Mapping[str, Any]]
-"""From a format to the fields that a value of an axis changes in it."""
+from pytest_promptfmt.formats.format import PROMPT_FIELDS, Format
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One thing that can differ between two ways to ask."""
+    """One thing that can differ between two ways to ask; `field` is the field of a format that its values are for."""
 
     name: str
     summary: str
-    values: Mapping[str, Change]
+    values: Mapping[str, Any]
+    field: str | None = None
+
+    def change(self, format_: Format, value: str) -> Mapping[str, Any]:
+        """Return the fields that a value changes in a format."""
+        written = self.values[value]
+        if self.field is not None:
+            return {self.field: written}
+        if self.name == "descriptor_casing":
+            return {
+                name: f"{before}{getattr(words, written)()}{after}"
+                for name, (before, words, after) in _descriptors(format_).items()
+            }
+        if self.name == "descriptor_separator":
+            # The text after the last descriptor is the target, and the gap before it is the target delimiter's.
+            return {
+                name: before + words + (written.rstrip(" ") if name == "answer_prompt" else written)
+                for name, (before, words, _) in _descriptors(format_).items()
+            }
+        return dict(written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,123 +59,20 @@ class Variant:
         return f"{self.axis}-{self.value}"
 
 
-def _set(**fields: Any) -> Change:
-    return lambda _format: fields
+@cache
+def axes() -> Mapping[str, Axis]:
+    """Return the axes by name, in the order of canonical names."""
+    return MappingProxyType({name: Axis(name, **written) for name, written in data_table("variants").items()})
 
 
-def _each(field: str, values: Mapping[str, str]) -> Mapping[str, Change]:
-    return {name: _set(**{field: value}) for name, value in values.items()}
-
-
-_DESCRIPTORS = ("question_prefix", "choices_prefix", "answer_prompt")
 _DESCRIPTOR = re.compile(r"(\s*)([^\W\d_]+(?: [^\W\d_]+){0,2})(\s*[:\-]+\s*|\s*)\Z")
 """One to three words and what separates them from what follows: `Question: `, `Answer:`."""
 
 
-def _with_separator(separator: str) -> Change:
-    def change(format_: Format) -> Mapping[str, Any]:
-        found = _descriptors(format_)
-        # What follows the last descriptor is the target, and the gap before it is the target delimiter's.
-        return {
-            name: before + words + (separator.rstrip(" ") if name == "answer_prompt" else separator)
-            for name, (before, words, _) in found.items()
-        }
-
-    return change
-
-
-def _with_casing(case: Callable[[str], str]) -> Change:
-    def change(format_: Format) -> Mapping[str, Any]:
-        return {name: before + case(words) + after for name, (before, words, after) in _descriptors(format_).items()}
-
-    return change
-
-
 def _descriptors(format_: Format) -> dict[str, tuple[str, str, str]]:
-    found = {}
-    for name in _DESCRIPTORS:
-        match = _DESCRIPTOR.match(getattr(format_, name) or "")
-        if match:
-            found[name] = (match[1], match[2], match[3])
-    return found
-
-
-_SPACES = {
-    "space": " ",
-    "newline": "\n",
-    "comma": ", ",
-    "semicolon": "; ",
-    "pipe": " | ",
-    "or": " or ",
-    "capital_or": " OR ",
-}
-_SECTIONS = {
-    "newline": "\n",
-    "blank_line": "\n\n",
-    "space": " ",
-    "two_spaces": "  ",
-    "tab": "\t",
-    "double_pipe": " || ",
-    "dashes": " -- ",
-    "semicolon": "; ",
-}
-_SEPARATORS = {
-    "colon": ": ",
-    "spaced_colon": " : ",
-    "double_colon": ":: ",
-    "triple_colon": "::: ",
-    "dash": " - ",
-    "double_dash": " -- ",
-    "space": " ",
-    "tab": "\t",
-    "newline": "\n",
-}
-_ENUMERATORS = {
-    "capitals": "letters",
-    **{name: name for name in ("lowercase", "numbers", "roman", "greek", "keyboard")},
-}
-_STYLES = {
-    "dot": _set(label_prefix="", label_suffix=". "),
-    "parenthesis": _set(label_prefix="", label_suffix=") "),
-    "parentheses": _set(label_prefix="(", label_suffix=") "),
-    "brackets": _set(label_prefix="[", label_suffix="] "),
-    "angles": _set(label_prefix="<", label_suffix="> "),
-    "colon": _set(label_prefix="", label_suffix=": "),
-}
-_CASINGS: Mapping[str, Callable[[str], str]] = {"upper": str.upper, "lower": str.lower, "title": str.title}
-_GAPS = {"space": " ", "none": "", "newline": "\n"}
-
-AXES: Mapping[str, Axis] = MappingProxyType(
-    {
-        axis.name: axis
-        for axis in (
-            Axis("enumerator", "how choices are labelled", _each("choice_labels", _ENUMERATORS)),
-            Axis("label_style", "what is around a label", _STYLES),
-            Axis("choice_separator", "what is between choices", _each("choice_delimiter", _SPACES)),
-            Axis(
-                "section_separator",
-                "what is between question, choices and answer cue",
-                _each("section_separator", _SECTIONS),
-            ),
-            Axis(
-                "descriptor_separator",
-                "what follows the words before question, choices and answer",
-                {name: _with_separator(text) for name, text in _SEPARATORS.items()},
-            ),
-            Axis(
-                "descriptor_casing",
-                "upper and lower case of the words before question, choices and answer",
-                {name: _with_casing(case) for name, case in _CASINGS.items()},
-            ),
-            Axis("answer_gap", "what is between answer cue and answer", _each("target_delimiter", _GAPS)),
-            Axis(
-                "choice_order",
-                "the order of the choices; the gold answer follows",
-                _each("choice_order", {name: name for name in ORDERS}),
-            ),
-        )
-    }
-)
+    texts = {name: getattr(format_, name) or "" for name in ("question_prefix", "choices_prefix", "answer_prompt")}
+    found = ((name, _DESCRIPTOR.match(text)) for name, text in texts.items())
+    return {name: (match[1], match[2], match[3]) for name, match in found if match}
 
 
 def vary(format_: Format, variants: Iterable[Variant]) -> Format:
@@ -168,10 +82,10 @@ def vary(format_: Format, variants: Iterable[Variant]) -> Format:
     this format does not have.
     """
     chosen = {variant.axis: variant for variant in variants}
-    unknown = next((name for name in chosen if name not in AXES), None)
+    unknown = next((name for name in chosen if name not in axes()), None)
     if unknown is not None:
-        raise FormatError(f"there is no axis {unknown!r}", hint=did_you_mean(unknown, AXES) or ", ".join(AXES))
-    ordered = [chosen[name] for name in AXES if name in chosen]
+        raise FormatError(f"there is no axis {unknown!r}", hint=did_you_mean(unknown, axes()) or ", ".join(axes()))
+    ordered = [chosen[name] for name in axes() if name in chosen]
     varied = format_
     for variant in ordered:
         varied = _varied(varied, variant)
@@ -179,7 +93,7 @@ def vary(format_: Format, variants: Iterable[Variant]) -> Format:
 
 
 def _varied(format_: Format, variant: Variant) -> Format:
-    axis = AXES[variant.axis]
+    axis = axes()[variant.axis]
     if variant.value not in axis.values:
         raise FormatError(
             f"axis {axis.name!r} has no value {variant.value!r}; it has {', '.join(axis.values)}",
@@ -189,7 +103,7 @@ def _varied(format_: Format, variant: Variant) -> Format:
         raise FormatError(
             f"format {format_.name!r} has nothing that {variant.id!r} could change: the axis is {axis.summary}"
         )
-    return format_.changed(axis.values[variant.value](format_))
+    return format_.changed(axis.change(format_, variant.value))
 
 
 def has_axis(format_: Format, name: str) -> bool:
@@ -205,14 +119,14 @@ def has_axis(format_: Format, name: str) -> bool:
     return True
 
 
-def variants_of(format_: Format, axes: Sequence[str] = ()) -> tuple[Format, ...]:
+def variants_of(format_: Format, names: Sequence[str] = ()) -> tuple[Format, ...]:
     """Return the format in every value of each axis, one axis at a time, without those that change nothing.
 
-    `axes` are names of axes (`enumerator`) or single values (`enumerator-roman`); none means all axes. An axis that
+    `names` are names of axes (`enumerator`) or single values (`enumerator-roman`); none means all axes. An axis that
     the format does not have gives nothing. Raises FormatError for a name that is neither.
     """
     found = {}
-    for variant in _wanted(axes or tuple(AXES)):
+    for variant in _wanted(names or tuple(axes())):
         if has_axis(format_, variant.axis):
             varied = vary(format_, [variant])
             if _prompt_fields(varied) != _prompt_fields(format_):
@@ -222,8 +136,8 @@ def variants_of(format_: Format, axes: Sequence[str] = ()) -> tuple[Format, ...]
 
 def _wanted(names: Sequence[str]) -> Iterable[Variant]:
     for name in names:
-        if name in AXES:
-            yield from (Variant(name, value) for value in AXES[name].values)
+        if name in axes():
+            yield from (Variant(name, value) for value in axes()[name].values)
         else:
             yield parse_variant(name)
 
@@ -231,12 +145,10 @@ def _wanted(names: Sequence[str]) -> Iterable[Variant]:
 def parse_variant(name: str) -> Variant:
     """Return the variant that `axis-value` names. Raises FormatError with a did-you-mean."""
     axis, dash, value = name.partition("-")
-    if axis not in AXES or not dash or value not in AXES[axis].values:
-        known = [f"{axis.name}-{value}" for axis in AXES.values() for value in axis.values]
-        raise FormatError(
-            f"there is no variant {name!r}",
-            hint=did_you_mean(name, [*AXES, *known]) or f"the axes are {', '.join(AXES)}",
-        )
+    if axis not in axes() or not dash or value not in axes()[axis].values:
+        known = [f"{axis.name}-{value}" for axis in axes().values() for value in axis.values]
+        hint = did_you_mean(name, [*axes(), *known]) or f"the axes are {', '.join(axes())}"
+        raise FormatError(f"there is no variant {name!r}", hint=hint)
     return Variant(axis, value)
 
 

@@ -22,8 +22,8 @@ from pytest_promptfmt.core.errors import (
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.task import CodeAssembly, FunctionRef, ProfiledAssembly, Task
 from pytest_promptfmt.core.text import escape_controls
-from pytest_promptfmt.formats import Attempt, attempts, is_variant, remarks
-from pytest_promptfmt.formats.template import template_type
+from pytest_promptfmt.formats import Attempt, attempts, is_variant, layout_notes
+from pytest_promptfmt.formats.apply import template_type
 from pytest_promptfmt.plugin.items.item import ClassItem, LoadItem, PromptItem, node_name
 from pytest_promptfmt.plugin.items.kind import LOADED
 from pytest_promptfmt.plugin.run import RUN, Run
@@ -127,7 +127,7 @@ class TaskFileNode(pytest.File):
         task, error = attempt.task, attempt.error
         if task.format not in run.settings.formats:  # a format that is merely tried replaces what it must
             lint = run.folders.settings_for(self.path).lint
-            self._remark(*remarks(task, replaced=not lint))  # PF103 reports it
+            self._remark(*layout_notes(task, replaced=not lint))  # PF103 reports it
         earlier = run.folders.earlier_definition(task, root)
         if earlier is not None:
             error = SourceError(

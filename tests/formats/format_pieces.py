@@ -18,8 +18,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.formats.builder import LABEL_VARIABLES
+from pytest_promptfmt.formats.fields import grammar, has_markup
 from pytest_promptfmt.formats.format import PROMPT_FIELDS, TEXT_FIELDS, Format
-from pytest_promptfmt.formats.jinja_text import grammar, has_markup
 from pytest_promptfmt.formats.labels import first_labels, label_count
 
 

@@ -16,7 +16,6 @@ from pytest_promptfmt.formats import (
     attempts,
     declared_formats,
     laid_out,
-    overwritten,
     split_name,
     split_suffix,
     wanted_formats,
@@ -134,14 +133,14 @@ def test_values_that_the_format_replaces_are_told_with_their_places(tmp_path: Pa
         "utf-8",
     )
     (task,) = load_tasks(path)
-    found = {entry.key: entry for entry in overwritten(task, "generate")}
+    found = {entry.key: entry for entry in apply_format(task, "generate").overwritten}
     assert set(found) == {"output_type", "target_delimiter", "fewshot_delimiter", "metric_list"}
     assert (found["fewshot_delimiter"].written, found["fewshot_delimiter"].becomes) == ("###", "\n\n")
     assert str(found["fewshot_delimiter"].position).endswith("t.yaml:7:1")
 
 
 def test_value_equal_to_that_of_the_format_is_not_told() -> None:
-    assert overwritten(task_with("mcqa", target_delimiter=" ", fewshot_delimiter="\n\n"), "mcqa") == ()
+    assert apply_format(task_with("mcqa", target_delimiter=" ", fewshot_delimiter="\n\n"), "mcqa").overwritten == ()
 
 
 def test_description_filters_and_shots_of_the_author_stay() -> None:
@@ -285,7 +284,7 @@ MISTAKES = {
     "overrides without type": ("formats:\n  instruction: 3", 6, "instruction is 3", "type: mcqa"),
     "text that is a number": ("formats:\n  type: mcqa\n  answer_prompt: 3", 7, "answer_prompt is 3", "quotes"),
     "delimiter that is null": ("formats:\n  type: mcqa\n  choice_delimiter: null", 7, "must be text", 'write ""'),
-    "broken Jinja": ("formats:\n  type: mcqa\n  instruction: '{{ x'", 7, "no Jinja template", "{{"),
+    "broken Jinja": ("formats:\n  type: mcqa\n  instruction: '{{ x'", 7, "not a valid Jinja template", "{{"),
     "output type": (
         "formats:\n  type: mcqa\n  output_type: multiple_choic",
         7,

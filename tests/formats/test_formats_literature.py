@@ -10,7 +10,7 @@ from format_pieces import differences, placeholders, prompt_pieces
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import apply_format, known_formats
-from pytest_promptfmt.formats.format_registry import PUBLISHED, published_format
+from pytest_promptfmt.formats.format_registry import published_format, published_names
 from pytest_promptfmt.tasks.synthetic.synthetic_docs import synthetic_docs
 
 QUESTION = "Which is a cat?"
@@ -46,7 +46,7 @@ COT_INSTRUCTION = (
     INTRO + ' about biology. Think step by step and then output the answer in the format of "The answer is (X)"'
     " at the end.\n\n"
 )
-LITERATURE = PUBLISHED["from the literature"]
+LITERATURE = published_names()["from the literature"]
 TASK = Task(name="t", doc_to_text="question", doc_to_target="answer", doc_to_choice="choices")
 
 

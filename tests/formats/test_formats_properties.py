@@ -12,7 +12,7 @@ from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import Format, LaidOutTask, known_formats, lay_out, variants_of
-from pytest_promptfmt.formats.jinja_text import grammar, literal, printed, sealed
+from pytest_promptfmt.formats.fields import grammar, literal, printed, sealed
 from pytest_promptfmt.formats.labels import label_count
 
 EVERY = tuple(made for layout in known_formats().values() for made in (layout, *variants_of(layout)))

@@ -37,7 +37,7 @@ def task(text: object, choices: object = "choices", **metadata: object) -> Task:
     ],
 )
 def test_question_is_read_between_its_cues(text: str, question: str) -> None:
-    assert read_mappings(task(text), "mcqa").question == question
+    assert read_mappings(task(text), "mcqa").doc_to_text == question
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_question_is_read_between_its_cues(text: str, question: str) -> None:
 )
 def test_choices_are_read_behind_their_labels(text: str) -> None:
     found = read_mappings(task(text, LETTERS), "cloze")
-    assert found.question == "{{question.strip()}}"
-    assert found.choices == "{{ [choices[0], choices[1], choices[2]] }}"
+    assert found.doc_to_text == "{{question.strip()}}"
+    assert found.doc_to_choice == "{{ [choices[0], choices[1], choices[2]] }}"
     assert len(found.notes) == 2
     doc = {"question": "Q ", "choices": ["x", "y", "z"], "answer": 1}
     made = apply_format(task(text, LETTERS), "mcqa")

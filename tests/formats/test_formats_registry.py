@@ -13,7 +13,7 @@ import pytest
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import Format, find_format, format_registry, known_formats, laid_out, register_format
-from pytest_promptfmt.formats.format_registry import PUBLISHED, published_format
+from pytest_promptfmt.formats.format_registry import published_format, published_names
 from pytest_promptfmt.systems.task_files import load_tasks
 
 TASK = "task: t\ndoc_to_text: question\ndoc_to_target: answer\ndoc_to_choice: choices\n"
@@ -48,7 +48,7 @@ def test_built_in_formats_come_first() -> None:
 
 def test_published_formats_are_the_files_of_the_package() -> None:
     files = {path.stem for path in (Path(format_registry.__file__).parents[1] / "data" / "formats").iterdir()}
-    listed = [name for names in PUBLISHED.values() for name in names]
+    listed = [name for names in published_names().values() for name in names]
     assert sorted(listed) == sorted(files)
     assert [published_format(name).name for name in listed] == listed
     with pytest.raises(KeyError):

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import apply_format
-from pytest_promptfmt.formats.format_scorers import SCORER_NAMES, checked_scorer, make_scorer
+from pytest_promptfmt.formats.format import SCORER_NAMES, checked_scorer, make_scorer
 
 TASK = Task(name="t", doc_to_text="question", doc_to_target="answer", doc_to_choice="choices")
 
@@ -53,7 +53,7 @@ def test_first_token_takes_the_leading_label(response: str, label: str) -> None:
     assert extracted(scorer.filter_list[0], response) == label
 
 
-def test_first_token_reports_what_upstream_reads_beside_it() -> None:
+def test_first_token_also_reads_as_upstream() -> None:
     scorer = make_scorer("first_token", "letters")
     assert scorer is not None
     assert [pipeline["name"] for pipeline in scorer.filter_list] == ["first_token", "upstream_first_token"]

@@ -28,8 +28,8 @@ from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import CodeNotAllowedError, FormatError, RenderError
 from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.formats import laid_out
-from pytest_promptfmt.formats.template import TemplatedTask
-from pytest_promptfmt.formats.template_configs import (
+from pytest_promptfmt.formats.apply import TemplatedTask
+from pytest_promptfmt.formats.template import (
     ClassificationTemplateConfig,
     GenerationTemplateConfig,
     RankingTemplateConfig,
@@ -419,7 +419,7 @@ MISTAKES = {
     "template:\n  template_type: mcq\n  choice_labels: letters": (5, "'letters'", "choice_labels"),
     "template:\n  template_type: mcq\n  choice_labels: [A, A]": (5, "'A' twice", ""),
     "template:\n  template_type: mcq\n  suffix: null": (5, "suffix is None", 'write ""'),
-    "template:\n  template_type: mcq\n  prefix: '{% if %}'": (5, "prefix is no Jinja", ""),
+    "template:\n  template_type: mcq\n  prefix: '{% if %}'": (5, "prefix is not a valid Jinja", ""),
     "template:\n  template_type: cloze\n  blank_position: ende": (5, "'ende'", "end"),
     "template: classification": (3, "needs its labels", "labels:"),
 }

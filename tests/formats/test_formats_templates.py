@@ -89,7 +89,7 @@ def test_installed_package_offers_a_template(tmp_path: Path, monkeypatch: pytest
     instance = next(iter(task.render([{"question": " Rome is in Italy. ", "answer": 0}])))
     assert instance.prompts[0].text == "Judge:\nRome is in Italy.\nYes or no?"
     assert [request.continuation for request in instance.requests] == [" yes", " no"]
-    assert TemplateFactory.from_dict({"template_type": "yes_no"}).get_output_type() == "multiple_choice"
+    assert TemplateFactory.from_dict({"template_type": "yes_no"}).task_keys() == {"output_type": "multiple_choice"}
 
 
 @pytest.mark.usefixtures("fresh_templates")

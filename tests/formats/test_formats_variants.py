@@ -11,7 +11,6 @@ from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.formats import (
-    AXES,
     apply_format,
     known_formats,
     laid_out,
@@ -19,7 +18,7 @@ from pytest_promptfmt.formats import (
     variants_of,
     vary,
 )
-from pytest_promptfmt.formats.variants import Variant, parse_variant, split_variants
+from pytest_promptfmt.formats.variants import Variant, axes, parse_variant, split_variants
 
 TASK = Task(name="t", doc_to_text="question", doc_to_target="answer", doc_to_choice="choices")
 DOC = {"question": "Q", "choices": ["Rome", "Oslo", "Ulm"], "answer": 1, "topic": "T"}
@@ -57,7 +56,7 @@ def test_variant_of_mcqa_prints(variant: str, text: str) -> None:
     assert rendered(f"mcqa+{variant}")[0] == text
 
 
-@pytest.mark.parametrize("order", AXES["choice_order"].values)
+@pytest.mark.parametrize("order", axes()["choice_order"].values)
 @pytest.mark.parametrize("name", ["mcqa", "cloze", "generate"])
 def test_gold_follows_the_order_of_the_choices(name: str, order: str) -> None:
     text, target, continuations = rendered(f"{name}+choice_order-{order}")
@@ -124,8 +123,8 @@ def test_format_without_labels_has_no_axis_of_labels() -> None:
 
 def test_format_with_a_line_of_its_own_for_choices_has_no_axis_of_label_styles() -> None:
     format_ = known_formats()["mcqa"].changed({"choice_format": "{choice} [{label}]"})
-    axes = {split_variants(varied.name)[1][0].axis for varied in variants_of(format_)}
-    assert axes == set(AXES) - {"label_style"}
+    varying = {split_variants(varied.name)[1][0].axis for varied in variants_of(format_)}
+    assert varying == set(axes()) - {"label_style"}
     for varied in variants_of(format_):
         (variant,) = split_variants(varied.name)[1]
         kinds = CHANGED_BY_AXIS[variant.axis].kinds

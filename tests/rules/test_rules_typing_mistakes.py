@@ -8,7 +8,7 @@ import pytest
 import yaml
 from linting import linted, study_of
 
-from pytest_promptfmt.formats.template import apply_template
+from pytest_promptfmt.formats.apply import apply_template
 from pytest_promptfmt.rules.column_names import meant
 from pytest_promptfmt.rules.rule_registry import known_rules
 from pytest_promptfmt.rules.rule_selection import Selection

@@ -9,7 +9,7 @@ from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import FormatError
 from pytest_promptfmt.core.profile import builtin_profile
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.formats.format_registry import PUBLISHED, published_format
+from pytest_promptfmt.formats.format_registry import published_format, published_names
 
 DOC = {"question": "Which falls?", "choices": ["stone", "smoke"], "answer": 0}
 SHOT = {"question": "Which rises?", "choices": ["iron", "smoke", "lead"], "answer": 1}
@@ -92,5 +92,5 @@ def test_a_word_that_a_field_does_not_take_is_reported(field: str) -> None:
 
 
 def test_every_style_has_a_source() -> None:
-    styles = [published_format(name) for name in PUBLISHED["task styles of eval-framework"]]
+    styles = [published_format(name) for name in published_names()["task styles of eval-framework"]]
     assert all(style.citation and style.summary for style in styles)

@@ -1,0 +1,20 @@
+"""Tables of the package: YAML files of `data/`, each read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@cache
+def data_table(name: str) -> Mapping[str, Any]:
+    """Return the mapping in `data/<name>.yaml`; its values are shared and must not be changed."""
+    text = (resources.files("pytest_promptfmt") / "data" / f"{name}.yaml").read_text("utf-8")
+    return MappingProxyType(yaml.load(text, _LOADER))
