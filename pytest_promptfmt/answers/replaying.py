@@ -18,7 +18,7 @@ from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError, Too
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.recorded import BadRecord, Recorded
-from pytest_promptfmt.core.task import UNSET, Task
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.study.scoring import Scoring, stops_of
 from pytest_promptfmt.tasks import FilterPipeline, Question, load_docs, questions_of
 
@@ -248,7 +248,7 @@ class _Reader:
             doc = record.doc if record.doc is not None else self._doc_of(record.doc_index)
             if doc is None:
                 made.append(BadRecord(record.number, f"there is no doc {record.doc_index}"))
-            elif record.target is not UNSET:
+            elif record.target is not None:
                 question = Question(output_type=self._task.output_type, target=record.target)
                 made.append(_Ready(record, doc, question))
             else:

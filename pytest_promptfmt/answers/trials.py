@@ -96,11 +96,11 @@ def trials_of(study: Study) -> Trials:
 
 def _trials(scoring: Scoring) -> Trials:
     asked = list(zip(scoring.instances, scoring.questions, strict=True))
-    if scoring.task.output_type == "multiple_choice":
+    if scoring.task.has_choices:
         known_by = None if scoring.has_own_code else key_of_metrics(scoring.metrics)
         choices = [_choice_trial(scoring, known_by, *pair) for pair in asked]
         return Trials(scoring=scoring, choices=[trial for trial in choices if trial is not None])
-    if scoring.task.output_type == "generate_until":
+    if scoring.task.generates:
         chain = Chain(scoring.task, scoring.stops, is_synthetic=scoring.is_synthetic)
         return Trials(scoring=scoring, chain=chain, answers=list(_answer_trials(scoring, chain, asked)))
     return Trials(scoring=scoring)

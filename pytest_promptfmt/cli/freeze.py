@@ -130,7 +130,7 @@ class _Asked:
         from pytest_promptfmt.tasks import shot_split
 
         yield self
-        split = shot_split(task) if self.shots and task.assembly is None else None
+        split = shot_split(task) if self.shots and task.assembly.renders_fields else None
         if split is not None and split != task.dataset.evaluation_split:
             yield replace(self, split=split, rows=replace(self.rows, count=max(self.rows.count, task.shots() + 1)))
 

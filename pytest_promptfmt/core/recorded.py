@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Origin
-from pytest_promptfmt.core.task import UNSET, Assembly
 
 SHOWN_DIFFERENCES: Final = 5
 """How many prompts that differ are shown; all are counted."""
@@ -130,13 +129,14 @@ class Recorded:
 
     `extractions` and `scores` are what the recording says, by filter pipeline (None: of any). `task` is the name or
     `name@format` that the record is for, None for any. `request` is the hash of what was asked, where it was kept.
+    `target` is None where none is recorded.
     """
 
     number: int
     doc_index: int
     completion: str
     doc: Doc | None = None
-    target: Any = UNSET
+    target: str | None = None
     extractions: Mapping[str | None, Any] = field(default_factory=dict)
     scores: Mapping[str | None, bool] = field(default_factory=dict)
     task: str | None = None
@@ -149,26 +149,3 @@ class BadRecord:
 
     number: int
     reason: str
-
-
-@runtime_checkable
-class RecordedAssembly(Assembly, Protocol):
-    """An assembly whose source holds what a run recorded: the prompts that were sent, and what was answered."""
-
-    @property
-    def has_recorded_prompts(self) -> bool:
-        """Return whether prompts are recorded, with which ours can be compared."""
-        ...
-
-    @property
-    def has_recorded_answers(self) -> bool:
-        """Return whether completions are recorded that can be scored again."""
-        ...
-
-    def recorded_prompts(self) -> RecordedPrompts:
-        """Return how the recorded prompts compare with ours."""
-        ...
-
-    def recorded_scores(self) -> RecordedScores:
-        """Return the scores of the recorded completions."""
-        ...

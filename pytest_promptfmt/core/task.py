@@ -1,17 +1,18 @@
 """What is asked: tasks and their few-shot settings, as frozen values that every system produces.
 
 A `Task` holds what the author wrote, typed and unrendered. How systems, formats and profiles turn it into prompts is
-decided in `systems/` and `formats/`; nothing here imports them except the two convenience methods at the end of `Task`,
-which load them when called.
+decided in `systems/`, `tasks/` and `formats/`; nothing here imports them except `FieldAssembly` and the two convenience
+methods at the end of `Task`, which load them when called.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
 from pytest_promptfmt.core.docs import Doc, GivenDocs, TaskDocs
 from pytest_promptfmt.core.errors import Position
@@ -19,9 +20,12 @@ from pytest_promptfmt.core.errors import Position
 if TYPE_CHECKING:
     from pytest_promptfmt.core.profile import Profile
     from pytest_promptfmt.core.prompt import Instance
+    from pytest_promptfmt.core.recorded import RecordedPrompts, RecordedScores
 
 OUTPUT_TYPES: Final = ("loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until")
-OutputType = Literal["loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until"]
+"""The output types of lm-eval 0.4.13."""
+OutputType = Literal["loglikelihood", "multiple_choice", "loglikelihood_rolling", "generate_until", "none"]
+"""How a model is asked: an output type of lm-eval, or `none` where no model answers and nothing is scored."""
 
 
 class Unset:
@@ -124,65 +128,94 @@ class Assembler(Protocol):
         ...
 
 
-class Assembly(Protocol):
-    """How the prompts of a task are put together where lm-eval's way does not apply.
+class Assembly(ABC):
+    """How the prompts of a task are put together, with the facts that others need to know of it.
 
-    The system that read the task sets it, and everything else works as for any other task. It is a small frozen value;
-    `assembler` loads what makes prompts, so that collecting stays cheap. The task's field mappings still describe what
-    its docs hold, for formats, synthetic docs and rules; a format removes the assembly.
+    A system whose harness makes prompts in another way than lm-eval sets an instance of a subclass: a small frozen
+    value, whose `assembler` loads what makes prompts, so that collecting stays cheap. The task's field mappings still
+    describe what its docs hold, for formats, synthetic docs and rules; a format sets `FIELDS` instead.
     """
+
+    renders_fields: ClassVar[bool] = False
+    """Whether field mappings are rendered, and answers scored, as lm-eval does."""
+
+    brings_profiles: ClassVar[bool] = False
+    """Whether `profiles` see the prompts, whatever profiles the run has."""
+
+    is_class: ClassVar[bool] = False
+    """Whether it is a Python class of the user, which `bound` has to import before there are prompts."""
+
+    describes_scoring: ClassVar[bool] = True
+    """Whether the task has its output type and filters before anything is imported."""
 
     @property
     def facts(self) -> Mapping[str, str]:
         """Return its facts for the snapshot header: stable, short, in order; such as a method that was inferred."""
-        ...
-
-    def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> Assembler:
-        """Return what makes the instances of these docs; `num_fewshot` is what the run asks for (`Task.shots`).
-
-        Raises a PromptfmtError for a task that cannot be rendered at all.
-        """
-        ...
-
-
-@runtime_checkable
-class ProfiledAssembly(Assembly, Protocol):
-    """An assembly that brings the profiles which see its prompts, whatever profiles the run has."""
+        return {}
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """Return the profiles, each with a snapshot of its own."""
-        ...
-
-
-@runtime_checkable
-class CodeAssembly(Assembly, Protocol):
-    """An assembly that is the user's code, which has to be imported before it can make prompts.
-
-    Where it `describes_scoring`, output type and filters stand in the task before.
-    """
-
-    @property
-    def describes_scoring(self) -> bool:
-        """Return whether nothing has to be imported to know what a task asks for and how it reads answers."""
-        ...
+        """Return the profiles that it brings, each with a snapshot of its own."""
+        return ()
 
     @property
     def key_names(self) -> Mapping[str, str]:
-        """Return lm-eval's keys with the names of the functions that replace them, for the messages of rules."""
-        ...
+        """Return lm-eval's keys with the names of what replaces them, for the messages of rules."""
+        return {}
 
-    def bound(self, task: Task, trusted: Callable[[Path], bool], time_limit: float) -> Task:
-        """Return the task with its code imported, completed with what that code defines.
+    @property
+    def has_recorded_prompts(self) -> bool:
+        """Return whether its source holds prompts of a run, with which ours can be compared."""
+        return False
+
+    @property
+    def has_recorded_answers(self) -> bool:
+        """Return whether its source holds completions of a run, which can be scored again."""
+        return False
+
+    @abstractmethod
+    def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> Assembler:
+        """Return what makes the instances of these docs; `num_fewshot` is that of the run (`Task.shots`).
+
+        Called under a random state that belongs to the task. Raises a PromptfmtError for a task that cannot be
+        rendered at all.
+        """
+
+    def bound(self, task: Task, trusted: Callable[[Path], bool], time_limit: float) -> Task:  # noqa: ARG002
+        """Return the task with its class imported, completed with what that defines.
 
         `trusted` decides about every file that would run, `time_limit` is seconds for an import. Raises
         CodeNotAllowedError, FunctionError, SourceError.
         """
-        ...
+        return task
 
     def scored(self, task: Task) -> Task:
-        """Return the bound task with its metrics and filters, and with the texts of docs as scoring reads them."""
-        ...
+        """Return the bound task with the metrics and filters of its class, and with docs as scoring reads them."""
+        return task
+
+    def recorded_prompts(self) -> RecordedPrompts:
+        """Return how the recorded prompts compare with ours, where there are any."""
+        raise NotImplementedError
+
+    def recorded_scores(self) -> RecordedScores:
+        """Return the scores of the recorded completions, where there are any."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class FieldAssembly(Assembly):
+    """Field mappings rendered as lm-eval renders them."""
+
+    renders_fields: ClassVar = True
+
+    def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> Assembler:
+        """Return lm-eval's assembler; raises RenderError for a task whose first doc lm-eval refuses."""
+        from pytest_promptfmt.tasks import LmEvalAssembler  # loaded only when called
+
+        return LmEvalAssembler(task, docs, num_fewshot)
+
+
+FIELDS: Final = FieldAssembly()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,8 +245,8 @@ class Task:
     """One task as its author wrote it; `name@format` once a format is chosen.
 
     `config` is the whole merged mapping, in lm-eval's key order, for rules that check what was written; the typed
-    fields are what rendering uses. `locate` gives the position of any key, through includes. `assembly` is None for
-    a task that is put together as lm-eval does it. `docs_folder` is where its docs may be besides its own folder.
+    fields are what rendering uses. `locate` gives the position of any key, through includes. `assembly` is how
+    its prompts are put together. `docs_folder` is where its docs may be besides its own folder.
     """
 
     name: str
@@ -238,7 +271,7 @@ class Task:
     process_results: Spec = None
     repeats: int = 1
     metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    assembly: Assembly | None = None
+    assembly: Assembly = FIELDS
     docs_folder: Path | None = field(default=None, repr=False, compare=False)
     config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
     locate: Locate = field(default=locate_nowhere, repr=False, compare=False)
@@ -247,6 +280,26 @@ class Task:
     def id(self) -> str:
         """Return `name`, or `name@format` when a format was chosen."""
         return self.name if self.format is None else f"{self.name}@{self.format}"
+
+    @property
+    def generates(self) -> bool:
+        """Return whether the model generates the answer."""
+        return self.output_type == "generate_until"
+
+    @property
+    def has_choices(self) -> bool:
+        """Return whether the likelihoods of choices are compared."""
+        return self.output_type == "multiple_choice"
+
+    @property
+    def has_question(self) -> bool:
+        """Return whether the model is asked something; else the text of a doc is scored as it is, or nothing is."""
+        return self.output_type not in ("loglikelihood_rolling", "none")
+
+    @property
+    def brings_delimiter(self) -> bool:
+        """Return whether the target begins with its own delimiter, for lm-eval adds none to it (`loglikelihood`)."""
+        return self.output_type == "loglikelihood"
 
     @property
     def own_metadata(self) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_promptfmt.core.errors import CodeNotAllowedError, FormatError, Position, did_you_mean
-from pytest_promptfmt.core.task import UNSET, CodeAssembly, FewShot, FunctionRef, Spec, Task
+from pytest_promptfmt.core.task import FIELDS, UNSET, FewShot, FunctionRef, Spec, Task
 from pytest_promptfmt.formats.builder import PLACEHOLDERS, FormatTemplates, build_templates, label_guard
 from pytest_promptfmt.formats.fields import (
     MAPPING_KEYS,
@@ -142,9 +142,9 @@ def lay_out(task: Task, format_: Format) -> LaidOutTask:
         **{key: getattr(templates, key) for key in MAPPING_KEYS},
         **becomes,
         "fewshot": _laid_out_fewshot(task, format_, mappings),
-        "assembly": None,
+        "assembly": FIELDS,
     }
-    if task.assembly is not None:
+    if not task.assembly.renders_fields:
         # What reads and scores the answers was made for the task's own prompts.
         values = {"filter_list": None, "metric_list": None, "process_results": None, **values}
     kept = {field.name: getattr(task, field.name) for field in dataclasses.fields(Task) if field.name not in values}
@@ -165,7 +165,7 @@ def lay_out(task: Task, format_: Format) -> LaidOutTask:
 
 def _obstacles(task: Task) -> Iterator[tuple[str, str, str]]:
     """Yield the keys of a task that no format can lay out, each with what it makes of the task and what to do."""
-    if isinstance(task.assembly, CodeAssembly):
+    if task.assembly.is_class:
         hint = "give the class a task style, or write the task in YAML"
         yield "class", "a Python task class, which makes its prompts by itself", hint
     if task.output_type in ("loglikelihood", "loglikelihood_rolling") and "output_type" in task.config:
@@ -232,7 +232,7 @@ def _scoring(task: Task, format_: Format, scorer: Scorer | None) -> dict[str, An
     does not measure generated text.
     """
     written_for = task.output_type if _is_written(task, "output_type") else format_.output_type
-    replaces = written_for != format_.output_type or task.assembly is not None
+    replaces = written_for != format_.output_type or not task.assembly.renders_fields
     free = [key for key in ("filter_list", "metric_list") if replaces or getattr(task, key) is None]
     return {key: getattr(scorer, key, None) for key in free if scorer is not None or replaces}
 

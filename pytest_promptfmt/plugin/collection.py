@@ -20,7 +20,7 @@ from pytest_promptfmt.core.errors import (
     did_you_mean,
 )
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.task import CodeAssembly, FunctionRef, ProfiledAssembly, Task
+from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.formats import Attempt, attempts, is_variant, layout_notes
 from pytest_promptfmt.formats.apply import template_type
@@ -195,8 +195,7 @@ class TaskNode(pytest.Class):
 
         None where that fails, which the snapshot items report.
         """
-        assembly = self.task.assembly
-        if not isinstance(assembly, CodeAssembly) or assembly.describes_scoring:
+        if self.task.assembly.describes_scoring:
             return self.task
         try:
             return Study(self.task, self.settings).bound_for_scoring
@@ -264,7 +263,7 @@ def _raise_first(found: Iterable[Attempt]) -> None:
 
 def _attempts(task: Task, settings: Settings) -> Iterable[Attempt]:
     """Return the task in every format and variant that is tested; one that brings its profiles has none."""
-    if isinstance(task.assembly, ProfiledAssembly):
+    if task.assembly.brings_profiles:
         return (Attempt(task),)
     resolve = partial(load_function, trusted=settings.trusts, time_limit=settings.import_limit)
     return attempts(task, settings.formats, variants=settings.variants, resolve=resolve)

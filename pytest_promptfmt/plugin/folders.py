@@ -12,7 +12,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.task import ProfiledAssembly, Task
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.rules.rule_registry import Scope, known_rules
 from pytest_promptfmt.rules.rule_selection import Selection
 from pytest_promptfmt.settings import Settings, SettingsTree
@@ -100,7 +100,7 @@ class Folders:
 
     def profiles_for(self, task: Task) -> tuple[Profile, ...]:
         """Return the profiles that a task is rendered for; raises SettingsError also for one that it names wrongly."""
-        if task.assembly is not None and isinstance(task.assembly, ProfiledAssembly):  # asking a protocol takes long
+        if task.assembly.brings_profiles:
             return task.assembly.profiles
         settings = self.settings_of(task)
         if settings.has_chosen_profiles or "profiles" not in task.own_metadata:
@@ -123,7 +123,7 @@ class Folders:
     def earlier_definition(self, task: Task, root: Path) -> Task | Unread | None:
         """Return the task of the same name in another file that was met before below the same root, if any."""
         self._meet_passed_over()
-        if isinstance(task.assembly, ProfiledAssembly) and task.path is not None:
+        if task.assembly.brings_profiles and task.path is not None:
             root = task.path.parent  # folders of models name their files alike
         self.names_are_indexed &= task.id == task.name and task.path is not None and task.path.suffix == INDEXED
         first = self._first_named[root].setdefault(task.id, task)

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pytest
 
 from pytest_promptfmt.core.profile import NODE_ENGINE
-from pytest_promptfmt.core.task import FunctionRef, ProfiledAssembly, Task
+from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.engine.contents import OTHER, Contents, Input, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.engine.traces import AccessedPaths
@@ -264,7 +264,7 @@ class OutcomeCache:
             paths.update(format_files(folder))
         watched = _Watched(settings, paths, set(), [(t.id, t.name, t.format, *_line_of(t)) for t in made])
         watched.asked |= self._folders.index.asked
-        watched.brings_profiles = any(isinstance(task.assembly, ProfiledAssembly) for task in made)
+        watched.brings_profiles = any(task.assembly.brings_profiles for task in made)
         whole = file.yaml.config if file.yaml is not None else {}
         configs = [whole, *(task.config for task in made if task.config != whole)]
         texts, modules = _texts_and_modules(configs)

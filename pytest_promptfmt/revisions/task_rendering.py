@@ -98,7 +98,7 @@ def _fill(sheet: TaskRendering, study: Study, plan: RenderingPlan) -> None:
     sheet["columns"] = _columns(instances)
     if docs.kind == "synthetic":
         sheet["named"] = [[key, *names] for key, names in columns_read(task, docs.columns).items()]
-    if task.assembly is not None:
+    if not task.assembly.renders_fields:
         # Another system puts these together; what it makes of other docs is not known here.
         sheet["kinds"] = [docs.kind, docs.fewshot_kind if docs.fewshot else docs.kind]
         sheet["own"] = {AS_IT_IS: [*map(_text, instances)]}
@@ -109,7 +109,7 @@ def _fill(sheet: TaskRendering, study: Study, plan: RenderingPlan) -> None:
         sheet["same"] = sheet["own"]
         return
     tried = task
-    if not material.shots and task.output_type != "loglikelihood_rolling":
+    if not material.shots and task.has_question:
         tried = task if task.shots(SHOTS) else replace(task, num_fewshot=SHOTS)
         with suppress(PromptfmtError):
             docs = with_pool(tried, docs, SHOTS)

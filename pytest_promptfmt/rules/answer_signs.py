@@ -58,7 +58,7 @@ def leaked_gold(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3500 (mmlu_pro); eval-framework #81 (sciq with its passage).
     """
-    if len(study.real_instances) < 3 or study.task.output_type != "multiple_choice":
+    if len(study.real_instances) < 3 or not study.has_choices:
         return
     pairs, held = [], []
     for instance in study.real_instances:

@@ -101,7 +101,7 @@ def unused_column(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #885 (belebele without its passages).
     """
-    if not study.real_instances or study.is_multimodal or study.task.output_type == "loglikelihood_rolling":
+    if not study.real_instances or study.is_multimodal or not study.task.has_question:
         return
     columns = [
         name

@@ -113,7 +113,7 @@ def gold_in_one_place(study: Study) -> Iterator[Finding]:
     """
     target, text = study.written.doc_to_target, study.written.doc_to_text
     is_constant = isinstance(target, int) or (isinstance(target, str) and re.fullmatch(r"\{*\s*\d+\s*\}*", target))
-    if not is_constant or isinstance(target, bool) or study.task.output_type != "multiple_choice":
+    if not is_constant or isinstance(target, bool) or not study.has_choices:
         return
     if isinstance(text, str) and "{%" not in text and len(_LISTED.findall(text)) > 1:
         for instance in study.instances[:1]:

@@ -119,7 +119,7 @@ def filters_change_gold(study: Study) -> Iterator[Finding]:
 
     Real: facebookresearch/multiloko #9.
     """
-    if not study.generates or not study.real_docs or study.given.assembly is not None or not study.task.filter_list:
+    if not study.generates or not study.real_docs or not study.renders_fields or not study.task.filter_list:
         return
     if study.has_own_scorer or set(study.metrics) != {"exact_match"} or scoring_failure(study) is not None:
         return

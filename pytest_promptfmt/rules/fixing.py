@@ -23,7 +23,6 @@ from pytest_promptfmt.core.errors import Position, PromptfmtError, SourceError
 from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.core.task import ProfiledAssembly
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.core.yaml_rewriting import with_key, with_quotes, with_value, without_earlier
 from pytest_promptfmt.formats.attempts import attempts
@@ -262,7 +261,7 @@ class _Fixing:
         view: FileView | None = FileView(path=path, yaml=file.yaml, file=file, index=self._places.index)
         resolve = partial(load_function, trusted=settings.trusts)
         for base in file.tasks:
-            if isinstance(base.assembly, ProfiledAssembly):
+            if base.assembly.brings_profiles:
                 continue
             for attempt in attempts(base, settings.formats, resolve=resolve):
                 if attempt.error is not None:

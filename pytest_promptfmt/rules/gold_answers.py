@@ -40,7 +40,7 @@ def gold_not_a_choice(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #1216 (social_iqa), #2434 (catcola); pattern 1 of the eval-framework guide.
     """
-    if study.task.output_type != "multiple_choice":
+    if not study.has_choices:
         return
     for instance in study.real_instances:
         if len(instance.prompts) != 1:
@@ -251,7 +251,7 @@ def letters_shown(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness before 0.4.0 (mmlu_original).
     """
-    if study.task.output_type != "multiple_choice":
+    if not study.has_choices:
         return
     for instance in study.instances[:1]:
         message = question_message(instance)
@@ -357,7 +357,7 @@ def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[in
 
 def choices_of(study: Study, instance: Instance) -> Sequence[str]:
     """Return the texts that are scored for the one prompt of a doc, without their delimiter."""
-    if study.task.output_type != "multiple_choice" or len(instance.prompts) != 1:
+    if not study.has_choices or len(instance.prompts) != 1:
         return ()
     return [
         without_delimiter(study, request.continuation)

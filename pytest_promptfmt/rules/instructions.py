@@ -52,7 +52,9 @@ def gold_in_question(study: Study) -> Iterator[Finding]:
     Real: eval-framework #81 (sciq: the passage with the answer); templates made for training.
     """
     text, target = study.written.doc_to_text, study.written.doc_to_target
-    if not isinstance(text, str) or not isinstance(target, str) or "{%" in text or study.task.output_type not in _ASKED:
+    if not isinstance(text, str) or not isinstance(target, str) or "{%" in text:
+        return
+    if not (study.generates or study.has_choices):
         return
     whole = _PRINTED.fullmatch(target.strip())
     gold = _bare(whole[1] if whole is not None else target if target.isidentifier() else "")
@@ -65,9 +67,6 @@ def gold_in_question(study: Study) -> Iterator[Finding]:
                 "the question prints the answer", text[max(0, found.start() - 20) : found.end()], "doc_to_text"
             )
             return
-
-
-_ASKED: Final = ("generate_until", "multiple_choice")
 
 
 def _bare(expression: str) -> str:
@@ -185,7 +184,7 @@ def reasoning_without_generation(study: Study) -> Iterator[Finding]:
 
     Real: instructions of chain-of-thought variants left in the multiple-choice variant.
     """
-    if study.task.output_type != "multiple_choice" or study.has_guessed_text:
+    if not study.has_choices or study.has_guessed_text:
         return
     for instance in study.instances[:1]:
         message = question_message(instance)
@@ -219,7 +218,7 @@ def filters_without_generation(study: Study) -> Iterator[Finding]:
     Real: generation tasks turned into multiple choice by their `output_type` alone.
     """
     written: Any = study.task.filter_list
-    if written and not study.generates and study.given.assembly is None and looks_for_answers(study.task):
+    if written and not study.generates and study.renders_fields and looks_for_answers(study.task):
         yield finding(
             "a filter looks for an answer, but nothing is generated",
             f"output_type: {study.task.output_type}",

@@ -61,7 +61,7 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
             if (context[-1:] in " \t\n" and continuation[:1] in (" ", "\t")) or _is_doubled(continuation):
                 yield _double(instance.index, context, continuation, instance.prompts[request.prompt])
                 return
-    if study.task.output_type == "loglikelihood" and not study.task.num_fewshot:
+    if study.task.brings_delimiter and not study.task.num_fewshot:
         return  # no delimiter is added to its request, so that the target has to bring the space
     for instance in study.demonstrated[:1]:
         for shot in shots_of(instance):
@@ -77,7 +77,7 @@ def _double_in_code(study: Study) -> Iterator[Finding]:
     """Report a space with which code ends the question, or begins the answer, besides the delimiter."""
     task = study.task
     end, start = literal_end(study, "doc_to_text"), literal_start(study, "doc_to_target")
-    if task.output_type == "loglikelihood" or task.gen_prefix:
+    if task.brings_delimiter or task.gen_prefix:
         return
     if not study.generates and end[-1:] in (" ", "\n", "\t") and task.target_delimiter[:1] in (" ", "\t"):
         yield replace(

@@ -14,7 +14,6 @@ from pytest_promptfmt.core.errors import LimitExceededError, Position, Promptfmt
 from pytest_promptfmt.core.finding import Family, Finding, Reported, Severity, identity, merged, shown, stable_key
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.task import CodeAssembly, ProfiledAssembly
 from pytest_promptfmt.rules.documentation import remedy_of
 from pytest_promptfmt.rules.effects import effect_of
 from pytest_promptfmt.rules.ignores import Ignores
@@ -78,7 +77,7 @@ class Linter:
         task that brings its profiles, as a chat template does, introduces them whatever came before.
         """
         seen = views if selection.looks_at_profiles else ()
-        has_own_profiles = isinstance(study.given.assembly, ProfiledAssembly)
+        has_own_profiles = study.given.assembly.brings_profiles
         if has_own_profiles:
             seen = seen[:1]  # all of them have one template, which rules about tasks try with every conversation
         run = _Run(selection, study.given.path or Path(), study.given.id, study, file, study.given.system)
@@ -311,8 +310,6 @@ def _position(run: _Run, finding: Finding) -> Position | None:
 
 def _in_own_keys(run: _Run, text: str) -> str:
     """Return a text about keys of lm-eval in the names that the task has for them."""
-    assembly = run.study.task.assembly if run.study is not None else None
-    if assembly is not None and isinstance(assembly, CodeAssembly):
-        for key, name in assembly.key_names.items():
-            text = text.replace(key, name)
+    for key, name in run.study.task.assembly.key_names.items() if run.study is not None else ():
+        text = text.replace(key, name)
     return text

@@ -241,7 +241,7 @@ def abstention(study: Study) -> Iterator[Finding]:
     """
     for instance in study.instances[:1]:
         choices = [text.strip() for text in continuations(instance)]
-        if study.task.output_type != "multiple_choice" or not choices:
+        if not study.has_choices or not choices:
             return
         for quoted in _QUOTED.findall(join(constant_spans(instance))):
             near = [choice for choice in choices if _bare(choice) == _bare(quoted) and _bare(quoted)]
@@ -311,7 +311,7 @@ def no_cue(study: Study) -> Iterator[Finding]:
 
     Real: HELM #3790 (InfiniteBench).
     """
-    if study.task.gen_prefix is not None or study.task.output_type == "loglikelihood_rolling":
+    if study.task.gen_prefix is not None or not study.task.has_question:
         return
     for instance in study.instances[:1]:
         message = question_message(instance)

@@ -71,7 +71,7 @@ def stray_quote(study: Study) -> Iterator[Finding]:
 
     Real: bigscience-workshop/promptsource #391.
     """
-    if study.task.output_type != "multiple_choice" or study.has_real_docs or study.given.assembly is not None:
+    if not study.has_choices or study.has_real_docs or not study.renders_fields:
         return
     for instance in study.instances[:1]:
         choices = [text.strip() for text in continuations(instance)]
@@ -99,7 +99,7 @@ def target_with_other_words(study: Study) -> Iterator[Finding]:
     Real: mistakes of this kind stay unseen with synthetic docs, whose answers are in no list.
     """
     spec = study.written.doc_to_target
-    if study.task.output_type != "multiple_choice" or not isinstance(spec, str) or "{{" not in spec:
+    if not study.has_choices or not isinstance(spec, str) or "{{" not in spec:
         return
     words = {word.casefold() for constant in read_template(spec).constants for word in _WORD.findall(constant)}
     choices = " ".join(text for instance in study.instances for text in continuations(instance)).casefold()
@@ -190,7 +190,7 @@ def answers_stay_a_list(study: Study) -> Iterator[Finding]:
     task = study.written
     is_plain = study.generates and task.process_results is None and task.repeats in (None, 1)
     compares = all(name == "exact_match" for name in study.metrics)
-    if not is_plain or not compares or task.filter_list is None or study.given.assembly is not None:
+    if not is_plain or not compares or task.filter_list is None or not study.renders_fields:
         return
     try:
         pipelines = pipelines_of(task)

@@ -82,7 +82,7 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
     Real: names changed in the code and not in the YAML file.
     """
     task = study.task
-    if task.output_type == "generate_until" and task.process_results is None:
+    if task.generates and task.process_results is None:
         for index, entry in enumerate(task.metric_list or ()):
             known = METRICS.get(str(entry.get("metric")))
             of_pairs = entry.get("aggregation", known.aggregation if known is not None else None) in ("mean", "median")
@@ -227,7 +227,7 @@ def _is_lost(best: Mapping[str, Any], nonsense: Mapping[str, Any], score: Mappin
 
 def _trials(study: Study) -> Trials | None:
     """Return what scoring gives; None where the task's scoring cannot be tried, which other rules report."""
-    if study.failure is not None or study.given.assembly is not None or scoring_failure(study) is not None:
+    if study.failure is not None or not study.renders_fields or scoring_failure(study) is not None:
         return None
     if study.has_own_scorer and not study.has_real_docs:
         return None

@@ -267,7 +267,7 @@ def glued_shots(study: Study) -> Iterator[Finding]:
 
     Real: google/BIG-bench #474 (logical_deduction: no space before the answers of examples).
     """
-    if study.has_guessed_text or study.given.assembly is not None:
+    if study.has_guessed_text or not study.renders_fields:
         return  # other systems join messages by rules of their own
     is_real = study.has_real_docs
     for instance in study.with_shots[:1]:

@@ -88,7 +88,7 @@ def scoring_failure(study: Study) -> Finding | None:
 
 
 def _failure(study: Study) -> Finding | None:
-    if study.failure is not None or study.given.assembly is not None:
+    if study.failure is not None or not study.renders_fields:
         return None  # not renderable, or scored by another system
     try:
         scoring = study.scoring_of_prompts
@@ -172,7 +172,7 @@ def _unfit_metrics(scoring: Scoring, has_metrics: bool) -> Iterator[Finding]:
     task = scoring.task
     for metric in scoring.metrics if has_metrics else ():
         # lm-eval 0.4.13 gives a metric the arguments that its entry has, and only generation calls it.
-        if task.output_type == "generate_until" and task.process_results is None and not takes_arguments(metric):
+        if task.generates and task.process_results is None and not takes_arguments(metric):
             raised = f"TypeError: {metric.name} does not take {', '.join(map(str, metric.arguments))}"
             yield _finding("the metric is called", raised, ("metric_list",))
         if metric.aggregation is None:
@@ -181,12 +181,12 @@ def _unfit_metrics(scoring: Scoring, has_metrics: bool) -> Iterator[Finding]:
 
 def _of_doc(scoring: Scoring, instance: Instance, question: Question) -> Iterator[Finding]:
     task, doc = scoring.task, copy.deepcopy(dict(instance.doc))
-    gold, is_plain = question.target, task.process_results is None and task.output_type == "multiple_choice"
+    gold, is_plain = question.target, task.process_results is None and task.has_choices
     if is_plain and isinstance(gold, list) and any(isinstance(one, str) for one in gold):
         found = _finding("the gold answer is scored", f"several golds are texts: {gold}", ("doc_to_target",))
         yield replace(found, do="give the numbers of the right choices, which lm-eval compares", doc=instance.index)
         return
-    if task.output_type != "generate_until":
+    if not task.generates:
         yield from _scored(scoring, instance, doc, question, _likelihoods(task, instance))
         return
     answer = _gold_text(question)
@@ -234,7 +234,7 @@ def scoring_fix(scoring: Scoring, question: Question) -> str | None:
 
 
 def _likelihoods(task: Task, instance: Instance) -> Sequence[Any]:
-    if task.output_type == "loglikelihood_rolling":
+    if not task.has_question:
         return [_UNLIKELY[0] for _ in instance.requests]
     return [_LIKELY if request.gold else _UNLIKELY for request in instance.requests]
 

@@ -213,7 +213,7 @@ def constant_prompt(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3944; xlsum in its 0.4.13.
     """
-    if study.is_multimodal or study.task.output_type not in ("generate_until", "multiple_choice"):
+    if study.is_multimodal or not (study.generates or study.has_choices):
         return
     if any(quoted_name(study)) or any(found.severity is None for found in python_braces(study)):
         return  # the cause is reported

@@ -139,7 +139,7 @@ def space_before_choice(view: ProfileView) -> Iterator[Finding]:
         if blanks == 0 or not text.strip() or text.lstrip(" ")[:1] == "\n":
             continue
         is_twice = blanks == 2
-        is_continued = view.study.task.output_type == "loglikelihood"
+        is_continued = view.study.task.brings_delimiter
         if not is_twice and not (blanks == 1 and _begins_answer(view, scored)):
             continue
         wanted = text.lstrip(" ") if not is_twice else text[1:]

@@ -69,7 +69,7 @@ def snapshot_document(seen: ProfileView, *, with_task: bool = False) -> Document
     instances = seen.render()
     study, profile, tokenizer = seen.study, seen.profile, seen.tokenizer
     task, docs, shots = study.material.task, study.material.docs, study.material.shots
-    facts = dict(task.assembly.facts) if task.assembly is not None else {}
+    facts = dict(task.assembly.facts)
     more: Callable[[Instance], Iterable[Section]] = lambda _instance: ()  # noqa: E731
     if tokenizer is not None and seen.pairs is not None:
         facts |= profile_facts(profile, tokenizer)

@@ -106,7 +106,12 @@ class Configuration:
     @property
     def generates(self) -> bool:
         """Return whether the answer is generated."""
-        return self.task.output_type == "generate_until"
+        return self.task.generates
+
+    @property
+    def has_choices(self) -> bool:
+        """Return whether the likelihoods of choices are compared."""
+        return self.task.has_choices
 
     @property
     def is_multimodal(self) -> bool:

@@ -19,7 +19,7 @@ from pytest_promptfmt.core.errors import PromptfmtError, ScoringError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Instance, Span, join
-from pytest_promptfmt.core.task import CodeAssembly, Task
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.profiles.profile_loading import LoadedProfile, load_profile
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study.configuration import Configuration, WrittenTemplate, read_template
@@ -193,10 +193,15 @@ class Study(Configuration):
     @cached_property
     def task(self) -> Task:
         """Return the task as its author wrote it; a task class with what only its code can say, where that may run."""
-        if isinstance(self.given.assembly, CodeAssembly):
+        if self.given.assembly.is_class:
             with suppress(PromptfmtError):
                 return self.bound
         return self.given
+
+    @property
+    def renders_fields(self) -> bool:
+        """Return whether its prompts are field mappings as lm-eval renders them, and its answers scored as there."""
+        return self.given.assembly.renders_fields
 
     @cached_property
     def failure(self) -> PromptfmtError | None:
@@ -268,7 +273,7 @@ class Study(Configuration):
     @cached_property
     def _tried_shots(self) -> tuple[Sequence[Instance], DocsKind, PromptfmtError | None]:
         """Return the first doc with few-shot examples, of which kind they are, and what stopped them."""
-        if self.failure is not None or self.given.output_type == "loglikelihood_rolling":
+        if self.failure is not None or not self.given.has_question:
             return (), "synthetic", None
         kind: DocsKind = "synthetic"
         try:

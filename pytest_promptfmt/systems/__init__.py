@@ -186,7 +186,7 @@ def check_template(
 
 def replaced_rules(task: Task) -> tuple[str, ...]:
     """Return the codes of general rules that are silent about a task, because its system has more specific ones."""
-    system = known_systems().get(task.system) if task.assembly is not None else None
+    system = None if task.assembly.renders_fields else known_systems().get(task.system)
     return system.replaced_rules if isinstance(system, ReplacesRules) else ()
 
 

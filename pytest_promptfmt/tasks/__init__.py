@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         render_task as render_task,
         renderer_with_shots as renderer_with_shots,
     )
+    from pytest_promptfmt.tasks.rendering.assembly import LmEvalAssembler as LmEvalAssembler
     from pytest_promptfmt.tasks.rendering.field_mappings import refuse_mistyped_columns as refuse_mistyped_columns
     from pytest_promptfmt.tasks.rendering.sampling import leaves_evaluated_doc_out as leaves_evaluated_doc_out
     from pytest_promptfmt.tasks.scoring.aggregations import OF_NUMBERS as OF_NUMBERS
@@ -117,6 +118,7 @@ _NAMES: Final = {
     "reach": ("functions_reached",),
     "recognition": ("kind_of", "looks_like_task", "read_if_task"),
     "renderer": ("TaskRenderer", "render_task", "renderer_with_shots"),
+    "rendering.assembly": ("LmEvalAssembler",),
     "rendering.field_mappings": ("refuse_mistyped_columns",),
     "rendering.sampling": ("leaves_evaluated_doc_out",),
     "scoring.aggregations": ("OF_NUMBERS",),

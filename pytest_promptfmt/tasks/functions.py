@@ -27,7 +27,7 @@ from pytest_promptfmt.core.errors import (
     display_path,
 )
 from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
-from pytest_promptfmt.core.task import CodeAssembly, FunctionRef, Task
+from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.tasks.hub_loads import load_for, put_off
 from pytest_promptfmt.tasks.missing_packages import can_wait, imported_without, missing_package
 from pytest_promptfmt.tasks.scoring.registered import with_registered
@@ -65,10 +65,10 @@ def bind_functions(task: Task, *, trusted: Callable[[Path], bool], time_limit: f
 
     `trusted` decides about every Python file that would run; `time_limit` is seconds for one import. Functions that
     make docs are imported when they are first called: synthetic docs need none of them. References in metric_list,
-    filter_list and process_results stay as they are. An assembly that is code is bound too. Raises
+    filter_list and process_results stay as they are. A task class is imported. Raises
     CodeNotAllowedError for a file that may not run, FunctionError for a function that cannot be loaded.
     """
-    if isinstance(task.assembly, CodeAssembly):
+    if task.assembly.is_class:
         return task.assembly.bound(task, trusted, time_limit)
 
     def bound(value: Any, *keys: str) -> Any:
@@ -158,11 +158,11 @@ def bind_scoring(task: Task, *, trusted: Callable[[Path], bool], time_limit: flo
     """Return the task with the references in `filter_list`, `metric_list` and `process_results` replaced by functions.
 
     So are filters and metrics that packages or the installed lm-eval register and lm-eval 0.4.13 does not have. A task
-    that is code gets the metrics and filters of its code. The rest of the task stays as it is. Arguments and errors
+    class gets the metrics and filters of its class. The rest of the task stays as it is. Arguments and errors
     are those of `bind_functions`, ScoringError for a package that does not load, and MetricUnavailableError where a
     function uses what cannot be had from a hub.
     """
-    if isinstance(task.assembly, CodeAssembly):
+    if task.assembly.is_class:
         return task.assembly.scored(task)
 
     def bound(value: Any, *keys: str | int) -> Any:

@@ -12,7 +12,6 @@ from pytest_promptfmt.core.profile import PLAIN, Profile
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import Assembler, Task
-from pytest_promptfmt.tasks.rendering.assembly import LmEvalAssembler
 from pytest_promptfmt.tasks.rendering.sampling import drawable
 
 __all__ = ["TaskRenderer", "render_task"]
@@ -64,13 +63,9 @@ class TaskRenderer:
 
     def _assembler(self) -> Assembler:
         if self._made is None:
-            task = self.task
             try:
-                if task.assembly is None:
-                    self._made = LmEvalAssembler(task, self._docs, self._num_fewshot, self._random.used)
-                else:
-                    with self._random.used():
-                        self._made = task.assembly.assembler(task, self._docs, self._num_fewshot)
+                with self._random.used():
+                    self._made = self.task.assembly.assembler(self.task, self._docs, self._num_fewshot)
             except PromptfmtError as error:
                 self._made = error
         if isinstance(self._made, PromptfmtError):

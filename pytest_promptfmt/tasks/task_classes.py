@@ -23,7 +23,7 @@ from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, Ren
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Place, Request
 from pytest_promptfmt.core.randomness import OwnRandomness
-from pytest_promptfmt.core.task import OUTPUT_TYPES, FunctionRef, OutputType, Task
+from pytest_promptfmt.core.task import FIELDS, OUTPUT_TYPES, Assembly, FunctionRef, OutputType, Task
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.tasks.functions import load_function
 from pytest_promptfmt.tasks.rendering.assembly import LmEvalAssembler
@@ -91,12 +91,12 @@ def _type_of(call: ast.Call) -> object:
 
 
 @dataclass(frozen=True)
-class LmEvalClass:
+class LmEvalClass(Assembly):
     """The prompts of a task class. `ref` is where to find it; `made` is the object whose hooks are called."""
 
     ref: FunctionRef
     made: Any = field(default=None, compare=False)
-    describes_scoring: ClassVar = True
+    is_class: ClassVar = True
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -136,10 +136,6 @@ class LmEvalClass:
             **asked,
         )
 
-    def scored(self, task: Task) -> Task:
-        """Return the bound task, whose metrics are those of its class already."""
-        return task
-
     def assembler(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> LmEvalClassAssembler:
         """Return what makes the instances of these docs. Raises CodeNotAllowedError for a class not imported."""
         if self.made is None:
@@ -159,7 +155,8 @@ class LmEvalClassAssembler:
     def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None, made: Any) -> None:
         self._task = task
         self._made = made
-        self._prompts = LmEvalAssembler(replace(task, assembly=None), docs, num_fewshot, OwnRandomness().used)
+        with OwnRandomness().used():
+            self._prompts = LmEvalAssembler(replace(task, assembly=FIELDS), docs, num_fewshot)
 
     def layout(self, number: int, doc: Doc) -> DocParts:
         """Return description, shots and question of a doc; raises RenderError."""

@@ -320,7 +320,7 @@ def ours(found: Any, case: Case, profile: Profile, *, rows: Mapping[str, Any]) -
     task = Task(
         name=case.name, num_fewshot=case.shots, metadata=metadata, assembly=ClassAssembly(reference, case.name, given)
     )
-    bound = task.assembly.bound(task, lambda _path: True, 60.0)  # type: ignore[union-attr]
+    bound = task.assembly.bound(task, lambda _path: True, 60.0)
     docs = load_docs(bound, count=100)
     return list(render_task(bound, docs, profile))
 

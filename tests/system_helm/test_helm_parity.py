@@ -297,7 +297,7 @@ def recorded(path: Path, job: dict[str, Any], **more: Any) -> dict[str, float]:
     path.write_text(json.dumps({"adapter_spec": spec, "request_states": states, **more}), "utf-8")
     found = read_adapter_task(path)
     assert found is not None
-    scores = found.tasks[0].assembly.recorded_scores()  # type: ignore[union-attr]
+    scores = found.tasks[0].assembly.recorded_scores()
     assert not scores.bad, scores.bad
     means: dict[str, float] = scores.means
     return means

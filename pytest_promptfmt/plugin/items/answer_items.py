@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -15,6 +15,7 @@ from pytest_promptfmt.answers.recordings import recording_name, recordings_of
 from pytest_promptfmt.answers.transcripts import transcribed
 from pytest_promptfmt.core.errors import ScoringError, display_path
 from pytest_promptfmt.core.outcome import Outcome
+from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.plugin.items.item import ItemFailedError, LoadItem, TaskItem, node_name
 from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
 from pytest_promptfmt.plugin.items.lint_items import ScoringItem
@@ -36,8 +37,6 @@ from pytest_promptfmt.snapshots.snapshot_verdicts import (
 )
 from pytest_promptfmt.study.expectations import has_expectations
 from pytest_promptfmt.tasks import looks_for_answers
-
-GENERATES: Final = "generate_until"
 
 
 class AnswerWarning(pytest.PytestWarning):
@@ -164,7 +163,8 @@ class ExtractionKind(Kind):
 
     def items(self, node: TaskLike) -> Iterator[pytest.Item]:
         """Yield an item for a task that generates, where answers are tried."""
-        if _output_type(node) == GENERATES and _tries_answers(node):
+        task = _asked(node)
+        if task is not None and task.generates and _tries_answers(node):
             yield node.make_with_snapshot(EXTRACTION, ExtractionItem, "extraction")
 
 
@@ -173,10 +173,12 @@ class ScoringKind(Kind):
 
     def items(self, node: TaskLike) -> Iterator[pytest.Item]:
         """Yield an item where answers are tried; for multiple choice where that was asked for."""
-        output_type, is_asked = _output_type(node), node.settings.answers == "all"
-        if output_type == "multiple_choice" and not is_asked:
+        task, is_asked = _asked(node), node.settings.answers == "all"
+        if task is None:
+            return
+        if task.has_choices and not is_asked:
             is_asked = node.imported is not None and has_expectations(node.imported)
-        if (output_type == GENERATES or (output_type == "multiple_choice" and is_asked)) and _tries_answers(node):
+        if (task.generates or (task.has_choices and is_asked)) and _tries_answers(node):
             yield node.make(ScoringItem, "scoring")
 
 
@@ -185,7 +187,8 @@ class RecordingKind(Kind):
 
     def items(self, node: TaskLike) -> Iterator[pytest.Item]:
         """Yield an item per recording; where answers are not tried, its snapshot is still that of a recording."""
-        if _output_type(node) != GENERATES:
+        task = _asked(node)
+        if task is None or not task.generates:
             return
         try:
             recordings = recordings_of(node.task)
@@ -201,12 +204,11 @@ class RecordingKind(Kind):
                 yield item
 
 
-def _output_type(node: TaskLike) -> str | None:
-    """Return what a task asks of a model; None where nothing tries how it reads answers."""
+def _asked(node: TaskLike) -> Task | None:
+    """Return the task with its output type; None where nothing tries how it reads answers."""
     if node.is_variant:
         return None
-    task = node.task if node.settings.answers == "none" else node.imported
-    return task.output_type if task is not None else None
+    return node.task if node.settings.answers == "none" else node.imported
 
 
 def _tries_answers(node: TaskLike) -> bool:

@@ -13,7 +13,6 @@ from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.task import ProfiledAssembly
 from pytest_promptfmt.plugin.items.item import ItemFailedError, PromptItem, TaskItem
 from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
 from pytest_promptfmt.plugin.run import Run
@@ -156,7 +155,7 @@ class LintKind(Kind):
         """Let the first item of each profile say what there is to say about the profile itself, wherever it runs."""
         known: list[Profile] = []
         for item in session.items:
-            if isinstance(item, LintItem) and not isinstance(item.tested.assembly, ProfiledAssembly):
+            if isinstance(item, LintItem) and not item.tested.assembly.brings_profiles:
                 new = [profile for profile in item.profiles if profile not in known]
                 settings = self.run.folders.settings_of(item.tested)
                 item.introduces = frozenset(settings.run_id(profile.name) for profile in new)

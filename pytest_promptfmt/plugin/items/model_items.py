@@ -118,7 +118,7 @@ class ModelKind(Kind):
 
     def items(self, node: TaskLike) -> Iterator[pytest.Item]:
         """Yield one item per profile that a model can have: none has the tokenizer of an archetype."""
-        if self.model is None or node.is_variant or node.task.output_type == "loglikelihood_rolling":
+        if self.model is None or node.is_variant or not node.task.has_question:
             return
         for profile in node.profiles:
             if not profile.is_archetype or profile.tokenizer is None:

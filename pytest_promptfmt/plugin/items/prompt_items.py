@@ -11,7 +11,6 @@ import pytest
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.task import ProfiledAssembly
 from pytest_promptfmt.plugin.items.item import ItemFailedError, TaskItem
 from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
 from pytest_promptfmt.results.failures import explanation, outcome_of
@@ -155,7 +154,7 @@ class SnapshotItem(RenderedItem):
 
         outcome = replace(outcome, is_synthetic=seen.study.material.docs.kind == "synthetic")
         view = prompts_view(seen.render(), seen.profile, seen.tokenizer, seen.pairs)
-        view["conversation"] = isinstance(seen.study.given.assembly, ProfiledAssembly)
+        view["conversation"] = seen.study.given.assembly.brings_profiles
         comparison = verdict.comparison
         if outcome.category == "changed" and comparison and comparison.old and comparison.new:
             view["comparison"] = comparison_view(comparison.old, comparison.new)

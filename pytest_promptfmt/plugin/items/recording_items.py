@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.core.recorded import RecordedAssembly
 from pytest_promptfmt.plugin.items.item import ItemFailedError, TaskItem
 from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
 from pytest_promptfmt.results.answer_diffs import scores_lines, some_errors
@@ -25,11 +24,9 @@ class RecordedPromptsItem(TaskItem):
 
     def runtest(self) -> None:
         """Compare; raises ItemFailedError with the first differences and the states that cannot be used."""
-        assembly = self.tested.assembly
-        assert isinstance(assembly, RecordedAssembly)
         item = Outcome(task=self.tested.id, file=str(self.path), profile="recorded prompts")
         with self.failures_of(item):
-            found = assembly.recorded_prompts()
+            found = self.tested.assembly.recorded_prompts()
         self.outcome = item
         self.add_report_section("call", "promptfmt", found.summary)
         if not found.different and not found.bad:
@@ -54,7 +51,6 @@ class RecordedScoresItem(TaskItem):
         """Score and compare; raises ItemFailedError, also for states that cannot be scored."""
         run = self.run
         assembly = self.tested.assembly
-        assert isinstance(assembly, RecordedAssembly)
         run_id = run.folders.settings_of(self.tested).run_id(RECORDED)
         item = Outcome(task=self.tested.id, file=str(self.path), profile=run_id)
         with self.failures_of(item):
@@ -76,8 +72,6 @@ class RecordedKind(Kind):
     def items(self, node: TaskLike) -> Iterator[pytest.Item]:
         """Yield an item for recorded prompts, and one for recorded answers."""
         assembly = node.task.assembly
-        if not isinstance(assembly, RecordedAssembly):
-            return
         if assembly.has_recorded_prompts:
             yield node.make(RecordedPromptsItem, "recorded[prompts]")
         if assembly.has_recorded_answers:

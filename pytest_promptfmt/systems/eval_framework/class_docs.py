@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import DocsError, RenderError, SyntheticDocsError
-from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.core.task import FIELDS, Task
 from pytest_promptfmt.systems.eval_framework.hooks import Constants, TaskClass
 from pytest_promptfmt.tasks import DEFAULT_COUNT, MAX_DOCS, load_docs
 
@@ -129,7 +129,7 @@ def _names(value: Any, subject: Any) -> bool:
 
 def _without_given(task: Task) -> Task:
     """Return the task with the places where docs are, and nothing that synthetic docs could be made from."""
-    return replace(task, dataset=replace(task.dataset, given=None), assembly=None)
+    return replace(task, dataset=replace(task.dataset, given=None), assembly=FIELDS)
 
 
 def _rows(task: Task) -> tuple[tuple[Doc, ...], str]:

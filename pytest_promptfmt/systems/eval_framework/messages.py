@@ -101,7 +101,7 @@ class EvalClassAssembler:
     def _requests(
         self, sample: PromptSample, prompt: Prompt, index: int, first: int, number: int, doc: Doc | None
     ) -> Iterator[Request]:
-        if self._task.output_type == "generate_until":
+        if self._task.generates:
             yield Request(
                 kind="generate_until",
                 index=first,

@@ -29,7 +29,7 @@ def scored_task(task: Task, found: TaskClass) -> Task:
     """
     scored = _Scored(task, found)
     metrics = scored.metrics
-    if task.output_type == "generate_until" and metrics[0] == "AccuracyCompletion":
+    if task.generates and metrics[0] == "AccuracyCompletion":
         return replace(
             task,
             doc_to_text=lambda _doc: "",
@@ -41,13 +41,13 @@ def scored_task(task: Task, found: TaskClass) -> Task:
         task,
         doc_to_text=lambda _doc: "",
         doc_to_target=scored.target,
-        doc_to_choice=scored.candidates if task.output_type == "multiple_choice" else None,
+        doc_to_choice=scored.candidates if task.has_choices else None,
         metric_list=[
             {"metric": name, "aggregation": "mean", "higher_is_better": name not in _LOWER_IS_BETTER}
             for name in metrics
         ],
         process_results=scored.process_results,
-        filter_list=scored.filters() if task.output_type == "generate_until" else None,
+        filter_list=scored.filters() if task.generates else None,
     )
 
 
@@ -58,7 +58,7 @@ class _Scored:
         self._task = task
         self._found = found
         self._samples: dict[int, tuple[Doc, PromptSample]] = {}
-        chooses = task.output_type == "multiple_choice"
+        chooses = task.has_choices
         known = LIKELIHOOD_METRICS if chooses else COMPLETION_METRICS
         self.metrics = [name for name in found.constants().metrics if name in known]
         if not self.metrics:
@@ -104,7 +104,7 @@ class _Scored:
         """Return the value of each metric: of (log-likelihood, greedy) pairs, or of the one filtered completion."""
         sample = self._sample(doc)
         golds = sample.truth if isinstance(sample.truth, list) else [sample.truth]
-        if self._task.output_type == "generate_until":
+        if self._task.generates:
             completion = results[0][0] if isinstance(results[0], list) else results[0]
             return {name: COMPLETION_METRICS[name](str(completion), golds) for name in self.metrics}
         scores = {text: pair[0] for text, pair in zip(sample.candidates or (), results, strict=True)}

@@ -24,7 +24,7 @@ from pytest_promptfmt.core.errors import (
     UnavailableError,
     did_you_mean,
 )
-from pytest_promptfmt.core.task import Dataset, FunctionRef, Locate, Task
+from pytest_promptfmt.core.task import Assembly, Dataset, FunctionRef, Locate, Task
 from pytest_promptfmt.systems.eval_framework.class_docs import OWN_DOCS, class_docs
 from pytest_promptfmt.systems.eval_framework.hooks import TaskClass, is_lm_eval_class, is_task_class, task_class
 from pytest_promptfmt.tasks import IMPORT_SECONDS, YamlFile, is_of_lm_eval, load_module, load_object
@@ -56,7 +56,7 @@ class LmEvalClassError(UnavailableError):
 
 
 @dataclass(frozen=True)
-class ClassAssembly:
+class ClassAssembly(Assembly):
     """The prompts of a task class. `ref` is where to find it, `written` how messages call it.
 
     `found` is the class once it is imported.
@@ -65,6 +65,7 @@ class ClassAssembly:
     ref: FunctionRef
     written: str
     found: TaskClass | None = field(default=None, compare=False)
+    is_class: ClassVar = True
     describes_scoring: ClassVar = False
 
     @property

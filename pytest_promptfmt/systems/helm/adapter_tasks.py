@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import Position, SourceError
-from pytest_promptfmt.core.task import Dataset, OutputType, Task
+from pytest_promptfmt.core.task import Assembly, Dataset, OutputType, Task
 from pytest_promptfmt.systems.helm import SYSTEM
 from pytest_promptfmt.systems.helm.adapter_files import RUN_SPEC, SCENARIO_STATE, AdapterFile, read_adapter_file
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
@@ -31,7 +31,7 @@ _GENERIC_STEMS: Final = frozenset({"scenario_state", "run_spec"})
 
 
 @dataclass(frozen=True)
-class HelmAssembly:
+class HelmAssembly(Assembly):
     """Puts a task's prompts together as the adapter of a file does, for so many of its trials."""
 
     file: AdapterFile = field(repr=False)
@@ -137,7 +137,7 @@ def _task(path: Path, file: AdapterFile) -> Task:
         assembly=HelmAssembly(file, _trials(file)),
         config=MappingProxyType({"adapter_spec": file.top["adapter_spec"]}),
     )
-    if task.output_type == "generate_until":
+    if task.generates:
         steps = [{"function": partial(HelmOutput, spec.output_mapping_pattern)}, {"function": "take_first"}]
         return replace(
             task,

@@ -25,7 +25,7 @@ _SHOTS: Final = ("adapter_spec", "max_train_instances")
 
 def file_of(study: Study) -> AdapterFile | None:
     """Return the file of a HELM task; None for other tasks and for formats of HELM tasks."""
-    if study.task.system != SYSTEM.name or study.task.assembly is None:
+    if study.task.system != SYSTEM.name or study.task.assembly.renders_fields:
         return None
     return cast("HelmAssembly", study.task.assembly).file
 

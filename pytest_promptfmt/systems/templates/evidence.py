@@ -12,7 +12,6 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Prompt
-from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.study import ProfileView, Study
 from pytest_promptfmt.systems.templates.conversations import Conversation, Unit
@@ -49,9 +48,14 @@ def trial_of(subject: Study | TemplateTrial) -> TemplateTrial | None:
     """Return the trial of a template's task; None for tasks of other systems."""
     if isinstance(subject, TemplateTrial):
         return subject
-    task: Task = subject.given
-    make: Callable[[Study], TemplateTrial] | None = getattr(task.assembly, "trial", None)
-    return subject.once("template trial", lambda: make(subject)) if make is not None else None
+    assembly = subject.given.assembly
+    if not assembly.brings_profiles:
+        return None
+    from pytest_promptfmt.systems.templates.template_tasks import TemplateAssembly  # only where templates are tested
+
+    if not isinstance(assembly, TemplateAssembly):
+        return None
+    return subject.once("template trial", lambda: assembly.trial(subject))
 
 
 def trial_of_view(view: ProfileView) -> TemplateTrial | None:

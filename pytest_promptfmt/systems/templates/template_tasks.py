@@ -8,13 +8,13 @@ from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
 
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Origin, Part, Prompt, Request, Span
-from pytest_promptfmt.core.task import Dataset, Task
+from pytest_promptfmt.core.task import Assembly, Dataset, Task
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation, State, conversations_beside
 from pytest_promptfmt.systems.templates.template_files import WrittenChatTemplate, templates_of
@@ -25,9 +25,10 @@ _DOC: Final[Doc] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class TemplateAssembly:
+class TemplateAssembly(Assembly):
     """What a chat template makes of the conversations; each is a profile, with the states of it as its prompts."""
 
+    brings_profiles: ClassVar = True
     template: WrittenChatTemplate = field(repr=False)
     conversations: Mapping[str, Conversation] = field(repr=False)
 
@@ -134,7 +135,7 @@ def _task(template: WrittenChatTemplate, conversations: Mapping[str, Conversatio
         name=template.name,
         path=template.path,
         system=system,
-        output_type="loglikelihood_rolling",  # nothing is answered, so nothing is scored
+        output_type="none",
         num_fewshot=0,
         dataset=Dataset(given=given),
         assembly=TemplateAssembly(template, conversations),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,15 +19,9 @@ from pytest_promptfmt.tasks.rendering.context import ContextBuilder, DocParts
 class LmEvalAssembler:
     """Tasks as lm-eval 0.4.13 puts them together: field mappings, few-shot delimiters, target delimiters."""
 
-    def __init__(
-        self,
-        task: Task,
-        docs: TaskDocs,
-        num_fewshot: int | None,
-        own_randomness: Callable[[], AbstractContextManager[None]],
-    ) -> None:
+    def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         self._task = task
-        self._context = ContextBuilder(task, docs, num_fewshot, own_randomness)
+        self._context = ContextBuilder(task, docs, num_fewshot)
         self._requests = RequestBuilder.for_task(self._context)
 
     @property
@@ -95,7 +88,7 @@ def generation_arguments(task: Task) -> Mapping[str, Any]:
     Without `until` generation stops at the few-shot delimiter. Raises RenderError for a temperature that is no
     number.
     """
-    if task.output_type != "generate_until":
+    if not task.generates:
         return {}
     if task.generation_kwargs is None:
         return {"temperature": 0.0, "do_sample": False, "max_gen_toks": 256, "until": [task.fewshot_delimiter]}

@@ -6,8 +6,7 @@ Profiles play no role here; what a chat template or a system instruction adds co
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -58,17 +57,10 @@ class DocParts:
 class ContextBuilder:
     """Lays out the docs of one task, in order; the shots of a doc depend on the docs before it.
 
-    Raises RenderError on construction for a task whose first doc lm-eval 0.4.13 would refuse. `own_randomness` is
-    entered around that first look where the task is not repeatable.
+    Raises RenderError on construction for a task whose first doc lm-eval 0.4.13 would refuse.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        docs: TaskDocs,
-        num_fewshot: int | None,
-        own_randomness: Callable[[], AbstractContextManager[None]],
-    ) -> None:
+    def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
         self.task = task
         self.num_shots = task.shots(num_fewshot)
         self._fields = _Fields(task, docs.columns)
@@ -76,9 +68,8 @@ class ContextBuilder:
         # Functions may change the docs they get, and lm-eval keeps the pool for the whole task.
         self._pool: Sequence[Doc] = docs.fewshot if self.is_repeatable else copy_docs(docs.fewshot)
         self._turns: dict[int, Turn] = {}
-        with nullcontext() if self.is_repeatable else own_randomness():
-            self._draw = make_sampler(task, self._pool)
-            self.has_several_inputs = self._check_first_doc(docs.evaluated)
+        self._draw = make_sampler(task, self._pool)
+        self.has_several_inputs = self._check_first_doc(docs.evaluated)
 
     def layout(self, number: int, doc: Doc) -> DocParts:
         """Return the layout of the doc with that number; raises RenderError."""

@@ -78,7 +78,7 @@ def drawable(task: Task, docs: TaskDocs, count: int) -> int:
     Samples that the task itself holds, and samplers of its own, are all there is: `count` is returned for them.
     """
     is_few = docs.fewshot_kind == "given" and isinstance(task.fewshot.sampler, str)
-    if count <= 0 or not is_few or task.fewshot.samples is not None or task.assembly is not None:
+    if count <= 0 or not is_few or task.fewshot.samples is not None or not task.assembly.renders_fields:
         return count
     if not leaves_evaluated_doc_out(task):
         return min(count, len(docs.fewshot))

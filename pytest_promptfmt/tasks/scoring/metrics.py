@@ -147,7 +147,7 @@ def metrics_of(task: Task) -> tuple[TaskMetric, ...]:
     when it builds the task, and for a function that is not bound yet.
     """
     if task.metric_list is None:
-        return tuple(_by_default(name) for name in DEFAULT_METRICS[task.output_type])
+        return tuple(_by_default(name) for name in DEFAULT_METRICS.get(task.output_type, ()))
     found = {}
     for index, entry in enumerate(task.metric_list):
         metric = _metric(task, entry, task.position("metric_list", index))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pytest_promptfmt.core.task import CodeAssembly, FunctionRef, Task
+from pytest_promptfmt.core.task import FunctionRef, Task
 from pytest_promptfmt.tasks.scoring.metrics import DEFAULT_METRICS, METRICS
 
 
@@ -28,13 +28,12 @@ def task_reading(task: Task) -> dict[str, str]:
     Nothing for a task that is put together in its own way and names neither filters nor metrics. Raises what stops a
     task class from naming them.
     """
-    if isinstance(task.assembly, CodeAssembly):
-        task = task.assembly.scored(task)
-    if task.assembly is not None and task.filter_list is None and task.metric_list is None:
+    task = task.assembly.scored(task)
+    if not task.assembly.renders_fields and task.filter_list is None and task.metric_list is None:
         return {}
     names = ["filter_list", "metric_list", "repeats", "output_type"]
-    # Systems with an assembly bring code of ours, which serves the metrics that they name.
-    names += ["process_results"] if task.assembly is None else []
+    # Other systems bring code of ours, which serves the metrics that they name.
+    names += ["process_results"] if task.assembly.renders_fields else []
     written = {name: getattr(task, name) for name in names}
     return reading_of({name: value for name, value in written.items() if value is not None})
 

@@ -17,7 +17,7 @@ def columns_read(task: Task, columns: Collection[str]) -> dict[str, tuple[str, .
     `columns` are those of the docs, which are synthetic. Of a function they are those that it asked for. Nothing is
     known of a task that is put together in its own way.
     """
-    if task.assembly is not None:
+    if not task.assembly.renders_fields:
         return {}
     called = columns_of_functions(task)
     named = {
