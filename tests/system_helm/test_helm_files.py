@@ -19,8 +19,7 @@ from pytest_promptfmt.rules.rule_registry import known_rules
 from pytest_promptfmt.systems.helm import SYSTEM
 from pytest_promptfmt.systems.helm.adapter_files import MAX_WHOLE, AdapterFile
 from pytest_promptfmt.systems.helm.adapter_tasks import HelmAssembly, read_adapter_task
-from pytest_promptfmt.systems.helm.json_stream import json_items
-from pytest_promptfmt.systems.helm.json_text import read_json
+from pytest_promptfmt.systems.helm.json_values import json_items, read_json
 from pytest_promptfmt.tasks import TaskFile
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +41,7 @@ def state(number: int = 1, **more: Any) -> dict[str, Any]:
 def read(folder: Path, text: str | dict[str, Any]) -> TaskFile:
     path = folder / "adapter.json"
     path.write_text(text if isinstance(text, str) else json.dumps(text, indent=1), "utf-8")
-    found = read_adapter_task(path)
+    found = read_adapter_task(path, "helm")
     assert found is not None
     return found
 
@@ -137,7 +136,7 @@ def test_other_encodings_are_reported_and_never_guessed(data: bytes, message: st
     path = tmp_path / "adapter.json"
     path.write_bytes(data)
     with pytest.raises(SourceError) as caught:
-        read_adapter_task(path)
+        read_adapter_task(path, "helm")
     assert str(caught.value).replace(f"{tmp_path}/", "").startswith(message)
     assert "save it as UTF-8" in str(caught.value)
 
@@ -145,7 +144,7 @@ def test_other_encodings_are_reported_and_never_guessed(data: bytes, message: st
 def test_a_byte_order_mark_of_utf8_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "adapter.json"
     path.write_bytes(b'\xef\xbb\xbf{"adapter_spec": {"method": "generation", "instructions": "x"}}')
-    found = read_adapter_task(path)
+    found = read_adapter_task(path, "helm")
     assert found is not None
     assert adapter_of(found).spec.instructions == "x"
 
@@ -156,7 +155,7 @@ def test_a_byte_order_mark_of_utf8_is_no_text(tmp_path: Path) -> None:
 def test_of_a_key_that_appears_twice_the_last_counts_and_that_is_reported(text: str, tmp_path: Path) -> None:
     path = tmp_path / "adapter.json"
     path.write_text(f'{{"adapter_spec": {{"method": "generation", {text}}}}}', "utf-8")
-    found = read_adapter_task(path)
+    found = read_adapter_task(path, "helm")
     assert found is not None
     assert adapter_of(found).spec.max_tokens == 7
     twice = [each.keys for code, each in deviations(found) if code == "PF152" and "repeated" in each.message]
@@ -346,7 +345,7 @@ def test_large_files_are_streamed_in_little_memory(tmp_path: Path) -> None:
             file.write(json.dumps(one) + (",\n" if number < count - 1 else "]}"))
     assert path.stat().st_size > MAX_WHOLE
     tracemalloc.start()
-    found = read_adapter_task(path)
+    found = read_adapter_task(path, "helm")
     assert found is not None
     assembly = found.tasks[0].assembly
     scores, prompts = assembly.recorded_scores(), assembly.recorded_prompts()
@@ -361,15 +360,20 @@ def test_the_metrics_of_a_run_are_in_its_run_spec(tmp_path: Path) -> None:
     spec = {"adapter_spec": {"method": "generation", "max_train_instances": 0}}
     metric = {"class_name": "helm.Basic", "args": {"names": ["quasi_exact_match", "rouge_l", "f1_score"]}}
     (tmp_path / "run_spec.json").write_text(json.dumps({**spec, "metric_specs": [metric]}), "utf-8")
-    assert read_adapter_task(tmp_path / "run_spec.json") is not None
+    assert read_adapter_task(tmp_path / "run_spec.json", "helm") is not None
     done = state(1, result={"completions": [{"text": "The 2.", "logprob": 0}]})
     path = tmp_path / "scenario_state.json"
     path.write_text(json.dumps({**spec, "request_states": [done]}), "utf-8")
-    found = read_adapter_task(path)
+    found = read_adapter_task(path, "helm")
     assert found is not None
     assert adapter_of(found).metrics == ("quasi_exact_match", "f1_score")
     assert found.tasks[0].name == tmp_path.name
+<<<<<<< HEAD
     assert read_adapter_task(tmp_path / "run_spec.json") is None
+=======
+    assert read_adapter_task(tmp_path / "run_spec.json", "helm") is None
+    assert isinstance(found.tasks[0].assembly, RecordedAssembly)
+>>>>>>> 0585401 (Merge small modules of the HELM slice)
     assert found.tasks[0].assembly.recorded_scores().means["quasi_exact_match"] == 1.0
 
 
@@ -378,7 +382,7 @@ def test_a_large_file_that_breaks_off_is_reported_with_its_place_even_without_re
     head = '{"adapter_spec": {"method": "generation", "max_train_instances": 0}, "request_states": [\n'
     lines = [json.dumps(state(number, padding="x" * 400_000)) + "," for number in range(50)]
     path.write_text(head + "\n".join(lines)[:-9], "utf-8")
-    found = read_adapter_task(path)
+    found = read_adapter_task(path, "helm")
     assert found is not None
     assembly = found.tasks[0].assembly
     assert assembly.has_recorded_prompts
@@ -407,7 +411,7 @@ def test_a_large_value_and_a_late_mistake_are_reported_with_their_place(tmp_path
 def test_streamed_values_are_those_of_the_whole_text(
     tmp_path_factory: pytest.TempPathFactory, values: list[Any], chunk: int
 ) -> None:
-    import pytest_promptfmt.systems.helm.json_stream as room
+    import pytest_promptfmt.systems.helm.json_values as room
 
     path = tmp_path_factory.mktemp("stream") / "x.json"
     path.write_text(json.dumps({"first": values, "array": values, "last": 7}, indent=1), "utf-8")

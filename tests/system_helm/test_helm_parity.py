@@ -295,7 +295,7 @@ def recorded(path: Path, job: dict[str, Any], **more: Any) -> dict[str, float]:
     ]
     spec = {"method": job["method"], "max_train_instances": 0}
     path.write_text(json.dumps({"adapter_spec": spec, "request_states": states, **more}), "utf-8")
-    found = read_adapter_task(path)
+    found = read_adapter_task(path, "helm")
     assert found is not None
     scores = found.tasks[0].assembly.recorded_scores()
     assert not scores.bad, scores.bad

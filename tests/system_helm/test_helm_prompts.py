@@ -12,10 +12,9 @@ from hypothesis import given, settings, strategies as st
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.prompt import Origin, Span
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec, Substitution
-from pytest_promptfmt.systems.helm.adapters import HelmAdapter, HelmRequest
+from pytest_promptfmt.systems.helm.adapters import HelmAdapter, HelmRequest, draw_rows
 from pytest_promptfmt.systems.helm.instances import HelmInstance
 from pytest_promptfmt.systems.helm.prompt_blocks import PromptBuilder, PromptPiece, substituted
-from pytest_promptfmt.systems.helm.shots import draw_rows
 from pytest_promptfmt.systems.helm.window import Window
 
 JOINT = "multiple_choice_joint"

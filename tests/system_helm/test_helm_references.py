@@ -7,7 +7,7 @@ import math
 import pytest
 
 from pytest_promptfmt.core.errors import ScoringError
-from pytest_promptfmt.systems.helm.recorded_answers import tokens_of
+from pytest_promptfmt.systems.helm.recorded_runs import tokens_of
 from pytest_promptfmt.systems.helm.references import (
     Measured,
     RankedReference,

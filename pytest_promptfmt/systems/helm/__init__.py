@@ -41,7 +41,7 @@ class Helm(System):
         """Return the task of an adapter file, with the request states that cannot be used; raises SourceError."""
         from pytest_promptfmt.systems.helm.adapter_tasks import read_adapter_task
 
-        return read_adapter_task(path)
+        return read_adapter_task(path, self.name)
 
     def made_of(self, path: Path) -> Collection[str]:
         """Return where the metrics of a run stand, beside its request states."""
@@ -56,7 +56,7 @@ class Helm(System):
         start = head[:4096]
         if b'"request_states"' not in start and not (start.lstrip()[:1] == b"{" and b'"adapter_spec"' in start):
             return None
-        from pytest_promptfmt.systems.helm.request_states import read_recorded
+        from pytest_promptfmt.systems.helm.instances import read_recorded
 
         return read_recorded(path, progress)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems.helm.file_rules import file_of
+from pytest_promptfmt.systems.helm.file_rules import file_of, helm_rule
 
 if TYPE_CHECKING:
     from pytest_promptfmt.systems.helm.adapter_files import AdapterFile
@@ -17,13 +17,8 @@ _SPEC: Final = "adapter_spec"
 _SHOWN: Final = 60
 
 
-def _joint(study: Study) -> AdapterFile | None:
-    file = file_of(study)
-    return file if file is not None and file.spec.is_joint else None
-
-
-@rule("PF156", "helm-labels-run-out", severity=Severity.ERROR, family=Family.HELM)
-def helm_labels_run_out(study: Study) -> Iterator[Finding]:
+@helm_rule("PF156", "helm-labels-run-out", severity=Severity.ERROR)
+def helm_labels_run_out(file: AdapterFile) -> Iterator[Finding]:
     """Report labels that run past Z, z or 9 into punctuation.
 
     Why: HELM counts labels by code point. After `Z. ` comes `[. `, after `9) ` comes `:) `, and the answer mapping
@@ -47,8 +42,7 @@ def helm_labels_run_out(study: Study) -> Iterator[Finding]:
 
     Real: HELM 0.5.16 with eleven references and `1) `, or twenty-eight and `A. `.
     """
-    file = _joint(study)
-    if file is None or file.spec.reference_prefix_characters:
+    if not file.spec.is_joint or file.spec.reference_prefix_characters:
         return
     most = max((len(row.references) for row in file.first.rows), default=0)
     try:
@@ -68,8 +62,8 @@ def _kind_of(label: str) -> tuple[bool, bool]:
     return label.isdigit(), label.isupper()
 
 
-@rule("PF157", "helm-prefix-replaced", severity=Severity.ERROR, family=Family.HELM)
-def helm_prefix_replaced(study: Study) -> Iterator[Finding]:
+@helm_rule("PF157", "helm-prefix-replaced", severity=Severity.ERROR)
+def helm_prefix_replaced(file: AdapterFile) -> Iterator[Finding]:
     """Report a reference prefix in which the label's letter appears more than once.
 
     Why: HELM uses the first letter or digit of the prefix as the label of the first reference, and replaces it
@@ -87,8 +81,7 @@ def helm_prefix_replaced(study: Study) -> Iterator[Finding]:
 
     Real: HELM #2809 (other reference prefixes).
     """
-    file = _joint(study)
-    if file is None:
+    if not file.spec.is_joint:
         return
     prefix = file.spec.reference_prefix
     first = next((character for character in prefix if character.isalnum()), "")
@@ -104,8 +97,8 @@ def helm_prefix_replaced(study: Study) -> Iterator[Finding]:
         )
 
 
-@rule("PF158", "helm-stop-dropped", severity=Severity.WARNING, family=Family.HELM)
-def helm_stop_dropped(study: Study) -> Iterator[Finding]:
+@helm_rule("PF158", "helm-stop-dropped", severity=Severity.WARNING)
+def helm_stop_dropped(file: AdapterFile) -> Iterator[Finding]:
     r"""Report stop sequences of a method that never sends them.
 
     Why: HELM's joint multiple choice always sends an empty list and relies on max_tokens. With more than one token
@@ -123,9 +116,6 @@ def helm_stop_dropped(study: Study) -> Iterator[Finding]:
 
     Real: HELM 0.5.16, MultipleChoiceJointAdapter.
     """
-    file = file_of(study)
-    if file is None:
-        return
     spec = file.spec
     if spec.stop_sequences and (spec.is_joint or spec.is_separate):
         yield Finding(
@@ -136,8 +126,8 @@ def helm_stop_dropped(study: Study) -> Iterator[Finding]:
         )
 
 
-@rule("PF159", "helm-gold-normalised-away", severity=Severity.WARNING, family=Family.HELM)
-def helm_gold_normalised_away(study: Study) -> Iterator[Finding]:
+@helm_rule("PF159", "helm-gold-normalised-away", severity=Severity.WARNING)
+def helm_gold_normalised_away(file: AdapterFile) -> Iterator[Finding]:
     """Report a correct answer that HELM's quasi metrics ignore completely, and options that become equal.
 
     Why: they drop articles and ASCII punctuation. The answer `A` becomes an empty text, which is a prefix of every
@@ -159,8 +149,7 @@ def helm_gold_normalised_away(study: Study) -> Iterator[Finding]:
 
     Real: HELM 0.5.16: quasi_prefix_exact_match of `A` and `Berlin` is 1.
     """
-    file = file_of(study)
-    if file is None or not any("quasi" in name or name.startswith("f1") for name in file.metrics):
+    if not any("quasi" in name or name.startswith("f1") for name in file.metrics):
         return
     if file.spec.is_separate or file.spec.method in ("language_modeling", "ranking_binary"):
         return
@@ -227,8 +216,8 @@ def helm_question_cut(study: Study) -> Iterator[Finding]:
                 )
 
 
-@rule("PF161", "helm-scored-tail", severity=Severity.WARNING, family=Family.HELM)
-def helm_scored_tail(study: Study) -> Iterator[Finding]:
+@helm_rule("PF161", "helm-scored-tail", severity=Severity.WARNING)
+def helm_scored_tail(file: AdapterFile) -> Iterator[Finding]:
     r"""Report affixes that make HELM score other tokens than those of the reference.
 
     Why: the separate methods score the last tokens of the prompt, as many as a space and the reference have. These are
@@ -246,8 +235,7 @@ def helm_scored_tail(study: Study) -> Iterator[Finding]:
 
     Real: HELM 0.5.16 with its own defaults, `Output: ` and `\n`: off by one token.
     """
-    file = file_of(study)
-    if file is None or not file.spec.is_separate:
+    if not file.spec.is_separate:
         return
     spec = file.spec
     for key, is_odd, do in (
@@ -264,8 +252,8 @@ def helm_scored_tail(study: Study) -> Iterator[Finding]:
             )
 
 
-@rule("PF162", "helm-labels-never-map", severity=Severity.ERROR, family=Family.HELM)
-def helm_labels_never_map(study: Study) -> Iterator[Finding]:
+@helm_rule("PF162", "helm-labels-never-map", severity=Severity.ERROR)
+def helm_labels_never_map(file: AdapterFile) -> Iterator[Finding]:
     """Report instances with several correct labels, which HELM maps to nothing.
 
     Why: with multi_label, shots show `A, C`, and a model that answers like this scores 0: the mapping has only single
@@ -288,8 +276,7 @@ def helm_labels_never_map(study: Study) -> Iterator[Finding]:
 
     Real: HELM 0.5.16, MultipleChoiceJointAdapter and compute_reference_metrics.
     """
-    file = _joint(study)
-    if file is None or not file.spec.multi_label:
+    if not file.spec.is_joint or not file.spec.multi_label:
         return
     for row in file.first.rows:
         if len(row.correct) > 1:
@@ -301,8 +288,8 @@ def helm_labels_never_map(study: Study) -> Iterator[Finding]:
             return
 
 
-@rule("PF163", "helm-prefix-unused", severity=Severity.WARNING, family=Family.HELM)
-def helm_prefix_unused(study: Study) -> Iterator[Finding]:
+@helm_rule("PF163", "helm-prefix-unused", severity=Severity.WARNING)
+def helm_prefix_unused(file: AdapterFile) -> Iterator[Finding]:
     """Report a reference prefix that no prompt shows because its method lists no references.
 
     Why: with a joint method it would print the only reference, which is the answer, in the prompt. Readers
@@ -320,8 +307,7 @@ def helm_prefix_unused(study: Study) -> Iterator[Finding]:
 
     Real: a format for data providers whose example has a reference_prefix but is not multiple choice.
     """
-    file = file_of(study)
-    if file is None or file.spec.is_joint or file.spec.method == "ranking_binary":
+    if file.spec.is_joint or file.spec.method == "ranking_binary":
         return
     written = file.top.get(_SPEC)
     if isinstance(written, dict) and "reference_prefix" in written:

@@ -1,24 +1,27 @@
-"""HELM adapter files as tasks: objects with `adapter_spec`, with or without the request states of a run (0.5.16)."""
+"""HELM adapter files as tasks, with or without the request states of a run (0.5.16), and the docs of such a task."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core.docs import TaskDocs
-from pytest_promptfmt.core.errors import Position, SourceError
+from pytest_promptfmt.core.errors import DocsError, Position, SourceError
 from pytest_promptfmt.core.task import Assembly, Dataset, OutputType, Task
-from pytest_promptfmt.systems.helm import SYSTEM
 from pytest_promptfmt.systems.helm.adapter_files import RUN_SPEC, SCENARIO_STATE, AdapterFile, read_adapter_file
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
+from pytest_promptfmt.systems.helm.adapters import arguments_of, parameters_of
 from pytest_promptfmt.systems.helm.completion_metrics import HelmOutput, helm_results
-from pytest_promptfmt.systems.helm.instance_docs import InstanceDocs
+from pytest_promptfmt.systems.helm.instances import HelmInstance, completed
 from pytest_promptfmt.systems.helm.references import REFERENCE_METRIC, helm_reference_results
-from pytest_promptfmt.tasks import TaskFile, check_name
+from pytest_promptfmt.tasks import MAX_DOCS, TaskFile, check_name
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.recorded import RecordedPrompts, RecordedScores
@@ -71,18 +74,18 @@ class HelmAssembly(Assembly):
 
     def recorded_prompts(self) -> RecordedPrompts:
         """Return how the recorded prompts compare with ours."""
-        from pytest_promptfmt.systems.helm.recorded_prompts import compare_recorded
+        from pytest_promptfmt.systems.helm.recorded_runs import compare_recorded
 
         return compare_recorded(self.file)
 
     def recorded_scores(self) -> RecordedScores:
         """Return the scores of the recorded completions."""
-        from pytest_promptfmt.systems.helm.recorded_answers import score_recorded
+        from pytest_promptfmt.systems.helm.recorded_runs import score_recorded
 
         return score_recorded(self.file)
 
 
-def read_adapter_task(path: Path) -> TaskFile | None:
+def read_adapter_task(path: Path, system: str) -> TaskFile | None:
     """Return the task of an adapter file, None for other JSON; raises SourceError for a file that cannot be read."""
     path = Path(path)
     if path.name == RUN_SPEC and path.with_name(SCENARIO_STATE).exists():
@@ -90,11 +93,11 @@ def read_adapter_task(path: Path) -> TaskFile | None:
     file = read_adapter_file(path)
     if file is None:
         return None
-    task = _task(path, file)
+    task = _task(path, file, system)
     return TaskFile(path=path, tasks=(task,), names=(task.name,), problems=file.bad)
 
 
-def _task(path: Path, file: AdapterFile) -> Task:
+def _task(path: Path, file: AdapterFile, system: str) -> Task:
     spec, metrics = file.spec, file.metrics
 
     def locate(keys: tuple[str | int, ...]) -> Position | None:
@@ -114,7 +117,7 @@ def _task(path: Path, file: AdapterFile) -> Task:
     plain = Task(
         name=_name(path, file),
         path=path,
-        system=SYSTEM.name,
+        system=system,
         output_type="multiple_choice" if has_choices else "generate_until",
         doc_to_text="{{input}}",
         doc_to_choice="{{references}}" if has_choices else None,
@@ -141,7 +144,7 @@ def _task(path: Path, file: AdapterFile) -> Task:
         steps = [{"function": partial(HelmOutput, spec.output_mapping_pattern)}, {"function": "take_first"}]
         return replace(
             task,
-            generation_kwargs=generation_kwargs(spec),
+            generation_kwargs=arguments_of(parameters_of(spec)),
             metric_list=[{"metric": name, "aggregation": "mean"} for name in metrics],
             filter_list=[{"name": "helm", "filter": steps}],
             process_results=partial(helm_results, metrics),
@@ -159,18 +162,6 @@ def _output_type(spec: AdapterSpec) -> OutputType:
     if spec.method == "language_modeling":
         return "loglikelihood_rolling"
     return "multiple_choice" if spec.is_separate else "generate_until"
-
-
-def generation_kwargs(spec: AdapterSpec) -> dict[str, Any]:
-    """Return what HELM asks of a model, by lm-eval's names where it has one; joint methods send no stop sequences."""
-    number = {"num_completions": spec.num_outputs}
-    return {
-        "until": [] if spec.is_joint else list(spec.stop_sequences),
-        "max_gen_toks": spec.max_tokens,
-        "temperature": float(spec.temperature),
-        "do_sample": spec.temperature > 0,
-        **({"num_completions": 1, "top_k_per_token": spec.num_outputs} if spec.is_joint else number),
-    }
 
 
 def _trials(file: AdapterFile) -> int:
@@ -192,3 +183,103 @@ def _name(path: Path, file: AdapterFile) -> str:
     name = written or (file.path.parent.name if path.stem in _GENERIC_STEMS else path.stem)
     check_name(name, position or Position(path))
     return name
+
+
+DEFAULT_COUNT: Final = 3
+
+
+@dataclass(frozen=True, eq=False)
+class InstanceDocs:
+    """The docs of a file: its instances, and without states those of `plain`, which has columns and nothing of HELM."""
+
+    file: AdapterFile
+    plain: Task
+
+    def __call__(self, count: int | None, shots: int) -> TaskDocs:
+        """Return the docs, and those that shots are drawn from. Raises DocsError where no state can be used."""
+        if self.file.has_states:
+            return _of_states(self.file, count, shots)
+        return _from_elsewhere(self.file, self.plain, count, shots)
+
+    def placed(self, folder: Path) -> InstanceDocs:
+        """Return the same docs, looked for in this folder as well."""
+        return replace(self, plain=replace(self.plain, docs_folder=folder))
+
+
+def _of_states(file: AdapterFile, count: int | None, shots: int) -> TaskDocs:
+    wanted = count or DEFAULT_COUNT
+    if file.draws_from_all:
+        return _drawn(file, wanted, shots)
+    evaluated: list[HelmInstance] = []
+    train: list[HelmInstance] = []
+    needs_train = shots > 0 and file.has_train
+    for row in _instances(file):
+        if row.is_train:
+            if needs_train and len(train) < MAX_DOCS:
+                train.append(row)
+        elif len(evaluated) < wanted and (file.spec.evaluates(row.split) or not file.has_evaluated):
+            evaluated.append(row)
+        if len(evaluated) == wanted and not needs_train:
+            break
+    pool = (
+        "the recorded prompts" if file.first.has_prompts and not file.has_train else f"{len(train)} of the split train"
+    )
+    return _docs(file, evaluated, train, pool)
+
+
+def _from_elsewhere(file: AdapterFile, plain: Task, count: int | None, shots: int) -> TaskDocs:
+    from pytest_promptfmt.tasks import load_docs  # asks the task for docs, and so calls us
+
+    docs = load_docs(replace(plain, num_fewshot=shots), count=count)
+    evaluated = tuple(completed(doc, file.spec) for doc in docs.evaluated)
+    return replace(
+        docs,
+        evaluated=evaluated,
+        fewshot=tuple(completed(doc, file.spec) for doc in docs.fewshot),
+        columns=tuple(dict.fromkeys(column for doc in evaluated for column in doc)),
+    )
+
+
+def _drawn(file: AdapterFile, wanted: int, shots: int) -> TaskDocs:
+    """Return docs of a file whose instances have one split: shots drawn by a seed, the others evaluated."""
+    rows = list(islice(_instances(file), MAX_DOCS))
+    number = min(shots, max(len(rows) - 1, 0))
+    chosen = set(random.Random(0).sample(range(len(rows)), number))
+    evaluated = [row for index, row in enumerate(rows) if index not in chosen][:wanted]
+    train = [rows[index] for index in sorted(chosen)]
+    return _docs(file, evaluated, train, f"{number} drawn from {len(rows)} instances")
+
+
+def _docs(file: AdapterFile, evaluated: Sequence[HelmInstance], train: Sequence[HelmInstance], pool: str) -> TaskDocs:
+    name = file.path.name
+    if not evaluated and file.bad:
+        raise file.bad[0]
+    if not evaluated:
+        raise DocsError(f"no docs: {name} has no instance of the split valid or test", position=Position(file.path))
+    docs = tuple(row.doc(file.spec) for row in evaluated)
+    return TaskDocs(
+        evaluated=docs,
+        fewshot=tuple(row.doc(file.spec) for row in train),
+        columns=tuple(dict.fromkeys(column for doc in docs for column in doc)),
+        origin=f"{len(docs)} from {name}",
+        fewshot_origin=pool,
+    )
+
+
+def _instances(file: AdapterFile) -> Iterator[HelmInstance]:
+    """Yield each instance of a file once, in order: states of other references and trials are of the same one."""
+    seen: set[int] = set()
+    last: Any = None
+    for state in file.states():
+        instance = state.get("instance")
+        if last is not None and last == instance:
+            continue
+        last = instance
+        digest = hash(json.dumps(instance, sort_keys=True))
+        if digest in seen and file.first.has_prompts:
+            continue
+        seen.add(digest)
+        try:
+            yield state.row()
+        except SourceError:
+            continue  # a failing item reports it

@@ -1,9 +1,12 @@
-"""The requests that HELM's adapters make of an instance (0.5.16), method by method."""
+"""The requests that HELM's adapters make of an instance (0.5.16), method by method, and the shots they show."""
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -12,7 +15,6 @@ from pytest_promptfmt.core.prompt import Origin, Span
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
 from pytest_promptfmt.systems.helm.instances import HelmInstance
 from pytest_promptfmt.systems.helm.prompt_blocks import CALIBRATION_INPUT, Built, PromptBuilder, PromptPiece
-from pytest_promptfmt.systems.helm.shots import draw_rows
 from pytest_promptfmt.systems.helm.window import Window, fitted, language_windows
 
 
@@ -31,6 +33,29 @@ class HelmRequest:
     output_mapping: Mapping[str, str] | None = None
     messages: Sequence[Mapping[str, Any]] | None = None
     num_conditioning_tokens: int = 0
+
+
+def parameters_of(spec: AdapterSpec) -> dict[str, Any]:
+    """Return the parameters of a method that generates; joint methods send no stop sequences."""
+    counts = {"num_completions": 1, "top_k_per_token": spec.num_outputs}
+    return {
+        **(counts if spec.is_joint else {"num_completions": spec.num_outputs}),
+        "temperature": spec.temperature,
+        "max_tokens": spec.max_tokens,
+        "stop_sequences": [] if spec.is_joint else list(spec.stop_sequences),
+        "random": spec.random,
+    }
+
+
+def arguments_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request as generation arguments, by lm-eval's names where it has one."""
+    arguments: dict[str, Any] = {
+        "until": list(parameters["stop_sequences"]),
+        "max_gen_toks": parameters["max_tokens"],
+        "temperature": float(parameters["temperature"]),
+        "do_sample": parameters["temperature"] > 0,
+    }
+    return arguments | {name: parameters[name] for name in ("num_completions", "top_k_per_token") if name in parameters}
 
 
 class HelmAdapter:
@@ -77,12 +102,12 @@ class HelmAdapter:
     # -- methods ---------------------------------------------------------------------------------------------------
 
     def _generation(self, shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
-        yield HelmRequest(prompt=self._prompt(shots, row), parameters=self._sampled())
+        yield HelmRequest(prompt=self._prompt(shots, row), parameters=parameters_of(self.spec))
 
     def _chat(self, _shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
         if row.messages is None:
             raise RenderError("the method chat needs input.messages, and this instance has none")
-        yield HelmRequest(prompt=Built((), (), 0), messages=row.messages, parameters=self._sampled())
+        yield HelmRequest(prompt=Built((), (), 0), messages=row.messages, parameters=parameters_of(self.spec))
 
     def _joint(self, shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
         spec = self.spec
@@ -92,14 +117,7 @@ class HelmAdapter:
         yield HelmRequest(
             prompt=prompt,
             output_mapping=mapping,
-            parameters={
-                "num_completions": 1,
-                "top_k_per_token": spec.num_outputs,
-                "temperature": spec.temperature,
-                "max_tokens": spec.max_tokens,
-                "stop_sequences": [],
-                "random": spec.random,
-            },
+            parameters=parameters_of(spec),
         )
 
     def _separate(self, shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
@@ -113,7 +131,9 @@ class HelmAdapter:
     def _ranking(self, shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
         for index in range(len(row.references)):
             prompt = self._prompt(shots, replace(row, split=None), reference=index)
-            yield HelmRequest(prompt=prompt, reference_index=index, mode="original", parameters=self._sampled())
+            yield HelmRequest(
+                prompt=prompt, reference_index=index, mode="original", parameters=parameters_of(self.spec)
+            )
 
     def _language(self, _shots: Sequence[HelmInstance], row: HelmInstance) -> Iterator[HelmRequest]:
         windows = [(row.text, 0)]
@@ -154,16 +174,6 @@ class HelmAdapter:
             return make(len(shots))
         return fitted(make, len(shots), self.spec.max_tokens, self.window)
 
-    def _sampled(self) -> dict[str, Any]:
-        spec = self.spec
-        return {
-            "num_completions": spec.num_outputs,
-            "temperature": spec.temperature,
-            "max_tokens": spec.max_tokens,
-            "stop_sequences": list(spec.stop_sequences),
-            "random": spec.random,
-        }
-
     @staticmethod
     def _scored(prompt: Built, index: int, mode: str) -> HelmRequest:
         parameters = {
@@ -186,3 +196,56 @@ _METHODS: Final[Mapping[str, Callable[[HelmAdapter, Sequence[HelmInstance], Helm
     "multiple_choice_separate_calibrated": HelmAdapter._separate,
     "ranking_binary": HelmAdapter._ranking,
 }
+
+
+def draw_rows(rows: Sequence[HelmInstance], count: int, *, trial: int, sample: bool = True) -> list[HelmInstance]:
+    """Return the shots of a trial, in the order they are shown: `count`, or all where there are fewer.
+
+    The trial's number is the seed of Python's generator. Rows are grouped by the text of their first right
+    reference; groups take turns, the largest first and equal ones shuffled; rows without a right reference come last.
+    With `sample` off it is a slice of the rows. Raises RenderError where HELM loops for ever or fails.
+    """
+    wanted = min(len(rows), count)
+    if not sample:
+        return list(rows[wanted * trial : wanted * (trial + 1)])
+    generator = random.Random(trial)
+    groups: dict[str, list[HelmInstance]] = defaultdict(list)
+    unlabelled: list[HelmInstance] = []
+    for row in rows:
+        if row.correct:
+            groups[row.references[row.correct[0]]].append(row)
+        else:
+            unlabelled.append(row)
+    labels = _in_turn(groups, generator)
+    labelled = len(rows) - len(unlabelled)
+    drawn: list[HelmInstance] = []
+    for label in cycle(labels):
+        # HELM stops at an empty text as it would at the end of the labels.
+        if len(drawn) == wanted or not label:
+            break
+        if len(drawn) == labelled:
+            raise RenderError(
+                f"HELM 0.5.16 loops for ever here: {wanted} shots are wanted, only {labelled} of"
+                f" {len(rows)} training instances have a right reference, and it never gets to the others",
+                hint="tag a reference of each training instance as correct, or lower max_train_instances",
+            )
+        if groups[label]:
+            drawn.append(groups[label].pop(generator.randrange(len(groups[label]))))
+    missing = wanted - len(drawn)
+    if missing > len(unlabelled):
+        raise RenderError(
+            f"HELM 0.5.16 fails here: an empty right reference ends the draw after {len(drawn)} of {wanted} shots",
+            hint="give each right reference of the training instances a text",
+        )
+    return drawn + generator.sample(unlabelled, missing)
+
+
+def _in_turn(groups: dict[str, list[HelmInstance]], generator: random.Random) -> list[str]:
+    by_size: dict[int, list[str]] = defaultdict(list)
+    for label in sorted(groups):
+        by_size[len(groups[label])].append(label)
+    ordered: list[str] = []
+    for size in sorted(by_size, reverse=True):
+        generator.shuffle(by_size[size])
+        ordered += by_size[size]
+    return ordered

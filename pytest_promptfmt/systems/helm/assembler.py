@@ -13,10 +13,10 @@ from pytest_promptfmt.core.prompt import Instance, Message, Origin, Place, Promp
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.profiles.chat_prompt import prompt_of
 from pytest_promptfmt.systems.helm.adapter_spec import AdapterSpec
-from pytest_promptfmt.systems.helm.adapters import HelmAdapter, HelmRequest
+from pytest_promptfmt.systems.helm.adapters import HelmAdapter, HelmRequest, arguments_of
 from pytest_promptfmt.systems.helm.instances import HelmInstance
 from pytest_promptfmt.systems.helm.prompt_blocks import IRRELEVANT, RELEVANT, Built, cut, turns_of
-from pytest_promptfmt.systems.helm.recorded_prompts import recorded_shots
+from pytest_promptfmt.systems.helm.recorded_runs import recorded_shots
 from pytest_promptfmt.systems.helm.window import Window
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _prompts_and_requests(
             kind="generate_until",
             index=index,
             context=prompts[index].text,
-            generation_kwargs=_arguments(each.parameters),
+            generation_kwargs=arguments_of(each.parameters),
             prompt=index,
             doc=_ranked_doc(row, each.reference_index) if each.reference_index is not None else None,
         )
@@ -221,17 +221,3 @@ def _chat_prompt(messages: Sequence[Mapping[str, Any]], profile: Profile, where:
 
 def _instruction(profile: Profile) -> tuple[Span, ...]:
     return (Span(profile.system_instruction, _INSTRUCTION),) if profile.system_instruction else ()
-
-
-def _arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request's parameters, by lm-eval's names where it has one."""
-    arguments: dict[str, Any] = {
-        "until": list(parameters["stop_sequences"]),
-        "max_gen_toks": parameters["max_tokens"],
-        "temperature": float(parameters["temperature"]),
-        "do_sample": parameters["temperature"] > 0,
-        "num_completions": parameters["num_completions"],
-    }
-    if "top_k_per_token" in parameters:
-        arguments["top_k_per_token"] = parameters["top_k_per_token"]
-    return arguments

@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.systems.helm.instances import HelmInstance
-from pytest_promptfmt.systems.helm.request_states import Completion, most_likely_first
+from pytest_promptfmt.systems.helm.instances import Completion, HelmInstance, most_likely_first
 
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)

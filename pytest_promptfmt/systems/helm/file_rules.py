@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from typing import TYPE_CHECKING, Final, cast
 
 from pytest_promptfmt.core.errors import did_you_mean
@@ -14,6 +15,8 @@ from pytest_promptfmt.systems.helm import SYSTEM
 if TYPE_CHECKING:
     from pytest_promptfmt.systems.helm.adapter_files import AdapterFile
     from pytest_promptfmt.systems.helm.adapter_tasks import HelmAssembly
+
+HelmRule = Callable[["AdapterFile"], Iterable[Finding]]
 
 _STATES: Final = "request_states"
 _TOP: Final = frozenset(
@@ -30,8 +33,23 @@ def file_of(study: Study) -> AdapterFile | None:
     return cast("HelmAssembly", study.task.assembly).file
 
 
-@rule("PF151", "helm-unknown-key", severity=Severity.WARNING, family=Family.HELM)
-def helm_unknown_key(study: Study) -> Iterator[Finding]:
+def helm_rule(code: str, name: str, *, severity: Severity) -> Callable[[HelmRule], HelmRule]:
+    """Register a rule about the files of HELM tasks."""
+
+    def register(function: HelmRule) -> HelmRule:
+        @rule(code, name, severity=severity, family=Family.HELM)
+        @wraps(function)
+        def of_study(study: Study) -> Iterable[Finding]:
+            file = file_of(study)
+            return () if file is None else function(file)
+
+        return function
+
+    return register
+
+
+@helm_rule("PF151", "helm-unknown-key", severity=Severity.WARNING)
+def helm_unknown_key(file: AdapterFile) -> Iterator[Finding]:
     r"""Report an unknown key of a HELM adapter file, and how it was read.
 
     Why: HELM 0.5.16 refuses an adapter with an unknown key, and a misspelled field gets its default.
@@ -49,9 +67,6 @@ def helm_unknown_key(study: Study) -> Iterator[Finding]:
 
     Real: a format for data providers derived from HELM's (instance_prefixw, ouput_format).
     """
-    file = file_of(study)
-    if file is None:
-        return
     yield from file.read.deviations
     for key in file.top:
         if key not in _TOP:
@@ -68,8 +83,8 @@ def helm_unknown_key(study: Study) -> Iterator[Finding]:
         )
 
 
-@rule("PF152", "helm-not-json", severity=Severity.WARNING, family=Family.HELM)
-def helm_not_json(study: Study) -> Iterator[Finding]:
+@helm_rule("PF152", "helm-not-json", severity=Severity.WARNING)
+def helm_not_json(file: AdapterFile) -> Iterator[Finding]:
     """Report a HELM adapter file with comments, trailing commas or other JSON5 syntax, or with a repeated key.
 
     Why: HELM and most other programs read only plain JSON and fail at the first comment. Of a repeated key, they
@@ -87,8 +102,7 @@ def helm_not_json(study: Study) -> Iterator[Finding]:
 
     Real: a format for data providers whose specification is written with comments.
     """
-    file = file_of(study)
-    if file is None or file.whole is None:
+    if file.whole is None:
         return
     if not file.whole.is_strict:
         message = "the file is not plain JSON, so HELM cannot read it"
@@ -101,8 +115,8 @@ def helm_not_json(study: Study) -> Iterator[Finding]:
         )
 
 
-@rule("PF153", "helm-method-inferred", severity=Severity.WARNING, family=Family.HELM)
-def helm_method_inferred(study: Study) -> Iterator[Finding]:
+@helm_rule("PF153", "helm-method-inferred", severity=Severity.WARNING)
+def helm_method_inferred(file: AdapterFile) -> Iterator[Finding]:
     """Report an adapter without a method, which is inferred from the instances.
 
     Why: HELM has no default and refuses it. One more reference in one instance can change the inferred method.
@@ -119,8 +133,7 @@ def helm_method_inferred(study: Study) -> Iterator[Finding]:
 
     Real: HELM's AdapterFactory: "Invalid adaptation method".
     """
-    file = file_of(study)
-    if file is not None and file.read.method_is_inferred:
+    if file.read.method_is_inferred:
         yield Finding(
             message="the adapter has no method, so HELM refuses it",
             saw=f"read as {file.spec.method}",
@@ -129,8 +142,8 @@ def helm_method_inferred(study: Study) -> Iterator[Finding]:
         )
 
 
-@rule("PF154", "helm-splits", severity=Severity.WARNING, family=Family.HELM)
-def helm_splits(study: Study) -> Iterator[Finding]:
+@helm_rule("PF154", "helm-splits", severity=Severity.WARNING)
+def helm_splits(file: AdapterFile) -> Iterator[Finding]:
     """Report instances from which HELM would draw no shots, or too few.
 
     Why: HELM draws shots from the split train and evaluates valid and test; it reads the split from the
@@ -154,8 +167,7 @@ def helm_splits(study: Study) -> Iterator[Finding]:
 
     Real: HELM warns "only 0 training instances, wanted 5" and continues without.
     """
-    file = file_of(study)
-    if file is None or not file.has_states:
+    if not file.has_states:
         return
     if any(row.has_split_below for row in file.first.rows):
         yield Finding(
@@ -190,8 +202,8 @@ def helm_splits(study: Study) -> Iterator[Finding]:
         )
 
 
-@rule("PF155", "helm-nested-result", severity=Severity.WARNING, family=Family.HELM)
-def helm_nested_result(study: Study) -> Iterator[Finding]:
+@helm_rule("PF155", "helm-nested-result", severity=Severity.WARNING)
+def helm_nested_result(file: AdapterFile) -> Iterator[Finding]:
     """Report results inside `request`, where HELM does not look for them.
 
     Why: HELM reads `result` beside `request`. Programs differ in how they read a file with both.
@@ -214,8 +226,7 @@ def helm_nested_result(study: Study) -> Iterator[Finding]:
 
     Real: a format for data providers derived from HELM's.
     """
-    file = file_of(study)
-    if file is not None and file.first.has_nested_results:
+    if file.first.has_nested_results:
         yield Finding(
             message="results are inside `request`, but HELM reads them beside it",
             keys=(_STATES,),
