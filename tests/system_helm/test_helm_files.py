@@ -368,12 +368,7 @@ def test_the_metrics_of_a_run_are_in_its_run_spec(tmp_path: Path) -> None:
     assert found is not None
     assert adapter_of(found).metrics == ("quasi_exact_match", "f1_score")
     assert found.tasks[0].name == tmp_path.name
-<<<<<<< HEAD
-    assert read_adapter_task(tmp_path / "run_spec.json") is None
-=======
     assert read_adapter_task(tmp_path / "run_spec.json", "helm") is None
-    assert isinstance(found.tasks[0].assembly, RecordedAssembly)
->>>>>>> 0585401 (Merge small modules of the HELM slice)
     assert found.tasks[0].assembly.recorded_scores().means["quasi_exact_match"] == 1.0
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from itertools import islice
 from typing import Any, Final
@@ -95,17 +95,8 @@ def as_class_docs(docs: TaskDocs) -> ClassDocs:
     """Return docs given in memory as those of a class."""
     if isinstance(docs, ClassDocs):
         return docs
-    return ClassDocs(
-        evaluated=docs.evaluated,
-        fewshot=docs.fewshot,
-        columns=docs.columns,
-        origin=docs.origin,
-        fewshot_origin=docs.fewshot_origin,
-        kind=docs.kind,
-        fewshot_kind=docs.fewshot_kind,
-        rows=docs.evaluated,
-        shares_split=docs.fewshot == docs.evaluated,
-    )
+    given = {each.name: getattr(docs, each.name) for each in fields(docs)}
+    return ClassDocs(**given, rows=docs.evaluated, shares_split=docs.fewshot == docs.evaluated)
 
 
 def subject_of(doc: Doc, subjects: Sequence[Any]) -> Any:

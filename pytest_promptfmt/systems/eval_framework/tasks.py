@@ -107,7 +107,7 @@ class ClassAssembly(Assembly):
         """Return the bound task with the metrics and the post-processing of its class."""
         if self.found is None:
             return task
-        from pytest_promptfmt.systems.eval_framework.scorer import scored_task  # only where answers are scored
+        from pytest_promptfmt.systems.eval_framework.metric_classes import scored_task  # only where answers are scored
 
         return scored_task(task, self.found)
 
