@@ -17,8 +17,7 @@ from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.results.wording import counted
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.results.edits import Edit
-    from pytest_promptfmt.results.last_run import LastRun, Problem
+    from pytest_promptfmt.results.pending import Edit, LastRun, Problem
 
 _GLOBS: Final = typer.Argument(metavar="GLOB", help="Only these tasks or files; by default all.", show_default=False)
 
@@ -65,7 +64,7 @@ def reject(globs: Annotated[list[str] | None, _GLOBS] = None) -> None:
 
 
 def _last_run() -> LastRun:
-    from pytest_promptfmt.results.last_run import last_run_around
+    from pytest_promptfmt.results.pending import last_run_around
 
     run = last_run_around(Path.cwd())
     if run is None:
@@ -75,7 +74,7 @@ def _last_run() -> LastRun:
 
 
 def _settle(run: LastRun, settled: Sequence[Problem]) -> None:
-    from pytest_promptfmt.results.last_run import keep_last_run
+    from pytest_promptfmt.results.pending import keep_last_run
 
     keep_last_run(replace(run, problems=tuple(each for each in run.problems if each not in settled)))
 

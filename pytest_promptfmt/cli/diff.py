@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.results.clusters import Cluster
-    from pytest_promptfmt.results.findings import FindingGroup
+    from pytest_promptfmt.results.clusters import Cluster, FindingGroup
     from pytest_promptfmt.revisions import RevisionComparison, Unknown
 
 COMMENT_LIMIT = 65_000
@@ -177,7 +176,7 @@ def _clusters(compared: RevisionComparison) -> list[Cluster]:
 
 
 def _findings(compared: RevisionComparison) -> list[FindingGroup]:
-    from pytest_promptfmt.results.findings import FindingGroup
+    from pytest_promptfmt.results.clusters import FindingGroup
 
     return [FindingGroup.from_json(group) for group in compared.result["findings"]]
 

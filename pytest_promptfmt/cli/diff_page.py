@@ -16,8 +16,7 @@ from pytest_promptfmt.results.html import html_comparison, packed_view, row_in_p
 from pytest_promptfmt.results.run_result import RunResult
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.results.clusters import Cluster
-    from pytest_promptfmt.results.findings import FindingGroup
+    from pytest_promptfmt.results.clusters import Cluster, FindingGroup
 
 _SIDES = ("--- ", "+++ ")
 

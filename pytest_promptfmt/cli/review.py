@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from pytest_promptfmt.results.edits import Edit
-    from pytest_promptfmt.results.last_run import Problem
+    from pytest_promptfmt.results.pending import Edit, Problem
 
 _KEYS: Final = "[a] accept  [r] reject  [s] skip  [q] quit"
 _KEYS_OF_MANY: Final = f"{_KEYS}   in capitals: this and {{same:,}} more with the same change"
@@ -55,7 +54,7 @@ def review(
     defines it. What is rejected stays as it is, is listed at the end as what to fix, and leaves the file of pending
     snapshots; what is skipped stays there for the next review. No other file is touched.
     """
-    from pytest_promptfmt.results.edits import top_of, write_pending
+    from pytest_promptfmt.results.pending import top_of, write_pending
 
     top = top_of(Path.cwd())
     names = source or []
@@ -89,7 +88,7 @@ def read_edits(pending: Path, top: Path) -> list[Edit]:
     Raises SettingsError for a file that cannot be read or is not such a list, SnapshotError for one that would change
     anything else.
     """
-    from pytest_promptfmt.results.edits import read_pending
+    from pytest_promptfmt.results.pending import read_pending
 
     try:
         text = gate.read_text(pending)
@@ -129,7 +128,7 @@ def rejected_lines(rejected: Iterable[Edit | Problem]) -> Iterator[str]:
 def edits_of_run(arguments: Sequence[str], *, folder: Path) -> list[Edit]:
     """Return what accepting would do after a run of pytest in a folder; raises SettingsError where it did not run."""
     from pytest_promptfmt.cli.display import waiting
-    from pytest_promptfmt.results.edits import read_pending, top_of
+    from pytest_promptfmt.results.pending import read_pending, top_of
 
     top = top_of(folder)
     with TemporaryDirectory(prefix="promptfmt-") as scratch:

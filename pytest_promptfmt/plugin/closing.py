@@ -7,8 +7,7 @@ import pytest
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.plugin.outcome_reports import REPEATED
 from pytest_promptfmt.plugin.run import Run
-from pytest_promptfmt.results.edits import Edit
-from pytest_promptfmt.results.last_run import keep_last_run, last_run_of
+from pytest_promptfmt.results.pending import Edit, keep_last_run, last_run_of
 from pytest_promptfmt.results.run_result import RunResult, content_of, used_globs
 from pytest_promptfmt.results.terminal import archetypes_of, sections
 from pytest_promptfmt.results.writers import publish
@@ -89,5 +88,5 @@ class Closing:
         )
         self.result = result
         if found.has_items and getattr(run.config, "cache", None) is not None and not run.config.option.collectonly:
-            keep_last_run(last_run_of(result, run.settings.repeat))
+            keep_last_run(last_run_of(result.rootdir, outcomes, run.settings.repeat))
         return result, list(publish(result, outputs.files, step_summary=outputs.step_summary))

@@ -22,7 +22,7 @@ from pytest_promptfmt.plugin.collection import TaskFileNode, TaskNode, task_file
 from pytest_promptfmt.plugin.folders import Known
 from pytest_promptfmt.plugin.items.item import PromptItem, accept_command_of
 from pytest_promptfmt.plugin.run import RUN, Run
-from pytest_promptfmt.results.failures import said_again
+from pytest_promptfmt.results.failures import repeated_failure
 from pytest_promptfmt.snapshots.expected import Defined
 from pytest_promptfmt.snapshots.paths import SnapshotPath
 
@@ -184,7 +184,7 @@ class StoredItem:
     def repeated(self, outcome: Outcome, first: str) -> str | None:
         """Return the text of the item where the item `first` had the same problem; None to say it in full again."""
         path = self.file.path
-        return said_again(
+        return repeated_failure(
             self.repeats, outcome, first, lambda: accept_command_of(self.run, path, self.nodeid, outcome.task)
         )
 

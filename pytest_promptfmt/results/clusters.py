@@ -1,24 +1,35 @@
-"""Equal changes of many prompts as one cluster: a changed format breaks ten thousand snapshots in one way."""
+"""The changes and findings of many items, grouped by cause: one edit changes ten thousand snapshots in one way."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from hashlib import sha256
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
+from pytest_promptfmt.core.finding import Effect, Reported, Severity
 from pytest_promptfmt.core.outcome import CATEGORIES, Category, Outcome
-from pytest_promptfmt.core.text import END, shared_end, shared_start
 from pytest_promptfmt.results.wording import below
-from pytest_promptfmt.snapshots.changes import Change
 
 SHOWN_DETAIL: Final = 20_000
 """Characters of one cluster's text in JSON at most."""
 
-_BY_NAME: Final[Mapping[str, Category]] = {category: category for category in CATEGORIES}
-_MARK = "| "  # before every line of a text; other lines begin with two characters as well
+SEVERITIES: Final = tuple(Severity)
+"""All severities, the worst first."""
+
+EFFECTS: Final = tuple(Effect)
+"""All effects on the score, the greatest first."""
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+def grouped(values: Iterable[Value], key: Callable[[Value], Key]) -> dict[Key, list[Value]]:
+    """Return the values by their key, keys and values in the order they came."""
+    groups: dict[Key, list[Value]] = {}
+    for value in values:
+        groups.setdefault(key(value), []).append(value)
+    return groups
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,16 +42,16 @@ class Member:
     sections: tuple[str, ...] = ()
 
     def to_json(self, rootdir: Path) -> dict[str, Any]:
-        """Return a mapping that JSON knows, with the file below the rootdir, and sections where there are any."""
+        """Return a mapping for JSON, with the file below the rootdir, and sections where there are any."""
         sections = {"sections": list(self.sections)} if self.sections else {}
         return {"task": self.task, "profile": self.profile, "file": below(self.file, rootdir), **sections}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """Snapshots that changed in the same way; `title` is the line about the first, `detail` all of it.
+    """Snapshots that changed in the same way; `title` is the line about the first, `detail` its whole text.
 
-    `docs` is how many docs changed in all members; `tokens` says for each profile which tokens followed the text.
+    `docs` is how many docs changed in all members; `tokens` describes for each profile which tokens followed the text.
     """
 
     category: Category
@@ -57,7 +68,7 @@ class Cluster:
         return tuple(dict.fromkeys(member.task for member in self.members))
 
     def to_json(self, rootdir: Path) -> dict[str, Any]:
-        """Return a mapping that JSON knows, with paths below the rootdir."""
+        """Return a mapping for JSON, with paths below the rootdir."""
         return {
             "category": self.category,
             "title": self.title,
@@ -72,74 +83,126 @@ class Cluster:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cluster:
         """Return the cluster that `to_json` wrote; it has no key."""
-        return cls(
-            category=data["category"],
-            key="",
-            title=data["title"],
-            detail=data["detail"],
-            docs=data["docs"],
-            members=tuple(Member(**{**each, "sections": tuple(each.get("sections", ()))}) for each in data["members"]),
-            tokens=data.get("tokens", {}),
-        )
+        members = tuple(Member(**{**each, "sections": tuple(each.get("sections", ()))}) for each in data["members"])
+        values = {name: data[name] for name in ("category", "title", "detail", "docs")}
+        return cls(**values, key="", members=members, tokens=data.get("tokens", {}))
 
 
 def clusters_of(outcomes: Iterable[Outcome]) -> tuple[Cluster, ...]:
     """Return the clusters by urgency, then the largest first, then in the order they came."""
-    found: dict[tuple[Category, str], list[Outcome]] = {}
-    for outcome in outcomes:
-        category = _BY_NAME.get(outcome.category)
-        if category is not None:
-            found.setdefault((category, outcome.key), []).append(outcome)
-    made = [_cluster(category, key, members) for (category, key), members in found.items()]
+    problems = (outcome for outcome in outcomes if outcome.category in CATEGORIES)
+    groups = grouped(problems, lambda outcome: (outcome.category, outcome.key))
+    made = [_cluster(group) for group in groups.values()]
     return tuple(sorted(made, key=lambda cluster: (CATEGORIES.index(cluster.category), -len(cluster.members))))
 
 
-def _cluster(category: Category, key: str, outcomes: list[Outcome]) -> Cluster:
+def _cluster(outcomes: list[Outcome]) -> Cluster:
     first = outcomes[0]
-    tokens: dict[str, str] = {}
-    for outcome in outcomes:
-        tokens.setdefault(outcome.profile, outcome.tokens)
+    tokens = grouped(outcomes, lambda outcome: outcome.profile)
     return Cluster(
-        category=category,
-        key=key,
+        category=cast("Category", first.category),
+        key=first.key,
         title=first.title,
         detail=first.detail,
         docs=sum(outcome.docs for outcome in outcomes),
         members=tuple(
             Member(task=each.task, profile=each.profile, file=each.file, sections=each.sections) for each in outcomes
         ),
-        tokens={profile: line for profile, line in tokens.items() if line},
+        tokens={profile: group[0].tokens for profile, group in tokens.items() if group[0].tokens},
     )
 
 
-def cluster_key(changes: Iterable[Change], origin: str = "") -> str:
-    """Return a digest that is equal for changes that differ only in the docs' own text.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FindingPlace:
+    """One place where the same mistake is written, and the tasks that have it from there."""
 
-    Of each change counts which part of a line came and went, and in which kind of section; how often and in which
-    docs does not. `origin` is the configuration key behind the change. Without it the place in the line (start, end,
-    inside) distinguishes changes; that place differs between profiles, where markup is around the same text.
+    file: str
+    line: int | None
+    column: int | None
+    keys: str
+    count: int
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FindingGroup:
+    """Findings of one rule with the same message: one cause. `where`, `saw` and `do` are those of the first.
+
+    `tasks` are the different ones; findings about a profile are under `profile NAME`.
     """
-    parts = {part if not origin else part[:-1] for change in changes for part in fragments(change)}
-    return sha256(json.dumps([origin, sorted(parts)]).encode()).hexdigest()[:16]
+
+    code: str
+    name: str
+    severity: Severity
+    message: str
+    count: int
+    where: str
+    saw: str
+    do: str
+    tasks: tuple[str, ...]
+    effect: Effect = Effect.SOME_DOCS
+    places: tuple[FindingPlace, ...] = ()
+    concerns_profiles: bool = False
+
+    def to_json(self, rootdir: Path) -> dict[str, Any]:
+        """Return a mapping for JSON, with paths below the rootdir."""
+        places = [{**asdict(place), "file": below(place.file, rootdir)} for place in self.places]
+        return {**asdict(self), "places": places}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FindingGroup:
+        """Return the group that `to_json` wrote."""
+        places = tuple(FindingPlace(**{**place, "tasks": tuple(place["tasks"])}) for place in data["places"])
+        severity, effect = Severity(data["severity"]), Effect(data.get("effect", Effect.SOME_DOCS))
+        values = {"severity": severity, "effect": effect, "tasks": tuple(data["tasks"]), "places": places}
+        return cls(**{**data, **values})
+
+    @property
+    def rank(self) -> tuple[int, int, int, str]:
+        """Return what causes are ordered by, those first that matter most: effect, severity, number of tasks."""
+        return EFFECTS.index(self.effect), SEVERITIES.index(self.severity), -len(self.tasks), self.code
 
 
-def fragments(change: Change) -> Iterator[tuple[str, ...]]:
-    """Yield kind of section, what went, what came, and where in the line that is: start, end, inside, whole."""
-    section = "prompt" if change.section.startswith("prompt ") else change.section
-    if len(change.removed) == len(change.added):
-        for old, new in zip(change.removed, change.added, strict=True):
-            if old != new:
-                yield (section, *_trimmed(old, new))
-    else:
-        yield section, *_trimmed("\n".join(change.removed), "\n".join(change.added))
+def finding_groups(findings: Iterable[Reported]) -> tuple[FindingGroup, ...]:
+    """Return the findings by cause, those first that matter most to the score."""
+    groups: dict[tuple[str, str, str], dict[object, Reported]] = {}
+    for number, finding in enumerate(findings):
+        # A finding about a profile counts once, though each worker of a run with xdist has it.
+        place = number if finding.task else (finding.profiles, finding.position)
+        groups.setdefault(finding.cluster, {}).setdefault(place, finding)
+    made = [_finding_group([*group.values()]) for group in groups.values()]
+    return tuple(sorted(made, key=lambda group: group.rank))
 
 
-def _trimmed(old: str, new: str) -> tuple[str, str, str]:
-    """Return what differs between two texts, and whether it is at the `start`, `end`, `whole` or `inside`."""
-    start = shared_start(old, new)
-    tail = shared_end(old[start:], new[start:])
-    old_part, new_part = old[start : len(old) - tail], new[start : len(new) - tail]
-    at_start = start <= len(_MARK)
-    at_end = tail == 0 or (tail == len(END) and old.endswith(END))
-    where = {(True, True): "whole", (True, False): "start", (False, True): "end"}.get((at_start, at_end), "inside")
-    return old_part, new_part, where
+def _finding_group(findings: list[Reported]) -> FindingGroup:
+    first = findings[0]
+    return FindingGroup(
+        code=first.code,
+        name=first.name,
+        severity=first.severity,
+        message=first.message,
+        count=len(findings),
+        where=first.where,
+        saw=first.saw,
+        do=first.do,
+        effect=first.effect,
+        tasks=_subjects(findings),
+        places=tuple(map(_place, grouped(findings, lambda finding: (finding.position, finding.keys)).values())),
+        concerns_profiles=not any(finding.task for finding in findings),
+    )
+
+
+def _place(findings: list[Reported]) -> FindingPlace:
+    position = findings[0].position
+    return FindingPlace(
+        file="" if position is None else str(position.path),
+        line=None if position is None else position.line,
+        column=None if position is None else position.column,
+        keys=".".join(map(str, findings[0].keys)),
+        count=len(findings),
+        tasks=_subjects(findings),
+    )
+
+
+def _subjects(findings: Iterable[Reported]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(finding.task or f"profile {', '.join(finding.profiles)}" for finding in findings))

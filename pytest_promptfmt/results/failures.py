@@ -1,4 +1,4 @@
-"""What a failing snapshot says: what differs, which line of which file made it, and how to accept just this."""
+"""The texts of failing items: what differs, which line of which file made it, and how to accept just this."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.outcome import Outcome
@@ -19,9 +19,23 @@ from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
 from pytest_promptfmt.snapshots.extension import Verdict
 from pytest_promptfmt.snapshots.hunks import Pieces, changed_words
 from pytest_promptfmt.snapshots.lock import Note
+from pytest_promptfmt.snapshots.snapshot_verdicts import verdict_lines
+
+if TYPE_CHECKING:
+    from pytest_promptfmt.answers.phrasing_verdicts import PhrasingRow
+    from pytest_promptfmt.answers.replaying import Replay
 
 PREVIEW_LINES = 40
 """Lines shown of a snapshot that does not exist yet."""
+
+SHOWN_ROWS = 20
+"""Failing phrasings that are shown with their stages."""
+
+SHOWN_VERDICTS = 50
+"""Changed verdicts of a recording that are listed."""
+
+SHOWN_BAD = 10
+"""Records that cannot be used and are listed."""
 
 _MARKUP: Final[Mapping[str, Mapping[str, bool]]] = {
     "--- ": {"bold": True},
@@ -49,8 +63,8 @@ def outcome_of(
 ) -> Outcome:
     """Return what a comparison made of an item; where its text changed, it is keyed by that `change`.
 
-    `note` is what the lock says of the tokenizer: where nothing but tokens changed and another tokenizer made them,
-    that is the key.
+    `note` is about the tokenizer in the lock: where nothing but tokens changed and another tokenizer made them, that is
+    the key.
     """
     if verdict.error is not None:
         return replace(item, category="damaged", key=verdict.error.message, title=str(verdict.error))
@@ -72,7 +86,7 @@ def outcome_of(
 
 
 def compared_lines(who: str, changed: str, verdict: Verdict) -> Iterator[str]:
-    """Yield how a snapshot compares: it cannot be trusted, there is none yet, or a diff below what `changed`."""
+    """Yield how a snapshot compares: damaged, missing, or a diff below the line about what `changed`."""
     if verdict.error is not None:
         yield f"{who}: the snapshot cannot be trusted"
         yield str(verdict.error)
@@ -87,26 +101,21 @@ def compared_lines(who: str, changed: str, verdict: Verdict) -> Iterator[str]:
             yield from unified_diff(verdict.comparison.old, verdict.comparison.new)
 
 
-def repeated_text(outcome: Outcome, first: str, *, command: str) -> str:
-    """Return the short text of an item that fails as `first` did."""
-    return f"{outcome.task} [{outcome.profile}]: as {first}\naccept: {command}"
-
-
 def repeated_findings(outcome: Outcome, first: str) -> str:
     """Return the text of an item with the same findings as the item `first`."""
     codes = ", ".join(dict.fromkeys(error.code for error in outcome.errors))
     return f"{outcome.task}: {codes}, as {first}"
 
 
-def said_again(repeats: str, outcome: Outcome, first: str, command: Callable[[], str]) -> str | None:
-    """Return what an item says that fails as the item `first` did; None where it says everything again.
+def repeated_failure(repeats: str, outcome: Outcome, first: str, command: Callable[[], str]) -> str | None:
+    """Return the short text of an item that fails as the item `first` did; None where it is shown in full.
 
-    `repeats` is what items of its kind do not say again (`PromptItem.repeats`).
+    `repeats` is what items of its kind do not show again (`PromptItem.repeats`).
     """
     if repeats == "findings" and outcome.category == "finding":
         return repeated_findings(outcome, first)
     if repeats == "change" and outcome.category != "error":
-        return repeated_text(outcome, first, command=command())
+        return f"{outcome.task} [{outcome.profile}]: as {first}\naccept: {command()}"
     return None
 
 
@@ -125,7 +134,7 @@ def accept_command(path: str, names: str, options: Sequence[str], task: str) -> 
 def explanation(
     verdict: Verdict, outcome: Outcome, *, docs: int, change: TextChange | None = None, note: Note | None = None
 ) -> Iterator[str]:
-    """Yield what a failing item has to say: what differs as a diff, and where it comes from.
+    """Yield the text of a failing item: what differs as a diff, and where it comes from.
 
     `docs` is how many there are, `change` what changed in their text.
     """
@@ -150,6 +159,102 @@ def explanation(
 
 def _changes(verdict: Verdict) -> tuple[Change, ...]:
     return verdict.comparison.changes if verdict.comparison is not None else ()
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+def extraction_lines(
+    task: str, failing: Sequence[PhrasingRow], problems: Sequence[str], verdict: Verdict, *, command: str
+) -> Iterator[str]:
+    """Yield the text of a failing extraction item."""
+    if failing:
+        are_misread = "phrasing is not read as it" if len(failing) == 1 else "phrasings are not read as they"
+        yield f"{task} [extraction]: {len(failing)} {are_misread} should be"
+        rows = [f"{row.title}\n    {row.evidence}" if row.evidence else row.title for row in failing]
+        yield from first_of(rows, SHOWN_ROWS, "  ")
+        yield "accept with a reason: metadata.promptfmt.expected_failures: {" + failing[0].id + ": why}"
+    yield from problems
+    if verdict.passed:
+        return
+    yield from compared_lines(f"{task} [extraction]", "what the filters read has changed", verdict)
+    yield f"accept: {command}"
+
+
+def scores_lines(task: str, errors: Sequence[object], verdict: Verdict, *, command: str) -> Iterator[str]:
+    """Yield the text of a failing item about recorded completions; `errors` are states that cannot be scored."""
+    yield from some_errors(errors)
+    if verdict.passed:
+        return
+    yield from compared_lines(f"{task} [recorded]", "what the recorded completions score has changed", verdict)
+    yield f"accept: {command}"
+
+
+def some_errors(errors: Sequence[object]) -> Iterator[str]:
+    """Yield the first errors, and how many more there are."""
+    return first_of([str(error) for error in errors], SHOWN_BAD)
+
+
+def change_of(verdict: Verdict) -> str | None:
+    """Return how many verdicts of a recording changed, in words; None where no snapshot can be compared with."""
+    old_lines, new_lines = _both(verdict)
+    if not old_lines:
+        return None
+    changed = _changed(old_lines, new_lines)
+    what = "blocks of verdicts" if " to " in next(iter(old_lines)) else "verdicts"
+    return f"{len(changed):,} of {len(new_lines):,} {what} changed"
+
+
+def recording_lines(who: str, replay: Replay, verdict: Verdict) -> Iterator[str]:
+    """Yield how a replayed recording differs from its snapshot: each changed verdict, by record."""
+    if verdict.error is not None:
+        yield from compared_lines(who, "", verdict)
+        return
+    if verdict.state == "missing":
+        yield f"{who}: there is no snapshot yet; {replay.summary()}"
+        yield display_path(verdict.path)
+        yield from _recorded_differently(replay)
+        return
+    old_lines, new_lines = _both(verdict)
+    yield f"{who}: {change_of(verdict) or 'what is beside the verdicts changed'}; {replay.counts()}"
+    changed = _changed(old_lines, new_lines)
+    none = "not there"
+    lines = [f"record {number}: {old_lines.get(number, none)} → {new_lines.get(number, none)}" for number in changed]
+    yield from first_of(lines, SHOWN_VERDICTS, "  ")
+    if any(" to " in number for number in changed):
+        yield from _recorded_differently(replay)
+
+
+def differing_verdicts(replay: Replay) -> str:
+    """Return how many verdicts differ from those of the recording, with the first of them."""
+    first = replay.changes[0]
+    counted = f"{replay.changed:,} of {replay.verdicts:,} verdicts differ from those of the recording"
+    return f"{counted}, such as record {first.number}: {first.was} → {first.now}"
+
+
+def _recorded_differently(replay: Replay) -> Iterator[str]:
+    if replay.changed:
+        yield f"{replay.changed:,} of {replay.verdicts:,} verdicts differ from those of the recording:"
+    for change in replay.changes[:SHOWN_VERDICTS]:
+        yield f"  record {change.number}, doc {change.doc_index}, {change.pipeline}: {change.was} → {change.now}"
+    if replay.changed > SHOWN_VERDICTS:
+        yield f"  … and {replay.changed - SHOWN_VERDICTS:,} more"
+    for bad in replay.bad[:SHOWN_BAD]:
+        yield f"  record {bad.number} cannot be used: {bad.reason}"
+
+
+def _both(verdict: Verdict) -> tuple[dict[str, str], dict[str, str]]:
+    comparison = verdict.comparison
+    if comparison is None or comparison.old is None or comparison.new is None:
+        return {}, {}
+    return verdict_lines(comparison.old), verdict_lines(comparison.new)
+
+
+def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return [number for number in {**old, **new} if old.get(number) != new.get(number)]
+
+
+# -- colours -----------------------------------------------------------------------------------------------------------
 
 
 class FailureText(str):

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from pytest_promptfmt.core.outcome import CATEGORIES
-from pytest_promptfmt.results.clusters import Cluster
-from pytest_promptfmt.results.findings import FindingGroup
+from pytest_promptfmt.results.clusters import Cluster, FindingGroup
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.wording import archetype_note, counted, listed, printable
 

@@ -1,4 +1,4 @@
-"""The outcomes of a run gathered into one value, made once at its end: whatever a run reports is a function of it."""
+"""The outcomes of a run gathered into one value, made once at its end: all reports are functions of it."""
 
 from __future__ import annotations
 
@@ -7,32 +7,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import display_path
 from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.results.baseline import BaselineResult
-from pytest_promptfmt.results.clusters import Cluster, clusters_of
-from pytest_promptfmt.results.edits import Edit, top_of
-from pytest_promptfmt.results.findings import FindingGroup, grouped
+from pytest_promptfmt.results.clusters import Cluster, FindingGroup, clusters_of, finding_groups, grouped
+from pytest_promptfmt.results.pending import ACCEPTABLE, Edit, top_of
 from pytest_promptfmt.results.wording import accept_all
-
-ACCEPTABLE: Final = ("new", "changed", "renamed", "damaged", "header-only", "obsolete")
-"""The categories that --snapshot-update settles."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What became of a run. Whatever is written of it is a function of this value.
+    """The result of a run; all files and lines about it are functions of this value.
 
     `outcomes` are those of the items that have something to report, and of obsolete snapshots; `counts` are all items
     by category. `edits` is what --snapshot-update would do to the snapshots and `lock` to the lock file, known where a
     writer needs them. `arguments` are those of the command line, `patch` is the name of the patch that is written.
     `archetypes` are the profiles that are built-in approximations, `not_run` the items that pytest could not set up,
-    `unmatched` says which choices of the run chose nothing, `notes` what else there is to say. `defined` are the files
-    that were read to their end with the names of their tasks, where that is wanted. `unmatched_globs` are per-file
-    ignores that match no file.
+    `unmatched` are messages about selections that match nothing, `notes` other messages. `defined` are the files that
+    were read to their end with the names of their tasks, where that is wanted. `unmatched_globs` are per-file ignores
+    that match no file.
     """
 
     rootdir: Path
@@ -69,34 +65,27 @@ class RunResult:
     @cached_property
     def findings(self) -> tuple[FindingGroup, ...]:
         """Return the findings by cause, those first that matter most to the score."""
-        return grouped(finding for outcome in self.outcomes for finding in outcome.findings)
+        return finding_groups(finding for outcome in self.outcomes for finding in outcome.findings)
 
     @cached_property
     def skipped(self) -> Mapping[str, tuple[str, ...]]:
         """Return the reasons why items were skipped, each with their tasks."""
-        found: dict[str, list[str]] = {}
-        for outcome in self.outcomes:
-            if outcome.category == "skipped":
-                found.setdefault(outcome.title, []).append(outcome.task)
-        return {reason: tuple(tasks) for reason, tasks in found.items()}
+        skipped = (outcome for outcome in self.outcomes if outcome.category == "skipped")
+        return {reason: _tasks(group) for reason, group in grouped(skipped, lambda outcome: outcome.title).items()}
 
     @cached_property
     def unseen(self) -> Mapping[str, tuple[str, ...]]:
         """Return the keys that give pictures or sound, which are not rendered, each with the tasks that have it."""
-        found: dict[str, dict[str, None]] = {}
-        for outcome in self.outcomes:
-            if outcome.unseen:
-                found.setdefault(outcome.unseen, {})[outcome.task] = None
-        return {keys: tuple(tasks) for keys, tasks in found.items()}
+        unseen = (outcome for outcome in self.outcomes if outcome.unseen)
+        groups = grouped(unseen, lambda outcome: outcome.unseen).items()
+        return {keys: tuple(dict.fromkeys(_tasks(group))) for keys, group in groups}
 
     @cached_property
     def unrendered(self) -> Mapping[str, frozenset[str]]:
         """Return the files with their tasks that were skipped."""
-        found: dict[str, set[str]] = {}
-        for outcome in self.outcomes:
-            if outcome.category == "skipped":
-                found.setdefault(outcome.file, set()).add(outcome.task)
-        return {file: frozenset(found[file]) for file in sorted(found)}
+        skipped = (outcome for outcome in self.outcomes if outcome.category == "skipped")
+        groups = grouped(skipped, lambda outcome: outcome.file)
+        return {file: frozenset(_tasks(groups[file])) for file in sorted(groups)}
 
     @cached_property
     def unused_globs(self) -> tuple[str, ...]:
@@ -108,6 +97,10 @@ class RunResult:
     def top(self) -> Path:
         """Return the top folder of the git work tree."""
         return top_of(self.rootdir)
+
+
+def _tasks(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    return tuple(outcome.task for outcome in outcomes)
 
 
 def used_globs(outcomes: Iterable[Outcome]) -> dict[str, bool]:
@@ -150,9 +143,9 @@ class Tally:
         return self._first.get((outcome.category, outcome.key))
 
     def in_order(self) -> tuple[Outcome, ...]:
-        """Return what was kept by folder and file, as pytest collects them, in whatever order the items came to be run.
+        """Return what was kept by folder and file, as pytest collects them, independent of the order of the run.
 
-        Items that are run again come after those beside them that are only counted, and processes change places.
+        Items that are run again come after their neighbours that are only counted, and processes change places.
         """
         return tuple(sorted(self.outcomes, key=lambda outcome: Path(outcome.file).parts))
 

@@ -10,8 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from pytest_promptfmt.core.finding import stable_key
-from pytest_promptfmt.results.clusters import Cluster
-from pytest_promptfmt.results.findings import FindingGroup, FindingPlace
+from pytest_promptfmt.results.clusters import Cluster, FindingGroup, FindingPlace
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.wording import below, counted, printable
 from pytest_promptfmt.rules.documentation import documentation_of

@@ -1,14 +1,15 @@
-"""What the terminal shows before and after a run, as plain lines; colours and sections are pytest's."""
+"""The lines that the terminal shows before and after a run; colours and sections are pytest's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from pytest_promptfmt.core.errors import display_path
+from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.results.baseline import baseline_lines
-from pytest_promptfmt.results.clusters import Cluster
-from pytest_promptfmt.results.findings import finding_lines
+from pytest_promptfmt.results.clusters import EFFECTS, SEVERITIES, Cluster, FindingGroup, grouped
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.wording import archetype_note, counted, listed
 from pytest_promptfmt.settings import Settings
@@ -18,6 +19,16 @@ SHOWN_TASKS: Final = 8
 
 SHOWN_CLUSTERS: Final = 20
 """How many clusters are listed without -v."""
+
+SHOWN_GROUPS: Final = 3
+"""How many groups of findings of one rule are shown without -v."""
+
+SHOWN_CAUSES: Final = 10
+"""How many causes of findings are shown without -v where a run has more: those that matter most."""
+
+SHOWN_FINDING_TASKS: Final = 6
+SHOWN_PLACES: Final = 8
+"""Files, or folders where there are more files, that are named without -v."""
 
 SHOWN_ROWS: Final = 40
 """How many rows about a model are shown without -v."""
@@ -49,7 +60,7 @@ def archetypes_of(settings: Settings) -> tuple[str, ...]:
 
 
 def sections(result: RunResult, *, verbosity: int = 0, more: Iterable[str] = ()) -> Iterator[tuple[str, list[str]]]:
-    """Yield the closing sections, title and lines, without those that have nothing to say.
+    """Yield the closing sections, title and lines, without empty ones.
 
     `more` are the lines that end the first, about the files that were written.
     """
@@ -116,3 +127,69 @@ def _figures(result: RunResult, verbosity: int) -> list[str]:
     ]
     more = [f"… and {len(rows) - len(shown):,} more rows; -v lists them all"] if len(rows) > len(shown) else []
     return [*lines, *more]
+
+
+def finding_lines(groups: Iterable[FindingGroup], *, verbosity: int = 0) -> Iterator[str]:
+    """Yield the closing lines about findings; infos are among them only where they were selected.
+
+    Of many causes those that matter most are shown, then how often each rule reported something; -v shows all.
+    """
+    ordered = sorted(groups, key=lambda group: group.rank)
+    rules = grouped(ordered, lambda group: (group.severity, group.code))
+    if verbosity <= 0 and len(ordered) > SHOWN_CAUSES:
+        yield f"the {SHOWN_CAUSES} causes that matter most to the score, of {len(ordered):,} (-v lists them all):"
+        for group in ordered[:SHOWN_CAUSES]:
+            yield _header([group])
+            yield from _group_lines(group, verbosity)
+        yield "by rule:"
+        yield from (f"  {_header(found)}" for found in rules.values())
+    else:
+        for found in rules.values():
+            yield _header(found)
+            shown = len(found) if verbosity > 0 else SHOWN_GROUPS
+            for group in found[:shown]:
+                yield from _group_lines(group, verbosity)
+            if len(found) > shown:
+                yield f"  … and {len(found) - shown:,} more kinds; -v lists them all"
+    if rules:
+        counts: Counter[Severity] = Counter()
+        for group in ordered:
+            counts[group.severity] += group.count
+        totals = ", ".join(counted(counts[severity], severity) for severity in SEVERITIES if counts[severity])
+        yield f"{totals}; `promptfmt explain CODE` says why"
+
+
+def _header(found: Sequence[FindingGroup]) -> str:
+    """Return the line about findings of one rule: how many, in how many tasks, and what they do to the score."""
+    subjects = {task for group in found for task in group.tasks}
+    word = "profile" if all(group.concerns_profiles for group in found) else "task"
+    total = counted(sum(group.count for group in found), found[0].severity)
+    effect = min((group.effect for group in found), key=EFFECTS.index)
+    return f"{found[0].code} {found[0].name}: {total} in {counted(len(subjects), word)} (affects {effect})"
+
+
+def _group_lines(group: FindingGroup, verbosity: int) -> Iterator[str]:
+    yield f"  {group.where}: {group.message}"
+    if group.severity is not Severity.ERROR or verbosity > 0:  # the failure of an error shows it
+        if group.saw:
+            yield f"    saw: {group.saw}"
+        yield f"    do: {group.do}"
+    if len(group.tasks) > 1:
+        yield f"    in {listed(group.tasks, None if verbosity > 0 else SHOWN_FINDING_TASKS)}"
+    places = _places(group, verbosity)
+    if len(places) > 1:
+        yield f"    {listed(places, None if verbosity > 0 else SHOWN_PLACES)}"
+
+
+def _places(group: FindingGroup, verbosity: int) -> list[str]:
+    """Return files with counts, the most frequent first; folders where there are too many files to name."""
+    files: Counter[str] = Counter()
+    for place in group.places:
+        if place.file:
+            files[display_path(place.file)] += place.count
+    if verbosity <= 0 and len(files) > SHOWN_PLACES:
+        folders: Counter[str] = Counter()
+        for file, count in files.items():
+            folders[f"{file.rpartition('/')[0] or '.'}/"] += count
+        files = folders
+    return [f"{file} ({count:,})" for file, count in files.most_common()]

@@ -1,4 +1,4 @@
-"""What a run leaves in files: each file is made by a writer, a function of the run's result; packages may add some."""
+"""The files that a run writes: each is made by a writer, a function of the run's result; packages may add some."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
+from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.results.baseline import write_baseline
-from pytest_promptfmt.results.edits import git_patch, write_pending
 from pytest_promptfmt.results.html import html_report
 from pytest_promptfmt.results.markdown import STEP_LIMIT, markdown_report
-from pytest_promptfmt.results.next_steps import next_steps
+from pytest_promptfmt.results.pending import git_patch, write_pending
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.sarif import sarif_report
-from pytest_promptfmt.results.wording import below, counted
+from pytest_promptfmt.results.wording import below, counted, listed
 
 GROUP: Final = "pytest_promptfmt.writers"
 """The entry points of other packages: each is a function that is given a RunResult and returns text or bytes."""
 
 JSON_VERSION: Final = 1
+SHOWN_CODES: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Writer:
-    """What makes a file: `content` returns what is in it, `summary` a few words for the closing line.
+    """Makes a file: `content` returns its content, `summary` a few words for the closing line.
 
-    `needs_edits` and `needs_views` say which parts of a result it looks at that cost something to keep.
+    `needs_edits` and `needs_views`: whether it reads these parts of a result, which cost something to keep.
     """
 
     content: Callable[[RunResult], str | bytes]
@@ -45,6 +46,30 @@ def _about_patch(result: RunResult) -> str:
     outside = [display_path(edit.path) for edit in changed if not edit.path.is_relative_to(result.top)]
     summary = f"a patch of {counted(len(changed) - len(outside), 'file')}"
     return f"{summary}, without {', '.join(outside)} outside {display_path(result.top)}" if outside else summary
+
+
+def next_steps(result: RunResult) -> Iterator[str]:
+    """Yield what is left to do until a run passes, as sentences of Markdown, one for each kind of problem."""
+    counts = result.counts
+    errors = counts.get("error", 0)
+    if errors:
+        yield f"{counted(errors, 'item')} cannot be read or rendered: fix the files, or accept them in a baseline."
+    failing = [group for group in result.findings if group.severity is Severity.ERROR]
+    if failing:
+        codes = listed(sorted({group.code for group in failing}), SHOWN_CODES)
+        number = sum(group.count for group in failing)
+        yield (
+            f"{counted(number, 'finding')} ({codes}): fix them, ignore them with a reason (`promptfmt explain CODE`), "
+            "or accept them in a baseline. Updating snapshots does not settle findings."
+        )
+    if counts.get("misread"):
+        number = counts["misread"]
+        yield f"{counted(number, 'item')} with misread answers: fix filter or prompt, or accept them in a baseline."
+    if errors or failing or counts.get("misread"):
+        yield "A baseline is written with `--promptfmt-baseline FILE --promptfmt-baseline-update write`."
+    if result.accept_command:
+        patch = f"`git apply {result.patch}`, or " if result.patch else ""
+        yield f"If the changed prompts are meant: {patch}`{result.accept_command}`; commit the snapshots."
 
 
 def json_report(result: RunResult) -> str:

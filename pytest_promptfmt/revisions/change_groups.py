@@ -1,13 +1,15 @@
-"""The result of a comparison: a run's result whose clusters name tasks of two revisions instead of snapshot files."""
+"""The clusters of a comparison: those of a run, which name tasks of two revisions instead of snapshot files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 from pytest_promptfmt.core.outcome import CATEGORIES
+from pytest_promptfmt.results.clusters import grouped
 from pytest_promptfmt.revisions.unseen_changes import UnseenChange
 from pytest_promptfmt.snapshots.paths import decode_name
 
@@ -38,14 +40,12 @@ def as_comparison(
             clusters.append({**cluster, "detail": detail})
     found_again = {(prompt["old"], prompt["profile"]) for prompt in renamed}
     removed = [prompt for prompt in result["removed"] if (prompt["task"], prompt["profile"]) not in found_again]
-    if renamed:
-        members = [{name: prompt[name] for name in ("task", "profile", "file")} for prompt in renamed]
-        clusters.append(_cluster("renamed", "the same prompts under another name", members))
-    if removed:
-        clusters.append(_cluster("obsolete", f"tasks that {new} does not have", removed))
-    counts = {name: count for name, count in result["counts"].items() if name not in CATEGORIES}
+    members = [{name: prompt[name] for name in ("task", "profile", "file")} for prompt in renamed]
+    clusters += _cluster("renamed", "the same prompts under another name", members)
+    clusters += _cluster("obsolete", f"tasks that {new} does not have", removed)
+    counts = Counter({name: count for name, count in result["counts"].items() if name not in CATEGORIES})
     for cluster in clusters:
-        counts[cluster["category"]] = counts.get(cluster["category"], 0) + cluster["items"]
+        counts[cluster["category"]] += cluster["items"]
     clusters.sort(key=lambda cluster: (CATEGORIES.index(cluster["category"]), -cluster["items"]))
     kept = {name: value for name, value in result.items() if name not in ("removed", "defined", "unmatched")}
     return {**kept, "counts": dict(sorted(counts.items())), "clusters": clusters}
@@ -56,6 +56,21 @@ def short_name(revision: str) -> str:
     return revision[:10] if len(revision) >= 40 and not revision.strip("0123456789abcdef") else revision
 
 
+def without(clusters: Iterable[dict[str, Any]], tasks: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yield the clusters without the changed prompts of these tasks."""
+    for cluster in clusters:
+        kept = [each for each in cluster["members"] if cluster["category"] != "changed" or each["task"] not in tasks]
+        if kept:
+            yield {**cluster, "members": kept, **_sizes(kept)}
+
+
+def unseen_clusters(changes: Iterable[UnseenChange]) -> Iterator[dict[str, Any]]:
+    """Yield a cluster for each change that no snapshot shows."""
+    for title, found in grouped(changes, lambda change: change.title).items():
+        members = [{"task": each.task, "profile": "", "file": each.file, "sections": [each.section]} for each in found]
+        yield from _cluster("changed", title, members, detail=found[0].detail)
+
+
 def _renamed(cluster: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     path = PurePosixPath(cluster["title"].removeprefix("renamed ").partition(" → ")[0])
     old = decode_name(path.parent.name)
@@ -64,41 +79,26 @@ def _renamed(cluster: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 
 
 def _new(cluster: Mapping[str, Any], old: str, unrendered: Collection[str]) -> Iterator[dict[str, Any]]:
-    sides: dict[str, list[dict[str, str]]] = {}
-    for member in cluster["members"]:
-        name = member["task"].partition("@")[0]
-        was_there = member["task"] in unrendered or name in unrendered or member["file"] in unrendered
-        title = f"tasks that could not be rendered in {old}" if was_there else f"tasks that {old} does not have"
-        sides.setdefault(title, []).append(member)
+    def title(member: Mapping[str, str]) -> str:
+        was_there = not {member["task"], member["task"].partition("@")[0], member["file"]}.isdisjoint(unrendered)
+        return f"tasks that could not be rendered in {old}" if was_there else f"tasks that {old} does not have"
+
     shown = [line for line in cluster["detail"].splitlines() if line[:1] in _SHOWN_OF_NEW][1:]
-    for title, members in sides.items():
+    for name, members in grouped(cluster["members"], title).items():
         # The text is that of the first of all; where that is not among these, they have none.
         has_text = members[0] == cluster["members"][0]
-        yield _cluster("new", title, members, detail="\n".join(shown) if has_text else "")
+        yield from _cluster("new", name, members, detail="\n".join(shown) if has_text else "")
 
 
-def _cluster(category: str, title: str, members: Iterable[Mapping[str, Any]], *, detail: str = "") -> dict[str, Any]:
-    # The first is the one whose text is shown.
-    first, *others = members
-    listed = [first, *sorted(others, key=lambda member: (member["task"], member["profile"]))]
-    tasks = len({member["task"] for member in listed})
-    head = {"category": category, "title": title, "detail": detail, "docs": 0}
-    return {**head, "items": len(listed), "tasks": tasks, "members": listed}
+def _cluster(
+    category: str, title: str, members: Sequence[Mapping[str, Any]], *, detail: str = ""
+) -> Iterator[dict[str, Any]]:
+    """Yield a cluster of these members, the first of which is the one whose text is shown; nothing without any."""
+    listed = [*members[:1], *sorted(members[1:], key=lambda member: (member["task"], member["profile"]))]
+    if listed:
+        head = {"category": category, "title": title, "detail": detail, "docs": 0}
+        yield {**head, **_sizes(listed), "members": listed}
 
 
-def without(clusters: Iterable[dict[str, Any]], tasks: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yield the clusters without the changed prompts of these tasks."""
-    for cluster in clusters:
-        kept = [each for each in cluster["members"] if cluster["category"] != "changed" or each["task"] not in tasks]
-        if kept:
-            yield {**cluster, "members": kept, "items": len(kept), "tasks": len({each["task"] for each in kept})}
-
-
-def clusters_of(changes: Iterable[UnseenChange]) -> Iterator[dict[str, Any]]:
-    """Yield a cluster for each change that no snapshot shows."""
-    alike: dict[str, list[UnseenChange]] = {}
-    for change in changes:
-        alike.setdefault(change.title, []).append(change)
-    for title, found in alike.items():
-        members = [{"task": each.task, "profile": "", "file": each.file, "sections": [each.section]} for each in found]
-        yield _cluster("changed", title, members, detail=found[0].detail)
+def _sizes(members: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    return {"items": len(members), "tasks": len({member["task"] for member in members})}

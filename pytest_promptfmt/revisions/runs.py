@@ -22,7 +22,7 @@ from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_pa
 from pytest_promptfmt.core.outcome import BaselineEntry
 from pytest_promptfmt.results.baseline import ERROR, read_entries, write_baseline
 from pytest_promptfmt.results.wording import counted
-from pytest_promptfmt.revisions.change_groups import as_comparison, clusters_of, without
+from pytest_promptfmt.revisions.change_groups import as_comparison, unseen_clusters, without
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
 from pytest_promptfmt.revisions.pytest_process import run_pytest
 from pytest_promptfmt.revisions.source_changes import differences, unreadable
@@ -223,7 +223,7 @@ class _Sides:
                 whys = [reasons[task] for task in tasks if task in reasons]
                 why = whys[0] if whys else failed[file].message if file in failed else ""
                 judge_other(judgement, tasks[0], file, (self._before / name, self._after / name), why)
-        result["clusters"] = [*without(result["clusters"], judgement.only_names), *clusters_of(judgement.changed)]
+        result["clusters"] = [*without(result["clusters"], judgement.only_names), *unseen_clusters(judgement.changed)]
         return judgement
 
     def _sheets(self, tree: Path) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from promptfmt_command import promptfmt, write_task
 
-from pytest_promptfmt.results.last_run import last_run_around
+from pytest_promptfmt.results.pending import last_run_around
 
 
 @pytest.fixture

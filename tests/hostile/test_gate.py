@@ -164,7 +164,7 @@ OPENS_BY_ITSELF = {
     "plugin/worker_errors.py": "the null device",
     "plugin/worker_runs.py": "the streams of a worker",
     "results/html.py": "our own data",
-    "results/last_run.py": "the user's private cache",
+    "results/pending.py": "the user's private cache",
     "revisions/git.py": "what git takes for the content of a file",
     "revisions/runs.py": "what its own run has written",
     "revisions/task_rendering.py": "what its own workers have written",

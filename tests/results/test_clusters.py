@@ -2,7 +2,8 @@ import json
 from pathlib import Path
 
 from pytest_promptfmt.core.outcome import Category, Outcome
-from pytest_promptfmt.results.clusters import Cluster, cluster_key, clusters_of
+from pytest_promptfmt.results.clusters import Cluster, clusters_of
+from pytest_promptfmt.results.text_changes import change_key
 from pytest_promptfmt.snapshots.changes import changes
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Section
 
@@ -12,7 +13,7 @@ def document(*prompts: str) -> Document:
 
 
 def key(old: Document, new: Document, origin: str = "") -> str:
-    return cluster_key(changes(old, new), origin)
+    return change_key(changes(old, new), origin)
 
 
 def test_the_same_change_in_different_docs_is_one_cluster() -> None:

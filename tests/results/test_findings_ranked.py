@@ -9,7 +9,8 @@ import pytest
 
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Effect, Reported, Severity
-from pytest_promptfmt.results.findings import FindingGroup, finding_lines, grouped
+from pytest_promptfmt.results.clusters import FindingGroup, finding_groups
+from pytest_promptfmt.results.terminal import finding_lines
 from pytest_promptfmt.rules.effects import effect_of
 from pytest_promptfmt.rules.rule_registry import known_rules
 
@@ -33,7 +34,7 @@ def of(code: str, effect: Effect, *, tasks: int = 1, severity: Severity = Severi
 
 
 def test_effect_comes_first_then_severity_then_the_number_of_tasks() -> None:
-    groups = grouped(
+    groups = finding_groups(
         [
             *of("PF301", Effect.SHOTS, tasks=9),
             *of("PF203", Effect.SOME_DOCS, tasks=2),
@@ -48,7 +49,7 @@ def test_effect_comes_first_then_severity_then_the_number_of_tasks() -> None:
 
 def test_many_causes_show_the_ten_that_matter_most_and_then_every_rule() -> None:
     findings = [one for number in range(12) for one in of(f"PF2{number:02}", Effect.SOME_DOCS, tasks=number + 1)]
-    lines = list(finding_lines(grouped([*findings, *of("PF126", Effect.EVERY_DOC)])))
+    lines = list(finding_lines(finding_groups([*findings, *of("PF126", Effect.EVERY_DOC)])))
     assert lines[0] == "the 10 causes that matter most to the score, of 13 (-v lists them all):"
     assert lines[1] == "PF126 pf126: 1 error in 1 task (affects every doc)"
     shown, by_rule = lines[: lines.index("by rule:")], lines[lines.index("by rule:") + 1 : -1]
@@ -58,7 +59,7 @@ def test_many_causes_show_the_ten_that_matter_most_and_then_every_rule() -> None
     assert len(by_rule) == 13
     assert by_rule[1] == "  PF211 pf211: 12 errors in 12 tasks (affects some docs)"
     assert lines[-1].startswith("79 errors; ")
-    assert not any(line.startswith("the 10") for line in finding_lines(grouped(findings), verbosity=1))
+    assert not any(line.startswith("the 10") for line in finding_lines(finding_groups(findings), verbosity=1))
 
 
 @pytest.mark.parametrize(
@@ -80,5 +81,5 @@ def test_effect_follows_from_family_and_severity_or_is_listed(code: str, severit
 def test_effect_survives_json() -> None:
     [found] = of("PF126", Effect.EVERY_DOC)
     assert Reported.from_json(found.to_json()) == found
-    [group] = grouped([found])
+    [group] = finding_groups([found])
     assert FindingGroup.from_json(group.to_json(Path())).effect is Effect.EVERY_DOC

@@ -19,7 +19,8 @@ from pytest_promptfmt.core.profile import Profile, builtin_profile
 from pytest_promptfmt.core.task import locate_nowhere
 from pytest_promptfmt.profiles import ARCHETYPES
 from pytest_promptfmt.profiles.profile_loading import load_profile
-from pytest_promptfmt.results.findings import finding_lines, grouped
+from pytest_promptfmt.results.clusters import finding_groups
+from pytest_promptfmt.results.terminal import finding_lines
 from pytest_promptfmt.rules.chat_tokens import marker_is_plain_text
 from pytest_promptfmt.rules.linter import LintResult
 from pytest_promptfmt.rules.rule_registry import known_rules
@@ -73,7 +74,7 @@ def test_what_workers_find_out_each_for_itself_is_counted_once() -> None:
         do="remove it",
         stable_keys=("k",),
     )
-    lines = finding_lines(grouped([finding, finding, replace(finding, profiles=("other",))]))
+    lines = finding_lines(finding_groups([finding, finding, replace(finding, profiles=("other",))]))
     assert next(lines) == "PF401 default-system-text: 2 warnings in 2 profiles (affects some docs)"
 
 

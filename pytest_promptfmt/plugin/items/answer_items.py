@@ -20,7 +20,7 @@ from pytest_promptfmt.plugin.items.item import ItemFailedError, LoadItem, TaskIt
 from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
 from pytest_promptfmt.plugin.items.lint_items import ScoringItem
 from pytest_promptfmt.plugin.progress import reading
-from pytest_promptfmt.results.answer_diffs import (
+from pytest_promptfmt.results.failures import (
     change_of,
     differing_verdicts,
     extraction_lines,

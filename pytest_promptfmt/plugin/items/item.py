@@ -16,7 +16,7 @@ from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.plugin.task_selection import Selectable
-from pytest_promptfmt.results.failures import accept_command, outcome_of, said_again
+from pytest_promptfmt.results.failures import accept_command, outcome_of, repeated_failure
 from pytest_promptfmt.results.text_changes import text_change
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.document import Document
@@ -109,7 +109,7 @@ class PromptItem(pytest.Item):
 
     def repeated(self, outcome: Outcome, first: str) -> str | None:
         """Return the text of the item where the item `first` had the same problem; None to say it in full again."""
-        return said_again(self.repeats, outcome, first, lambda: self.accept_command)
+        return repeated_failure(self.repeats, outcome, first, lambda: self.accept_command)
 
     @property
     def accept_command(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.plugin.items.item import ItemFailedError, TaskItem
 from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
-from pytest_promptfmt.results.answer_diffs import scores_lines, some_errors
+from pytest_promptfmt.results.failures import scores_lines, some_errors
 from pytest_promptfmt.snapshots.paths import SnapshotPath
 from pytest_promptfmt.snapshots.snapshot_verdicts import RECORDED, recorded_document
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from pytest_promptfmt.core.errors import SettingsError
-from pytest_promptfmt.results.edits import Edit, git_patch, read_pending, write_pending
+from pytest_promptfmt.results.pending import Edit, git_patch, read_pending, write_pending
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.results.writers import WRITERS
 

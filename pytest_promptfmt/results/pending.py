@@ -1,0 +1,186 @@
+"""Snapshots that wait to be accepted: as a patch for git, as JSON lines for a review, and those of the last run.
+
+Rendering is deterministic, so a run in CI makes the same bytes that a run at a desk would write. The last run of each
+rootdir is kept in the user's private cache folder, since its options become options of pytest: `promptfmt accept` and
+`reject` settle what it found without testing everything again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from difflib import diff_bytes, unified_diff
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_promptfmt.core.errors import Position, SettingsError
+from pytest_promptfmt.core.files import private_directory, write_atomically
+from pytest_promptfmt.core.outcome import Outcome
+
+ACCEPTABLE: Final = ("new", "changed", "renamed", "damaged", "header-only", "obsolete")
+"""The categories that --snapshot-update settles."""
+
+MOST_KEPT: Final = 100
+"""Rootdirs whose last run is kept."""
+
+_QUOTED: Final = b'"\\'
+_WORDS: Final = ("category", "task", "profile", "key", "title")
+_NO_END: Final = b"\n\\ No newline at end of file\n"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Edit:
+    """One file as it is (`old`, None if missing) and as it would be (`new`, None if it would be deleted).
+
+    `category`, `key` and `title` are those of the cluster that the change belongs to.
+    """
+
+    path: Path
+    old: bytes | None
+    new: bytes | None
+    category: str = "changed"
+    task: str = ""
+    profile: str = ""
+    key: str = ""
+    title: str = ""
+
+
+def top_of(rootdir: Path) -> Path:
+    """Return the top folder of the git work tree that holds `rootdir`, else `rootdir` itself."""
+    return next((folder for folder in (rootdir, *rootdir.parents) if (folder / ".git").exists()), rootdir)
+
+
+# -- the patch ---------------------------------------------------------------------------------------------------------
+
+
+def git_patch(edits: Iterable[Edit], top: Path) -> bytes:
+    """Return a patch that `git apply` takes at the folder `top`, without files that lie outside it.
+
+    Names are quoted as git quotes them; files without a line end at their end stay so.
+    """
+    changed = [edit for edit in edits if edit.old != edit.new and edit.path.is_relative_to(top)]
+    return b"".join(_file_patch(edit, top) for edit in sorted(changed, key=lambda edit: str(edit.path)))
+
+
+def _file_patch(edit: Edit, top: Path) -> bytes:
+    name = edit.path.relative_to(top).as_posix()
+    before, after = _quoted(f"a/{name}"), _quoted(f"b/{name}")
+    head = f"diff --git {before} {after}\n"
+    head += "new file mode 100644\n" if edit.old is None else "deleted file mode 100644\n" if edit.new is None else ""
+    # After a name with a space a tab ends the name, as git writes it itself.
+    first, second = (
+        b"/dev/null" if content is None else name.encode() + (b"\t" if " " in name and name[0] != '"' else b"")
+        for name, content in ((before, edit.old), (after, edit.new))
+    )
+    # Only a line feed ends a line for git.
+    old, new = (re.findall(rb"[^\n]*\n|[^\n]+", content or b"") for content in (edit.old, edit.new))
+    lines = diff_bytes(unified_diff, old, new, first, second)
+    return head.encode() + b"".join(line if line.endswith(b"\n") else line + _NO_END for line in lines)
+
+
+def _quoted(name: str) -> str:
+    """Return a path as a patch has it: as it is, or in quotes with octal bytes where git would quote it."""
+    raw = name.encode("utf-8", "surrogateescape")
+    shown = [chr(byte) if 32 <= byte < 127 and byte not in _QUOTED else f"\\{byte:03o}" for byte in raw]
+    return name if "".join(shown) == name else f'"{"".join(shown)}"'
+
+
+# -- the list for a review ---------------------------------------------------------------------------------------------
+
+
+def write_pending(edits: Iterable[Edit], top: Path) -> str:
+    """Return the edits as JSON lines, the paths relative to `top` where they lie below it."""
+    lines = []
+    for edit in edits:
+        path = edit.path.relative_to(top) if edit.path.is_relative_to(top) else edit.path
+        contents = {
+            name: None if content is None else content.decode("latin-1")
+            for name, content in (("old", edit.old), ("new", edit.new))
+        }
+        lines.append({"path": path.as_posix(), **{name: getattr(edit, name) for name in _WORDS}, **contents})
+    return "".join(f"{json.dumps(line)}\n" for line in lines)
+
+
+def read_pending(text: str, path: Path, top: Path) -> list[Edit]:
+    """Return the edits that `write_pending` wrote. Raises SettingsError, naming the line, for anything else."""
+    edits = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            edits.append(_edit(json.loads(line), top))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise SettingsError(
+                "this line is not a pending snapshot",
+                position=Position(path, number),
+                hint="pytest --promptfmt-pending writes such files",
+            ) from error
+    return edits
+
+
+def _edit(entry: Mapping[str, Any], top: Path) -> Edit:
+    old, new = (None if entry[name] is None else entry[name].encode("latin-1") for name in ("old", "new"))
+    return Edit(path=top / entry["path"], old=old, new=new, **{name: str(entry[name]) for name in _WORDS})
+
+
+# -- the last run ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One snapshot that differs, as its outcome describes it; `file` is the task file, or the obsolete snapshot."""
+
+    file: str
+    task: str
+    profile: str
+    category: str
+    key: str
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LastRun:
+    """The last run in a rootdir: where it was started, the options that choose what is rendered, and what it found."""
+
+    rootdir: str
+    folder: str
+    options: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+def last_run_of(rootdir: Path, outcomes: Iterable[Outcome], options: Sequence[str]) -> LastRun:
+    """Return what is kept of a run that ends in the working directory."""
+    found = [outcome for outcome in outcomes if outcome.category in ACCEPTABLE]
+    problems = tuple(Problem(file=each.file, **{name: getattr(each, name) for name in _WORDS}) for each in found)
+    return LastRun(rootdir=str(rootdir), folder=str(Path.cwd()), options=tuple(options), problems=problems)
+
+
+def keep_last_run(run: LastRun) -> None:
+    """Keep this run in place of the one before it, where anything can be kept."""
+    folder = private_directory("last-runs")
+    if folder is None:
+        return
+    with suppress(OSError):
+        write_atomically(folder / _name(Path(run.rootdir)), json.dumps(asdict(run)).encode())
+        files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime)
+        for old in files[:-MOST_KEPT]:
+            old.unlink(missing_ok=True)
+
+
+def last_run_around(here: Path) -> LastRun | None:
+    """Return the last run in the nearest rootdir at or above a folder, None if there was none."""
+    folder = private_directory("last-runs")
+    if folder is None:
+        return None
+    for rootdir in (here, *here.parents):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            data = json.loads((folder / _name(rootdir)).read_bytes())
+            problems = tuple(Problem(**each) for each in data["problems"])
+            return LastRun(**{**data, "options": tuple(data["options"]), "problems": problems})
+    return None
+
+
+def _name(rootdir: Path) -> str:
+    return f"{sha256(str(rootdir).encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.json"
