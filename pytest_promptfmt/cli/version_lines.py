@@ -45,7 +45,7 @@ def version_block(findings: Sequence[VersionFinding]) -> Iterator[str]:
     """Yield the section of the Markdown: what was forgotten, and lines for a changelog."""
     from pytest_promptfmt.results.markdown import code, fenced
     from pytest_promptfmt.results.wording import counted
-    from pytest_promptfmt.revisions.bumps import next_version
+    from pytest_promptfmt.revisions.versions import next_version
 
     findings = _with_version(findings)
     if not findings:
@@ -73,13 +73,13 @@ def version_block(findings: Sequence[VersionFinding]) -> Iterator[str]:
 
 def raise_versions(findings: Sequence[VersionFinding]) -> bool:
     """Write the edits into the work tree and show them; return whether every forgotten version was raised."""
-    from pytest_promptfmt.revisions import bumps
     from pytest_promptfmt.revisions.git import Repository
+    from pytest_promptfmt.revisions.versions import bumps, write_bumps
 
     here = Path.cwd().resolve()
-    made, refused = bumps.bumps(findings, here, Repository.around(here).top)
+    made, refused = bumps(findings, here, Repository.around(here).top)
     try:
-        bumps.write(made, here)
+        write_bumps(made, here)
     except OSError as error:
         raise SettingsError(f"the version cannot be raised: {error.strerror or error}") from error
     for bump in made:

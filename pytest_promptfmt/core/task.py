@@ -62,6 +62,19 @@ class FunctionRef:
         return f"{self.module}.{self.name}"
 
 
+def leaves(config: object) -> Iterator[object]:
+    """Yield the values inside mappings, lists and tuples at any depth, in their order; each container is read once."""
+    waiting = [config]
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if not isinstance(value, Mapping | list | tuple):
+            yield value
+        elif id(value) not in seen:
+            seen.add(id(value))
+            waiting += reversed([*value.values()] if isinstance(value, Mapping) else value)
+
+
 Spec = Any
 """A field mapping: column name, Jinja template, int, list, dict, `FunctionRef`, callable or None."""
 

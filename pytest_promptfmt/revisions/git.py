@@ -33,7 +33,7 @@ class Repository:
 
     @classmethod
     def around(cls, folder: Path) -> Repository:
-        """Return the repository that a folder lies in; raises RevisionError with git's words where there is none."""
+        """Return the repository around a folder; raises RevisionError with git's message outside of one."""
         top = Path(os.fsdecode(_git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
         return cls(top.resolve())
 
@@ -50,7 +50,7 @@ class Repository:
         """Return the revision to compare the work tree with where none is named, and why it is that one.
 
         HEAD where files have changed since, or else the commit where this branch left the default branch. Raises
-        SettingsError where there is no such commit.
+        SettingsError if this commit is unknown.
         """
         if _git(self.top, "status", "--porcelain"):
             return "HEAD", "it has uncommitted changes"
@@ -66,7 +66,7 @@ class Repository:
         return base, f"this branch left {default} there" if has_own else f"no commit here is missing from {default}"
 
     def _default_branch(self) -> str:
-        """Return the branch that pull requests go to, as far as this clone knows it; "" where it does not."""
+        """Return the branch that pull requests go to, "" if this clone does not have it."""
         with suppress(RevisionError):
             return _git(self.top, "symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD").decode().strip()
         for name in ("origin/main", "origin/master", "main", "master"):
@@ -133,7 +133,7 @@ class Repository:
         """Write files of a commit, or of the work tree, below `target`, as a checkout would write them.
 
         Not through git archive, which leaves out what is marked export-ignore. Links to places outside are left out:
-        rendering writes beside the tasks, and must not do so in the real work tree.
+        rendering writes next to the tasks, and must not do so in the real work tree.
         """
         target.mkdir(exist_ok=True)
         if commit is None:
@@ -195,7 +195,7 @@ def files_below(folder: Path) -> Iterator[str]:
 
 
 def _drop_links_that_leave(folder: Path) -> None:
-    """Remove links to places outside: rendering writes beside the tasks, and must not do so in the real work tree."""
+    """Remove links to places outside of a folder."""
     top = folder.resolve()
     for name in [*files_below(folder)]:
         path = folder / name

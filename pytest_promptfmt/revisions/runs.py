@@ -1,6 +1,8 @@
 """Both revisions rendered by the plugin itself, so that settings, clusters and categories are those of a test run.
 
-The first writes snapshots and a baseline of its errors, the second is compared with them.
+The first writes snapshots and a baseline of its errors, the second is compared with them. Each runs pytest in a
+separate process: where this system can fork, a copy of this one, which has loaded pytest once for both, since loading
+takes longer than a few prompts.
 """
 
 from __future__ import annotations
@@ -10,27 +12,35 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
+import sys
+import traceback
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
-from typing import Any, Final
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import IO, Any, Final, NoReturn
 
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean, display_path
 from pytest_promptfmt.core.outcome import BaselineEntry
+from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.results.baseline import ERROR, read_entries, write_baseline
 from pytest_promptfmt.results.wording import counted
 from pytest_promptfmt.revisions.change_groups import as_comparison, unseen_clusters, without
 from pytest_promptfmt.revisions.git import WORK_TREE, Repository, RevisionError, files_below
-from pytest_promptfmt.revisions.pytest_process import run_pytest
 from pytest_promptfmt.revisions.source_changes import differences, unreadable
 from pytest_promptfmt.revisions.task_rendering import RenderingPlan
 from pytest_promptfmt.revisions.trees import Trees, moves, single_tasks
 from pytest_promptfmt.revisions.unaffected import TASK_SUFFIXES
 from pytest_promptfmt.revisions.unseen_changes import Judgement, Unknown, judge, judge_other
 from pytest_promptfmt.revisions.versions import VersionFinding, changed_parts, counted_parts, version_gate
+from pytest_promptfmt.rules.rule_registry import known_rules
 from pytest_promptfmt.snapshots.content import COLUMNS
 from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
 from pytest_promptfmt.snapshots.paths import DIRECTORY, SUFFIX, decode_name, encode_name, snapshot_folder
@@ -44,10 +54,10 @@ _PROMPTS_ALONE: Final = "not promptfmt_extraction and not promptfmt_scoring and 
 class RevisionComparison:
     """The result of the second revision against the first, as `--promptfmt-json` writes it.
 
-    `unknown` are the tasks of which this comparison cannot say whether they changed, `same` those that are written
-    differently and gave the same text: name of the task to what differs and on how many docs. `unaffected` is how many
-    task files were not rendered, because nothing that their prompts depend on changed. `versions` are
-    changes of prompts and of versions that fit together, and that do not.
+    `unknown` are the tasks that may have changed, `same` those that are written differently and gave the same text:
+    name of the task to the difference and the number of docs. `unaffected` counts the task files that were not
+    rendered, because none of their inputs changed. `versions` are changes of prompts and of versions that fit together,
+    and those that do not.
     """
 
     old: str
@@ -115,7 +125,7 @@ def compare_revisions(
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Keep the garbage collector from walking what is known of thousands of files over and over: it all stays."""
+    """Switch the garbage collector off, which would walk the facts about thousands of files over and over."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -131,7 +141,7 @@ class _Sides:
     def __init__(self, trees: Trees, inside: Path, paths: Sequence[PurePosixPath], tasks: Sequence[str]) -> None:
         self._before, self._after, self._inside, self._paths = trees.before, trees.after, inside, paths
         self._moves = dict(moves(trees))
-        # A glob that no plain task matches may be meant for a group; if not, the run has to report it.
+        # A glob that no plain task matches may name a group; if not, the run reports it.
         names = [source.name for source in single_tasks(trees.sources).values()]
         self._all_match = all(any(fnmatchcase(name, glob) for name in names) for glob in tasks)
         if not self._all_match:
@@ -139,7 +149,7 @@ class _Sides:
         self.unaffected = trees.unaffected
         moved = {new_file: old_file for old_file, new_file in self._moves.values()}
         affected = trees.sources.keys() - trees.unaffected
-        # A task of a YAML file comes after a class of the same name, of which only a run knows whether it is a task.
+        # A task of a YAML file comes after a class of the same name: only a run shows whether that is a task.
         touched = (name for name in (*sorted(trees.modules), *sorted(affected)) if self._is_wanted(PurePosixPath(name)))
         found = differences(self._before, self._after, {name: moved.get(name, name) for name in touched})
         changed = {name for name in trees.changed if self._is_wanted(PurePosixPath(name))}
@@ -151,7 +161,7 @@ class _Sides:
         self.differences = [each for each in found if not globs or any(fnmatchcase(each.new.name, g) for g in globs)]
 
     def old_names(self, names: Iterable[str]) -> dict[str, str]:
-        """Return files of the second tree with what they were called in the first, below the working directory."""
+        """Return files of the second tree with their names in the first, below the working directory."""
         moved = {self._below_cwd(new): self._below_cwd(old) for old, new in self._moves.values()}
         return {name: moved.get(name, name) for name in names}
 
@@ -160,9 +170,9 @@ class _Sides:
         return any(name.is_relative_to(path) for path in self._paths or (PurePosixPath(self._inside.as_posix()),))
 
     def compared(self, options: Sequence[str], *, findings: bool) -> tuple[dict[str, Any], set[str], Judgement]:
-        """Return the result of the second tree, what of the first could not be rendered, and a judgement.
+        """Return the result of the second tree, tasks of the first that could not be rendered, and a judgement.
 
-        What could not be rendered are names of tasks, and files where no task is known.
+        Those tasks are names, or files if no task is known.
         """
         baseline = self._before.with_name("baseline.jsonl")
         common = [] if findings else ["-o", "promptfmt_lint=false", "-m", _PROMPTS_ALONE]
@@ -174,7 +184,7 @@ class _Sides:
         write_baseline([self._followed(entry) for entry in entries], baseline)
         rendered = [*self._rendered(first)]
         self._hand_over()
-        # What may run or be downloaded is not up to the revision that is looked at.
+        # The first revision decides which code may run and what may be downloaded.
         second = self._run(self._after, [*common, f"--promptfmt-trust={self._before / self._inside}"])
         if not self._all_match and second["unmatched"] and first["unmatched"]:
             raise SettingsError(second["unmatched"][0])
@@ -185,7 +195,7 @@ class _Sides:
         return second, unrendered | {entry.task or entry.file for entry in errors}, judgement
 
     def _judged(self, result: dict[str, Any], errors: Sequence[BaselineEntry]) -> Judgement:
-        """Return what became of the tasks that are written differently; changes no snapshot shows join the result."""
+        """Return the verdicts on tasks that are written differently; changes that no snapshot shows join the result."""
         judgement = Judgement()
         members = [
             member
@@ -208,10 +218,10 @@ class _Sides:
                 reason = reasons.get(task) or reasons.get(name, "")
                 is_shown = bool(shown & {task, name})
                 judge(judgement, replace(difference, file=file), task, sheets, shown=is_shown, reason=reason)
-        for name, (task, said) in self._unreadable.items():
+        for name, (task, failure) in self._unreadable.items():
             file = self._below_cwd(name)
             step = f"pytest --promptfmt {file} shows what stops it"
-            reason = f"the file changed, and neither side can be read: {said}"
+            reason = f"the file changed, and neither side can be read: {failure}"
             judgement.unknown.append(Unknown(task, file, reason, step))
         named = {each.file for each in judgement.unknown} | {each.file for each in judgement.changed}
         named |= {member["file"] for member in members}
@@ -230,7 +240,7 @@ class _Sides:
         return tree.with_name(f"{tree.name}.sheets")
 
     def _planned(self, tree: Path) -> list[str]:
-        """Write what a run is to find out about the tasks that are written differently, and return its options."""
+        """Write the plan for a run to render the tasks that are written differently, and return its options."""
         if not self.differences:
             return []
         is_first = tree == self._before
@@ -342,10 +352,13 @@ def _check_paths(paths: Sequence[PurePosixPath], trees: Trees) -> None:
 
 def _run_pytest(folder: Path, options: Sequence[str], paths: Sequence[str]) -> None:
     """Run pytest in a folder. Raises RevisionError where it did not finish, SettingsError for wrong options."""
-    # No ordinary tests, and none of the options that a project always passes: those are about running tests.
+    # No ordinary tests, and none of the project's addopts, which are meant for these.
     quiet = ["-o", "python_files=", "-o", "addopts=", "-p", "no:cacheprovider", "-W", "ignore"]
     quiet += ["-q", "-q", "--no-header", "--tb=no", "--color=no"]
-    done = run_pytest(folder, ["--promptfmt", *quiet, *options, *paths], _environment())
+    # Without the variables of a CI job, so that no summary or annotation is written twice.
+    left_out = {"PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS"}
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    done = _pytest_process(folder, ["--promptfmt", *quiet, *options, *paths], environment)
     if done.returncode == _USAGE_ERROR:
         output = done.stderr.decode("utf-8", "replace").strip()
         raise SettingsError(output.removeprefix("ERROR: ").removeprefix("promptfmt: ")[-2000:])
@@ -354,7 +367,71 @@ def _run_pytest(folder: Path, options: Sequence[str], paths: Sequence[str]) -> N
         raise RevisionError(f"pytest ended with {done.returncode}: {output[-2000:]}")
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment without the variables of a CI job, so that no summary or annotation is written twice."""
-    left_out = {"PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS"}
-    return {name: value for name, value in os.environ.items() if name not in left_out}
+# -- the process of pytest ---------------------------------------------------------------------------------------------
+
+
+def _pytest_process(
+    folder: Path, arguments: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[bytes]:
+    """Return how pytest ended in a folder, with what it printed."""
+    if not _can_be_copied():
+        command = [sys.executable, "-m", "pytest", *arguments]
+        return subprocess.run(command, cwd=folder, capture_output=True, env=environment)
+    _load(is_bare="PYTEST_DISABLE_PLUGIN_AUTOLOAD" in environment)
+    with TemporaryFile() as output, TemporaryFile() as errors:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads: that of a spinner holds no lock of ours
+            child = os.fork()
+        if child == 0:
+            _be_pytest(folder, arguments, environment, (output, errors))
+        _, status = os.waitpid(child, 0)
+        texts = [_read(file) for file in (output, errors)]
+    return subprocess.CompletedProcess(["pytest"], os.waitstatus_to_exitcode(status), *texts)
+
+
+@cache
+def _can_be_copied() -> bool:
+    """Return whether this process may be forked: pytest, and code of a project, have not run in it yet."""
+    return CAN_FORK and "pytest" not in sys.modules
+
+
+@cache
+def _load(*, is_bare: bool) -> None:
+    """Import pytest and the modules that it would load itself; the run reports those that cannot be imported."""
+    from_pytest = [f"_pytest.{name}" for name in import_module("_pytest.config").default_plugins]
+    named = [] if is_bare else [each.module for each in entry_points(group="pytest11")]
+    for name in ("pytest", *from_pytest, *named, "pytest_promptfmt.plugin.session"):
+        with suppress(Exception):
+            import_module(name)
+    known_rules()
+
+
+def _be_pytest(
+    folder: Path, arguments: Sequence[str], environment: Mapping[str, str], outputs: tuple[IO[bytes], IO[bytes]]
+) -> NoReturn:
+    status = 1
+    try:
+        for number, file in enumerate(outputs, start=1):
+            os.dup2(file.fileno(), number)
+        sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        pytest = import_module("pytest")
+        sys.argv = [str(Path(str(pytest.__file__)).with_name("__main__.py")), *arguments]
+        sys.path[: 0 if sys.flags.safe_path else 1] = [str(folder)]
+        gc.freeze()
+        gc.enable()
+        status = int(pytest.main([*arguments]))
+    except BaseException:  # noqa: BLE001, RUF100  # it must not unwind into the copy of the caller
+        with suppress(BaseException):
+            traceback.print_exc()
+    with suppress(BaseException):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)
+
+
+def _read(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()

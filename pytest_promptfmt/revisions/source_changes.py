@@ -1,8 +1,9 @@
-"""What differs between two revisions of a task as it is written: its keys, and the code behind its functions."""
+"""The differences of a task's source between two revisions: its keys, and the code behind its functions."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,17 +14,22 @@ from typing import Any, Final, Literal
 from jinja2 import Environment, TemplateError, nodes
 
 from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.core.task import FunctionRef
-from pytest_promptfmt.revisions.code_changes import CodeChange, code_changes
-from pytest_promptfmt.revisions.edge_cases import words_of
-from pytest_promptfmt.revisions.named_code import class_refs, classes_of, file_of
-from pytest_promptfmt.revisions.statements import Closure, closure_of
+from pytest_promptfmt.core.task import FunctionRef, leaves
+from pytest_promptfmt.revisions.code_changes import (
+    Closure,
+    CodeChange,
+    class_refs,
+    classes_of,
+    closure_of,
+    code_changes,
+    file_of,
+)
 from pytest_promptfmt.revisions.unaffected import bytes_of
 from pytest_promptfmt.systems.task_files import load_tasks
 from pytest_promptfmt.tasks import kind_of, read_if_task
 
 Use = Literal["prompt", "docs", "reading"]
-"""What a key has a say in: how docs are shown, which docs there are, how answers are read and scored."""
+"""The effect of a key: how docs are shown, which docs there are, how answers are read and scored."""
 
 _NO_USE: Final = frozenset(
     {
@@ -38,7 +44,17 @@ _USES: Final[Mapping[str, Use]] = {
     **dict.fromkeys(("filter_list", "metric_list", "generation_kwargs", "repeats", "process_results"), "reading"),
 }
 _IDLE_ARGUMENTS: Final = frozenset({"trust_remote_code"})
-"""Of `dataset_kwargs`: what decides whether data can be had, not which."""
+"""Keys of `dataset_kwargs` that decide whether data is available, not which."""
+
+_MOST_LETTERS: Final = 120
+_MATCHES: Final = {"d": "7", "w": "k", "s": " ", "S": "k", "W": "-", "D": "k"} | {
+    "b": "",
+    "n": "\n",
+    "t": "\t",
+    "A": "",
+    "Z": "",
+}
+"""A text that each class of a regular expression matches."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +67,7 @@ class WrittenTask:
 
     @cached_property
     def forms(self) -> Mapping[str, str]:
-        """Return the values as texts that are equal for values that mean the same; functions by name alone."""
+        """Return the values as texts that are equal for values of the same meaning; functions by their names."""
         return {key: _form(key, value) for key, value in self.values.items()}
 
     def closure(self, key: str) -> Closure:
@@ -64,7 +80,7 @@ class WrittenTask:
 
 @dataclass(frozen=True)
 class KeyChange:
-    """A key that differs: its `use`, whether what is written differs, and which code behind it."""
+    """A key that differs: its `use`, whether its value differs, and the changes of the code behind it."""
 
     key: str
     use: Use
@@ -91,15 +107,15 @@ class SourceDifference:
         return [change for change in self.changes if change.use == use]
 
     def words(self) -> list[str]:
-        """Return the texts that changed code and templates compare with or look for, to be put into docs."""
+        """Return the texts that changed code and templates compare with or search, to be put into docs."""
         found = [text for change in self.changes for each in change.code for text in each.constants()]
         for change in self.of("prompt"):
             for side in (self.old, self.new):
                 found += [text for spec in _templates(side.values.get(change.key)) for text in _constants(spec)]
-        return words_of(found)
+        return _words_of(found)
 
     def parts(self, side: WrittenTask) -> list[str]:
-        """Return the texts of templates that differ which are in a prompt only where a branch is taken."""
+        """Return the texts of changed templates that are in a prompt only if a branch is taken."""
         specs = (spec for change in self.of("prompt") for spec in _templates(side.values.get(change.key)))
         return [*dict.fromkeys(part for spec in specs for part in _parts(spec))]
 
@@ -118,15 +134,15 @@ def differences(before: Path, after: Path, files: Mapping[str, str]) -> Iterator
 
 
 def unreadable(before: Path, after: Path, files: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the files, as `differences` takes them, that neither side can read: with a name and what the second says.
+    """Yield the files, as `differences` takes them, that neither side can read: a name and the second side's error.
 
-    A task that names its group is one of them: up to lm-eval 0.4.3 it was a task, today it is a group without members.
+    A task that names its group is one of them: up to lm-eval 0.4.3 it was a task, now it is a group without members.
     """
     for new_file, old_file in files.items():
         if _failure(before, old_file):
-            said = _failure(after, new_file)
-            if said:
-                yield new_file, said
+            failure = _failure(after, new_file)
+            if failure:
+                yield new_file, failure
 
 
 def _failure(tree: Path, name: str) -> tuple[str, str] | None:
@@ -143,7 +159,7 @@ def _failure(tree: Path, name: str) -> tuple[str, str] | None:
 
 
 def meaning_of(path: Path) -> object:
-    """Return what is equal for two files that mean the same: of JSON the value, of templates what they do."""
+    """Return a value that is equal for two files of the same meaning: JSON by value, templates by syntax tree."""
     data = bytes_of(path)
     text = data.decode("utf-8", "replace")
     if path.suffix == ".json":
@@ -166,7 +182,7 @@ def _changes(old: WrittenTask, new: WrittenTask) -> Iterator[KeyChange]:
 
 def _is_same_but_for_names(old: WrittenTask, new: WrittenTask, key: str) -> bool:
     """Return whether a function was moved to another file as it is."""
-    functions = [*_functions(old.values.get(key))], [*_functions(new.values.get(key))]
+    functions = _functions(old.values.get(key)), _functions(new.values.get(key))
     return [ref.name for ref in functions[0]] == [ref.name for ref in functions[1]] and all(
         isinstance(side.values.get(key), FunctionRef) for side in (old, new)
     )
@@ -212,12 +228,8 @@ def _values(config: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
             yield str(key), value
 
 
-def _functions(value: Any) -> Iterator[FunctionRef]:
-    if isinstance(value, FunctionRef):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _functions(part)
+def _functions(value: Any) -> list[FunctionRef]:
+    return [leaf for leaf in leaves(value) if isinstance(leaf, FunctionRef)]
 
 
 def _form(key: str, value: Any) -> str:
@@ -234,12 +246,8 @@ def _form(key: str, value: Any) -> str:
 # -- templates ---------------------------------------------------------------------------------------------------------
 
 
-def _templates(value: Any) -> Iterator[str]:
-    if isinstance(value, str) and "{" in value:
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _templates(part)
+def _templates(value: Any) -> list[str]:
+    return [leaf for leaf in leaves(value) if isinstance(leaf, str) and "{" in leaf]
 
 
 @lru_cache(maxsize=4096)
@@ -265,3 +273,26 @@ def _parts(source: str) -> Iterator[str]:
             if isinstance(node, nodes.Const) and isinstance(node.value, str) and node.value.strip():
                 yield node.value
             yield from (text.data for text in node.find_all(nodes.TemplateData) if text.data.strip()) if node else ()
+
+
+def _words_of(constants: Iterable[str]) -> list[str]:
+    """Return the texts to put into docs for those that code compares, replaces or matches: each, and a match of it."""
+    found: dict[str, None] = {}
+    for text in constants:
+        if 0 < len(text) <= _MOST_LETTERS:
+            found[text] = None
+            found[_match_of(text)] = None
+    found.pop("", None)
+    return [*found]
+
+
+def _match_of(pattern: str) -> str:
+    """Return a text that a simple regular expression may match: its characters, one for each class, once each."""
+    text = re.sub(r"\(\?[:=!<P][^)>]*>?", "(", pattern)
+    text = re.sub(r"\\([dwsSWDbntAZ])", lambda found: _MATCHES[found[1]], text)
+    text = re.sub(r"(?<!\\)\[\^.[^\]]*\]", "k", text)
+    text = re.sub(r"(?<!\\)\[(?:\\)?(.)[^\]]*\]", r"\1", text)
+    text = re.sub(
+        r"(?<!\\)\{\d+(?:,\d*)?\}|(?<![\\*+?])[*+?]\??|(?<!\\)[()^$]", "", text.replace(".*", "k").replace(".+", "k")
+    )
+    return re.sub(r"\\(.)", r"\1", text.partition("|")[0])

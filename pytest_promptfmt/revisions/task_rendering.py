@@ -1,6 +1,8 @@
-"""What one side renders of a task for a comparison: the same docs as the other side, also with shots and at the edges.
+"""A task rendered on one side of a comparison: the docs of both sides, also with shots, and variants of these docs.
 
-A sheet is a mapping that JSON knows. The worker that renders writes it, and nothing in it is trusted.
+The variants have edge cases of data (spaces, letter case, empty values, None, long lists) and the words that changed
+code names. A difference in a variant only need not show in a real doc, so it is unknown. The rendering is a mapping of
+JSON values; the worker that renders writes it, and its content is untrusted.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +22,6 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.engine.contents import digest_of
-from pytest_promptfmt.revisions.edge_cases import edge_cases_of
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import columns_read, renderer_with_shots, with_pool
 
@@ -29,15 +30,19 @@ SHOTS: Final = 2
 AS_IT_IS: Final = "as it is"
 WITH_SHOTS: Final = f"with {SHOTS} shots"
 
+_MOST_COLUMNS: Final = 12
+_MOST_WORDS: Final = 12
+_ODD: Final = "1. (a) [b] {c} <d> 'e' \"f\" \\g/ $h$ *i* _j_ #k @l é — ... ? ! ; : , %s 3.50 \n\nB\t c  d"
+
 TaskRendering = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RenderingPlan:
-    """What a comparison wants of a task: JSON as well.
+    """The part of a comparison that renders one task on one side; all values are of JSON's types.
 
-    Code below the folder `top` is watched, `words` are put into docs, `parts` are texts of templates that are looked
-    for. Sheets are written to `folder`; `other` is that of the first side, "" for the first side itself.
+    Code below the folder `top` is traced, `words` are put into docs, `parts` are texts of templates to search in
+    prompts. Renderings are written to `folder`; `other` is the folder of the first side, "" for the first side itself.
     """
 
     top: str
@@ -47,17 +52,17 @@ class RenderingPlan:
     parts: Sequence[str] = ()
 
     def path_of(self, task: str) -> Path:
-        """Return where the sheet of a task@format is written."""
+        """Return the path of the rendering of a task@format."""
         return path_of(Path(self.folder), task)
 
 
 def path_of(folder: Path, task: str) -> Path:
-    """Return where the sheet of a task@format is in a folder of sheets."""
+    """Return the path of the rendering of a task@format in a folder of them."""
     return folder / f"{digest_of(task.encode('utf-8', 'backslashreplace'))}.json"
 
 
 def read_rendering(folder: Path, task: str) -> TaskRendering | None:
-    """Return the sheet of a task@format; None where its worker wrote none, or nothing that is one."""
+    """Return the rendering of a task@format; None if its worker wrote none, or an invalid one."""
     try:
         sheet = json.loads(path_of(folder, task).read_text("utf-8"))
     except (OSError, ValueError):
@@ -67,11 +72,12 @@ def read_rendering(folder: Path, task: str) -> TaskRendering | None:
 
 
 def rendering_of(study: Study, plan: RenderingPlan) -> TaskRendering:
-    """Return what a task renders, and which lines of code ran for it.
+    """Return the texts that a task renders, and the lines of code that ran for it.
 
-    `own` are the texts of the task's own docs, `same` those of the docs that both sides render, `edges` digests of what
-    variants of these docs give; a text that begins with `!` is an exception. `unseen` are the parts of templates that
-    no text has. `columns` are those that the prompts come from, `named` those that the task reads of synthetic docs.
+    `own` are the texts of the task's own docs, `same` those of the docs that both sides render, `edges` digests of
+    those of variants of these docs; a text that begins with `!` is an exception. `unseen` are the parts of templates
+    that no text contains. `columns` are those that the prompts come from, `named` those that the task reads of
+    synthetic docs.
     """
     sheet: TaskRendering = {"error": "", "own": {}, "same": {}, "edges": {}, "kinds": [], "docs": None}
     sheet |= {"columns": [], "named": []}
@@ -99,7 +105,7 @@ def _fill(sheet: TaskRendering, study: Study, plan: RenderingPlan) -> None:
     if docs.kind == "synthetic":
         sheet["named"] = [[key, *names] for key, names in columns_read(task, docs.columns).items()]
     if not task.assembly.renders_fields:
-        # Another system puts these together; what it makes of other docs is not known here.
+        # Another system builds these prompts; those of other docs are unknown here.
         sheet["kinds"] = [docs.kind, docs.fewshot_kind if docs.fewshot else docs.kind]
         sheet["own"] = {AS_IT_IS: [*map(_text, instances)]}
         if not material.shots:
@@ -144,7 +150,7 @@ def _fill(sheet: TaskRendering, study: Study, plan: RenderingPlan) -> None:
 
 
 def _rendered(task: Task, docs: TaskDocs, shots: int | None) -> list[str]:
-    """Return the requests and the target of each doc as text; in place of all the name of an exception."""
+    """Return the requests and the target of each doc as text; instead of all the name of an exception."""
     try:
         renderer, _ = renderer_with_shots(task, docs, shots)
         return [_text(instance) for instance in renderer.instances()]
@@ -153,7 +159,7 @@ def _rendered(task: Task, docs: TaskDocs, shots: int | None) -> list[str]:
 
 
 def _text(instance: Instance) -> str:
-    # A target that only says which continuation is right may say so as a number, a letter or a text.
+    # A target that only names the right continuation may be a number, a letter or a text.
     has_gold = any(each.gold for each in instance.requests)
     asked = [
         [[each.kind, *each.arguments, each.gold] for each in instance.requests],
@@ -170,13 +176,13 @@ def _quoted(part: str) -> str:
 
 
 def _columns(instances: Sequence[Instance]) -> list[str]:
-    """Return which columns the prompts come from, each with the key that names it."""
+    """Return the columns that the prompts come from, each with the key that names it."""
     spans = (span.origin for instance in instances for prompt in instance.prompts for span in prompt.spans)
     return sorted({f"{origin.key or origin.part}: {origin.field}" for origin in spans if origin.field})
 
 
 def _in_json(docs: TaskDocs) -> dict[str, list[Doc]] | None:
-    """Return the docs; None where JSON cannot hold them, such as dates."""
+    """Return the docs; None for values that JSON does not have, such as dates."""
     given = {"evaluated": [dict(doc) for doc in docs.evaluated], "fewshot": [dict(doc) for doc in docs.fewshot]}
     try:
         is_same = json.loads(json.dumps(given)) == given
@@ -210,3 +216,74 @@ def _traced(top: Path, lines: dict[str, set[int]]) -> Iterator[None]:
         yield
     finally:
         sys.settrace(before)
+
+
+# -- edge cases --------------------------------------------------------------------------------------------------------
+
+Change = Callable[[Doc], Doc]
+
+_OF_TEXTS: Final[Mapping[str, Callable[..., str]]] = {
+    "spaces at the ends": lambda text: f"  {text} \n",
+    "other letter case": lambda text: text.strip("«»").swapcase(),
+    "punctuation and odd characters": lambda text: f"{text} {_ODD} {text}",
+    "a full stop at the end": lambda text: f"{text}.",
+    "long texts": lambda text: f"{text} {'word and word. ' * 200}",
+    "several lines": lambda text: f"{text}\n\n{text}\n- {text}",
+}
+
+
+def edge_cases_of(doc: Doc, words: Iterable[str]) -> Iterator[tuple[str, Change]]:
+    """Yield functions that make variants of docs with the columns of this one, each after a short description.
+
+    `words` are put into the texts of the docs.
+    """
+    for shown, of_text in _OF_TEXTS.items():
+        yield shown, _in_texts(of_text)
+    yield "longer lists", lambda doc: {name: _longer(value) for name, value in doc.items()}
+    yield "lists of one", lambda doc: {k: value[:1] if isinstance(value, list) else value for k, value in doc.items()}
+    yield "other numbers", lambda doc: {name: _numbered(value) for name, value in doc.items()}
+    names = [*doc][:_MOST_COLUMNS]
+    for name in names:
+        yield f"nothing in {name!r}", _with(name, _empty(doc[name]))
+        yield f"None in {name!r}", _with(name, None)
+    for word in list(dict.fromkeys(words))[:_MOST_WORDS]:
+        yield f"the text {word[:40]!r}", _in_texts(lambda text, word=word: f"{text} {word} {text}")
+        yield f"the text {word[:40]!r} at both ends", _in_texts(lambda text, word=word: f"{word}{text}{word}")
+        for name in names:
+            if isinstance(doc[name], str):
+                yield f"{word[:40]!r} in {name!r}", _with(name, word)
+
+
+def _in_texts(change: Callable[..., str]) -> Change:
+    return lambda doc: {name: _mapped(value, change) for name, value in doc.items()}
+
+
+def _with(name: str, value: Any) -> Change:
+    return lambda doc: {**doc, name: value} if name in doc else doc
+
+
+def _mapped(value: Any, change: Callable[..., str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: _mapped(item, change) for name, item in value.items()}
+    return [_mapped(item, change) for item in value] if isinstance(value, list) else value
+
+
+def _longer(value: Any) -> Any:
+    if not isinstance(value, list) or not value:
+        return value
+    return [*value, *(_mapped(value, lambda text: f"{text} more")), *(_mapped(value, lambda text: f"{text} most"))]
+
+
+def _numbered(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float | Mapping | list):
+        return not value if isinstance(value, bool) else value
+    if isinstance(value, Mapping):
+        return {name: _numbered(item) for name, item in value.items()}
+    return [_numbered(item) for item in value] if isinstance(value, list) else 1 if not value else 0
+
+
+def _empty(value: Any) -> Any:
+    empties: dict[type, Any] = {str: "", list: [], dict: {}, int: 0, float: 0.0, bool: False}
+    return empties.get(type(value))

@@ -1,6 +1,7 @@
-"""Both sides of a comparison as folders, which hold what rendering may need: not the task files that are the same.
+"""Both sides of a comparison as folders with the files that rendering may need: not the task files that are the same.
 
-What is the same is known from git's objects and from the index of earlier comparisons, without reading any of it.
+Those are found by git's ids of contents and an index of task files and Python modules from earlier comparisons: a file
+is not read again if its content, and that of its includes, is known.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
+from pytest_promptfmt.core.files import cache_directory
+from pytest_promptfmt.engine.contents import digest_of
+from pytest_promptfmt.engine.store import Store
 from pytest_promptfmt.revisions.git import Repository
-from pytest_promptfmt.revisions.source_index import SourceIndex
 from pytest_promptfmt.revisions.unaffected import (
     IDLE_SUFFIXES,
     TASK_SUFFIXES,
@@ -31,11 +34,17 @@ from pytest_promptfmt.revisions.unaffected import (
 from pytest_promptfmt.snapshots.paths import DIRECTORY
 
 _SIDECAR: Final = re.compile(r"\.docs(?:\.[^/]+)?\.jsonl$")
-"""The end of the path of docs beside a task, or in the tree of docs."""
+"""The end of the path of docs next to a task, or in the tree of docs."""
+
+_SOURCES: Final = "sources 3"
+_MODULES: Final = "modules 1"
+
+Blobs = Mapping[str, str]
+"""The files of one side, below its top, each with an id of its content."""
 
 
 class Trees:
-    """The folders `before` and `after`, and what is known of the files of both sides.
+    """The folders `before` and `after`, and the known facts about the files of both sides.
 
     `sources` are the task files of the second side, `earlier` those of the first that differ; `unaffected` those that
     need no rendering. `modules` are the Python files that differ or may import one that does.
@@ -71,7 +80,7 @@ class Trees:
         self._share_docs()
 
     def _share_docs(self) -> None:
-        """Give docs that only one side has to the other: what frozen docs show of a change is seen on both alike."""
+        """Copy docs that only one side has to the other, so that both sides render the same docs."""
         folders = (self.before, self.after)
         for (source, target), (own, others) in zip(
             (folders, folders[::-1]), (self.blobs, self.blobs[::-1]), strict=True
@@ -82,7 +91,7 @@ class Trees:
                     shutil.copyfile(source / name, target / name)
 
     def _needed(self, texts: Mapping[str, ModuleText]) -> frozenset[str]:
-        """Return what the files that are rendered need beside what is laid out; all where that is not known."""
+        """Return the files that rendering needs in addition to those laid out; all if that is unknown."""
         affected = self.sources.keys() - self.unaffected
         files = members_of(affected, self.sources) | members_of(self.earlier, self.earlier)
         names = {*self.blobs[0], *self.blobs[1]}
@@ -119,7 +128,7 @@ class Trees:
         return {name.parts[len(above.parts)] for name in names if name.is_relative_to(above)}
 
     def lay_out_all(self) -> None:
-        """Add the files that are the same: nothing is known to be unaffected."""
+        """Add the files that are the same, and count none as unaffected."""
         self.unaffected = frozenset()
         self._lay_out(frozenset(self._absent))
 
@@ -130,7 +139,7 @@ class Trees:
             self._repository.lay_out(commit, tree, sorted(wanted & blobs.keys()))
 
     def _read(self, names: Iterable[str]) -> Mapping[str, TaskSource | None]:
-        """Return what task files define; what they include is laid out for them."""
+        """Return the sources of task files; the files that they include are laid out first."""
         wanted = [*names]
         found = sources_below(self.after, wanted)
         if self._absent and any(self._may_include(name) for name in wanted if name not in found):
@@ -139,7 +148,7 @@ class Trees:
         return {name: found.get(name) for name in wanted}
 
     def _text(self, name: str) -> str:
-        """Return the text of a file of the second side, which is laid out for it."""
+        """Return the text of a file of the second side, which is laid out first."""
         if name in self._absent:
             self._lay_out({each for each in self._absent if each.endswith(".py")})
         return self._bytes(name).decode("utf-8", "replace")
@@ -156,7 +165,7 @@ class Trees:
         return b"include" in self._bytes(name)
 
     def _is_certain(self, name: str, source: TaskSource | None) -> bool:
-        """Return whether the next comparison may rely on it: not on a file whose include may be missing now."""
+        """Return whether the next comparison may use it: not a file whose include may be missing now."""
         return source is not None or not self._may_include(name)
 
 
@@ -172,7 +181,7 @@ def _without_snapshots(blobs: Mapping[str, str]) -> dict[str, str]:
 
 
 def single_tasks(sources: Mapping[str, TaskSource]) -> dict[str, TaskSource]:
-    """Return those that define one task each, and nothing else."""
+    """Return the sources that define one task each, and nothing else."""
     return {name: source for name, source in sources.items() if source.name}
 
 
@@ -187,3 +196,88 @@ def moves(trees: Trees) -> Iterator[tuple[str, tuple[str, str]]]:
         new = now.get(task, [])
         if len(files) == len(new) == 1 and files != new and new[0] not in trees.blobs[0]:
             yield task, (files[0], new[0])
+
+
+class SourceIndex:
+    """The index of one repository, in the user's cache folder; it is empty without such a folder."""
+
+    def __init__(self, top: Path) -> None:
+        cache = cache_directory()
+        name = digest_of(str(top).encode("utf-8", "surrogateescape"))
+        self._store = Store(cache / "diff" / name) if cache is not None else None
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def sources(self, blobs: Blobs) -> dict[str, TaskSource | None]:
+        """Return the known task files of a side; None for a file that defines no task."""
+        found: dict[str, TaskSource | None] = {}
+        for name, row in self._rows(_SOURCES, (name for name in blobs if name.endswith(TASK_SUFFIXES))):
+            try:
+                if all(blobs.get(part) == blob for part, blob in row["parts"]):
+                    found[name] = _source(row["source"])
+            except (KeyError, TypeError, ValueError):
+                continue
+        return found
+
+    def parts(self, names: Collection[str]) -> set[str]:
+        """Return the files that some task files were made of when they were last read."""
+        rows = (row for _, row in self._rows(_SOURCES, names) if isinstance(row, dict))
+        return {str(part[0]) for row in rows for part in row.get("parts", ()) if isinstance(part, list) and part}
+
+    def modules(self, blobs: Blobs) -> dict[str, ModuleText]:
+        """Return the known Python files of a side."""
+        found: dict[str, ModuleText] = {}
+        for name, row in self._rows(_MODULES, (name for name in blobs if name.endswith(".py"))):
+            try:
+                if row["blob"] == blobs[name]:
+                    found[name] = ModuleText(tuple(map(str, row["ends"])), bool(row["reads"]))
+            except (KeyError, TypeError, ValueError):
+                continue
+        return found
+
+    def keep(self, blobs: Blobs, sources: Mapping[str, TaskSource | None]) -> None:
+        """Keep the sources of task files."""
+        for name, source in sources.items():
+            parts = sorted(source.parts | {name}) if source is not None else [name]
+            if self._store is not None and _can_be_kept(name) and all(part in blobs for part in parts):
+                row = {"parts": [[part, blobs[part]] for part in parts], "source": _row(source)}
+                self._store.put(_SOURCES, name, row)
+
+    def keep_modules(self, blobs: Blobs, modules: Mapping[str, ModuleText]) -> None:
+        """Keep the facts of Python files."""
+        for name, text in modules.items():
+            if self._store is not None and _can_be_kept(name) and name in blobs:
+                row = {"blob": blobs[name], "ends": text.ends, "reads": text.reads_files}
+                self._store.put(_MODULES, name, row)
+
+    def write(self) -> None:
+        """Write the kept rows."""
+        if self._store is not None:
+            self._store.write()
+
+    def _rows(self, kind: str, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        if kind not in self._known:
+            self._known[kind] = self._store.rows(kind) if self._store is not None else {}
+        for name in names:
+            if self._known[kind].get(name) is not None:
+                yield name, self._known[kind][name]
+
+
+def _can_be_kept(name: str) -> bool:
+    """Return whether a path is valid text; others are read again each time."""
+    return name.encode("utf-8", "replace").decode("utf-8") == name
+
+
+def _row(source: TaskSource | None) -> list[Any] | None:
+    if source is None:
+        return None
+    sets = (source.parts, source.modules, source.texts, source.labels)
+    return [source.name, *(sorted(each) for each in sets)]
+
+
+def _source(row: Any) -> TaskSource | None:
+    """Return the source in a row; raises TypeError or ValueError for an invalid one."""
+    if row is None:
+        return None
+    name, *sets = row
+    parts, modules, texts, labels = (frozenset(map(str, each)) for each in sets)
+    return TaskSource(str(name), parts, modules, texts, labels)

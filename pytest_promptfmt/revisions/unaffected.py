@@ -1,7 +1,7 @@
 """Task files whose prompts cannot have changed, because nothing that they are made of has.
 
-Rendering is deterministic, so these are not rendered at all. Whatever is not understood counts as changed: settings,
-groups, classes, code that may read any file.
+Rendering is deterministic, so these are not rendered at all. Sources that cannot be analysed count as changed:
+settings, groups, classes, code that may read any file.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.core.task import FunctionRef, leaves
+from pytest_promptfmt.revisions.code_changes import class_refs, places_of
 from pytest_promptfmt.revisions.git import files_below
-from pytest_promptfmt.revisions.named_code import class_refs, places_of
 from pytest_promptfmt.settings.file import FILE_NAMES
 from pytest_promptfmt.tasks import kind_of, read_if_task, tags_of
 
@@ -34,7 +34,7 @@ IDLE_SUFFIXES: Final = (".md", ".rst", ".png", ".svg", ".sh", ".gitignore", ".gi
 TASK_SUFFIXES: Final = (".yaml", ".yml")
 
 _PATH: Final = re.compile(r"[^\s{}]{1,1000}")
-"""What may be a path, a pattern for paths, or a name with a path in it."""
+"""A text that may be a path, a pattern for paths, or a name with a path in it."""
 
 
 def unaffected_files(
@@ -48,7 +48,7 @@ def unaffected_files(
     """Return the files of tasks and groups of the tree `after` that need no rendering.
 
     `changed` are the paths that differ, `sources` all files of the tree that define something, `earlier` those of the
-    other tree that differ, `facts` those of the Python files of the tree, whose `text` may be asked for. The tree may
+    other tree that differ, `facts` those of the Python files of the tree, whose content `text` returns. The tree may
     lack files that do not differ.
     """
     if any(PurePosixPath(name).name in _RULES for name in changed) or _named_by_settings(after, changed, sources):
@@ -106,7 +106,7 @@ def members_of(affected: Iterable[str], sources: Mapping[str, TaskSource]) -> fr
 
 
 class _Data:
-    """What changed beside tasks, their includes and code: docs, prompt libraries and whatever else."""
+    """Changed files other than tasks, their includes and code: docs, prompt libraries and the like."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._files = [PurePosixPath(name) for name in names if not name.endswith((".py", *IDLE_SUFFIXES))]
@@ -115,7 +115,7 @@ class _Data:
         return bool(self._files)
 
     def may_be_of(self, name: str, source: TaskSource) -> bool:
-        """Return whether a task may take anything from these files: it names one or its folder, or lies beside it."""
+        """Return whether a task may read one of these files: it names one or its folder, or is next to it."""
         if not self._files:
             return False
         path = PurePosixPath(name)
@@ -170,7 +170,7 @@ _READS_FILES: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TaskSource:
-    """What a YAML file of tasks is made of; `name` is its task, "" for a group or class.
+    """The inputs of a YAML file of tasks; `name` is its task, "" for a group or class.
 
     `parts` are the files it is merged from, `modules` those of its functions, all below the tree, with slashes;
     `texts` are those in it that may be names or paths, `labels` the names by which a group may list it.
@@ -218,7 +218,7 @@ class ModuleFacts:
 
 
 def bytes_of(path: Path) -> bytes:
-    """Return what is in a file of a tree, nothing where there is none that may be opened."""
+    """Return the content of a file of a tree, empty for one that is missing or may not be opened."""
     try:
         return gate.read_bytes(path) if path.is_file() else b""
     except OSError:
@@ -226,7 +226,7 @@ def bytes_of(path: Path) -> bytes:
 
 
 def module_text(path: Path, name: str) -> ModuleText:
-    """Return what the text of a Python file shows; of one that cannot be compiled, that it imports nothing."""
+    """Return the facts that the text of a Python file shows; one that cannot be compiled imports nothing."""
     text = bytes_of(path).decode("utf-8", "replace")
     try:
         ends = [*_imported_ends(ast.parse(text), name)]
@@ -279,7 +279,7 @@ def _source(path: Path, top: Path) -> TaskSource | None:
     name = file.config.get("task")
     group = file.config.get("group")
     labels = [name, *(group if isinstance(group, list) else [group]), *tags_of(file.config)]
-    values = [*_values(file.config, set())]
+    values = [*leaves(file.config)]
     refs = [place for value in values if isinstance(value, FunctionRef) for place in places_of(value, top)]
     return TaskSource(
         name=name if isinstance(name, str) and kind_of(file.config) == "task" else "",
@@ -288,15 +288,6 @@ def _source(path: Path, top: Path) -> TaskSource | None:
         texts=frozenset(value for value in values if isinstance(value, str) and _PATH.fullmatch(value)),
         labels=frozenset(label for label in labels if isinstance(label, str)),
     )
-
-
-def _values(value: Any, seen: set[int]) -> Iterator[str | FunctionRef]:
-    if isinstance(value, str | FunctionRef):
-        yield value
-    elif isinstance(value, Mapping | list | tuple) and id(value) not in seen:
-        seen.add(id(value))
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _values(part, seen)
 
 
 def _below(path: Path, top: Path) -> str:

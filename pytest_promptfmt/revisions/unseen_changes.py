@@ -1,7 +1,7 @@
-"""What became of a task that is written differently: changed, the same as far as docs show, or unknown.
+"""The verdict on a task that is written differently: changed, the same on all docs, or unknown.
 
-Nothing is called the same that this run could not see: code that did not run, parts of templates that were not printed,
-docs that come from elsewhere, and what neither side renders.
+A task is unknown if this run could not see its change: code that did not run, parts of templates that were not printed,
+docs that come from elsewhere, and tasks that neither side renders.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +30,7 @@ _NO_ROWS: Final = "no docs for a task class"
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A task of which nobody can say whether it changed: why, and the smallest step that would show it."""
+    """A task that may have changed: the reason why this is unknown, and the smallest step that would show it."""
 
     task: str
     file: str
@@ -38,8 +38,8 @@ class Unknown:
     step: str
 
     def to_json(self) -> dict[str, str]:
-        """Return a mapping that JSON knows."""
-        return {"task": self.task, "file": self.file, "reason": self.reason, "step": self.step}
+        """Return the fields in JSON's types."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ class UnseenChange:
 
 @dataclass(slots=True)
 class Judgement:
-    """What was found out about tasks@format: changes beside those of the snapshots, what is unknown, what is the same.
+    """The verdicts on tasks@format: changes in addition to those of snapshots, unknown tasks, and unchanged ones.
 
-    `same` says on how many docs. `only_names` are those whose snapshots differ in what synthetic docs call their
-    columns alone.
+    `same` states on how many docs. `only_names` are those whose snapshots differ only in the names of synthetic
+    columns.
     """
 
     changed: list[UnseenChange] = field(default_factory=list)
@@ -70,10 +70,10 @@ class Judgement:
 def judge(
     found: Judgement, difference: SourceDifference, task: str, sheets: tuple[Path, Path], *, shown: bool, reason: str
 ) -> None:
-    """Add what became of a task@format.
+    """Add the verdict on a task@format.
 
-    `shown` says whether a snapshot or an error shows a change of it already, `reason` why it was not rendered, "" where
-    nobody said.
+    `shown` states whether a snapshot or an error shows a change of it already, `reason` why it was not rendered, "" if
+    unknown.
     """
     old, new = (read_rendering(folder, task) for folder in sheets)
     file = difference.file
@@ -118,8 +118,8 @@ def judge(
 def judge_other(found: Judgement, task: str, file: str, sides: tuple[Path, Path], why: str) -> None:
     """Add a task of a file that is not YAML, where the file differs and no prompt of it does.
 
-    `why` says why it was not rendered, "" where it was: then nothing is added of a file whose two sides mean the same,
-    nor of a Python file, whose classes are compared themselves.
+    `why` states why it was not rendered, "" if it was: then nothing is added for a file whose two sides mean the same,
+    nor for a Python file, whose classes are compared themselves.
     """
     if why:
         said, step = f"the file changed, and it could not be rendered: {why}", f"pytest --promptfmt {file} shows why"
@@ -154,7 +154,7 @@ def _judge_unseen(
     *,
     is_given: bool,
 ) -> None:
-    """Add why the same texts do not mean that nothing changed, or on how many docs they are the same."""
+    """Add why the same texts do not prove that nothing changed, or on how many docs they are the same."""
     reasons = [*_reasons(difference, sheets, is_given=is_given)]
     failed = [texts[0] for texts in sheets[0]["same"].values() if _fails(texts)]
     if difference.changes and failed and len(failed) == len(sheets[0]["same"]):
@@ -219,14 +219,14 @@ def _fails(texts: list[str]) -> bool:
 
 
 def _without_words(sheet: TaskRendering) -> dict[str, list[str]]:
-    """Return what the task's own synthetic docs give, without what these call their columns."""
+    """Return the texts of the task's own synthetic docs, without the names of their columns."""
     return {way: [_WORDS.sub("«»", text) for text in texts] for way, texts in sheet["own"].items()}
 
 
 def _lacks_columns(old: TaskRendering, new: TaskRendering) -> bool:
-    """Return whether the new side reads columns that the docs of the old side do not have: what they hold is unknown.
+    """Return whether the new side reads columns that the docs of the old side do not have, so their content is unknown.
 
-    They have whatever the old side reads, but for what a function does without.
+    These docs have all columns that the old side reads, except those that a function can do without.
     """
     named = [{name for _, *names in side["named"] for name in names} for side in (old, new)]
     return old["docs"] is not None and not named[1] <= named[0].union(*old["docs"]["evaluated"])
@@ -254,7 +254,7 @@ def _seen(task: str, file: str, way: str, old: list[str], new: list[str]) -> Uns
 
 
 def _section(old: Any, new: Any) -> str:
-    """Return the section of a snapshot that would show how two docs differ, each its requests and its target."""
+    """Return the section of a snapshot that would show the difference of two docs, each its requests and its target."""
     if not (isinstance(old, list) and isinstance(new, list)):
         return "prompt"  # an exception, or what JSON does not know
     (asked, _), (asks, _) = old, new
@@ -281,7 +281,7 @@ def _differing_texts(old: Any, new: Any) -> Iterator[tuple[str, str]]:
 
 
 def _excerpt(old: str, new: str) -> str:
-    """Return what differs between two texts with a few characters around it: `A became B`."""
+    """Return the difference of two texts with a few characters around it: `A became B`."""
     start = max(shared_start(old, new) - _CONTEXT, 0)
     start = start if start > 4 else 0
     end = shared_end(old[start:], new[start:])

@@ -1,4 +1,4 @@
-"""Tokenizers and chat templates of the hub beside their newest revision: what that would change here."""
+"""The changes that the newest revisions of tokenizers and chat templates on the hub would make here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DIGITS: Final = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Followed:
-    """Something of the hub: as what it is used here (`name`), and what commit that is, empty where unknown.
+    """A tokenizer or template of the hub: its `name` here, and its commit, empty if unknown.
 
     `copy` is the file or folder of the repository under test that it was copied to, None for what is in the cache.
     """
@@ -66,7 +66,7 @@ class Followed:
 
 
 def followed(locked: Locked, rootdir: Path) -> Iterator[Followed]:
-    """Yield what the lock names an origin for; tokenizers whose names pin a commit are not followed."""
+    """Yield the entries of the lock with an origin, except tokenizers whose names pin a commit."""
     for name, entry in locked.tokenizers.items():
         repository, _, revision = entry.origin.partition("@")
         if repository and "@" not in name:
@@ -92,7 +92,7 @@ def content_of(path: Path) -> str:
 
 
 def is_same(here: Path, there: Path) -> bool:
-    """Return whether what is here is that of a commit, file by file; files that are not here are not missed."""
+    """Return whether the files here equal those of a commit; other files of the commit do not count."""
     if here.is_file():
         return there.is_file() and gate.read_bytes(here) == there.read_bytes()
     names = [file.relative_to(here.resolve()) for file in find_source(here).files]
@@ -102,9 +102,9 @@ def is_same(here: Path, there: Path) -> bool:
 
 
 def changed_tasks(views: Iterable[ProfileView], one: Followed, there: Path) -> tuple[list[str], int]:
-    """Return the tasks with profiles whose prompts or tokens another commit changes, and how many were looked at.
+    """Return the tasks with profiles whose prompts or tokens another commit changes, and how many were compared.
 
-    A task that cannot be rendered with it has changed; one that cannot be rendered as it is is not looked at.
+    A task that cannot be rendered with it has changed; one that cannot be rendered now is not compared.
     """
     changed, seen, here = [], 0, one.here()
     for view in views:

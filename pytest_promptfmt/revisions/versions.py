@@ -1,6 +1,7 @@
-"""Versions of tasks and groups against what changed: a score may be compared only where the version is the same.
+"""Versions of tasks and groups against changes: scores may be compared only if the version is the same.
 
-Rendering says what changed; this module reads the versions of both revisions and says which of them were forgotten.
+Rendering finds the changes; this module reads the versions of both revisions, finds those that were forgotten, and
+edits the number in the file that holds it, without changing any other byte.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from pytest_promptfmt.core.errors import Position, PromptfmtError
+import yaml
+
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import Position, PromptfmtError, SourceError
+from pytest_promptfmt.core.files import write_atomically
 from pytest_promptfmt.core.task import FunctionRef, Locate
-from pytest_promptfmt.revisions.named_code import class_refs, classes_of
+from pytest_promptfmt.revisions.code_changes import CLASS_VERSIONS, class_refs, classes_of, closure_of
 from pytest_promptfmt.revisions.source_changes import SourceDifference
-from pytest_promptfmt.revisions.statements import CLASS_VERSIONS, closure_of
 from pytest_promptfmt.settings.file import find_settings_file, read_settings_file
 from pytest_promptfmt.snapshots.changes import FEW_SHOT
 from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
@@ -56,13 +61,13 @@ _AT_TOP: Final = ("metadata", "version")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VersionFinding:
-    """Tasks whose version and prompts did not change together, or did; those with one version in one place.
+    """How the version and the prompts of tasks changed; the tasks share one version in one place.
 
-    `kind` is `kept` (what is asked or scored changed, the version did not), `unsure` (the same where nobody could see
-    whether it did), `elsewhere` (prompts changed and the version did not, nor did keys or functions: docs, settings,
-    templates did), `members` (a group kept its version, tasks of it changed), `missing` (changed, and there is no
-    version), `raised` (both changed) or `alone` (the version changed, nothing else did). `place` is where the version
-    is written, relative to the folders that were compared; None where there is none.
+    `kind` is `kept` (prompts or scoring changed, the version did not), `unsure` (the same, but the change is only
+    possible), `elsewhere` (prompts changed, but neither the version nor keys nor functions: docs, settings or templates
+    did), `members` (tasks of a group changed, its version did not), `missing` (changed without a version), `raised`
+    (both changed) or `alone` (only the version changed). `place` is the line of the version, relative to the compared
+    folders; None for a missing version.
     """
 
     kind: Kind
@@ -79,18 +84,15 @@ class VersionFinding:
 
     def to_json(self) -> dict[str, Any]:
         """Return a mapping that JSON knows."""
-        versions = {name: None if value is None else str(value) for name, value in self._versions.items()}
+        both = {"before": self.before, "after": self.after}
+        versions = {name: None if value is None else str(value) for name, value in both.items()}
         place = None if self.place is None else {"file": self.place.path.as_posix(), "line": self.place.line}
         return {"kind": self.kind, "tasks": list(self.tasks), "parts": list(self.parts), **versions, "place": place}
-
-    @property
-    def _versions(self) -> dict[str, Any]:
-        return {"before": self.before, "after": self.after}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Read:
-    """A task or group of one revision: its version, where that is written; of a group its scoring, of a class its code.
+    """A task or group of one revision: its version with its place; the scoring of a group, the code of a class.
 
     `members` are names of tasks, groups and tags.
     """
@@ -111,9 +113,9 @@ def counted_parts(rootdir: Path) -> frozenset[str]:
 
 
 def changed_parts(clusters: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[Part]]:
-    """Return what changed in each task of a result, as JSON has it.
+    """Return the changed parts of each task of a result in JSON's types.
 
-    Tokens are about the tokenizer and do not count; nor do the names of columns, which say nothing of what is in them.
+    Tokens depend on the tokenizer and do not count; nor do names of columns, which do not change their content.
     """
     found: dict[str, frozenset[Part]] = {}
     for cluster in clusters:
@@ -135,12 +137,12 @@ def version_gate(
     unknown: Collection[str] = (),
     unrendered: Collection[str] = (),
 ) -> tuple[VersionFinding, ...]:
-    """Return how versions and changes fit together, forgotten versions first.
+    """Return how versions and changes fit together, forgotten versions first. No code is run.
 
-    `before` and `after` are folders with both revisions. `changed` is what rendering found, by `name` or
-    `name@format`; `files` are the task files to read, those of `after` with what each was called in `before`; `counts`
-    are the parts that count as a change. `differences` are the tasks that are written differently, `unknown` those of
-    which rendering could not say whether they changed, `unrendered` those that were not rendered. No code is run.
+    `before` and `after` are folders with both revisions. `changed` are the parts that rendering found, by `name` or
+    `name@format`; `files` maps the task files of `after` to their names in `before`; `counts` are the parts that count
+    as a change. `differences` are the tasks that are written differently, `unknown` those for which rendering could not
+    decide whether they changed, `unrendered` those that were not rendered.
     """
     old, new = _read_all(before, files.values()), _read_all(after, files)
     written = {each.new.name: each for each in differences}
@@ -159,19 +161,12 @@ def version_gate(
     touched: set[str] = set()
     for name in sorted(old.keys() & new.keys()):
         one, other = old[name], new[name]
-        parts = shown.get(name, set())
-        if (one.scoring, one.members) != (other.scoring, other.members):
-            parts = {*parts, "metric"}
+        is_regrouped = (one.scoring, one.members) != (other.scoring, other.members)
+        parts = {*shown.get(name, ())}
+        if is_regrouped:
+            parts.add("metric")
         keys = {change.key for change in written[name].changes} if name in written else set()
-        is_own = (
-            bool(keys - {_OWN_DOCS})
-            or one.code != other.code
-            or (one.members, one.scoring)
-            != (
-                other.members,
-                other.scoring,
-            )
-        )
+        is_own = bool(keys - {_OWN_DOCS}) or one.code != other.code or is_regrouped
         is_seen = bool(parts)
         if not parts and name in unseen:
             parts = {_KEYS.get(key, "text") for key in keys} or {"text"}
@@ -233,7 +228,7 @@ def _of_file(path: Path, index: TaskIndex, tree: Path) -> dict[str, _Read]:
     try:
         file = read_task_file(path, index)
     except (PromptfmtError, OSError):
-        return {}  # reported where the file is run
+        return {}  # reported when the file runs
     if file is None:
         return {}
     found = {task.name: _read(task.metadata, task.config, task.locate) for task in file.tasks}
@@ -269,7 +264,7 @@ def _members(config: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def _class(ref: FunctionRef, tree: Path) -> _Read:
-    """Return what is read of a class: its version is its own, or that of the next class above it in the tree."""
+    """Return a class with its version, or with that of its nearest base class in the tree."""
     closure = closure_of(ref.file, ref.name, tree)
     classes = {
         node.name: (tree / each.file, node)
@@ -303,3 +298,112 @@ def _assigned(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
 
 def _below(place: Position | None, tree: Path) -> Position | None:
     return place and Position(Path(os.path.relpath(place.path, tree)), place.line, place.column)
+
+
+# -- raised versions ---------------------------------------------------------------------------------------------------
+
+_VERSION: Final = re.compile(r"(v?)([0-9]+)((?:\.[0-9]+)*)")
+_SCALAR: Final = re.compile(rb"""["']?(v?[0-9]+(?:\.[0-9]+)*)["']?(?=[\s,}#\])]|$)""")
+
+
+@dataclass(frozen=True, slots=True)
+class Bump:
+    """A file with raised versions: its path as findings name it, and its bytes before and after."""
+
+    name: Path
+    before: bytes
+    after: bytes
+
+    @property
+    def diff(self) -> list[str]:
+        """Return the edit as a unified diff, line by line."""
+        old, new = (text.decode("utf-8", "replace").splitlines() for text in (self.before, self.after))
+        name = self.name.as_posix()
+        return [*unified_diff(old, new, f"a/{name}", f"b/{name}", n=1, lineterm="")]
+
+
+def next_version(version: object) -> str | None:
+    """Return the next whole version in the same notation (`1.0`: `2.0`); None for a version that is not a number."""
+    match = _VERSION.fullmatch(str(version))
+    return match and f"{match[1]}{int(match[2]) + 1}{re.sub('[0-9]+', '0', match[3])}"
+
+
+def bumps(findings: Iterable[VersionFinding], folder: Path, top: Path) -> tuple[list[Bump], list[SourceError]]:
+    """Return the edits that raise the versions of errors, and errors for those that cannot be raised.
+
+    Nothing is written. Paths are relative to `folder`; a link, or a file outside of `top`, is refused.
+    """
+    places: dict[Path, list[Position]] = {}
+    for finding in findings:
+        if finding.is_error and finding.place is not None:
+            places.setdefault(finding.place.path, []).append(finding.place)
+    made: list[Bump] = []
+    refused: list[SourceError] = []
+    for name, positions in places.items():
+        try:
+            before = after = _editable(folder / name, top)
+            # From the end, so that a longer number does not move the places that follow.
+            for place in sorted(set(positions), key=lambda place: (place.line or 0, place.column or 0), reverse=True):
+                after = _raised(after, place)
+            made.append(Bump(name, before, after))
+        except SourceError as error:
+            refused.append(error)
+    return made, refused
+
+
+def write_bumps(made: Iterable[Bump], folder: Path) -> None:
+    """Write the edits; raises OSError."""
+    for bump in made:
+        write_atomically(folder / bump.name, bump.after)
+
+
+def _editable(path: Path, top: Path) -> bytes:
+    try:
+        if path.is_symlink() or not path.resolve().is_relative_to(top):
+            raise gate.RefusedError("it is a link, or outside of the repository", path)
+        return gate.read_bytes(path)
+    except OSError as error:
+        raise SourceError(f"the version cannot be raised: {error.strerror or error}", position=Position(path)) from None
+
+
+def _raised(data: bytes, place: Position) -> bytes:
+    start = _offset_in_python(data, place) if place.path.suffix == ".py" else _offset_in_yaml(data, place)
+    match = None if start is None else _SCALAR.match(data, start)
+    new = None if match is None else next_version(match[1].decode())
+    if match is None or new is None:
+        raise SourceError("this version is not a number that can be raised", position=place, hint="raise it by hand")
+    return data[: match.start(1)] + new.encode() + data[match.end(1) :]
+
+
+def _offset_in_python(data: bytes, place: Position) -> int | None:
+    lines = data.splitlines(keepends=True)[: (place.line or 1) - 1]
+    return sum(map(len, lines)) + (place.column or 1) - 1
+
+
+def _offset_in_yaml(data: bytes, place: Position) -> int | None:
+    """Return the offset of the value of the key at a place; None for an alias, whose value is elsewhere."""
+    try:
+        text = data.decode()
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        return None
+    for key, value in _pairs(root, set()):
+        mark = key.start_mark
+        if (mark.line + 1, mark.column + 1) == (place.line, place.column):
+            start = value.start_mark.index
+            is_here = isinstance(value, yaml.ScalarNode) and start > key.end_mark.index
+            return len(text[:start].encode()) if is_here else None
+    return None
+
+
+def _pairs(node: yaml.Node | None, seen: set[int]) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield key, value
+            yield from _pairs(value, seen)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _pairs(value, seen)

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 from promptfmt_command import git, promptfmt, write_task
 
-from pytest_promptfmt.revisions.versions import PARTS, version_gate
-
 SHARED = """\
 test_split: test
 output_type: generate_until
@@ -126,19 +124,6 @@ def test_docs_that_changed_are_not_taken_for_a_changed_task(repository: Path) ->
     docs.write_text('{"question": "When?", "answer": "1843"}\n', "utf-8")
     status, found = _found(repository, "--versions")
     assert (status, set(found)) == (0, {"elsewhere"})
-
-
-def test_groups_inside_a_group_pass_a_change_on_to_it(tmp_path: Path) -> None:
-    group = "group: all\nmetadata: {version: 1}\ntask:\n  - group: inner\n    task: [a, {task: b}]\n  - c\n"
-    for side in ("before", "after"):
-        (tmp_path / side).mkdir()
-        (tmp_path / side / "all.yaml").write_text(group, "utf-8")
-        for name in "abc":
-            task = f"task: {name}\noutput_type: generate_until\ndoc_to_text: x\nmetadata: {{version: 2}}\n"
-            (tmp_path / side / f"{name}.yaml").write_text(task, "utf-8")
-    files = {name: name for name in ("all.yaml", "a.yaml", "b.yaml", "c.yaml")}
-    found = version_gate(tmp_path / "before", tmp_path / "after", {"b": {"text"}}, files=files, counts=PARTS)
-    assert [(finding.kind, finding.tasks) for finding in found] == [("elsewhere", ("b",)), ("members", ("all",))]
 
 
 def test_bump_needs_the_work_tree(repository: Path) -> None:

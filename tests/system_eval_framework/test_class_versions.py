@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from pytest_promptfmt.revisions.bumps import bumps
-from pytest_promptfmt.revisions.versions import PARTS, version_gate
+from pytest_promptfmt.revisions.versions import PARTS, bumps, version_gate
 
 MODULE = """\
 raise SystemExit("this file is read, never run")

@@ -13,7 +13,7 @@ IDENTITY = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
 def promptfmt(folder: Path, *args: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     """Return what the command did; nothing of it was a traceback."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "CI")}
-    environment |= {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "200"}
+    environment |= {"PYTHONPATH": str(Path(__file__).parents[1]), "COLUMNS": "200"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest_promptfmt", *args],
         cwd=folder,

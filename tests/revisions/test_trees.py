@@ -1,0 +1,189 @@
+"""Both sides of a comparison as folders: what git has, what cannot have changed, and what is known from before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from promptfmt_command import git, write_task
+
+from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.revisions.git import Repository, RevisionError
+from pytest_promptfmt.revisions.trees import Trees, moves
+
+Compared = Callable[[], Trees]
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with tasks that share an include, a module behind another, a group and a task alone."""
+    monkeypatch.setenv("PROMPTFMT_CACHE_DIR", str(tmp_path / "cache"))
+    folder = tmp_path / "repository"
+    for name in ("included", "also_included", "coded", "alone", "grouped"):
+        write_task(folder, name)
+    tasks = folder / "tasks"
+    (tasks / "_shared").write_text('doc_to_text: "Q: {{question}}\\nA:"\n', "utf-8")
+    for name in ("included", "also_included"):
+        _replace(tasks / f"{name}.yaml", 'doc_to_text: "Q: {{question}}\\nA:"', "include: _shared")
+    (tasks / "wording.py").write_text("import cue\n\ndef text(doc):\n    return cue.CUE\n", "utf-8")
+    (tasks / "cue.py").write_text("CUE = 'Why?'\n", "utf-8")
+    _replace(tasks / "coded.yaml", '"Q: {{question}}\\nA:"', "!function wording.text")
+    (tasks / "group.yml").write_text("group: some\ntask: [grouped]\n", "utf-8")
+    (tasks / "README.md").write_text("Tasks.\n", "utf-8")
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "one")
+    return folder
+
+
+@pytest.fixture
+def compared(repository: Path, tmp_path: Path) -> Compared:
+    """Return a function that compares HEAD with the work tree, each time in new folders."""
+    count = iter(range(100))
+
+    def compare() -> Trees:
+        scratch = tmp_path / f"scratch{next(count)}"
+        scratch.mkdir()
+        return Trees(found := Repository.around(repository), (found.commit("HEAD"), None), scratch.resolve())
+
+    return compare
+
+
+def _replace(file: Path, old: str, new: str) -> None:
+    text = file.read_text("utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), "utf-8")
+
+
+def affected(trees: Trees) -> set[str]:
+    return {Path(name).stem for name in trees.sources.keys() - trees.unaffected}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("tasks/README.md", "Other words.\n", set()),
+        ("tasks/_shared", 'doc_to_text: "# {{question}}"\n', {"included", "also_included"}),
+        ("tasks/cue.py", "CUE = 'How?'\n", {"coded"}),
+        ("tasks/alone.docs.jsonl", '{"question": "Who?", "answer": "Ada"}\n', {"alone"}),
+        ("tasks/grouped.yaml", "task: grouped\ndoc_to_text: x\n", {"grouped", "group"}),
+        ("tasks/twin.yaml", "task: alone\ndoc_to_text: x\n", {"alone", "twin"}),
+        ("promptfmt.yaml", "docs: 1\n", {"included", "also_included", "coded", "alone", "grouped", "group"}),
+        ("conftest.py", "", {"included", "also_included", "coded", "alone", "grouped", "group"}),
+    ],
+)
+def test_only_tasks_that_are_made_of_a_changed_file_need_rendering(
+    repository: Path, compared: Compared, name: str, text: str, expected: set[str]
+) -> None:
+    (repository / name).write_text(text, "utf-8")
+    for _ in range(2):  # the second comparison reads the index that the first wrote
+        assert affected(compared()) == expected
+
+
+def test_data_that_code_may_read_affects_the_tasks_of_that_code(repository: Path, compared: Compared) -> None:
+    (repository / "tasks/cue.py").write_text("CUE = open('cue.txt').read()\n", "utf-8")
+    git(repository, "commit", "-qam", "two")
+    (repository / "tasks/cue.txt").write_text("Why?", "utf-8")
+    assert affected(compared()) == {"coded"}
+
+
+def test_files_that_are_the_same_are_laid_out_only_where_rendering_needs_them(
+    repository: Path, compared: Compared
+) -> None:
+    compared()
+    (repository / "tasks/cue.py").write_text("CUE = 'How?'\n", "utf-8")
+    trees = compared()
+    names = {path.name for path in trees.after.rglob("*") if path.is_file()}
+    assert {"coded.yaml", "wording.py", "cue.py"} <= names
+    assert not {"alone.yaml", "included.yaml", "grouped.yaml"} & names
+    assert [(tree / "tasks/cue.py").read_text("utf-8") for tree in (trees.before, trees.after)] == [
+        "CUE = 'Why?'\n",
+        "CUE = 'How?'\n",
+    ]
+    trees.lay_out_all()
+    assert (trees.after / "tasks/alone.yaml").is_file()
+    assert trees.unaffected == frozenset()
+
+
+def test_docs_that_one_side_has_are_given_to_both(repository: Path, compared: Compared) -> None:
+    (repository / "tasks/alone.docs.jsonl").write_text('{"question": "Who?"}\n', "utf-8")
+    trees = compared()
+    assert (trees.before / "tasks/alone.docs.jsonl").read_text("utf-8") == '{"question": "Who?"}\n'
+
+
+def test_a_task_whose_file_has_another_name_has_moved(repository: Path, compared: Compared) -> None:
+    (repository / "tasks/deep").mkdir()
+    (repository / "tasks/alone.yaml").rename(repository / "tasks/deep/single.yaml")
+    assert dict(moves(compared())) == {"alone": ("tasks/alone.yaml", "tasks/deep/single.yaml")}
+
+
+def test_a_damaged_index_is_no_reason_to_believe_anything(repository: Path, compared: Compared, tmp_path: Path) -> None:
+    compared()
+    [index] = (tmp_path / "cache").rglob("*.sqlite")
+    index.write_bytes(index.read_bytes()[:100])
+    (repository / "tasks/cue.py").write_text("CUE = 'How?'\n", "utf-8")
+    assert affected(compared()) == {"coded"}
+
+
+def test_the_work_tree_has_the_ids_of_a_commit_with_the_same_content(repository: Path) -> None:
+    found = Repository.around(repository)
+    assert found.blobs(None) == found.blobs(found.commit("HEAD"))
+    (repository / ".gitignore").write_text("*.log\n", "utf-8")
+    (repository / "run.log").write_text("", "utf-8")
+    (repository / "tasks/alone.yaml").unlink()
+    names = found.blobs(found.commit("HEAD")).keys() ^ found.blobs(None).keys()
+    assert names == {".gitignore", "tasks/alone.yaml"}
+
+
+def test_links_are_laid_out_unless_they_lead_outside(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (repository / "inside.yaml").symlink_to("tasks/alone.yaml")
+    (repository / "away").symlink_to(tmp_path / "outside")
+    (repository / "circle").symlink_to("circle")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "links")
+    found = Repository.around(repository)
+    for number, commit in enumerate((found.commit("HEAD"), None)):
+        target = tmp_path / f"target{number}"
+        found.lay_out(commit, target, found.blobs(commit))
+        links = {path.name for path in target.iterdir() if path.is_symlink()}
+        assert links == {"inside.yaml"}
+        assert (target / "tasks/alone.yaml").read_bytes() == (repository / "tasks/alone.yaml").read_bytes()
+    assert git(repository, "status", "--short") == ""
+
+
+def test_commits_between_two_revisions_are_those_that_touch_the_files(repository: Path) -> None:
+    found = Repository.around(repository)
+    first = found.commit("HEAD")
+    (repository / "tasks/alone.yaml").write_text("task: alone\n", "utf-8")
+    git(repository, "commit", "-qam", "edit one")
+    (repository / "tasks/cue.py").write_text("CUE = ''\n", "utf-8")
+    git(repository, "commit", "-qam", "edit another")
+    lines = found.commits_between(first, "HEAD", [found.top / "tasks/alone.yaml"])
+    assert [line.partition(" ")[2] for line in lines] == ["edit one"]
+    assert found.commits_between("nowhere", "HEAD", [found.top / "tasks/alone.yaml"]) == []
+    assert found.commits_between(first, "HEAD", [Path("/elsewhere")]) == []
+
+
+@pytest.mark.parametrize(
+    ("revision", "hint"),
+    [
+        ("mian", "did you mean 'main'?"),
+        ("main..topic", "promptfmt diff main topic"),
+        ("main...", "promptfmt diff $(git merge-base main HEAD) HEAD"),
+        ("tasks", "use --path tasks"),
+        ("--all", None),
+        ("", None),
+    ],
+)
+def test_an_unknown_revision_has_a_hint(repository: Path, revision: str, hint: str | None) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Repository.around(repository).commit(revision)
+    assert caught.value.message == f"unknown revision {revision!r}"
+    assert hint is None or hint in str(caught.value.hint)
+
+
+def test_a_folder_outside_of_a_repository_has_git_s_message(tmp_path: Path) -> None:
+    with pytest.raises(RevisionError, match="not a git repository"):
+        Repository.around(tmp_path)
