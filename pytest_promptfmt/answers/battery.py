@@ -7,13 +7,13 @@ must not depend on which option is right.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pytest_promptfmt.answers.answer_space import Answers, answers_of
-from pytest_promptfmt.answers.completions import Stages, is_nothing, with_gold
+from pytest_promptfmt.answers.completions import Stages, is_nothing
+from pytest_promptfmt.answers.metric_scores import with_gold
 from pytest_promptfmt.answers.phrasing_verdicts import (
     MISS,
     OK,
@@ -30,8 +30,10 @@ from pytest_promptfmt.answers.phrasing_verdicts import (
     stages_in_words,
 )
 from pytest_promptfmt.answers.phrasings import (
+    Answers,
     Phrasing,
     PhrasingClass,
+    answers_of,
     asks_another_form,
     choice_phrasings,
     contract_sentences,
@@ -54,7 +56,7 @@ _FEW: Final = 3
 """Phrasings of each kind that are tried where scoring starts processes, as it does to run generated code."""
 
 _MOST_PROCESSES: Final = 64
-"""Processes that scoring a task may start before no more phrasings are tried."""
+"""Processes that scoring a task may start before the remaining phrasings are left out."""
 
 _REASONING: Final = re.compile(r"(?i)step[- ]by[- ]step|reasoning|explain|think")
 
@@ -62,16 +64,16 @@ _REASONING: Final = re.compile(r"(?i)step[- ]by[- ]step|reasoning|explain|think"
 def try_phrasings(scoring: Scoring, *, expected: Sequence[ExpectedCompletion] = ()) -> Matrix:
     """Return the verdict matrix of a generation task.
 
-    Synthetic docs say little of what real answers look like: their own answers count only where the pipeline accepts
+    Synthetic docs show little of the form of real answers: their own answers count only where the pipeline accepts
     them without the delimiter. `expected` are the user's own completions. Raises ScoringError or RenderError
     for a task that cannot be scored at all.
     """
-    return _Trial(Subject(scoring), expected).matrix()
+    return _Battery(scoring).matrix(expected)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """What the battery made of a task: the matrix, the rows that fail unexpectedly, and wrong expectations."""
+    """The result of the battery for a task: the matrix, the rows that fail unexpectedly, and wrong expectations."""
 
     matrix: Matrix
     failing: Sequence[PhrasingRow]
@@ -80,7 +82,7 @@ class Tried:
 
 
 def try_answers(study: Study) -> Tried:
-    """Return what the battery makes of a generation task; raises the PromptfmtError that stops it."""
+    """Return the result of the battery for a generation task; raises the PromptfmtError that stops it."""
     scoring, task = study.scoring, study.given
     with time_limit(BATTERY_SECONDS, f"trying how {task.id} reads answers", task.position("filter_list")):
         matrix = try_phrasings(scoring, expected=study.expected)
@@ -93,56 +95,55 @@ def try_answers(study: Study) -> Tried:
     )
 
 
-@dataclass(slots=True)
-class _Trial:
-    subject: Subject
-    expected: Sequence[ExpectedCompletion]
-    cells: Cells = field(init=False)
-    slow_metric: str = ""
-    judged: dict[tuple[str, int, str], bool] = field(default_factory=dict)
-    asked: dict[int, Question] = field(default_factory=dict)
+class _Battery(Subject):
+    """A task with the verdicts on its phrasings."""
 
-    def __post_init__(self) -> None:
-        pipelines = self.subject.chain.pipelines
+    def __init__(self, scoring: Scoring) -> None:
+        super().__init__(scoring)
+        pipelines = self.chain.pipelines
         passing = {one.name for one in pipelines if not one.looks}
         self.cells = Cells([one.name for one in pipelines], passing if len(passing) < len(pipelines) else ())
+        self.slow_metric = ""
+        self.right_before: dict[tuple[str, int, str], bool] = {}
+        self.questions_by_gold: dict[int, Question] = {}
+        self.judges_by_doc = callable(self.task.process_results)
 
-    def matrix(self) -> Matrix:
-        subject, names = self.subject, tuple(self.cells.pipelines)
-        answers = answers_of(subject.questions[0], subject.prompt)
-        if answers is not None and answers.kind == "text" and subject.synthetic:
-            answers = subject.imagined(answers)
+    def matrix(self, expected: Sequence[ExpectedCompletion]) -> Matrix:
+        names = tuple(self.cells.pipelines)
+        answers = answers_of(self.questions[0], self.prompt)
+        if answers is not None and answers.kind == "text" and self.synthetic:
+            answers = self.imagined(answers)
         if answers is None:
             return Matrix(pipelines=names, rows=(), answers="", nothing="the target is no text and no number")
         self._ask_for_contract(answers)
         self._round_trips()
         self._own_answers(answers)
-        for one in self.expected:
+        for one in expected:
             if one.pipeline not in (None, *names):
                 raise ScoringError(
                     f"the completion {one.id!r} is for the pipeline {one.pipeline!r}; there are {', '.join(names)}",
-                    position=subject.task.position("filter_list"),
+                    position=self.task.position("filter_list"),
                     hint=did_you_mean(str(one.pipeline), names),
                 )
             self._try_expected(one)
         if answers.kind == "choice":
             for gold in self._golds(answers):
-                for phrasing in self._some(choice_phrasings(gold, prompt=subject.prompt)):
+                for phrasing in self._some(choice_phrasings(gold, prompt=self.prompt)):
                     self._try(phrasing, gold)
         elif answers.kind == "number":
             for phrasing in self._some(number_phrasings()):
                 self._try_number(phrasing, answers)
         for phrasing in self._some(degenerate_phrasings()):
             self._try_degenerate(phrasing)
-        few = "; only some phrasings, for the metric starts processes" if subject.chain.processes else ""
-        if subject.chain.scores_nothing:
+        few = "; only some phrasings, for the metric starts processes" if self.chain.processes else ""
+        if self.chain.scores_nothing:
             few = "; compared as texts, for the metric runs code, and synthetic docs have none"
         return Matrix(pipelines=names, rows=tuple(self.cells.rows()), answers=f"{in_words(answers)}{few}")
 
     def _some(self, phrasings: Iterable[Phrasing]) -> Iterator[Phrasing]:
         """Yield the phrasings; a handful where each of them takes processes to score."""
         for number, phrasing in enumerate(phrasings):
-            processes = self.subject.chain.processes
+            processes = self.chain.processes
             if processes >= _MOST_PROCESSES or (processes and number >= _FEW):
                 return
             yield phrasing
@@ -151,15 +152,15 @@ class _Trial:
 
     def _golds(self, answers: Answers) -> Iterator[Answers]:
         """Yield the answers with each option as the right one; only the doc's own where a function judges."""
-        if callable(self.subject.task.process_results) or answers.kind != "choice":
+        if self.judges_by_doc or answers.kind != "choice":
             yield answers
         else:
             yield from (replace(answers, gold=index) for index in range(len(answers.labels)))
 
     def _ask_for_contract(self, answers: Answers) -> None:
-        reasons = bool(_REASONING.search(self.subject.prompt))
+        reasons = bool(_REASONING.search(self.prompt))
         for gold in self._golds(answers):
-            sentences = contract_sentences(self.subject.prompt, gold, self.subject.prefix)
+            sentences = contract_sentences(self.prompt, gold, self.prefix)
             for number, sentence in enumerate(sentences, start=1):
                 name = "asked-for" if number == 1 else f"asked-for-{number}"
                 self._try(Phrasing(id=name, kind="contract", text=sentence), gold)
@@ -168,81 +169,74 @@ class _Trial:
                     self._try(Phrasing(id=f"{name}-reasoned", kind="contract", text=text), gold)
 
     def _round_trips(self) -> None:
-        subject = self.subject
-        docs = [instance.doc for instance in subject.instances]
-        doc = docs[0]
-        for number, text in enumerate(subject.demonstrations(), start=1):
-            made_up = subject.synthetic and "«" in text
-            # What puts its doc into what it reads says nothing of another doc's answer.
-            able = [one for one in subject.chain.pipelines if not subject.chain.puts_doc_in(one, text, docs)]
-            read = {
-                pipeline.name: subject.chain.read(pipeline, subject.delimited(text), doc, f"shot-{number}")
-                for pipeline in able
-            }
-            found = {name for name, stages in read.items() if subject.is_own_gold(stages.extracted, text)}
+        docs = [instance.doc for instance in self.instances]
+        for number, text in enumerate(self.shot_answers(), start=1):
+            is_synthetic, name, delimited = self.synthetic and "«" in text, f"shot-{number}", self.delimited(text)
+            # A pipeline whose extraction contains its doc cannot read another doc's answer.
+            able = [one for one in self.chain.pipelines if not self.chain.puts_doc_in(one, text, docs)]
+            read = {pipeline.name: self.chain.read(pipeline, delimited, self.doc, name) for pipeline in able}
+            found = {name for name, stages in read.items() if self.is_own_gold(stages.extracted, text)}
             for pipeline in able:
-                bare = subject.chain.read(pipeline, text, doc, "a shot") if made_up else None
-                counts = bare is None or subject.is_own_gold(bare.extracted, text)
+                bare = self.chain.read(pipeline, text, self.doc, "a shot") if is_synthetic else None
+                counts = bare is None or self.is_own_gold(bare.extracted, text)
                 # A bare answer is for the lenient pipeline, where there is one.
-                counts = counts and (not found or pipeline.name in found or subject.says_so(text))
-                kind: PhrasingClass = "contract" if counts else "tolerance"
-                phrasing = Phrasing(id=f"shot-{number}", kind=kind, text=subject.delimited(text))
+                counts = counts and (not found or pipeline.name in found or self.marks_answer(text))
+                phrasing = Phrasing(id=name, kind="contract" if counts else "tolerance", text=delimited)
                 verdict = problem_of(read[pipeline.name]) or (OK if pipeline.name in found else MISS)
                 self._note(phrasing, pipeline, "", verdict, read[pipeline.name], None)
 
     def _own_answers(self, answers: Answers) -> None:
-        demonstrations = list(self.subject.demonstrations())
-        own = self.subject.own_texts()
+        shots = list(self.shot_answers())
+        own = self.own_texts()
         is_contract = not (
-            contract_sentences(self.subject.prompt, answers, self.subject.prefix)
-            or (_REASONING.search(self.subject.prompt) and not demonstrations)
-            or (asks_another_form(self.subject.prompt) and not demonstrations)
-            or any(len(text.split()) > SHORT_WORDS for text in demonstrations)
+            contract_sentences(self.prompt, answers, self.prefix)
+            or (_REASONING.search(self.prompt) and not shots)
+            or (asks_another_form(self.prompt) and not shots)
+            or any(len(text.split()) > SHORT_WORDS for text in shots)
         )
-        one = len(self.subject.chain.pipelines) == 1
-        for number, (text, question) in enumerate(zip(own, self.subject.questions, strict=True), start=1):
-            if text is None or self.subject.chain.processes >= _MOST_PROCESSES:
+        one = len(self.chain.pipelines) == 1
+        for number, (text, question) in enumerate(zip(own, self.questions, strict=True), start=1):
+            if text is None or self.chain.processes >= _MOST_PROCESSES:
                 continue
-            doc = self.subject.instances[number - 1].doc
-            delimited = self.subject.delimited(text)
-            if delimited == text and self.subject.instances[0].prompts[0].text.endswith(" "):
-                delimited = f" {text}"  # most tokenizers give a blank all the same
+            doc = self.instances[number - 1].doc
+            delimited = self.delimited(text)
+            if delimited == text and self.instances[0].prompts[0].text.endswith(" "):
+                delimited = f" {text}"  # most tokenizers write a space anyway
             forms = {"": text, "-delimited": delimited}
             read = {
                 (name, pipeline.name): self._verdict_of_right(pipeline, form, question, doc)
                 for name, form in forms.items()
-                for pipeline in self.subject.chain.pipelines
+                for pipeline in self.chain.pipelines
             }
             for name, form in forms.items():
-                # A strict pipeline beside a lenient one waits for another form than a bare answer.
+                # A strict pipeline next to a lenient one expects another form than a bare answer.
                 found = OK in (verdict for (other, _), verdict in read.items() if other == name)
-                for pipeline in self.subject.chain.pipelines:
-                    # What is made up need not be what a filter looks for, unless it finds it.
+                for pipeline in self.chain.pipelines:
+                    # A synthetic answer need not have the form that a filter looks for, unless it finds it.
                     found_bare = read["", pipeline.name] == OK
-                    counts = is_contract and not found and (found_bare or not self.subject.synthetic)
+                    counts = is_contract and not found and (found_bare or not self.synthetic)
                     # Where nothing shows the delimiter, only some models begin with it: PF501 warns of that.
-                    counts = counts and (not name or bool(demonstrations) or pipeline.looks)
+                    counts = counts and (not name or bool(shots) or pipeline.looks)
                     kind: PhrasingClass = "contract" if counts or (found and is_contract and one) else "tolerance"
                     phrasing = Phrasing(id=f"own-answer-{number}{name}", kind=kind, text=form)
-                    stages = self.subject.chain.read(pipeline, form, doc, phrasing.id)
+                    stages = self.chain.read(pipeline, form, doc, phrasing.id)
                     self._note(phrasing, pipeline, "", read[name, pipeline.name], stages, question)
 
     def _verdict_of_right(self, pipeline: FilterPipeline, text: str, question: Question, doc: Any) -> str:
-        stages = self.subject.chain.read(pipeline, text, doc, "the own answer")
+        stages = self.chain.read(pipeline, text, doc, "the own answer")
         return problem_of(stages) or self._right_or(question, doc, stages.extracted, MISS)
 
     def _try_expected(self, one: ExpectedCompletion) -> None:
-        doc, question = self.subject.instances[one.doc].doc, self.subject.questions[one.doc]
+        doc, question = self.instances[one.doc].doc, self.questions[one.doc]
         phrasing = Phrasing(id=one.id, kind="own", text=one.completion)
-        for pipeline in self.subject.chain.pipelines:
+        for pipeline in self.chain.pipelines:
             if one.pipeline not in (None, pipeline.name):
                 continue
-            stages = self.subject.chain.read(pipeline, one.completion, doc, one.id)
+            stages = self.chain.read(pipeline, one.completion, doc, one.id)
             verdict = problem_of(stages)
             if verdict is None and one.correct is not None:
                 right = self._right_or(question, doc, stages.extracted, MISS)
-                as_told = right if one.correct else OK if right == MISS else "WRONG(counted as right)"
-                verdict = as_told
+                verdict = right if one.correct else OK if right == MISS else "WRONG(counted as right)"
             if verdict in (None, OK) and one.expected is not UNSET and not one.expects(stages.extracted):
                 verdict = MISS if is_nothing(stages.extracted, pipeline) else f"WRONG({short(stages.extracted)})"
             self._note(phrasing, pipeline, "", verdict or OK, stages, question)
@@ -250,21 +244,23 @@ class _Trial:
     # -- one phrasing ----------------------------------------------------------------------------------------------
 
     def _try(self, phrasing: Phrasing, answers: Answers) -> None:
-        doc = self.subject.instances[0].doc
-        label = answers.labels[answers.gold]
-        for pipeline in self.subject.chain.pipelines:
-            stages = self.subject.chain.read(pipeline, phrasing.text, doc, phrasing.id)
-            verdict = problem_of(stages) or self._verdict(phrasing, answers, stages)
-            self._note(phrasing, pipeline, label, verdict, stages, self._question_with(answers, answers.gold))
+        label, question = answers.labels[answers.gold], self._question_with(answers, answers.gold)
+        self._try_each(phrasing, label, question, lambda stages: self._verdict(phrasing, answers, stages))
+
+    def _try_each(self, phrasing: Phrasing, label: str, question: Question, judge: Callable[[Stages], str]) -> None:
+        """Try a phrasing in each pipeline; `judge` gives the verdict of one that has an extraction."""
+        for pipeline in self.chain.pipelines:
+            stages = self.chain.read(pipeline, phrasing.text, self.doc, phrasing.id)
+            self._note(phrasing, pipeline, label, problem_of(stages) or judge(stages), stages, question)
 
     def _verdict(self, phrasing: Phrasing, answers: Answers, stages: Stages) -> str:
-        extracted, doc = stages.extracted, self.subject.instances[0].doc
+        extracted = stages.extracted
         order = sorted(range(len(answers.targets)), key=lambda index: index != answers.gold)
-        if callable(self.subject.task.process_results):
+        if self.judges_by_doc:
             order = order[:1]
         for index in order:
             question = self._question_with(answers, index)
-            right = self._right_or(question, doc, extracted, "")
+            right = self._right_or(question, self.doc, extracted, "")
             if right == "":
                 continue
             if right != OK:
@@ -279,44 +275,39 @@ class _Trial:
 
     def _question_with(self, answers: Answers, index: int) -> Question:
         """Return the first doc's question with another right answer; its own where a function judges by the doc."""
-        question = self.subject.questions[0]
-        if callable(self.subject.task.process_results):
+        question = self.questions[0]
+        if self.judges_by_doc:
             return question
-        if index not in self.asked:  # of one task all answers have the same targets
-            self.asked[index] = with_gold(question, answers.targets[index], index)
-        return self.asked[index]
+        if index not in self.questions_by_gold:  # of one task all answers have the same targets
+            self.questions_by_gold[index] = with_gold(question, answers.targets[index], index)
+        return self.questions_by_gold[index]
 
     def _try_number(self, phrasing: Phrasing, answers: Answers) -> None:
-        doc = self.subject.instances[0].doc
         number = phrasing.number or answers.number or ""
-        question = self.subject.questions[0]
-        if not callable(self.subject.task.process_results):
+        question = self.questions[0]
+        if not self.judges_by_doc:
             question = with_gold(question, answers.target_with(number), 0)
         elif phrasing.number is not None:
             return  # a function judges by the doc, which has its own number
-        for pipeline in self.subject.chain.pipelines:
-            stages = self.subject.chain.read(pipeline, phrasing.text, doc, phrasing.id)
-            verdict = problem_of(stages)
-            if verdict is None:
-                right = self._right_or(question, doc, stages.extracted, "")
-                read = number_in(stages)
-                if phrasing.answer:
-                    verdict = right or (MISS if read is None else f"WRONG({short(read)})")
-                elif right not in ("", OK):
-                    verdict = right
-                else:
-                    verdict = OK if read is None and right == "" else f"SPURIOUS({short(read or number)})"
-            self._note(phrasing, pipeline, "", verdict, stages, question)
+
+        def judge(stages: Stages) -> str:
+            right, read = self._right_or(question, self.doc, stages.extracted, ""), number_in(stages)
+            if phrasing.answer:
+                return right or (MISS if read is None else f"WRONG({short(read)})")
+            if right not in ("", OK):
+                return right
+            return OK if read is None and right == "" else f"SPURIOUS({short(read or number)})"
+
+        self._try_each(phrasing, "", question, judge)
 
     def _try_degenerate(self, phrasing: Phrasing) -> None:
-        doc, question = self.subject.instances[0].doc, self.subject.questions[0]
-        chain = self.subject.chain
-        for pipeline in chain.pipelines:
-            stages = chain.read_uncounted(pipeline, phrasing.text, doc, phrasing.id)
+        for pipeline in self.chain.pipelines:
+            stages = self.chain.read_uncounted(pipeline, phrasing.text, self.doc, phrasing.id)
             verdict = problem_of(stages)
             if verdict is None:
+                what = f"the metrics on {phrasing.id}"
                 try:
-                    chain.try_scoring(question, doc, stages.extracted, f"the metrics on {phrasing.id}")
+                    self.chain.try_scoring(self.questions[0], self.doc, stages.extracted, what)
                     verdict = OK
                 except LimitExceededError as error:
                     verdict, stages = SLOW, replace(stages, problem=error.message)
@@ -328,9 +319,9 @@ class _Trial:
         # Most phrasings are read as the same few texts: each is scored once.
         asked = repr(question.target), id(doc), repr(extracted)
         try:
-            if asked not in self.judged:
-                self.judged[asked] = self.subject.chain.is_right(question, doc, extracted)
-            return OK if self.judged[asked] else otherwise
+            if asked not in self.right_before:
+                self.right_before[asked] = self.chain.is_right(question, doc, extracted)
+            return OK if self.right_before[asked] else otherwise
         except TooSlowError:
             raise
         except LimitExceededError as error:
@@ -348,16 +339,16 @@ class _Trial:
         stages: Stages,
         question: Question | None,
     ) -> None:
-        """Keep a verdict; with what became of the completion, and what it scores for a question, where it fails."""
-        if self.subject.synthetic and verdict == "CRASH(KeyError)":
-            verdict = UNKNOWN  # a filter looks at a column that made-up docs do not have
+        """Keep a verdict; where it fails, with the stages of the completion and its score for a question."""
+        if self.synthetic and verdict == "CRASH(KeyError)":
+            verdict = UNKNOWN  # a filter reads a column that synthetic docs do not have
         if not self.cells.note(phrasing, pipeline.name, label, verdict):
             return
-        chain, score = self.subject.chain, None
+        score = None
         if verdict == SLOW:
             stages = replace(stages, problem=stages.problem or f"SLOW: {self.slow_metric}")
         if question is not None and stages.problem is None:
             with suppress(Exception):  # a metric that crashes has its verdict
-                score = chain.score(question, self.subject.instances[0].doc, stages.extracted)
-        compared = chain.compared(stages.extracted) if stages.problem is None else None
+                score = self.chain.score(question, self.doc, stages.extracted)
+        compared = self.chain.compared(stages.extracted) if stages.problem is None else None
         self.cells.explain(phrasing, pipeline.name, stages_in_words(stages, compared, score))

@@ -7,9 +7,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pytest_promptfmt.answers.answer_space import Answers
 from pytest_promptfmt.answers.completions import Stages
-from pytest_promptfmt.answers.phrasings import CLASSES, Phrasing, PhrasingClass
+from pytest_promptfmt.answers.phrasings import CLASSES, Answers, Phrasing, PhrasingClass
 
 OK: Final = "OK"
 MISS: Final = "MISS"
@@ -22,7 +21,7 @@ _LABEL: Final = re.compile(r"[\s(\[\"'*]*([A-Za-z]|[1-9])[\s)\].\"'*:]*")
 class PhrasingRow:
     """One phrasing, its verdict in each pipeline, and whether that is a failure by the rules of its class.
 
-    `evidence` tells, for the first pipeline that fails, what became of the completion stage by stage.
+    `evidence` shows the completion stage by stage for the first pipeline that fails.
     """
 
     id: str
@@ -39,7 +38,7 @@ class PhrasingRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Matrix:
-    """All rows of a task; `answers` says in words what was tried, `nothing` why there are no rows."""
+    """All rows of a task; `answers` describes what was tried, `nothing` why there are no rows."""
 
     pipelines: tuple[str, ...]
     rows: tuple[PhrasingRow, ...]
@@ -56,7 +55,7 @@ class Matrix:
 class Cells:
     """The verdicts noted so far: by phrasing, by pipeline, by the label that was right.
 
-    A pipeline of `lenient` may miss what the task asks for: it looks for nothing, and stands beside one that does.
+    A pipeline of `lenient` may miss the form that the task requests: it looks for nothing, next to one that does.
     """
 
     pipelines: Sequence[str]

@@ -1,72 +1,126 @@
-"""Ways to write an answer, made without a model: what a prompt asks for, what models also write, and what misleads.
+"""The possible answers to a doc, read from target and prompt, and ways to write them, made without a model.
 
-A phrasing is one completion with what should be read from it. Which class it is in decides what counts as a failure:
+A phrasing is one completion with the answer that should be read from it. Its class decides what counts as a failure:
 `contract` must be read, `hazard` may be missed and never misread, from `abstain` nothing may be read, `tolerance` and
-`numeric` are reported, `degenerate` only has to end in time.
+`numeric` are reported, `degenerate` only has to end in time. The texts are in `data/phrasings.yaml`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal, get_args
 
-from pytest_promptfmt.answers.answer_space import Answers
+from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.tasks import Question
 
-ANSWER_WORDS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "ar": "الإجابة",
-        "bn": "উত্তর",
-        "ca": "Resposta",
-        "cs": "Odpověď",
-        "da": "Svar",
-        "de": "Antwort",
-        "el": "Απάντηση",
-        "es": "Respuesta",
-        "eu": "Erantzuna",
-        "fa": "پاسخ",
-        "fi": "Vastaus",
-        "fr": "Réponse",
-        "he": "תשובה",
-        "hi": "उत्तर",
-        "hu": "Válasz",
-        "id": "Jawaban",
-        "it": "Risposta",
-        "ja": "答え",
-        "ko": "정답",
-        "nl": "Antwoord",
-        "no": "Svaret",
-        "pl": "Odpowiedź",
-        "pt": "Resposta correta",
-        "ro": "Răspuns",
-        "ru": "Ответ",
-        "sv": "Svaret är",
-        "sw": "Jibu",
-        "ta": "விடை",
-        "te": "సమాధానం",
-        "th": "คำตอบ",
-        "tr": "Cevap",
-        "uk": "Відповідь",
-        "vi": "Đáp án",
-        "zh": "答案",
-    }
+_LABEL_TARGET: Final = re.compile(r"([(\[\"'* ]*)([A-Za-z]|[1-9]|[α-ω]|[ㄱ-ㅎ가-하])([)\].\"'*: ]*)")
+_OPTION: Final = re.compile(
+    r"(?:^|(?<=\s))[(\[]?([A-Za-z]|[1-9])[)\].:、：](?=\s)[ \t]*(\S[^\n]{0,200}?)[ \t]*$", re.MULTILINE
 )
-"""Language code to the word for "answer" before a colon, as answer sheets and benchmarks in it write it."""
+_NUMBER: Final = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_FINAL_NUMBER: Final = re.compile(
+    rf"(?:.*\s)?#### ?({_NUMBER.pattern})\.?\s*|[$€£]?({_NUMBER.pattern})%?\.?", re.DOTALL
+)
+_MOST_OPTIONS: Final = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answers:
+    """The possible answers to one doc.
+
+    `labels` and `texts` name the options (one label for what has no options: the answer itself); `targets` is what the
+    scorer compares each with; `gold` is the index of the right one; `number` is the number within a numeric target.
+    """
+
+    kind: Literal["choice", "number", "text"]
+    labels: tuple[str, ...]
+    texts: tuple[str, ...]
+    targets: tuple[Any, ...]
+    gold: int
+    number: str | None = None
+
+    def target_with(self, number: str) -> Any:
+        """Return a numeric target with another number in it."""
+        target = str(self.targets[self.gold])
+        start = target.rindex(self.number or "")
+        return target[:start] + number + target[start + len(self.number or "") :]
+
+
+def answers_of(question: Question, prompt: str) -> Answers | None:
+    """Return the possible answers to a generation doc; None for a target that is neither text nor number."""
+    target = question.target
+    if question.choices is not None:
+        return _of_choices(question, prompt)
+    if question.has_several_targets:
+        return _text(str(target[0]), list(target)) if isinstance(target, list) and target else None
+    if not isinstance(target, str | int | float) or isinstance(target, bool):
+        return None
+    return _labelled(str(target), prompt) or _numeric(str(target)) or _text(str(target), str(target))
+
+
+def _of_choices(question: Question, prompt: str) -> Answers | None:
+    choices, gold = question.choices, question.target
+    if not isinstance(gold, int) or not isinstance(choices, list | tuple) or not 0 <= gold < len(choices):
+        return None
+    if not all(isinstance(choice, str) and choice.strip() for choice in choices):
+        return None
+    labelled = _labelled(choices[gold], prompt)
+    labels = tuple(_bare(choice) for choice in choices)
+    texts = labelled.texts if labelled is not None and len(labelled.texts) == len(choices) else ("",) * len(choices)
+    return Answers(kind="choice", labels=labels, texts=texts, targets=tuple(choices), gold=gold)
+
+
+def _bare(text: str) -> str:
+    match = _LABEL_TARGET.fullmatch(text)
+    return match[2] if match else text.strip()
+
+
+def _labelled(target: str, prompt: str) -> Answers | None:
+    """Return the options of the prompt when the target is the label of one of them."""
+    match = _LABEL_TARGET.fullmatch(target)
+    options = _last_options(prompt) if match else ()
+    labels = tuple(label for label, _ in options)
+    if match is None or match[2] not in labels:
+        return None
+    return Answers(
+        kind="choice",
+        labels=labels,
+        texts=tuple(text for _, text in options),
+        targets=tuple(f"{match[1]}{label}{match[3]}" for label in labels),
+        gold=labels.index(match[2]),
+    )
+
+
+def _last_options(prompt: str) -> Sequence[tuple[str, str]]:
+    """Return the last run of options in the prompt: labels that follow each other, from the first of their kind."""
+    runs: list[list[tuple[str, str]]] = []
+    for found in _OPTION.finditer(prompt):
+        label, text = found[1], found[2]
+        if runs and ord(label) == ord(runs[-1][-1][0]) + 1:
+            runs[-1].append((label, text))
+        elif label in "Aa1":
+            runs.append([(label, text)])
+    runs = [run for run in runs if len(run) > 1]
+    return runs[-1][:_MOST_OPTIONS] if runs else ()
+
+
+def _numeric(target: str) -> Answers | None:
+    match = _FINAL_NUMBER.fullmatch(target.strip())
+    if match is None:
+        return None
+    number = match[1] or match[2]
+    return Answers(kind="number", labels=(number,), texts=("",), targets=(target,), gold=0, number=number)
+
+
+def _text(text: str, target: Any) -> Answers:
+    return Answers(kind="text", labels=(text,), texts=("",), targets=(target,), gold=0)
 
 
 PhrasingClass = Literal["contract", "own", "hazard", "abstain", "tolerance", "numeric", "degenerate"]
-CLASSES: Final[tuple[PhrasingClass, ...]] = (
-    "contract",
-    "own",
-    "hazard",
-    "abstain",
-    "tolerance",
-    "numeric",
-    "degenerate",
-)
+CLASSES: Final[tuple[PhrasingClass, ...]] = get_args(PhrasingClass)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,9 +144,8 @@ _PLACEHOLDER: Final = re.compile(rf"{_CERTAIN}|(?<![\w$])[XN](?!\w)|_{{3,}}|\.\.
 _CERTAIN_PLACEHOLDER: Final = re.compile(_CERTAIN, re.IGNORECASE)
 _TAGGED: Final = re.compile(r"(<(\w+)>)[^<>]*(</\2>)")
 _QUOTED: Final = re.compile(r"[\"“«'`]([^\"“”«»'`\n]{3,80})[\"”»'`]")
-_ASKED: Final = re.compile(rf"(?i)answer|boxed|####|{'|'.join(map(re.escape, ANSWER_WORDS.values()))}")
 _END: Final = re.compile(r"(?i)(?:\b(?:end|finish|conclude)\b|\blast line\b)[^.\n]*\Z")
-"""Words before a quoted sentence that is the end of an answer, whatever is in it."""
+"""Words before a quoted sentence that is the end of an answer, with any placeholder."""
 
 _UNQUOTED: Final = re.compile(
     rf"(?im)(?:#{{4}} ?|(?:\bthe (?:\w+ ){{0,2}})?\banswer(?: is)?:? ?)(?:{_CERTAIN})"
@@ -114,15 +167,15 @@ _OTHER_FORM: Final = re.compile(
 )
 _SHOWN: Final = re.compile(r"(?:[Tt]he (?:final )?answer is|####):? (\(?)([^\s().?]+)(\)?\.?)[ \t]*$", re.MULTILINE)
 _LEAST_SHOWN: Final = 2
-"""Solved examples that show how an answer ends; one alone may be anything."""
+"""Solved examples that show how an answer ends; a single one may be anything."""
 
 
 def contract_sentences(prompt: str, answers: Answers, prefix: str = "") -> list[str]:
-    """Return the sentences of a prompt that ask for the answer, filled with it; each once.
+    """Return the sentences in which a prompt requests the answer, filled with it; each once.
 
     Those are quoted ones with a placeholder, how the solved examples end that the text itself shows, and the label or
-    number alone where the prompt asks for nothing else. A sentence that the prompt itself has begun, by a gen prefix,
-    goes on where the prefix ends.
+    number where the prompt requests nothing else. A sentence that the prompt itself has begun, by a gen prefix,
+    continues where the prefix ends.
     """
     bare = answers.labels[answers.gold]
     found = []
@@ -135,7 +188,7 @@ def contract_sentences(prompt: str, answers: Answers, prefix: str = "") -> list[
         places = list(_PLACEHOLDER.finditer(sentence))
         is_the_end = _END.search(prompt[max(0, match.start() - 40) : match.start()])
         certain = places and (is_the_end or _CERTAIN_PLACEHOLDER.fullmatch(places[0][0]))
-        if len(places) == 1 and (_ASKED.search(sentence) or (certain and places[0][0] != sentence)):
+        if len(places) == 1 and (_asked().search(sentence) or (certain and places[0][0] != sentence)):
             found.append(_filled(sentence, places[0], bare))
     if not found:
         unquoted = [match[0] for match in _UNQUOTED.finditer(prompt)]
@@ -152,8 +205,13 @@ def contract_sentences(prompt: str, answers: Answers, prefix: str = "") -> list[
     return list(dict.fromkeys(found))
 
 
+@cache
+def _asked() -> re.Pattern[str]:
+    return re.compile(rf"(?i)answer|boxed|####|{'|'.join(map(re.escape, answer_words().values()))}")
+
+
 def asks_another_form(prompt: str) -> bool:
-    """Return whether a prompt asks for more than an answer alone: JSON, tags, a box, a last line, code."""
+    """Return whether a prompt requests more than the mere answer: JSON, tags, a box, a last line, code."""
     return bool(_OTHER_FORM.search(prompt))
 
 
@@ -168,193 +226,75 @@ def _filled(sentence: str, place: re.Match[str], bare: str) -> str:
     return sentence[: place.start()] + made + sentence[place.end() :]
 
 
+def answer_words() -> Mapping[str, str]:
+    """Return the word for "answer" before a colon by language code."""
+    words: Mapping[str, str] = data_table("phrasings")["answer_words"]
+    return words
+
+
 def choice_phrasings(
     answers: Answers, question_words: tuple[str, str] = ("Question:", "Answer:"), prompt: str = ""
 ) -> Iterator[Phrasing]:
     """Yield the phrasings of a labelled option, by the classes of the module's first lines.
 
-    With a `prompt`, one of them says nothing but that.
+    With a `prompt`, one of them repeats only that.
     """
-    count = len(answers.labels)
-    right, text = answers.labels[answers.gold], answers.texts[answers.gold]
-    wrong = answers.labels[(answers.gold - 2) % count if count > 2 else 1 - answers.gold]
-    other = answers.labels[(answers.gold - 1) % count]
-    yield from _forms(right, text)
-    yield from _hazards(answers, right, wrong, other, question_words)
-    for language, word in ANSWER_WORDS.items():
+    count, labels = len(answers.labels), answers.labels
+    right, text = labels[answers.gold], answers.texts[answers.gold]
+    following = chr(ord(labels[-1][0]) + 1)
+    options = (f"{label}. {text}".rstrip() for label, text in zip(labels, answers.texts, strict=True))
+    values = {
+        "right": right,
+        "lower": right.lower(),
+        "fullwidth": "".join(chr(ord(letter) + 0xFEE0) if "!" <= letter <= "~" else letter for letter in right),
+        "text": text,
+        "wrong": labels[(answers.gold - 2) % count if count > 2 else 1 - answers.gold],
+        "other": labels[(answers.gold - 1) % count],
+        "question": question_words[0],
+        "answer": question_words[1],
+        "options": "\n".join(options),
+        "next": following,
+    }
+    yield from _filled_in("forms", "tolerance", values)
+    yield from _filled_in("forms_with_text", "tolerance", values if text else None)
+    yield from _filled_in("hazards", "hazard", values)
+    yield from _filled_in("hazards_of_three", "hazard", values if count > 2 else None)
+    is_letter = right.isascii() and right.isalpha() and len(right) == 1
+    yield from _filled_in("hazards_of_letters", "hazard", values if is_letter else None)
+    for language, word in answer_words().items():
         colon = "：" if language in ("zh", "ja") else ":"
-        holds_label = any(label in word for label in answers.labels)
-        kind: PhrasingClass = "hazard" if holds_label else "tolerance"
+        kind: PhrasingClass = "hazard" if any(label in word for label in labels) else "tolerance"
         yield Phrasing(id=f"word-{language}", kind=kind, text=f"{word}{colon} {right}")
-    yield from _abstentions(answers, right, wrong)
+    yield from _filled_in("nothing", "abstain", values, answer=False)
+    yield from _filled_in("abstentions", "abstain", values, answer=False)
+    has_next = len(labels[-1]) == 1 and following.isalnum()
+    yield from _filled_in("abstentions_out_of_range", "abstain", values if has_next else None, answer=False)
     if prompt.strip():
         yield Phrasing(id="prompt-again", kind="abstain", text=prompt, answer=False)
 
 
-def _forms(right: str, text: str) -> Iterator[Phrasing]:
-    forms = {
-        "bare": right,
-        "bare-space": f" {right}",
-        "bare-newline": f"{right}\n",
-        "dot": f"{right}.",
-        "paren": f"({right})",
-        "rparen": f"{right})",
-        "bracket": f"[{right}]",
-        "bold": f"**{right}**",
-        "bold-paren": f"**({right})**",
-        "lower": right.lower(),
-        "answer-colon": f"Answer: {right}",
-        "ANSWER": f"ANSWER: {right}",
-        "answer-bold-key": f"**Answer:** {right}",
-        "answer-bold-val": f"Answer: **{right}**",
-        "answer-bold-all": f"**Answer: {right}**",
-        "answer-paren": f"Answer: ({right})",
-        "answer-boxed": f"Answer: $\\boxed{{{right}}}$",
-        "boxed": f"$\\boxed{{{right}}}$",
-        "boxed-text": f"$\\boxed{{\\text{{{right}}}}}$",
-        "the-answer-is": f"The answer is {right}.",
-        "the-answer-is-paren": f"The answer is ({right}).",
-        "therefore": f"Therefore, the answer is: {right}",
-        "therefore-paren": f"Therefore, the answer is ({right}).",
-        "correct-answer-is": f"The correct answer is {right}.",
-        "best-answer-is": f"The best answer is {right}",
-        "option": f"The correct option is {right}.",
-        "answer-is-bold": f"The answer is **{right}**.",
-        "markdown-h": f"## Answer\n\n{right}",
-        "json": f'{{"answer": "{right}"}}',
-        "xml": f"<answer>{right}</answer>",
-        "crlf": f"Answer: {right}\r\n",
-        "nbsp": f"Answer:\u00a0{right}",
-        "trailing-explain": f"{right}\n\nExplanation: it fits the question best.",
-        "mid-sentence": f"So {right} is correct.",
-        "fullwidth": f"Answer: {_fullwidth(right)}",
-        "zh": f"答案是{right}。",
-        "de": f"Die Antwort ist {right}.",
-    }
-    if text:
-        forms |= {
-            "letter+text": f"{right}. {text}",
-            "letter:text": f"{right}: {text}",
-            "text-only": text,
-            "answer-is-text": f"The answer is {text}.",
-            "answer-is-letter-text": f"The answer is {right}. {text}",
-        }
-    for name, form in forms.items():
-        yield Phrasing(id=name, kind="tolerance", text=form)
+_GAP: Final = re.compile("‹([a-z]+)›")
 
 
-def _fullwidth(text: str) -> str:
-    return "".join(chr(ord(letter) + 0xFEE0) if "!" <= letter <= "~" else letter for letter in text)
-
-
-def _hazards(
-    answers: Answers, right: str, wrong: str, other: str, question_words: tuple[str, str]
+def _filled_in(
+    section: str, kind: PhrasingClass, values: Mapping[str, str] | None, *, answer: bool = True
 ) -> Iterator[Phrasing]:
-    question, answer = question_words
-    options = _options(answers)
-    hazards = {
-        "negated": f"The answer is not {wrong}. The answer is {right}.",
-        "self-correct": f"The answer is {wrong}. Wait, no. The answer is {right}.",
-        "echo-options": f"{options}\n\nAnswer: {right}",
-        "echo-instruction": f'I end with "the answer is (X)" as asked: the answer is ({right}).',
-        "cont-next-q": f"{right}\n\n{question} What is next?\n{answer} {other}.",
-        "think": f"<think>\nThe answer is {wrong}? No.\n</think>\nThe answer is {right}.",
-        "boxed-before": f"First $\\boxed{{{wrong}}}$ is ruled out. So the answer is $\\boxed{{{right}}}$.",
-    }
-    if len(answers.labels) > 2:
-        hazards["elimination"] = f"{wrong} and {other} are wrong, so {right}."
-    if right.isascii() and right.isalpha() and len(right) == 1:
-        hazards["article-A"] = f"The answer is a city in the south, namely {right}."
-        hazards["pronoun-I"] = f"I think the right choice is {right}."
-        hazards["definitely"] = f"The answer is Definitely the last one to expect: {right}."
-    for name, form in hazards.items():
-        yield Phrasing(id=name, kind="hazard", text=form)
-
-
-def _options(answers: Answers) -> str:
-    return "\n".join(f"{label}. {text}".rstrip() for label, text in zip(answers.labels, answers.texts, strict=True))
-
-
-def _abstentions(answers: Answers, right: str, wrong: str) -> Iterator[Phrasing]:
-    texts = {
-        "refusal": "I cannot answer this question.",
-        "idk": "I don't know.",
-        "none": "None of the above.",
-        "truncated": f"Let us look at the options one by one. Option {wrong} says that",
-        "think-unclosed": f"<think>\nThe answer is {wrong}. Let me check",
-        "two": f"The answer is {wrong} or {right}.",
-        "options-alone": _options(answers),
-    }
-    following = chr(ord(answers.labels[-1][0]) + 1)
-    if len(answers.labels[-1]) == 1 and following.isalnum():
-        texts["out-of-range"] = f"The answer is {following}."
-        texts["out-of-range-paren"] = f"The answer is ({following})."
-    yield from _nothing()
-    for name, text in texts.items():
-        yield Phrasing(id=name, kind="abstain", text=text, answer=False)
-
-
-def _nothing() -> Iterator[Phrasing]:
-    yield Phrasing(id="empty", kind="abstain", text="", answer=False)
-    yield Phrasing(id="blank", kind="abstain", text=" \n ", answer=False)
+    """Yield the phrasings of a section of the table with these values; nothing where they do not apply."""
+    if values is not None:
+        for name, form in data_table("phrasings")[section].items():
+            text = _GAP.sub(lambda gap: values[gap[1]], form)
+            yield Phrasing(id=name, kind=kind, text=text, answer=answer)
 
 
 def number_phrasings() -> Iterator[Phrasing]:
     """Yield ways to write numbers; each brings the number that should be read."""
-    forms = {
-        "sentence": ("The answer is 42.", "42"),
-        "sentence-lower": ("the answer is 42", "42"),
-        "hash": ("#### 42", "42"),
-        "hash-comma": ("#### 1,234", "1234"),
-        "hash-dollar": ("#### $42", "42"),
-        "hash-nospace": ("####42", "42"),
-        "hash-dot": ("#### 42.", "42"),
-        "hash-bold": ("#### **42**", "42"),
-        "hash-unit": ("#### 42 apples", "42"),
-        "hash-twice": ("#### 1\nNo, that is wrong.\n#### 42", "42"),
-        "hash-neg": ("#### -7", "-7"),
-        "hash-decimal": ("#### 3.50", "3.50"),
-        "bold": ("The answer is **42**.", "42"),
-        "boxed": ("$\\boxed{42}$", "42"),
-        "boxed-comma": ("$\\boxed{1{,}234}$", "1234"),
-        "currency": ("The answer is $42.", "42"),
-        "percent": ("The answer is 25%.", "25"),
-        "negative": ("The answer is -7.", "-7"),
-        "minus-unicode": ("The answer is \u22127.", "-7"),
-        "comma": ("The answer is 1,234.", "1234"),
-        "space-thousands": ("The answer is 1 234.", "1234"),
-        "decimal": ("The answer is 3.5.", "3.5"),
-        "eu-decimal": ("The answer is 3,5.", "3.5"),
-        "fraction": ("The answer is 3/4.", "3/4"),
-        "scientific": ("The answer is 1e6.", "1000000"),
-        "ellipsis": ("The answer is 42...", "42"),
-        "units-num": ("The answer is 42 m2.", "42"),
-        "time": ("The answer is 2:30.", "2:30"),
-        "range": ("The answer is 3-5.", "5"),
-        "trailing-check": ("#### 42\n\nCheck: 42 / 14 = 3", "42"),
-        "trailing-explain": ("The answer is 42, since 6*7=42 and 6>5", "42"),
-        "trailing-dots": ("The answer is 42. ..", "42"),
-        "equation": ("6 * 7 = 42", "42"),
-        "single-digit-dot": ("The answer is 7.", "7"),
-        "comma-only": ("The answer is 42 apples, of course.", "42"),
-        "currency-end": ("The answer is 1,234.50$.", "1234.50"),
-        "arabic-digits": ("The answer is ٤٢.", "42"),
-        "devanagari": ("The answer is ४२.", "42"),
-        "fullwidth": ("The answer is ４２.", "42"),
-    }
-    for name, (text, number) in forms.items():
+    for name, (text, number) in data_table("phrasings")["numbers"].items():
         yield Phrasing(id=name, kind="numeric", text=text, number=number)
-    for language, word in ANSWER_WORDS.items():
+    for language, word in answer_words().items():
         yield Phrasing(id=f"word-{language}", kind="numeric", text=f"{word}: 42", number="42")
-    yield from _nothing()
-    for name, text in {
-        "refusal": "I cannot answer this question.",
-        "idk": "I don't know.",
-        "word": "The answer is forty-two.",
-        "truncated": "First I add 3 and 4, which gives 7, then",
-    }.items():
-        kind: PhrasingClass = "tolerance" if name == "truncated" else "abstain"
-        yield Phrasing(id=name, kind=kind, text=text, answer=False)
+    yield from _filled_in("nothing", "abstain", {}, answer=False)
+    yield from _filled_in("number_abstentions", "abstain", {}, answer=False)
+    yield from _filled_in("number_tolerances", "tolerance", {}, answer=False)
 
 
 DEGENERATE_LENGTH: Final = 20_000
@@ -364,29 +304,12 @@ DEGENERATE_LENGTH: Final = 20_000
 @cache
 def degenerate_phrasings() -> tuple[Phrasing, ...]:
     """Return completions of one thing over and over, each with an end that fits nothing."""
-    return tuple(_degenerate())
-
-
-def _degenerate() -> Iterator[Phrasing]:
-    units = {
-        "spaces": " ",
-        "newlines": "\n",
-        "labels": "A ",
-        "digits": "7",
-        "commas": ",",
-        "stars": "*",
-        "answer-colons": "answer:",
-        "answer-is": "the answer is ",
-        "hashes": "#### ",
-        "open-boxed": "\\boxed{",
-        "words": "so it goes ",
-    }
-    for name, unit in units.items():
-        text = (unit * (DEGENERATE_LENGTH // len(unit) + 1))[:DEGENERATE_LENGTH] + "!"
-        yield Phrasing(id=name, kind="degenerate", text=text, answer=False)
-    half = DEGENERATE_LENGTH // 2
-    yield Phrasing(id="labels-then-words", kind="degenerate", text="A " * half + "words " * half, answer=False)
+    length = DEGENERATE_LENGTH
+    units: Mapping[str, str] = data_table("phrasings")["degenerate"]
+    texts = {name: (unit * (length // len(unit) + 1))[:length] + "!" for name, unit in units.items()}
+    texts["labels-then-words"] = "A " * (length // 2) + "words " * (length // 2)
     # Quadratic patterns need many of these before they are slow.
-    yield Phrasing(id="open-think", kind="degenerate", text=f"{'<think>' * DEGENERATE_LENGTH}!", answer=False)
-    yield Phrasing(id="ANSWER-spaces", kind="degenerate", text=f"ANSWER:{' ' * DEGENERATE_LENGTH}!", answer=False)
-    yield Phrasing(id="boxed-letters", kind="degenerate", text=f"\\boxed{{{'a' * DEGENERATE_LENGTH}", answer=False)
+    texts["open-think"] = f"{'<think>' * length}!"
+    texts["ANSWER-spaces"] = f"ANSWER:{' ' * length}!"
+    texts["boxed-letters"] = f"\\boxed{{{'a' * length}"
+    return tuple(Phrasing(id=name, kind="degenerate", text=text, answer=False) for name, text in texts.items())

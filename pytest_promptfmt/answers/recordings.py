@@ -2,7 +2,7 @@
 
 Read as they are: lines of `{doc, completion, expected, correct}`, lines of lm-eval 0.4.13's `--log_samples`, what a
 model of this plugin answered (lines with `kind` and `text`), and the recordings of systems. Memory stays bounded
-whatever the size of the file; a bad line is reported by its number and nothing else is lost.
+for files of any size; a bad line is reported by its number and nothing else is lost.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _LONGEST_NAME: Final = 250
 _MOST: Final = 1000
 """The most recordings that one glob means."""
 _LONGEST: Final = 1 << 26
-"""Bytes of one record; a longer one is no record, and memory stays bounded."""
+"""Bytes of one record; a longer one is a bad record, so that memory stays bounded."""
 
 
 def recordings_of(task: Task) -> list[Path]:
-    """Return the recordings of a task: files beside its own, and those that its metadata names (globs too), sorted.
+    """Return the recordings of a task: files next to its own, and those that its metadata names (globs too), sorted.
 
-    Beside `arc.yaml` these are `arc.recording.jsonl`, `arc.<any>.recording.jsonl`, `samples_<task>_<date>.jsonl` and
+    Next to `arc.yaml` these are `arc.recording.jsonl`, `arc.<any>.recording.jsonl`, `samples_<task>_<date>.jsonl` and
     those of systems, such as `arc.<any>.scenario_state.json`. Raises ScoringError for a named file that does not exist.
     """
     if task.path is None:
@@ -100,7 +100,7 @@ def recording_name(task: Task, path: Path) -> str:
 
 @runtime_checkable
 class ReadsRecordings(Protocol):
-    """A system with recordings of its own, which may be next to a task of any system."""
+    """A system with its own kind of recordings, which may be next to a task of any system."""
 
     recordings: tuple[str, ...]
     """The endings of their names: `scenario_state.json` for `arc.<any>.scenario_state.json`."""

@@ -1,15 +1,17 @@
 """Recordings through the present filters and metrics: the verdict of each record, and how it differs from before.
 
-Records are taken in batches, as lm-eval applies filters to all answers at once; nothing is held beyond a batch and what
-is kept to be shown.
+Records are taken in batches, as lm-eval applies filters to all answers at once; only a batch and the lines to be shown
+are held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from pytest_promptfmt.answers.completions import Chain, Stages, is_nothing
 from pytest_promptfmt.answers.recordings import read_recording
@@ -19,6 +21,7 @@ from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.recorded import BadRecord, Recorded
 from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.scoring import Scoring, stops_of
 from pytest_promptfmt.tasks import FilterPipeline, Question, load_docs, questions_of
 
@@ -29,7 +32,7 @@ SHOWN_BAD: Final = 1000
 """Records that cannot be used and are listed; all are counted."""
 
 _BATCH: Final = 1000
-_MOST_REMEMBERED: Final = 100_000
+_MOST_CACHED: Final = 100_000
 
 Result = Literal["right", "wrong", "not extracted", "failed"]
 DocOf = Callable[[int], Doc | None]
@@ -37,17 +40,17 @@ DocOf = Callable[[int], Doc | None]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one pipeline makes of a record: an answer that it does not find is `not extracted`, never `wrong`.
+    """One pipeline's result for a record: an answer that it does not find is `not extracted`, never `wrong`.
 
-    `was` and `now` are what the recording tells and what holds now, both empty where they are the same; `told` counts
-    what the recording told.
+    `was` and `now` are the verdicts of the recording and of now, both empty where they are the same; `recorded` counts
+    those of the recording.
     """
 
     pipeline: str
     result: Result
     extracted: Any
     problem: str | None
-    told: int = 0
+    recorded: int = 0
     was: str = ""
     now: str = ""
 
@@ -61,9 +64,9 @@ class Replayed:
     readings: tuple[Reading, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class VerdictChange:
-    """One verdict that is not what the recording says."""
+    """One verdict that differs from the recording's."""
 
     number: int
     doc_index: int
@@ -74,16 +77,13 @@ class VerdictChange:
 
 @dataclass(kw_only=True, slots=True)
 class Replay:
-    """What became of a recording: what the answers are now, which verdicts changed, which records were bad.
+    """The outcome of replaying a recording: the present results, the verdicts that changed, the bad records.
 
-    `verdicts` counts what the recording told, so that it could be compared; `changes` and `bad` list the first ones.
+    `verdicts` counts those that the recording has, so that they could be compared; `changes` and `bad` list the first.
     """
 
     records: int = 0
-    right: int = 0
-    wrong: int = 0
-    not_extracted: int = 0
-    failed: int = 0
+    results: Counter[Result] = field(default_factory=Counter)
     verdicts: int = 0
     changed: int = 0
     changes: list[VerdictChange] = field(default_factory=list)
@@ -99,24 +99,12 @@ class Replay:
             return
         self.records += 1
         for reading in record.readings:
-            self.right += reading.result == "right"
-            self.wrong += reading.result == "wrong"
-            self.not_extracted += reading.result == "not extracted"
-            self.failed += reading.result == "failed"
-            self.verdicts += reading.told
-            if not reading.was:
-                continue
-            self.changed += 1
-            if len(self.changes) < SHOWN_CHANGES:
-                self.changes.append(
-                    VerdictChange(
-                        number=record.number,
-                        doc_index=record.doc_index,
-                        pipeline=reading.pipeline,
-                        was=reading.was,
-                        now=reading.now,
-                    )
-                )
+            self.results[reading.result] += 1
+            self.verdicts += reading.recorded
+            self.changed += bool(reading.was)
+            if reading.was and len(self.changes) < SHOWN_CHANGES:
+                where = record.number, record.doc_index, reading.pipeline
+                self.changes.append(VerdictChange(*where, reading.was, reading.now))
 
     def summary(self) -> str:
         """Return one line: how many verdicts changed, of how many, and what the answers are now."""
@@ -125,28 +113,11 @@ class Replay:
 
     def counts(self) -> str:
         """Return one line: what the answers are now."""
-        parts = [f"{self.right:,} right, {self.wrong:,} wrong, {self.not_extracted:,} not extracted"]
-        parts += [f"{self.failed:,} filters or metrics failed"] if self.failed else []
+        failed = self.results["failed"]
+        parts = [", ".join(f"{self.results[name]:,} {name}" for name in get_args(Result)[:-1])]
+        parts += [f"{failed:,} filters or metrics failed"] if failed else []
         parts += [f"{self.bad_count:,} records cannot be used"] if self.bad_count else []
         return "; ".join(parts)
-
-
-def replay(
-    task: Task,
-    instances: Sequence[Instance],
-    path: Path,
-    *,
-    progress: Callable[[int], object] = lambda _read: None,
-) -> Replay:
-    """Return how the verdicts of a recording differ from what the task's filters and metrics make of it now.
-
-    Functions must be bound. A record that holds its doc needs no instance; another needs one of the same number.
-    """
-    known = {instance.index: instance.doc for instance in instances}
-    result = Replay()
-    for record in replayed(task, instances, path, known.get, progress=progress):
-        result.add(record)
-    return result
 
 
 def replayed(
@@ -174,7 +145,7 @@ def replayed(
 
 
 class DocsByNumber:
-    """The docs of a task by their number, from 0; more are read when one of them is asked for."""
+    """The docs of a task by their number, from 0; more are read when one of them is needed."""
 
     def __init__(self, scoring: Scoring, seconds: float) -> None:
         self._task = scoring.task
@@ -183,7 +154,7 @@ class DocsByNumber:
         self._seconds = seconds
 
     def __call__(self, number: int) -> Doc | None:
-        """Return a doc, None where there is none; synthetic docs are only those that were made."""
+        """Return a doc, None for a missing one; synthetic docs are only those that were made."""
         while number >= len(self._docs) and not self._is_all:
             count = max(number + 1, 4 * len(self._docs), _BATCH)
             with time_limit(self._seconds, f"reading the docs of {self._task.id}"):
@@ -284,17 +255,17 @@ class _Reader:
             if is_nothing(stages.extracted, pipeline)
             else "wrong"
         )
-        told, was, now = _difference(one.record, pipeline, stages, result)
+        recorded, was, now = _difference(one.record, pipeline, stages, result)
         problem = right if isinstance(right, str) else None
-        return Reading(pipeline.name, result, stages.extracted, problem, told, was, now)
+        return Reading(pipeline.name, result, stages.extracted, problem, recorded, was, now)
 
     def _is_right(self, one: _Ready, extracted: Any) -> bool | str:
-        """Return whether an extraction is right, or why nobody can tell; remembered where only the texts count."""
+        """Return whether an extraction is right, or why that is unknown; cached where only the texts count."""
         if callable(self._task.process_results) or not isinstance(extracted, str):
             return self._judge(one, extracted)
         key = (repr(one.question.target), repr(one.question.choices), extracted)
         if key not in self._judged:
-            if len(self._judged) >= _MOST_REMEMBERED:
+            if len(self._judged) >= _MOST_CACHED:
                 self._judged.clear()
             self._judged[key] = self._judge(one, extracted)
         return self._judged[key]
@@ -312,12 +283,12 @@ class _Reader:
 
 def _speaks_of(record: Recorded, pipeline: FilterPipeline) -> bool:
     """Return whether a record is for a pipeline: a line of --log_samples speaks of one, most lines of any."""
-    told = {*record.extractions, *record.scores}
-    return not told or None in told or pipeline.name in told
+    named = {*record.extractions, *record.scores}
+    return not named or None in named or pipeline.name in named
 
 
 def _difference(record: Recorded, pipeline: FilterPipeline, stages: Stages, result: Result) -> tuple[int, str, str]:
-    """Return how much the recording tells of a pipeline, and what it says and what holds now, where they differ."""
+    """Return how many verdicts the recording has of a pipeline, and its and the present ones where they differ."""
     keys = [key for key in (None, pipeline.name) if key in record.extractions or key in record.scores]
     was, now = [], []
     for key in keys:
@@ -336,3 +307,104 @@ def _same(extracted: Any, expected: Any) -> bool:
     if expected is None:
         return is_nothing(extracted)
     return bool(extracted == expected) or (isinstance(expected, str) and str(extracted) == expected)
+
+
+# -- transcripts -----------------------------------------------------------------------------------------------------
+
+LISTED_RECORDS: Final = 10_000
+"""Records up to which a transcript has a line for each."""
+
+BLOCK: Final = 1000
+"""Records of one line where there are more."""
+
+_SHOWN_BAD: Final = 100
+
+
+@dataclass(slots=True)
+class Transcript:
+    """The verdicts of a recording in order, as short lines; `replay` counts them.
+
+    Memory is bounded: once there are more than `LISTED_RECORDS`, each line is for `BLOCK` records, with counts
+    and a digest of the single verdicts.
+    """
+
+    pipelines: Sequence[str]
+    replay: Replay = field(default_factory=Replay)
+    _lines: list[str] = field(default_factory=list)
+    _blocks: list[str] = field(default_factory=list)
+    _block: Counter[str] = field(default_factory=Counter)
+    _digest: Any = field(default_factory=hashlib.sha256)
+    _totals: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def add(self, record: Replayed | BadRecord) -> None:
+        """Take one record."""
+        self.replay.add(record)
+        if isinstance(record, BadRecord):
+            return
+        cells = {reading.pipeline: reading for reading in record.readings}
+        shown = "  ".join(_cell(cells.get(name)) for name in self.pipelines)
+        line = f"{record.number}  {shown}"
+        if self.replay.records <= LISTED_RECORDS:
+            self._lines.append(line)
+        elif self._lines:
+            self._lines.clear()
+        for reading in record.readings:
+            self._totals.setdefault(reading.pipeline, Counter())[reading.result] += 1
+            self._block[reading.result] += 1
+        self._digest.update(f"{line}\n".encode("utf-8", "surrogatepass"))
+        if self.replay.records % BLOCK == 0:
+            self._end_block()
+
+    def totals(self) -> list[str]:
+        """Return a line for each pipeline: how many answers are what."""
+        return [f"{name}: {_counted(self._totals.get(name, {}))}" for name in self.pipelines]
+
+    def verdicts(self) -> list[str]:
+        """Return the line of each record, or of each block of them."""
+        if self.replay.records <= LISTED_RECORDS:
+            return list(self._lines)
+        if self._block:
+            self._end_block()
+        return list(self._blocks)
+
+    def bad(self) -> list[str]:
+        """Return a line for each of the first records that cannot be used."""
+        lines = [f"{one.number}  {one.reason}" for one in self.replay.bad[:_SHOWN_BAD]]
+        left = self.replay.bad_count - len(lines)
+        return [*lines, f"and {left:,} more"] if left > 0 else lines
+
+    def _end_block(self) -> None:
+        first = len(self._blocks) * BLOCK + 1
+        digest = self._digest.hexdigest()[:16]
+        self._blocks.append(f"{first:,} to {self.replay.records:,}  {_counted(self._block)}  digest {digest}")
+        self._block.clear()
+        self._digest = hashlib.sha256()
+
+
+def transcribed(study: Study, path: Path, progress: Callable[[int], object]) -> Transcript:
+    """Return the verdicts of a recording of a task; raises the PromptfmtError that stops it.
+
+    `progress` is given how many bytes were read so far.
+    """
+    scoring = study.scoring
+    transcript = Transcript([pipeline.name for pipeline in scoring.pipelines])
+    docs = DocsByNumber(scoring, study.settings.time_limit)
+    for record in replayed(scoring.task, scoring.instances, path, docs, progress=progress):
+        transcript.add(record)
+    return transcript
+
+
+def _cell(reading: Reading | None) -> str:
+    if reading is None:
+        return "-"
+    if reading.problem is not None:
+        return reading.problem.partition(": ")[0]
+    if reading.result == "not extracted":
+        return reading.result
+    text = repr(reading.extracted)
+    return f"{reading.result} {text if len(text) <= 60 else f'{text[:40]}… ({len(text)} characters)'}"
+
+
+def _counted(results: Mapping[str, int]) -> str:
+    shown = (name for name in get_args(Result) if results.get(name) or name != "failed")
+    return ", ".join(f"{results.get(name, 0):,} {name}" for name in shown)

@@ -1,4 +1,4 @@
-"""What a task itself shows of its answers: demonstrations, gold answers, and what its filters look for.
+"""A task's own answers: those of its few-shot examples, gold answers, and texts that its filters find.
 
 The battery tries these; here is how they are found.
 """
@@ -6,57 +6,44 @@ The battery tries these; here is how they are found.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
-from pytest_promptfmt.answers.answer_space import Answers
 from pytest_promptfmt.answers.completions import Chain, is_nothing
-from pytest_promptfmt.answers.phrasings import choice_phrasings, contract_sentences, number_phrasings
-from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.core.task import UNSET, Task
+from pytest_promptfmt.answers.phrasings import Answers, choice_phrasings, contract_sentences, number_phrasings
+from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.study.scoring import Scoring
-from pytest_promptfmt.tasks import Question
 
 _ASKED_IN_DEMO: Final = re.compile(r"(?i)answer is:?\s*\(?([^\s().]+)\)?|####\s*(\S+)|boxed\{([^{}]*)\}")
 SHORT_WORDS: Final = 8
 """Words of an answer that is an answer and no reasoning."""
 
 
-@dataclass(slots=True)
 class Subject:
-    """A task with its rendered docs, and everything that is read from them once."""
+    """A task with its rendered docs, and the texts that are read from them once; `doc` is the first of them."""
 
-    scoring: Scoring
-    task: Task = field(init=False)
-    instances: Sequence[Instance] = field(init=False)
-    synthetic: bool = field(init=False)
-    chain: Chain = field(init=False)
-    questions: Sequence[Question] = field(init=False)
-    prompt: str = field(init=False)
-    prefix: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.task, self.instances = self.scoring.task, self.scoring.instances
-        self.synthetic, self.questions = self.scoring.is_synthetic, self.scoring.questions
-        self.scoring.pipelines  # noqa: B018  # a filter that cannot be built is one failure, not one for every phrasing
-        self.chain = Chain(self.task, self.scoring.stops, is_synthetic=self.scoring.is_synthetic)
-        first = self.instances[0]
-        spans = [span for span in first.prompts[0].spans if span.origin.shot is None]
+    def __init__(self, scoring: Scoring) -> None:
+        self.task, self.instances = scoring.task, scoring.instances
+        self.synthetic, self.questions = scoring.is_synthetic, scoring.questions
+        scoring.pipelines  # noqa: B018  # a filter that cannot be built is one failure, not one for every phrasing
+        self.chain = Chain(self.task, scoring.stops, is_synthetic=scoring.is_synthetic)
+        self.doc = self.instances[0].doc
+        spans = [span for span in self.instances[0].prompts[0].spans if span.origin.shot is None]
         self.prompt = "".join(span.text for span in spans)
         self.prefix = "".join(span.text for span in spans if span.origin.part == "gen prefix")
 
     def imagined(self, answers: Answers) -> Answers:
-        """Return what the filters look for, where made-up docs give a text that none of them finds.
+        """Return answers that the filters find, where synthetic docs give a text that none of them finds.
 
         The right answer then is what the filters make of `C` or of `42`.
         """
-        doc = self.instances[0].doc
         if callable(self.task.process_results) or self.questions[0].has_several_targets:
             return answers
         text = answers.labels[0]
         if any(
-            str(self.chain.read(one, text, doc, "a text").extracted).strip() == text for one in self.chain.pipelines
+            str(self.chain.read(one, text, self.doc, "a text").extracted).strip() == text
+            for one in self.chain.pipelines
         ):
             return answers
         options = Answers(
@@ -68,7 +55,7 @@ class Subject:
             asked = contract_sentences(self.prompt, imagined, self.prefix)
             for form in (*asked, *(one.text for one in forms if one.kind == "tolerance" or one.number == label)):
                 for pipeline in self.chain.pipelines:
-                    found = self.chain.read(pipeline, form, doc, "a form").extracted
+                    found = self.chain.read(pipeline, form, self.doc, "a form").extracted
                     if found == label:
                         return replace(imagined, targets=imagined.labels)
                     if found == f"({label})":
@@ -76,8 +63,8 @@ class Subject:
         return answers
 
     def is_own_gold(self, extracted: Any, text: str) -> bool:
-        """Return whether a demonstration gives its own answer: itself, or what it says the answer is."""
-        if _says(text, str(extracted).strip()):
+        """Return whether an extraction from a few-shot answer is right: all of it, or the part marked as the answer."""
+        if _marks(text, str(extracted).strip()):
             return True
         asked = [part for found in _ASKED_IN_DEMO.findall(text) for part in found if part]
         golds = [text, text.strip(), *[made for part in asked[-1:] for made in (part, f"({part})", part.rstrip("."))]]
@@ -86,19 +73,19 @@ class Subject:
             return str(extracted).strip() in golds or not is_nothing(extracted)
         for gold in golds:
             try:
-                if self.chain.is_right(replace(question, target=gold), self.instances[0].doc, extracted):
+                if self.chain.is_right(replace(question, target=gold), self.doc, extracted):
                     return True
             except Exception:
                 continue
         is_long = len(text.split()) > SHORT_WORDS
         return is_long and not asked and not is_nothing(extracted)
 
-    def says_so(self, text: str) -> bool:
-        """Return whether a demonstration says which part of it is the answer."""
+    def marks_answer(self, text: str) -> bool:
+        """Return whether a few-shot answer marks which part of it is the answer."""
         return bool(_ASKED_IN_DEMO.search(text))
 
     def own_texts(self) -> list[str | None]:
-        """Return each doc's answer as a demonstration would show it; None where it is no text."""
+        """Return each doc's answer as a few-shot example would show it; None where it is not text."""
         texts: list[str | None] = []
         for question in self.questions:
             target = question.target
@@ -111,8 +98,8 @@ class Subject:
             texts.append(str(target) if is_text and shown else None)
         return texts
 
-    def demonstrations(self) -> Iterator[str]:
-        """Yield the answers of the first doc's demonstrations, without gen prefix."""
+    def shot_answers(self) -> Iterator[str]:
+        """Yield the answers of the first doc's few-shot examples, without gen prefix."""
         for message in self.instances[0].prompts[0].messages:
             spans = [span for span in message.content if span.origin.part == "answer" and span.origin.shot is not None]
             text = "".join(span.text for span in spans)
@@ -120,16 +107,16 @@ class Subject:
                 yield text
 
     def delimited(self, text: str) -> str:
-        """Return an answer as it follows the prompt, with the delimiter that demonstrations show."""
+        """Return an answer as it follows the prompt, with the delimiter that few-shot examples show."""
         if self.task.gen_prefix:
             return text if text[:1].isspace() else f" {text}"
         delimiter = self.task.target_delimiter
         return text if self.instances[0].prompts[0].text[-1:].isspace() else f"{delimiter}{text}"
 
 
-def _says(text: str, extracted: str) -> bool:
-    """Return whether a demonstration says that this, and no more of the same word, is the answer."""
-    _, said, rest = text.rpartition("answer is")
+def _marks(text: str, extracted: str) -> bool:
+    """Return whether a few-shot answer marks this, and not only the beginning of a word, as the answer."""
+    _, cue, rest = text.rpartition("answer is")
     rest = rest.lstrip(" :")
     whole = extracted.count("(") <= extracted.count(")") and not rest[len(extracted) : len(extracted) + 1].isalnum()
-    return bool(said and extracted) and rest.startswith(extracted) and whole
+    return bool(cue and extracted) and rest.startswith(extracted) and whole

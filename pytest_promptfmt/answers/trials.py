@@ -1,4 +1,4 @@
-"""How a task scores, tried without a model: gold answers, nothing and nonsense, and made-up log-likelihoods.
+"""How a task scores, tried without a model: gold answers, nothing and nonsense, and synthetic log-likelihoods.
 
 How an answer is phrased is the battery's part.
 """
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from pytest_promptfmt.answers.answer_space import Answers, answers_of
-from pytest_promptfmt.answers.completions import NONSENSE, SECONDS_FOR_CODE, Chain
+from pytest_promptfmt.answers.completions import Chain
+from pytest_promptfmt.answers.metric_scores import NONSENSE, SECONDS_FOR_CODE
+from pytest_promptfmt.answers.phrasings import Answers, answers_of
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Instance
@@ -48,7 +49,7 @@ class ScoringTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerTrial(ScoringTrial):
-    """What one doc's answers score: better when higher, None where the score is no number.
+    """The scores of one doc's answers: better when higher, None where the score is not a number.
 
     `gold` is the right answer, `others` are the other options that count as right.
     """
@@ -63,7 +64,7 @@ class AnswerTrial(ScoringTrial):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChoiceTrial(ScoringTrial):
-    """What made-up log-likelihoods of one doc's choices score, by metric: `golds` are the indices of right choices.
+    """The scores of synthetic log-likelihoods of one doc's choices, by metric; `golds` are the indices of right ones.
 
     `spaced` are the scores with and without the space that all choices begin with, where they differ.
     """
@@ -78,7 +79,7 @@ class ChoiceTrial(ScoringTrial):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trials:
-    """What was tried of a task: by the output type answers or choices, and the filters and metrics of answers."""
+    """The trials of a task: by the output type answers or choices, and the filters and metrics of answers."""
 
     scoring: Scoring
     chain: Chain | None = None
@@ -110,7 +111,7 @@ def _trials(scoring: Scoring) -> Trials:
 
 
 def _answer_trials(scoring: Scoring, chain: Chain, asked: Sequence[tuple[Instance, Question]]) -> Iterator[AnswerTrial]:
-    """Yield a trial of each doc whose answer can be tried; of the first alone where a metric starts processes."""
+    """Yield a trial of each doc whose answer can be tried; only of the first where a metric starts processes."""
     for pair in asked:
         if chain.scores_nothing or chain.processes:
             return
@@ -172,7 +173,7 @@ _scored_before: Final[ValueCache[Mapping[str, Any]]] = ValueCache(_MOST_SCORED)
 
 
 def _choice_scores(scoring: Scoring, instance: Instance, question: Question, golds: Sequence[int]) -> Mapping[str, Any]:
-    """Return what a trial of choices holds by its name: scores that nobody may change, for all who ask the same."""
+    """Return the fields of a trial of choices: read-only scores, shared by equal trials."""
     count, own, right = len(question.choices), len(instance.requests), set(golds)
 
     def score(results: Results, asked: Question = question) -> Mapping[str, float | None]:
@@ -192,7 +193,7 @@ def _choice_scores(scoring: Scoring, instance: Instance, question: Question, gol
 
 
 def _gold_indices(question: Question) -> Sequence[int] | None:
-    """Return the indices of the right choices; None where there is none, which is a mistake of the docs."""
+    """Return the indices of the right choices; None without one, which is a mistake of the docs."""
     choices = question.choices
     if not isinstance(choices, list | tuple) or not all(isinstance(choice, str) for choice in choices):
         return None

@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_promptfmt.answers.answer_space import answers_of
 from pytest_promptfmt.answers.completions import Chain, is_nothing
-from pytest_promptfmt.answers.metric_values import number_of
+from pytest_promptfmt.answers.metric_scores import number_of
+from pytest_promptfmt.answers.phrasings import answers_of
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import ModelError, PromptfmtError, did_you_mean
 from pytest_promptfmt.core.prompt import Instance

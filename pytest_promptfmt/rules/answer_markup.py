@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.answers.answer_space import Answers
 from pytest_promptfmt.answers.completions import Chain
-from pytest_promptfmt.answers.phrasings import contract_sentences
+from pytest_promptfmt.answers.phrasings import Answers, contract_sentences
 from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity

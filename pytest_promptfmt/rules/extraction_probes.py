@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pytest_promptfmt.answers.answer_space import Answers, answers_of
-from pytest_promptfmt.answers.completions import Chain, with_gold
-from pytest_promptfmt.answers.phrasings import contract_sentences
+from pytest_promptfmt.answers.completions import Chain
+from pytest_promptfmt.answers.metric_scores import with_gold
+from pytest_promptfmt.answers.phrasings import Answers, answers_of, contract_sentences
 from pytest_promptfmt.answers.subject import Subject
 from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.core.errors import PromptfmtError

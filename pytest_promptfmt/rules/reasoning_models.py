@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from pytest_promptfmt.answers.answer_space import Answers, answers_of
 from pytest_promptfmt.answers.completions import THINK_END, is_nothing
-from pytest_promptfmt.answers.phrasings import contract_sentences
+from pytest_promptfmt.answers.phrasings import Answers, answers_of, contract_sentences
 from pytest_promptfmt.answers.subject import Subject
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity

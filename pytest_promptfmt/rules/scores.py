@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from pytest_promptfmt.answers.completions import NONSENSE, normalised
+from pytest_promptfmt.answers.metric_scores import NONSENSE, normalised
 from pytest_promptfmt.answers.trials import AnswerTrial, ScoringTrial, Trials, trials_of
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule

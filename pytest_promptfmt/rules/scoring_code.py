@@ -9,7 +9,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pytest_promptfmt.answers.completions import NONSENSE
+from pytest_promptfmt.answers.metric_scores import NONSENSE
 from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity

@@ -11,7 +11,7 @@ from typing import Final
 
 from jinja2 import TemplateSyntaxError
 
-from pytest_promptfmt.answers.phrasings import ANSWER_WORDS
+from pytest_promptfmt.answers.phrasings import answer_words
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, join
@@ -22,7 +22,7 @@ from pytest_promptfmt.study import Study
 
 _LABEL: Final = re.compile(r"^[ \t>*#]*([^\W\d_](?:[\w -]{0,18}\w)?)\**[ \t]?[:：]", re.MULTILINE)
 _ANSWERS: Final = frozenset({"a", "answer", "output", "response", "solution", "label"}) | {
-    word.casefold() for word in ANSWER_WORDS.values()
+    word.casefold() for word in answer_words().values()
 }
 _LEAST_WRITTEN: Final = 2
 """Solved examples in a text that show a layout; one alone may be a part of the question."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_promptfmt.answers.phrasing_verdicts import Matrix, PhrasingRow
 from pytest_promptfmt.answers.phrasings import CLASSES
-from pytest_promptfmt.answers.transcripts import Transcript
+from pytest_promptfmt.answers.replaying import Transcript
 from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.recorded import RecordedScores, ScoredAnswer
 from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, SectionEntry, read_document

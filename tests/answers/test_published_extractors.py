@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_promptfmt.answers.answer_space import Answers
-from pytest_promptfmt.answers.phrasings import choice_phrasings, number_phrasings
+from pytest_promptfmt.answers.phrasings import Answers, choice_phrasings, number_phrasings
 
 MATRIX = Path(__file__).parents[3] / "shared" / "spec" / "peers-extraction-matrix.txt"
 WORDED_OTHERWISE = {"truncated"}

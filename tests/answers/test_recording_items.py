@@ -10,7 +10,7 @@ from typing import Any
 import numpy  # noqa: F401
 import pytest
 
-import pytest_promptfmt.answers.transcripts
+import pytest_promptfmt.answers.replaying
 import pytest_promptfmt.plugin.session  # noqa: F401
 
 TASK = """\

@@ -11,11 +11,16 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_promptfmt.answers import completions
-from pytest_promptfmt.answers.answer_space import Answers, answers_of
+from pytest_promptfmt.answers import metric_scores
 from pytest_promptfmt.answers.battery import try_phrasings
 from pytest_promptfmt.answers.phrasing_verdicts import Matrix, PhrasingRow
-from pytest_promptfmt.answers.phrasings import ANSWER_WORDS, contract_sentences, degenerate_phrasings
+from pytest_promptfmt.answers.phrasings import (
+    Answers,
+    answer_words,
+    answers_of,
+    contract_sentences,
+    degenerate_phrasings,
+)
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import MetricUnavailableError, ScoringError, TooSlowError
 from pytest_promptfmt.core.task import FewShot, Task
@@ -203,7 +208,7 @@ def test_a_scoring_function_without_end_is_stopped(monkeypatch: pytest.MonkeyPat
             pass
         return {"acc": float(results[0] == doc["answer"])}
 
-    monkeypatch.setattr(completions, "SECONDS_FOR_CODE", 0.05)
+    monkeypatch.setattr(metric_scores, "SECONDS_FOR_CODE", 0.05)
     hung = row(matrix(regex("(?s)(.*)"), process_results=judge), "paren")
     assert hung.verdicts == ("SLOW",)
     assert "scoring one completion did not finish within 0.05 s" in hung.evidence
@@ -413,8 +418,8 @@ def test_a_number_after_hashes_is_what_can_be_answered() -> None:
 
 
 def test_thirty_languages_have_a_word_for_answer() -> None:
-    assert len(ANSWER_WORDS) >= 30
-    assert len(set(ANSWER_WORDS.values())) == len(ANSWER_WORDS)
+    assert len(answer_words()) >= 30
+    assert len(set(answer_words().values())) == len(answer_words())
 
 
 # -- what users tell ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy  # noqa: F401
 import pytest
 
-import pytest_promptfmt.answers.transcripts
+import pytest_promptfmt.answers.replaying
 import pytest_promptfmt.plugin.session  # noqa: F401
 
 TASK = """\

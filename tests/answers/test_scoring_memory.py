@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from pytest_promptfmt.answers import trials
 from pytest_promptfmt.answers.completions import Chain
-from pytest_promptfmt.answers.metric_values import aggregated_in_time
+from pytest_promptfmt.answers.metric_scores import aggregated_in_time
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import TooSlowError
 from pytest_promptfmt.core.task import Task

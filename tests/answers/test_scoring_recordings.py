@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.recordings import read_recording
-from pytest_promptfmt.answers.replaying import replay
+from pytest_promptfmt.answers.replaying import Replay, replayed
 from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import ScoringError, TooSlowError
+from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.recorded import BadRecord, Recorded
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.tasks.renderer import TaskRenderer
@@ -34,6 +36,13 @@ def task(pattern: str = r"answer is (\d+)") -> Task:
 
 def instances(of: Task) -> Any:
     return tuple(TaskRenderer(of, TaskDocs.in_memory(DOCS)).instances())
+
+
+def replay(of: Task, instances: Sequence[Instance], path: Path) -> Replay:
+    result = Replay()
+    for record in replayed(of, instances, path, {instance.index: instance.doc for instance in instances}.get):
+        result.add(record)
+    return result
 
 
 def test_changed_verdicts_are_listed_by_record(tmp_path: Path) -> None:
@@ -58,7 +67,7 @@ def test_bad_lines_are_told_by_number_and_nothing_else_is_lost(tmp_path: Path) -
     path.write_bytes(good + b"{broken\n" + b"[1]\n" + b'{"doc": 0}\n' + b'{"doc": 9, "completion": "x"}\n\xff\n' + good)
     result = replay(task(), instances(task()), path)
     assert [bad.number for bad in result.bad] == [2, 3, 4, 5, 6]
-    assert result.right == 2
+    assert result.results["right"] == 2
     assert "5 records cannot be used" in result.summary()
 
 
@@ -127,7 +136,7 @@ def test_values_of_another_type_make_a_bad_record_and_no_more(tmp_path: Path, li
     good = '{"doc": 0, "completion": "The answer is 42.\\u0000\\ud800", "expected": "42"}\n'
     path.write_text(f"\ufeff{good}{line}\n{good}", "utf-8")
     result = replay(task(), instances(task()), path)
-    assert (result.right, result.changed, [bad.number for bad in result.bad]) == (2, 0, [2])
+    assert (result.results["right"], result.changed, [bad.number for bad in result.bad]) == (2, 0, [2])
     assert result.bad[0].reason.startswith(reason)
 
 

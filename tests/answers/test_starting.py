@@ -11,7 +11,7 @@ import textwrap
 
 import pytest
 
-from pytest_promptfmt.answers.starting import starts_processes
+from pytest_promptfmt.answers.metric_scores import starts_processes
 
 
 def runs(code: str) -> int:

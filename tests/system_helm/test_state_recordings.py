@@ -11,7 +11,7 @@ import pytest
 from plugin_project import Project
 
 from pytest_promptfmt.answers.recordings import read_recording
-from pytest_promptfmt.answers.replaying import replay
+from pytest_promptfmt.answers.replaying import Replay, replayed
 from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.core.recorded import BadRecord, Recorded
 from pytest_promptfmt.core.task import Task
@@ -59,8 +59,10 @@ def test_the_most_likely_completion_of_each_state_is_replayed(tmp_path: Path) ->
     path = write(tmp_path, [state(" The answer is A", "42"), several, state("no", "42"), {"instance": {}}])
     records = list(read_recording(path))
     assert [type(record) for record in records] == [Recorded, Recorded, Recorded, BadRecord]
-    result = replay(LETTERS, (), path)
-    assert (result.right, result.wrong, result.not_extracted) == (2, 0, 1)
+    result = Replay()
+    for record in replayed(LETTERS, (), path, lambda _number: None):
+        result.add(record)
+    assert result.results == {"right": 2, "not extracted": 1}
 
 
 def test_states_that_cannot_be_replayed_are_bad_records_with_the_reason(tmp_path: Path) -> None:
