@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_promptfmt.profiles import load_tokenizer
-from pytest_promptfmt.profiles.archetypes import archetype_folder
 from pytest_promptfmt.profiles.encoding import encode_pairs
+from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 
 HEAVY = ("transformers", "torch", "huggingface_hub")
 PROMPTS = [

@@ -131,7 +131,7 @@ ALL_CHAT: Final = "chat"
 
 _FORMATTER: Final = "formatter-"
 FORMATTER_NAMES: Final = ("concat", "no-strip-concat", "llama3")
-"""The formatters of eval-framework that are built-in profiles; what they do is in profiles/formatters.py."""
+"""The formatters of eval-framework that are built-in profiles; what they do is in profiles/chat_prompt.py."""
 
 CHAT_TEMPLATES: Final[tuple[str, ...]] = tuple(_ARCHETYPES)
 """The names of the built-in chat templates."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, Literal
 
 from jinja2.exceptions import TemplateError
 
-from pytest_promptfmt.core.errors import LimitExceededError, RenderError, shortened
+from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.core.errors import LimitExceededError, RenderError, SettingsError, did_you_mean, shortened
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.core.prompt import Message, Origin, Prompt, Span, Spans, Turn, joined_spans
+from pytest_promptfmt.core.prompt import Message, Origin, Prompt, Span, Spans, Turn, join, joined_spans
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.profiles.conversation import render_messages
-from pytest_promptfmt.profiles.formatters import find_formatter, format_messages
 
 _TEMPLATE_ORIGIN: Final = Origin("chat template")
 
@@ -146,3 +148,104 @@ def _cut(spans: tuple[Span, ...], start: int, end: int) -> Sequence[Span]:
             cut.append(Span(span.text[max(start - at, 0) : end - at], span.origin))
         at = after
     return cut
+
+
+# -- formatters: how eval-framework 0.15.4 (package `template_formatting`) joins messages into one text ---------------
+
+Strips = Literal["everything", "boundaries", "nothing"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Formatter:
+    r"""The texts around each message.
+
+    `strips` is which contents lose their outer whitespace: all of them (`everything`); the final message, and
+    earlier user messages where `after_user` marks their end (`boundaries`); or `nothing`. `default_system` replaces the
+    content of an empty system message.
+    """
+
+    name: str
+    begin: str = ""
+    before_system: str = ""
+    default_system: str = ""
+    after_system: str = ""
+    before_user: str = ""
+    after_user: str = ""
+    before_assistant: str = ""
+    after_assistant: str = ""
+    strips: Strips = "boundaries"
+
+
+@cache
+def formatters() -> Mapping[str, Formatter]:
+    """Return the formatters by name."""
+    return {name: Formatter(name=name, **texts) for name, texts in data_table("formatters").items()}
+
+
+def find_formatter(name: str) -> Formatter:
+    """Return the formatter of that name; raises SettingsError with a did-you-mean for an unknown one."""
+    known = formatters()
+    if name not in known:
+        message = f"unknown formatter {name!r}; expected one of {', '.join(known)}"
+        raise SettingsError(message, hint=did_you_mean(name, known))
+    return known[name]
+
+
+def format_messages(formatter: Formatter, messages: Sequence[Message], *, where: str = "") -> tuple[Span, ...]:
+    """Return the spans of the whole text, markup and delimiters among them.
+
+    The order of roles is an optional system message, then user and assistant by turns; raises RenderError for any
+    other, as eval-framework's assertion does. `where` names the doc.
+    """
+    _refuse_wrong_order(messages, formatter, where)
+    spans: list[Span] = [_markup(formatter.begin)]
+    last = len(messages) - 1
+    for number, message in enumerate(messages):
+        content = message.content
+        if message.role == "system":
+            content = content if join(content) else (_markup(formatter.default_system),)
+            content = _stripped(content) if formatter.strips == "everything" else content
+            spans += [_markup(formatter.before_system), *content, _markup(formatter.after_system)]
+        elif message.role == "user":
+            at_seam = number == last or formatter.after_user != ""
+            if formatter.strips == "everything" or (formatter.strips == "boundaries" and at_seam):
+                content = _stripped(content)
+            after = _markup(formatter.after_user + formatter.before_assistant)
+            spans += [_markup(formatter.before_user), *content, after]
+        elif number < last:
+            content = _stripped(content) if formatter.strips == "everything" else content
+            spans += [*content, _markup(formatter.after_assistant)]
+        else:
+            spans += content if formatter.strips == "nothing" else _stripped(content)
+    return tuple(span for span in spans if span.text)
+
+
+def _refuse_wrong_order(messages: Sequence[Message], formatter: Formatter, where: str) -> None:
+    offset = 1 if messages and messages[0].role == "system" else 0
+    for number, message in enumerate(messages[offset:]):
+        expected = "assistant" if number % 2 else "user"
+        if message.role != expected:
+            raise RenderError(
+                f"the formatter {formatter.name}, {where}: message {number + offset + 1} is from the {message.role},"
+                f" expected the {expected}",
+                hint="after an optional system message, user and assistant must alternate, starting with the user",
+            )
+    if not messages:
+        raise RenderError(f"the formatter {formatter.name}, {where}: no messages")
+
+
+def _markup(text: str) -> Span:
+    return Span(text, _TEMPLATE_ORIGIN)
+
+
+def _stripped(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Return the spans without whitespace at the two outer ends."""
+    kept = list(spans)
+    while kept and not kept[0].text.strip():
+        kept.pop(0)
+    while kept and not kept[-1].text.strip():
+        kept.pop()
+    if kept:
+        kept[0] = Span(kept[0].text.lstrip(), kept[0].origin)
+        kept[-1] = Span(kept[-1].text.rstrip(), kept[-1].origin)
+    return tuple(kept)

@@ -18,7 +18,9 @@ from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.profiles.dialect import compiled_template, generation_marks, template_with
 
 _MARKER: Final = "CONTINUE_FINAL_MESSAGE_TAG "
-_REASONING_KEYS: Final = ("reasoning_content", "thinking", "reasoning")
+REASONING_KEYS: Final = ("reasoning_content", "thinking", "reasoning")
+"""The names under which templates read the reasoning of an answer."""
+
 _MASK: Final = ("\ufdd0", "\ufdd1")  # noncharacters, which no text contains
 _AT_MASK: Final = re.compile(f"([{''.join(_MASK)}])")
 _TEMPLATE_SECONDS: Final = 10.0
@@ -126,7 +128,7 @@ def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
     """Return a message with its reasoning under every name that templates read."""
     if len(message) == 2 and "content" in message:
         return message
-    reasoning = next((message[key] for key in _REASONING_KEYS if message.get(key) is not None), None)
+    reasoning = next((message[key] for key in REASONING_KEYS if message.get(key) is not None), None)
     return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
@@ -173,8 +175,8 @@ def _mark_final_message(chat: list[dict[str, Any]], field: str, source: str) -> 
     if content is None:
         raise ValueError(f"the final message has no {field} to continue")
     copies = [field]
-    if field in _REASONING_KEYS:
-        copies = [key for key in _REASONING_KEYS if chat[-1].get(key) == content]
+    if field in REASONING_KEYS:
+        copies = [key for key in REASONING_KEYS if chat[-1].get(key) == content]
     if not any(key in source for key in copies):
         raise ValueError(f"the chat template never reads the {field} of a message, so none can be continued")
     if isinstance(content, (list, tuple)):

@@ -33,7 +33,7 @@ from pytest_promptfmt.core.files import private_directory, write_atomically
 from pytest_promptfmt.core.sandbox import LimitedSandbox
 
 generation_marks: Final[ContextVar[tuple[str, str]]] = ContextVar("generation_marks", default=("", ""))
-"""What `{% generation %}` prints around its body; nothing where no mask is asked for."""
+"""The texts that `{% generation %}` prints around its body; empty where no mask is needed."""
 
 _DIGEST_BYTES: Final = 32
 _MOST_BYTES: Final = 16_000_000

@@ -21,8 +21,8 @@ class EncodedPair:
     """The ids of a context and of the continuation that is scored after it.
 
     `moved` is the trailing whitespace of the context, which moves to the continuation. `merged` is whether the ids of
-    the context alone are not the first ids of the whole: a token spans the boundary, and what is scored is not what
-    was meant. It is always False for `pairwise`.
+    only the context are not the first ids of the whole: a token spans the boundary, and the scored text is not the one
+    that was meant. It is always False for `pairwise`.
     """
 
     context_ids: tuple[int, ...]

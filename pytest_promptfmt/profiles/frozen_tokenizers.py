@@ -1,6 +1,6 @@
 """Tokenizers as transformers built them, kept on disk: one folder per content and versions.
 
-What is kept is a `tokenizer.json` that needs no further knowledge, and the facts that AutoTokenizer knows beside it.
+A folder holds a `tokenizer.json` that needs no further knowledge, and the facts that AutoTokenizer knows in addition.
 """
 
 from __future__ import annotations

@@ -47,13 +47,13 @@ class LoadedProfile:
         return self.place(source.count("\n", 0, min(found)) + 1 if found else None)
 
     def line(self, number: int | None) -> str:
-        """Return a line of the chat template (from 1) without its indentation; empty where there is none."""
+        """Return a line of the chat template (from 1) without its indentation; empty for a missing one."""
         lines = (self.profile.chat_template or "").splitlines()
         return lines[number - 1].strip() if number is not None and 0 < number <= len(lines) else ""
 
 
 def load_profile(profile: Profile, *, download: bool = False) -> LoadedProfile:
-    """Return the profile with its tokenizer; the tokenizer's special tokens and, where asked for, template in place.
+    """Return the profile with its tokenizer; the tokenizer's special tokens and, where requested, template in place.
 
     For the template `own` see `wanted_template`. Raises TokenizerError for a tokenizer that cannot be loaded and
     SettingsError for a template that it does not have, both with the place where the profile is defined.

@@ -1,4 +1,4 @@
-"""What a chat template does to any conversation: the facts that rules about templates use, values only."""
+"""The facts about a chat template that rules use, for any conversation: values only."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Literal
 
 Fate = Literal["kept", "stripped", "changed", "dropped", "refused"]
-"""What happens to a message: `changed` is anything but its own text without outer whitespace."""
+"""The fate of a message: `changed` is anything but its own text without outer whitespace."""
 
 System = Literal["kept", "merged", "dropped", "refused"]
-"""What happens to a system message: `merged` means that it becomes part of the user's turn."""
+"""The fate of a system message: `merged` means that it becomes part of the user's turn."""
 
 Fit = Literal["fits", "gap", "differs", "refused"]
 """How an answer follows the generation prompt: directly, after more text (`gap`), or not at all."""
@@ -30,7 +30,7 @@ class UndefinedName:
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateFacts:
-    """What a chat template does with its profile's arguments; texts are as rendered.
+    """A chat template's behaviour with its profile's arguments; texts are as rendered.
 
     `failure` is why nothing is known: not even one user message renders. Where a probe of one fact is refused, `errors`
     has the template's message under the fact's name.
@@ -54,7 +54,7 @@ class TemplateFacts:
     """The dates in the text, whether today's or fixed ones."""
     follows_clock: bool = False
     generation_prompt: str | None = ""
-    """The text added where an answer begins: empty when there is none, None when the text before it changes too."""
+    """The text added where an answer begins: empty when nothing is added, None when the text before it changes too."""
     answer: Fit = "fits"
     answer_gap: str = ""
     """The text between the generation prompt and a finished answer."""

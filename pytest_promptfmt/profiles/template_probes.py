@@ -1,4 +1,4 @@
-"""What a chat template does to any conversation, found once by rendering a few probe conversations.
+"""A chat template's behaviour in any conversation, found once by rendering a few probe conversations.
 
 The probes have words that occur nowhere else and whitespace on both sides, so that the text shows what is lost, moved,
 escaped or added. Nothing here judges: rules about templates decide what is a mistake.
@@ -13,14 +13,14 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from jinja2 import Undefined
 
 from pytest_promptfmt.core.errors import LimitExceededError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.profiles.conversation import render_messages
+from pytest_promptfmt.profiles.conversation import REASONING_KEYS, render_messages
 from pytest_promptfmt.profiles.dialect import compiled_template
 from pytest_promptfmt.profiles.template_facts import Fate, Fit, Shown, System, TemplateFacts, UndefinedName
 
@@ -39,7 +39,7 @@ MARKER: Final = re.compile(
     r"<[|\uff5c][^|\uff5c<>\n]{1,60}[|\uff5c]>|</?[a-zA-Z_]{1,30}(?:\|)?>|<\|[a-z_]{1,30}>|<[a-z_]{1,30}\|>"
     r"|\[\|?/?[A-Za-z][A-Za-z_]{1,30}\|\]|\[/?[A-Z][A-Z_]{1,30}\]|<</?SYS>>"
 )
-"""What looks like the marker of a turn, role or tool call."""
+"""Texts that look like the marker of a turn, role or tool call."""
 _ROLE_WORDS: Final = frozenset("system user assistant developer model human gpt bot instruction response".split())  # noqa: SIM905
 _FEWEST_WORDS: Final = 4
 _DATE: Final = re.compile(
@@ -80,7 +80,7 @@ def template_facts(profile: Profile) -> TemplateFacts:
 
 
 class _Held:
-    """A profile that equals every other one: the cache key beside it decides."""
+    """A profile that equals every other one: the cache key next to it decides."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -113,7 +113,7 @@ def _assistant(text: Any = _ANSWER, **more: Any) -> dict[str, Any]:
 
 
 class _Probe:
-    """Renders probes for one profile, and remembers what was refused."""
+    """Renders probes for one profile, and keeps the errors of refused ones."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -352,7 +352,7 @@ class _Probe:
                 return iter(())
 
             def __contains__(self, _: object) -> bool:
-                return False  # only asked for
+                return False  # only tested for
 
         for messages in ([_user()], [{"role": "system", "content": _RULE}, _user(), _assistant(), _user(_LATER)]):
             self.text("undefined names", messages, add_generation_prompt=True, undefined=Logged)
@@ -377,7 +377,7 @@ def _system_message() -> dict[str, Any]:
 
 
 def _words(opening: str) -> str:
-    """Return what an opening says besides markers and roles, empty when it is hardly more than a label."""
+    """Return the text of an opening without markers and roles, empty when it is hardly more than a label."""
     said = MARKER.sub(" ", opening)
     words = [word for word in said.split() if word.strip("#:*[]<>|/").casefold() not in _ROLE_WORDS]
     return " ".join(words) if len([word for word in words if any(map(str.isalpha, word))]) >= _FEWEST_WORDS else ""
@@ -389,3 +389,30 @@ def _template_line(source: str) -> int | None:
     while frame is not None and frame.f_code.co_filename != "<template>":
         frame = frame.f_back  # type: ignore[assignment]
     return compiled_template(source).get_corresponding_lineno(frame.f_lineno) if frame is not None else None
+
+
+# -- marks of reasoning ----------------------------------------------------------------------------------------------
+
+_REASONING_MARK: Final = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
+
+
+class ThinkingMarks(NamedTuple):
+    """The marks that open and close the reasoning: `<think>` and `</think>`."""
+
+    open: str
+    close: str
+
+
+def thinking_marks(profile: Profile) -> ThinkingMarks | None:
+    """Return the marks around the reasoning of a last answer; None for a template that writes none, or no marks."""
+    if not any(key in (profile.chat_template or "") for key in REASONING_KEYS):
+        return None
+    try:
+        messages = [_user(), _assistant(reasoning_content=_THOUGHT)]
+        text = render_messages(profile, messages, add_generation_prompt=False)
+    except Exception:
+        return None  # other rules report what a template refuses
+    before, thought, rest = text.partition(_THOUGHT)
+    between, answer, _ = rest.partition(_ANSWER)
+    opened, closed = _REASONING_MARK.findall(before), _REASONING_MARK.findall(between)
+    return ThinkingMarks(opened[-1], closed[0]) if thought and answer and opened and len(closed) == 1 else None

@@ -5,14 +5,15 @@ It wraps a `tokenizers` backend that does what AutoTokenizer of transformers 5.2
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from pytest_promptfmt.core.errors import TokenizerError
-from pytest_promptfmt.profiles.alphabet import Alphabet, alphabet_of
 
 if TYPE_CHECKING:
     import tokenizers
@@ -22,7 +23,7 @@ MAX_CHARACTERS: Final = 6_000_000
 
 _MOST_KEPT: Final = 512
 _LONGEST_KEPT: Final = 20_000
-"""Of so many texts, with at most so many characters, the ids are kept: tasks beside each other have the same texts."""
+"""Of so many texts, with at most so many characters, the ids are kept: neighbouring tasks have the same texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,11 @@ class AddedToken:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What AutoTokenizer knows beyond the backend; stored beside a frozen one.
+    """The knowledge of AutoTokenizer beyond the backend; stored next to a frozen one.
 
     `class_name` is the class that AutoTokenizer chose. `special_tokens` holds the template variables. `cleans_up`:
     decoding removes the spaces before punctuation. `raw_ids`: texts that the file `tokenizer.json` encodes differently
-    when it is read alone, with the ids that it gives, special tokens added.
+    when only it is read, with the ids that it gives, special tokens added.
     """
 
     class_name: str
@@ -97,24 +98,22 @@ class Tokenizer:
 
     `source` is what the user wrote, `name` its short form, `loader` how it was loaded (part of what a snapshot's
     ids depend on), `class_name` the class of transformers, `digest` the first 16 hexadecimal digits of the SHA-256 of
-    the source's content, `raw_ids` what engines see that read its `tokenizer.json` alone (see `Facts`). `origin` is the
+    the source's content, `raw_ids` the ids in engines that read only `tokenizer.json` (see `Facts`). `origin` is the
     repository on the hub that it was fetched from, with the commit: `owner/name@0123…`; else empty.
     """
 
     def __init__(
         self, backend: Backend, facts: Facts, *, source: str, name: str, is_archetype: bool = False, origin: str = ""
     ) -> None:
-        self._backend = backend
+        self.backend = backend
         self._facts = facts
-        self._pieces: dict[int, str] = {}
+        self._piece = cache(backend.id_to_token)
         self._known_ids = lru_cache(maxsize=_MOST_KEPT)(self._ids)
         self.source = source
         self.name = name
         self.is_archetype = is_archetype
         self.origin = origin
         self.loader = facts.loader
-        self.class_name = facts.class_name
-        self.digest = facts.digest
         self.special_tokens: Mapping[str, str] = MappingProxyType(dict(facts.special_tokens))
         self.chat_templates: Mapping[str, str] = MappingProxyType(dict(facts.chat_templates))
         self.raw_ids: Mapping[str, Sequence[int]] = MappingProxyType(dict(facts.raw_ids))
@@ -123,9 +122,14 @@ class Tokenizer:
         return f"<Tokenizer {self.name} ({self.loader})>"
 
     @property
-    def backend(self) -> Backend:
-        """The backend itself, for what this class does not offer."""
-        return self._backend
+    def class_name(self) -> str:
+        """The class of transformers."""
+        return self._facts.class_name
+
+    @property
+    def digest(self) -> str:
+        """The digest of the source's content."""
+        return self._facts.digest
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Encoding:
         """Return `AutoTokenizer(...)(text, add_special_tokens=...)`; raises TokenizerError for what has no UTF-8."""
@@ -134,31 +138,31 @@ class Tokenizer:
 
     def encode_batch(self, texts: Iterable[str], *, add_special_tokens: bool = True) -> list[Encoding]:
         """Return the encoding of each text, unpadded."""
-        # One by one costs the same on one core, and leaves alone the thread pool of `tokenizers`, which would
+        # One by one costs the same on one core, and does not start the thread pool of `tokenizers`, which would
         # complain when the user's own code forks later.
         return [self.encode(text, add_special_tokens=add_special_tokens) for text in texts]
 
     def ids(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
-        """Return the ids alone: cheaper than `encode` for long texts."""
+        """Return only the ids: cheaper than `encode` for long texts."""
         ids = self._known_ids if len(text) <= _LONGEST_KEPT else self._ids
         return ids(text, add_special_tokens)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Return `AutoTokenizer(...).decode(ids, skip_special_tokens=...)`."""
         try:
-            text = self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+            text = self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
         except BaseException as error:
             raise_panic(error, f"{self.name} cannot decode")
             raise
         return _cleaned_up(text) if self._facts.cleans_up else text
 
     def piece(self, token_id: int) -> str | None:
-        """Return the raw piece of the vocabulary behind an id, or None when there is none."""
-        return self._backend.id_to_token(token_id)
+        """Return the raw piece of the vocabulary behind an id, or None."""
+        return self._piece(token_id)
 
     def id_of(self, piece: str) -> int | None:
         """Return the id of a raw piece of the vocabulary, or None."""
-        return self._backend.token_to_id(piece)
+        return self.backend.token_to_id(piece)
 
     def round_trip(self, text: str) -> str:
         """Return what is left of a text after encoding and decoding it; equal to the text where nothing is lost."""
@@ -175,23 +179,15 @@ class Tokenizer:
     @cached_property
     def alphabet(self) -> Alphabet:
         """How the pieces of this vocabulary spell text: byte-level, SentencePiece, WordPiece."""
-        return alphabet_of(self._backend)
+        return alphabet_of(self.backend)
 
     @cached_property
     def added_tokens(self) -> Mapping[int, AddedToken]:
         """The tokens that are found in text as a whole, special or not, by id."""
         return MappingProxyType(
             {
-                number: AddedToken(
-                    number,
-                    token.content,
-                    token.special,
-                    token.lstrip,
-                    token.rstrip,
-                    token.single_word,
-                    token.normalized,
-                )
-                for number, token in sorted(self._backend.get_added_tokens_decoder().items())
+                number: AddedToken(number, *(getattr(token, field.name) for field in fields(AddedToken)[1:]))
+                for number, token in sorted(self.backend.get_added_tokens_decoder().items())
             }
         )
 
@@ -243,11 +239,7 @@ class Tokenizer:
 
     def _pieces_of(self, ids: Sequence[int]) -> tuple[str, ...]:
         # Not the backend's own list: for what a Unigram vocabulary lacks it has the text in place of the piece.
-        known = self._pieces
-        for number in ids:
-            if number not in known:
-                known[number] = self._backend.id_to_token(number) or ""
-        return tuple([known[number] for number in ids])
+        return tuple([self._piece(number) or "" for number in ids])
 
     def _ids(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
         return tuple(self._encoded(text, add_special_tokens).ids)
@@ -261,7 +253,7 @@ class Tokenizer:
                 f"a text of {len(text):,} characters is too long to encode; the limit is {MAX_CHARACTERS:,}"
             )
         try:
-            return self._backend.encode(text, add_special_tokens=add_special_tokens)
+            return self.backend.encode(text, add_special_tokens=add_special_tokens)
         except (UnicodeEncodeError, TypeError) as error:
             at = _first_surrogate(text)
             if at is None:
@@ -300,3 +292,100 @@ def _cleaned_up(text: str) -> str:
     for joined in _BEFORE_CLEAN_UP:
         text = text.replace(joined, joined.strip())
     return text
+
+
+# -- spelling: how pieces of a vocabulary become text, and how a reader sees them --------------------------------------
+
+Spelling = Literal["byte-level", "sentencepiece", "wordpiece", "plain"]
+
+_BYTE_FALLBACK: Final = re.compile("<0x([0-9A-F]{2})>")
+_WHITESPACE: Final = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"}
+_SENTENCEPIECE_SPACE: Final = "▁"
+
+
+@dataclass(frozen=True, slots=True)
+class Alphabet:
+    """How pieces spell text: `spelling`, and whether bytes replace characters that the vocabulary lacks."""
+
+    spelling: Spelling
+    byte_fallback: bool
+
+    def bytes_of(self, piece: str) -> bytes:
+        """Return the bytes of a piece that do not depend on its neighbours.
+
+        WordPiece keeps its `##`, since whether there is a space before a piece depends on its neighbours.
+        """
+        if self.spelling == "byte-level":
+            table = _bytes_by_character()
+            if all(character in table for character in piece):
+                return bytes(table[character] for character in piece)
+        if self.is_byte_fallback(piece):
+            return bytes([int(piece[3:5], 16)])
+        text = piece.replace(_SENTENCEPIECE_SPACE, " ") if self.spelling == "sentencepiece" else piece
+        return text.encode("utf-8", "replace")
+
+    def is_byte_fallback(self, piece: str) -> bool:
+        """Return whether a piece is one byte of a character that the vocabulary lacks (`<0xF0>`)."""
+        return self.byte_fallback and _BYTE_FALLBACK.fullmatch(piece) is not None
+
+    def is_part_of_character(self, piece: str) -> bool:
+        """Return whether the bytes of a piece are not whole characters: a letter is split over several tokens."""
+        try:
+            self.bytes_of(piece).decode("utf-8")
+        except UnicodeDecodeError:
+            return True
+        return False
+
+    def shown(self, piece: str) -> str:
+        """Return a piece for a reader: whitespace as symbols, bytes that are not a whole character as `⟨F0⟩`."""
+        if self.is_byte_fallback(piece):
+            return piece
+        shown = []
+        rest = self.bytes_of(piece)
+        while rest:
+            try:
+                shown.append(self.shown_text(rest.decode("utf-8")))
+                break
+            except UnicodeDecodeError as error:
+                shown.append(self.shown_text(rest[: error.start].decode("utf-8")))
+                shown += [f"⟨{byte:02X}⟩" for byte in rest[error.start : error.end]]
+                rest = rest[error.end :]
+        return "".join(shown)
+
+    def shown_text(self, text: str) -> str:
+        """Return text for a reader: whitespace as symbols, invisible characters as `⟨U+200B⟩`."""
+        return "".join(_WHITESPACE.get(character) or _shown_character(character) for character in text)
+
+
+def _shown_character(character: str) -> str:
+    return character if character.isprintable() else f"⟨U+{ord(character):04X}⟩"
+
+
+def alphabet_of(backend: Any) -> Alphabet:
+    """Return how the pieces of a `tokenizers` backend spell text, read from its decoder."""
+    decoder = getattr(backend, "decoder", None)
+    # The decoder is small; the whole tokenizer would be megabytes.
+    state = json.loads(decoder.__getstate__()) if decoder is not None else {}
+    kinds = set(_kinds(state))
+    fallback = "ByteFallback" in kinds
+    if "ByteLevel" in kinds:
+        return Alphabet("byte-level", byte_fallback=fallback)
+    if "Metaspace" in kinds or _SENTENCEPIECE_SPACE in json.dumps(state, ensure_ascii=False):
+        return Alphabet("sentencepiece", byte_fallback=fallback)
+    return Alphabet("wordpiece" if "WordPiece" in kinds else "plain", byte_fallback=fallback)
+
+
+def _kinds(state: Any) -> list[str]:
+    if isinstance(state, list):
+        return [kind for part in state for kind in _kinds(part)]
+    if not isinstance(state, dict):
+        return []
+    return [str(state.get("type")), *(kind for part in state.values() for kind in _kinds(part))]
+
+
+@cache
+def _bytes_by_character() -> dict[str, int]:
+    """Return GPT-2's alphabet: printable bytes are themselves, the others are characters from U+0100 on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}

@@ -1,4 +1,4 @@
-"""What needs transformers: building a tokenizer once, in a separate process, to keep it; and those that stay in Python.
+"""Tokenizers that need transformers: built once, in a separate process, and kept; or wrapped where they are Python.
 
 The process has no stdin, no network, runs no code of models, and is stopped when it takes too long; nothing of
 transformers or torch is imported into the process that runs the tests. Only tokenizers that transformers runs in Python
@@ -40,7 +40,7 @@ _EXTRAS: Final = {
     "torch": "gguf",
     "gguf": "gguf",
 }
-"""Packages that transformers may ask for, and the extra of ours that brings them."""
+"""Packages that transformers may need, and the extra of ours that installs them."""
 
 # What the frozen copy must encode as transformers does. Whitespace, text after special tokens, and forms of letters are
 # where tokenizers of the same vocabulary differ.
@@ -82,12 +82,12 @@ def freeze(source: Source, made: Path, digest: str) -> None:
 def arguments(source: Source, scratch: Path) -> dict[str, Any]:
     """Return the keywords for `from_transformers`; a single file is put into the folder `scratch`."""
     file = source.files[0]
-    # Offline, transformers insists on the config.json of an id; online it would learn that there is none.
+    # Offline, transformers insists on the config.json of an id; online it would learn that it is missing.
     if source.hub_id is not None and "config.json" in source.has:
         return {"location": source.hub_id, "revision": source.revision}
     if source.layout == "folder":
         return {"location": str(source.folder)}
-    if source.layout == "gguf":  # gigabytes of weights, so no copy; the files beside it are another tokenizer's
+    if source.layout == "gguf":  # gigabytes of weights, so no copy; the files next to it are another tokenizer's
         (scratch / file.name).symlink_to(file)
         return {"location": str(scratch), "gguf_file": file.name}
     shutil.copyfile(file, scratch / (file.name if source.layout == "mistral" else _expected_name(file)))
@@ -95,7 +95,7 @@ def arguments(source: Source, scratch: Path) -> dict[str, Any]:
 
 
 def _raw_file(source: Source) -> Path | None:
-    """Return the `tokenizer.json` of a source, which other engines read alone; None for sources without."""
+    """Return the `tokenizer.json` of a source, the only file that other engines read; None for sources without."""
     if source.layout == "folder" and "tokenizer.json" in source.has:
         return source.folder / "tokenizer.json"
     file = source.files[0]
@@ -144,8 +144,8 @@ def explained(source: Source, kind: str, message: str, lacks: str = "") -> Token
     if message.startswith("Couldn't instantiate the backend tokenizer"):  # a list of three ways would follow
         return _error(source, "it has no vocabulary that transformers can read", hint)
     if {"tokenizer.json", "tokenizer_config.json"} <= source.has:
-        alone = "its tokenizer.json can be read alone, from a folder without tokenizer_config.json"
-        hint = f"{hint}; {alone}" if hint else alone
+        separate = "its tokenizer.json can be read by itself, from a folder without tokenizer_config.json"
+        hint = f"{hint}; {separate}" if hint else separate
     return _error(source, f"transformers cannot load it: {kind}: {message}", hint)
 
 
@@ -239,7 +239,7 @@ def _encodes_alike(loaded: Any, copy: Tokenizer) -> bool:
 
 
 def _raw_ids(loaded: Any, file: str | None) -> dict[str, list[int]]:
-    """Return the texts that a `tokenizer.json` encodes differently when it is read alone, with the ids it gives."""
+    """Return the texts that a `tokenizer.json` encodes differently when only it is read, with the ids it gives."""
     if file is None:
         return {}
     from tokenizers import Tokenizer as RawTokenizer
@@ -296,7 +296,7 @@ class _Encoded:
 
 
 class PythonBackend:
-    """What `Tokenizer` needs of a backend, answered by a tokenizer of transformers. Offsets are all (0, 0)."""
+    """The part of a backend that `Tokenizer` needs, by a tokenizer of transformers. Offsets are all (0, 0)."""
 
     def __init__(self, loaded: Any) -> None:
         self._loaded = loaded
@@ -340,7 +340,7 @@ def load_in_python(source: Source) -> PythonBackend:
 
 
 def main() -> None:
-    """Freeze what the first argument asks for; an error is written to a file, for the parent to report."""
+    """Freeze the tokenizer that the first argument describes; an error goes to a file, for the parent to report."""
     request = json.loads(sys.argv[1])
     made = Path(request.pop("made"))
     try:

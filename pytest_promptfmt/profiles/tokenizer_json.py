@@ -1,11 +1,11 @@
-"""What a `tokenizer.json` says: what it may not ask for, and when it alone is what AutoTokenizer makes of a folder.
+"""The content of a `tokenizer.json`: what it may not demand, and when AutoTokenizer uses nothing else of a folder.
 
-The library `tokenizers` does what its file says, in code that no limit of time or memory of Python's reaches, and
+The library `tokenizers` follows its file, in code that no limit of time or memory of Python's reaches, and
 ends the process where memory runs out. So a file is checked before it is loaded. The limits are far above what
 tokenizers of models have.
 
 Many classes of transformers 5 keep only vocabulary and merges of the file and build the rest themselves, so the file
-is used as it is only where nothing in the folder could say otherwise. Every doubt means no.
+is used as it is only where nothing in the folder could change it. Every doubt means no.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From a user's source to a tokenizer that does what AutoTokenizer does, without transformers where possible.
 
 1. The built-in archetypes are made to be read as they are.
-2. A frozen copy for these files and versions is read with `tokenizers` alone.
+2. A frozen copy for these files and versions is read with only `tokenizers`.
 3. Otherwise, if AutoTokenizer would provably use the `tokenizer.json` as it is (tokenizer_json.py), that is read.
 4. Otherwise transformers loads it once, in a separate process, and what it built is frozen.
 """
@@ -19,10 +19,9 @@ from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, TokenizerError
 from pytest_promptfmt.core.files import hub_cache
 from pytest_promptfmt.profiles import frozen_tokenizers
-from pytest_promptfmt.profiles.archetypes import archetype_chat_template
 from pytest_promptfmt.profiles.tokenizer import Facts, Tokenizer
 from pytest_promptfmt.profiles.tokenizer_json import facts_if_verbatim, refuse_unbounded
-from pytest_promptfmt.profiles.tokenizer_sources import MAX_FILE_BYTES, Source, find_source
+from pytest_promptfmt.profiles.tokenizer_sources import MAX_FILE_BYTES, Source, archetype_chat_template, find_source
 
 if TYPE_CHECKING:
     import tokenizers
@@ -49,7 +48,7 @@ def load_tokenizer(source: str | Path, *, download: bool = False, cache_dir: Pat
         try:
             _loaded[key] = _load(found, cache_dir)
         except TokenizerError as error:
-            _loaded[key] = error  # to try takes seconds, and each of a template's conversations asks for it
+            _loaded[key] = error  # to try takes seconds, and each of a template's conversations needs it
     loaded = _loaded[key]
     if isinstance(loaded, TokenizerError):
         raise loaded.with_traceback(None)
@@ -203,7 +202,7 @@ def _check_json_files(source: Source) -> None:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; raises TokenizerError with line and column when there is none."""
+    """Return the object in a JSON file; raises TokenizerError with line and column for anything else."""
     try:
         content = json.loads(_content(file))
     except json.JSONDecodeError as error:

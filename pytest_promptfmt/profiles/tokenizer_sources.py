@@ -9,16 +9,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Literal
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, TokenizerError, did_you_mean, display_path
 from pytest_promptfmt.core.files import hub_cache
-from pytest_promptfmt.profiles.archetypes import ARCHETYPES, PREFIX, archetype_folder
-from pytest_promptfmt.profiles.hub import cached_commit, cached_hub_ids, cached_repository, download_files
+from pytest_promptfmt.core.network import online
+from pytest_promptfmt.core.profile import builtin_template
 
 MISTRAL_PREFIX: Final = "mistral:"
 
@@ -38,7 +39,7 @@ _FILE_NAMES: Final = frozenset(
 )  # fmt: skip
 _SUFFIXES: Final = frozenset({".json", ".model", ".txt", ".jinja", ".spm", ".tiktoken", ".codes", ".v1", ".v2", ".v3"})
 NAMED_TEMPLATES: Final = "additional_chat_templates"
-"""The folder of a tokenizer's further chat templates, beside its files."""
+"""The folder of a tokenizer's further chat templates, next to its files."""
 
 _OTHER_FILE_BYTES: Final = 32 * 1024 * 1024
 """Files that AutoTokenizer rarely uses count only below this size: such folders contain data sets too."""
@@ -51,7 +52,7 @@ class Source:
     """A tokenizer that has been found, not yet loaded.
 
     `location` is what transformers is given: a folder, or a Hugging Face id with `revision`. `folder` holds the
-    `files`, those whose content decides what the tokenizer does. With the layout `file`, `files` is that one alone.
+    `files`, those whose content decides what the tokenizer does. With the layout `file`, `files` is only that one.
     """
 
     written: str
@@ -143,7 +144,7 @@ def _of_file(written: str, file: Path) -> Source:
     if file.suffix == ".gguf":
         return Source(written=written, name=file.stem, layout="gguf", folder=file.parent, files=(file,))
     if file.name in _FILE_NAMES and (file.parent / "tokenizer_config.json").is_file():
-        # The files beside it decide what AutoTokenizer makes of this one, so the folder is meant.
+        # The files next to it decide what AutoTokenizer makes of this one, so the folder is meant.
         return _of_folder(written, file.parent.name, file.parent)
     name = file.parent.name if file.name in _FILE_NAMES else file.name
     return Source(written=written, name=name, layout="file", folder=file.parent, files=(file,))
@@ -264,3 +265,110 @@ def _did_you_mean_archetype(name: str) -> str | None:
     if did_you_mean(bare, ARCHETYPES) is None:
         return None
     return did_you_mean(PREFIX + bare, [PREFIX + archetype for archetype in ARCHETYPES])
+
+
+# -- archetypes ------------------------------------------------------------------------------------------------------
+
+PREFIX: Final = "archetype:"
+
+FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "bytelevel-gpt2": "GPT-2, GPT-NeoX, Falcon, Phi-2: byte-level BPE, no BOS",
+        "bytelevel-llama3": "Llama 3, OLMo 2: byte-level BPE whose words include the punctuation before them, BOS",
+        "bytelevel-qwen": "Qwen, SmolLM: the same with single digits, NFC and ChatML marks, no BOS",
+        "sentencepiece-gemma": "Gemma: SentencePiece BPE with byte fallback, adds no space, BOS",
+        "sentencepiece-llama2": "Llama 2, Mistral 7B: SentencePiece BPE as loaded today, a space before the text, BOS",
+        "sentencepiece-llama2-legacy": "Llama 2 and Phi-3 by their own files: a space before every stretch of text",
+        "unigram-t5": "T5, ALBERT, XLNet: SentencePiece Unigram, runs of spaces folded, no byte fallback, EOS",
+        "wordpiece-bert": "BERT: WordPiece, lower case, accents dropped, wrapped in [CLS] and [SEP]",
+    }
+)
+"""Each archetype and the real tokenizers that it approximates."""
+
+ARCHETYPES: Final[tuple[str, ...]] = tuple(FAMILIES)
+
+# A family's markers are special tokens of its archetype, so the two belong together. GPT-2, T5 and BERT do not chat.
+_CHAT_TEMPLATES: Final[Mapping[str, str]] = {
+    "bytelevel-llama3": "llama3",
+    "bytelevel-qwen": "chatml",
+    "sentencepiece-gemma": "gemma",
+    "sentencepiece-llama2": "llama2",
+}
+
+
+def archetype_folder(name: str) -> Path:
+    """Return the folder of the archetype of that name; raises TokenizerError with a did-you-mean for another name."""
+    if name not in ARCHETYPES:
+        raise TokenizerError(
+            f"unknown tokenizer archetype {name!r}; known: {', '.join(ARCHETYPES)}",
+            hint=did_you_mean(name, ARCHETYPES),
+        )
+    return Path(__file__).parent.parent / "data" / "tokenizers" / name
+
+
+def archetype_chat_template(name: str) -> str | None:
+    """Return the chat template of an archetype's family, written for this project; None for families without."""
+    template = _CHAT_TEMPLATES.get(name)
+    return None if template is None else builtin_template(template)
+
+
+# -- the Hugging Face hub and its local cache ------------------------------------------------------------------------
+
+
+def cached_hub_ids() -> list[str]:
+    """Return the Hugging Face ids of the models in the local cache."""
+    home = _home()
+    if not home.is_dir():
+        return []
+    names = (entry.name for entry in home.iterdir())
+    return sorted(name[len("models--") :].replace("--", "/") for name in names if name.startswith("models--"))
+
+
+def cached_repository(hub_id: str) -> Path:
+    """Return the folder of a repository in the cache, whether or not it is there."""
+    return _home() / f"models--{hub_id.replace('/', '--')}"
+
+
+def cached_commit(repository: Path, revision: str) -> str | None:
+    """Return the commit that a revision was when it was fetched into the folder of a repository, None for unknown."""
+    reference = repository / "refs" / revision
+    if reference.is_file():
+        return gate.read_bytes(reference, limit=4096, also=(repository,)).decode("ascii", "replace").strip()
+    return revision if (repository / "snapshots" / revision).is_dir() else None
+
+
+def download_files(hub_id: str, revision: str | None, patterns: Sequence[str]) -> Path:
+    """Return the folder in the cache with files of a repository, downloaded now; raises TokenizerError."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        with online():
+            return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(patterns)))
+    except Exception as error:
+        raise _unreachable(hub_id, error) from error
+
+
+def commit_on_hub(hub_id: str, revision: str = "main") -> str:
+    """Return the commit that a revision of a repository is now, asked from the hub; raises TokenizerError."""
+    from huggingface_hub import HfApi
+
+    try:
+        with online():
+            return str(HfApi().model_info(hub_id, revision=revision).sha)
+    except Exception as error:
+        raise _unreachable(hub_id, error) from error
+
+
+def _unreachable(hub_id: str, error: Exception) -> TokenizerError:
+    first = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+    return TokenizerError(
+        f"the tokenizer {hub_id!r} could not be downloaded: {type(error).__name__}: {first}",
+        hint=did_you_mean(hub_id, cached_hub_ids())
+        or "a gated or private model needs `hf auth login`; check the name and the network",
+    )
+
+
+def _home() -> Path:
+    from huggingface_hub.constants import HF_HUB_CACHE  # reads HF_HUB_CACHE, HF_HOME and XDG_CACHE_HOME
+
+    return Path(HF_HUB_CACHE)

@@ -11,8 +11,7 @@ from typing import Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.profiles.hub import commit_on_hub
-from pytest_promptfmt.profiles.tokenizer_sources import download_tokenizer, find_source
+from pytest_promptfmt.profiles.tokenizer_sources import commit_on_hub, download_tokenizer, find_source
 from pytest_promptfmt.snapshots.content import snapshot_document
 from pytest_promptfmt.snapshots.document import write_document
 from pytest_promptfmt.snapshots.lock import Locked

@@ -12,7 +12,7 @@ from pytest_promptfmt.answers.phrasings import Answers, answers_of, contract_sen
 from pytest_promptfmt.answers.subject import Subject
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.profiles.thinking import ThinkingMarks, thinking_marks
+from pytest_promptfmt.profiles.template_probes import ThinkingMarks, thinking_marks
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import ProfileView

@@ -14,7 +14,7 @@ import pytest
 from loopback_hub import COMMIT, LoopbackHub
 from promptfmt_command import promptfmt, write_task
 
-from pytest_promptfmt.profiles.archetypes import archetype_folder
+from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 
 pytest.importorskip("huggingface_hub")
 NEWER = "89abcdef0123456789abcdef0123456789abcdef"

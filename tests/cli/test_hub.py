@@ -10,7 +10,7 @@ import pytest
 from loopback_hub import COMMIT, LoopbackHub
 from promptfmt_command import promptfmt, write_task
 
-from pytest_promptfmt.profiles.archetypes import archetype_folder
+from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 
 pytest.importorskip("datasets", reason="needs Hugging Face datasets from the package index")
 ROWS = [{"question": f"Who is {name}@example.org?", "answer": name} for name in "abcdefgh"]

@@ -155,6 +155,7 @@ OPENS_BY_ITSELF = {
     "cli/init.py": "our own data, and the settings of whoever adopts",
     "cli/origin.py": "metadata of this distribution",
     "cli/review.py": "a snapshot that the command itself has just found",
+    "core/data_tables.py": "our own data",
     "core/files.py": "a new file",
     "core/profile.py": "our own data",
     "engine/code_inputs.py": "modules that Python would import, of which nothing is shown",
@@ -173,7 +174,6 @@ OPENS_BY_ITSELF = {
     "tasks/functions.py": "a module that is trusted and about to run",
     "tasks/scoring/registered.py": "the installed lm-eval",
     "systems/templates/conversations.py": "our own data",
-    "profiles/archetypes.py": "our own data",
     "profiles/tokenizer_freezing.py": "what a conversion has made, in the user's cache",
     "profiles/frozen_tokenizers.py": "what a conversion has made, in the user's cache",
 }

@@ -21,8 +21,8 @@ import pytest
 from pytest_promptfmt.core.errors import TokenizerError
 from pytest_promptfmt.core.profile import Split
 from pytest_promptfmt.profiles import ARCHETYPES, Tokenizer, load_tokenizer, tokenizer_loader
-from pytest_promptfmt.profiles.archetypes import archetype_folder
 from pytest_promptfmt.profiles.encoding import encode_pairs
+from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 
 transformers = pytest.importorskip("transformers")
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_promptfmt.profiles import TokenizerError, load_tokenizer
-from pytest_promptfmt.profiles.archetypes import archetype_folder
+from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 
 transformers = pytest.importorskip("transformers")
 

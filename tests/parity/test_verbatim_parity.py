@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings, strategies as st
 
 from pytest_promptfmt.profiles import tokenizer_loader
-from pytest_promptfmt.profiles.archetypes import ARCHETYPES, archetype_folder
 from pytest_promptfmt.profiles.tokenizer_json import NAMED_TOKENS
-from pytest_promptfmt.profiles.tokenizer_sources import find_source
+from pytest_promptfmt.profiles.tokenizer_sources import ARCHETYPES, archetype_folder, find_source
 
 transformers = pytest.importorskip("transformers")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from plugin_project import Project
 
-from pytest_promptfmt.profiles.archetypes import archetype_folder
+from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 
 # Python imports this module at the start of every process that has its folder on the path.
 NO_NETWORK = """

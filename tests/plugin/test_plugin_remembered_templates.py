@@ -12,7 +12,7 @@ from plugin_project import Project
 
 from pytest_promptfmt.core.profile import builtin_template
 from pytest_promptfmt.engine.processes import CAN_FORK
-from pytest_promptfmt.profiles.archetypes import archetype_folder
+from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 from pytest_promptfmt.systems.templates import SYSTEM
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="outcomes are remembered of workers alone")

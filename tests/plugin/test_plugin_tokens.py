@@ -11,7 +11,7 @@ import pytest
 from plugin_project import Project
 
 from pytest_promptfmt.core.profile import builtin_template
-from pytest_promptfmt.profiles.archetypes import archetype_folder
+from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 
 PROFILE = (
     "profiles:\n"

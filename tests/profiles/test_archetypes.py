@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_promptfmt.profiles import ARCHETYPES, TokenizerError, load_tokenizer
-from pytest_promptfmt.profiles.archetypes import archetype_folder
+from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_archetypes.py"
 

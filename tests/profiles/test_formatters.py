@@ -5,7 +5,7 @@ import pytest
 from pytest_promptfmt.core.errors import RenderError, SettingsError
 from pytest_promptfmt.core.profile import builtin_profile
 from pytest_promptfmt.core.prompt import Message, Origin, Span, join
-from pytest_promptfmt.profiles.formatters import FORMATTERS, find_formatter, format_messages
+from pytest_promptfmt.profiles.chat_prompt import find_formatter, format_messages, formatters
 
 SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
 
@@ -70,4 +70,4 @@ def test_a_mistyped_formatter_is_told() -> None:
 @pytest.mark.parametrize("name", ["concat", "no-strip-concat", "llama3"])
 def test_each_formatter_has_a_profile(name: str) -> None:
     formatter = builtin_profile(f"formatter-{name}").formatter
-    assert formatter in FORMATTERS
+    assert formatter in formatters()

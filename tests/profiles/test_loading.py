@@ -21,11 +21,10 @@ from pytest_promptfmt.profiles import (
     tokenizer_loader,
     tokenizer_sources,
 )
-from pytest_promptfmt.profiles.archetypes import archetype_folder
 from pytest_promptfmt.profiles.tokenizer import Facts
 from pytest_promptfmt.profiles.tokenizer_freezing import explained
 from pytest_promptfmt.profiles.tokenizer_json import facts_if_verbatim
-from pytest_promptfmt.profiles.tokenizer_sources import MAX_FILE_BYTES, find_source
+from pytest_promptfmt.profiles.tokenizer_sources import MAX_FILE_BYTES, archetype_folder, find_source
 
 
 @pytest.fixture(autouse=True)

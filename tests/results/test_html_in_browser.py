@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_promptfmt.profiles.archetypes import archetype_folder
+from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright from the package index")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -525,7 +525,7 @@ class OneSubject:
 
 def compare_formatters(case: Case, tally: Tally, upstream: list[Any]) -> None:
     from pytest_promptfmt.core.prompt import Message as OurMessage, Origin, Span, join
-    from pytest_promptfmt.profiles.formatters import find_formatter, format_messages
+    from pytest_promptfmt.profiles.chat_prompt import find_formatter, format_messages
 
     for sample in upstream:
         for name, formatter in FORMATTERS.items():

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.profile import builtin_template
-from pytest_promptfmt.profiles.archetypes import archetype_folder
+from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 from pytest_promptfmt.systems.templates.template_files import read_gguf
 
 CHATML = builtin_template("chatml")

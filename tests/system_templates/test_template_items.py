@@ -10,7 +10,7 @@ from pathlib import Path
 from plugin_project import Project
 
 from pytest_promptfmt.core.profile import builtin_template
-from pytest_promptfmt.profiles.archetypes import archetype_folder
+from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 
 LINT = ("-o", "promptfmt_lint=true")  # which the tests of the plugin switch off
 CHATML = builtin_template("chatml")

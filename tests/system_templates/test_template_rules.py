@@ -9,7 +9,7 @@ import pytest
 from pytest_promptfmt import SourceError, check_template
 from pytest_promptfmt.core.finding import Severity
 from pytest_promptfmt.core.profile import builtin_template
-from pytest_promptfmt.profiles.archetypes import archetype_folder
+from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 from pytest_promptfmt.systems.templates.conversations import Conversation, State, builtin_conversations
 from pytest_promptfmt.systems.templates.trial import TemplateTrial, lone_profile
 
