@@ -170,7 +170,6 @@ OPENS_BY_ITSELF = {
     "revisions/runs.py": "what its own run has written",
     "revisions/task_rendering.py": "what its own workers have written",
     "revisions/upstream.py": "what was downloaded",
-    "revisions/pytest_process.py": "the output of its own process, by number",
     "tasks/functions.py": "a module that is trusted and about to run",
     "tasks/scoring/registered.py": "the installed lm-eval",
     "systems/templates/conversations.py": "our own data",
