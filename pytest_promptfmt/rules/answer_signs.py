@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.rules.gold_answers import without_delimiter
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import finding, question_message, shots_of
+from pytest_promptfmt.rules.rule_views import finding, question_message, shots_of, without_delimiter
 from pytest_promptfmt.study import Study
 
 _PUNCTUATION: Final = frozenset(".!?;,:…。！？")

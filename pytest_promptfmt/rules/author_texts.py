@@ -11,9 +11,8 @@ from typing import Final
 from jinja2 import Environment, TemplateError, nodes
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.rules.raw_text import skeleton
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import around, finding
+from pytest_promptfmt.rules.rule_views import around, finding, skeleton
 from pytest_promptfmt.study import Study
 
 _FOR_READERS: Final = re.compile(

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.profiles.profile_loading import LoadedProfile
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
-
-_SAID: Final = 80
 
 
 @rule("PF406", "html-escaped", severity=Severity.ERROR, family=Family.CHAT, scope="template")

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.rules.gold_answers import choices_of
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import finding, question_message
+from pytest_promptfmt.rules.rule_views import choices_of, finding, question_message
 from pytest_promptfmt.study import Study
 
 _LONG: Final = 4000

@@ -14,9 +14,8 @@ from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
-from pytest_promptfmt.rules.raw_text import skeleton
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import finding, question_message
+from pytest_promptfmt.rules.rule_views import finding, question_message, skeleton
 from pytest_promptfmt.rules.task_code import definitions
 from pytest_promptfmt.study import Study
 

@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import finding, question_message
+from pytest_promptfmt.rules.rule_views import choices_of, finding, question_message
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import replaced_rules
 
@@ -353,19 +352,3 @@ def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[in
             if all(isinstance(each, int) and each in (0, 1) for each in value):
                 return [int(each) for each in value]
     return None
-
-
-def choices_of(study: Study, instance: Instance) -> Sequence[str]:
-    """Return the texts that are scored for the one prompt of a doc, without their delimiter."""
-    if not study.has_choices or len(instance.prompts) != 1:
-        return ()
-    return [
-        without_delimiter(study, request.continuation)
-        for request in instance.requests
-        if request.prompt is not None and isinstance(request.continuation, str)
-    ]
-
-
-def without_delimiter(study: Study, continuation: Any) -> str:
-    """Return the choice in a continuation."""
-    return str(continuation).removeprefix(study.task.target_delimiter)

@@ -10,9 +10,8 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.rules.gold_answers import choices_of
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import around, finding, question_message
+from pytest_promptfmt.rules.rule_views import around, choices_of, finding, question_message
 from pytest_promptfmt.study import Study
 
 _LABEL: Final = re.compile(r"[(\[]?([^\W_]|@|`|/)[)\].:](?:[ \t]*|\n)$")

@@ -8,7 +8,7 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import around, finding, question_message, shots_of
+from pytest_promptfmt.rules.rule_views import COLUMN, around, finding, question_message, shots_of
 from pytest_promptfmt.study import Study
 
 _COMMAND: Final = re.compile(r"\\(?:begin|frac|dfrac|sqrt|text|boxed|left|cdot|times|sum|int|mathbf|mathrm|le|ge)\b")
@@ -24,7 +24,6 @@ _SHOWN: Final = 24
 _OPENING: Final = "([（【「『"
 _CLOSING: Final = ")]）】」』"
 _LABEL: Final = re.compile(r"(?:^|(?<=[\s(\[（]))\w{1,3}[)\]）]")
-_COLUMN: Final = "\0"
 _CODE: Final = re.compile(r"```|\\[A-Za-z]|[:;]-?[(\[]")
 """Where unmatched brackets mean nothing: code, formulas, and emoticons."""
 
@@ -106,11 +105,11 @@ def open_bracket(study: Study) -> Iterator[Finding]:
         message = question_message(instance)
         if message is None or study.has_guessed_text:
             return
-        constant = "".join(span.text if span.origin.field is None else _COLUMN for span in message.content)
+        constant = "".join(span.text if span.origin.field is None else COLUMN for span in message.content)
         place = None if _CODE.search(constant) else _open_place(constant)
         if place is not None:
             yield finding(
-                "unclosed bracket", around(constant, place, _SHOWN).replace(_COLUMN, "…"), "doc_to_text", instance
+                "unclosed bracket", around(constant, place, _SHOWN).replace(COLUMN, "…"), "doc_to_text", instance
             )
             return
 

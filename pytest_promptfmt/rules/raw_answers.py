@@ -10,9 +10,8 @@ from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
 from pytest_promptfmt.rules.generation import stop_before_answer
-from pytest_promptfmt.rules.raw_questions import template_of
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import continuations, finding, severity_of_shots
+from pytest_promptfmt.rules.rule_views import continuations, finding, question_template, severity_of_shots
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.tasks import pipelines_of
@@ -127,7 +126,12 @@ def shots_on_one_line(study: Study) -> Iterator[Finding]:
     Real: lm-evaluation-harness #2137 (drop), where examples ran into each other.
     """
     delimiter = study.written.fewshot_delimiter
-    if isinstance(delimiter, str) and delimiter and not delimiter.strip(" ") and "\n" in template_of(study).strip():
+    if (
+        isinstance(delimiter, str)
+        and delimiter
+        and not delimiter.strip(" ")
+        and "\n" in question_template(study).strip()
+    ):
         yield finding(
             "few-shot examples of several lines are separated by a space",
             delimiter,

@@ -10,7 +10,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.column_names import COMMON, meant
 from pytest_promptfmt.rules.options import labels_out_of_order as labels_of_a_list
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import around, finding
+from pytest_promptfmt.rules.rule_views import around, finding, question_template
 from pytest_promptfmt.study import Study
 
 _OPTION: Final = re.compile(r"(?:^|(?<=\s))\(?([A-J])[.):] ?(?=\{\{|\{%(?!-?\s*(?:end|el)))", re.M)
@@ -25,12 +25,8 @@ _GLUED_LABEL: Final = re.compile(
 _LABELLED: Final = re.compile(r"^[^\W\d_]{2,20}[:\uff1a]", re.M)
 _BARE_CUE: Final = re.compile(r"\n([^\W\d_]{2,20})\s*\Z")
 _FEWEST_OPTIONS: Final = 3
-
-
-def template_of(study: Study) -> str:
-    """Return the template of the question, "" where it is something else."""
-    spec = study.written.doc_to_text
-    return spec if isinstance(spec, str) and "{{" in spec else ""
+_MOST_DOUBLED: Final = 3
+"""Double spaces of a template that does not align with them."""
 
 
 @rule("PF260", "labels-out-of-order", severity=Severity.ERROR, family=Family.PROMPT)
@@ -52,7 +48,7 @@ def labels_out_of_order(study: Study) -> Iterator[Finding]:
 
     Real: a mutation of this kind stays unseen in four of five tasks of lm-evaluation-harness 0.4.13 without it.
     """
-    labels = [match[1] for match in _OPTION.finditer(template_of(study))]
+    labels = [match[1] for match in _OPTION.finditer(question_template(study))]
     if len(labels) < _FEWEST_OPTIONS or labels[0] != "A" or any(labels_of_a_list(study)):
         return  # PF249 reports what a loop prints
     runs = (
@@ -135,7 +131,7 @@ def space_doubled(study: Study) -> Iterator[Finding]:
             lambda match: "\N{REPLACEMENT CHARACTER}" if match[0].startswith("{{") else "", template.source
         )
         found = list(_TWO_SPACES.finditer(text))
-        if not 0 < len(found) <= _FEWEST_OPTIONS or _MANY_SPACES.search(text) or "```" in text:
+        if not 0 < len(found) <= _MOST_DOUBLED or _MANY_SPACES.search(text) or "```" in text:
             continue
         at = found[0].start()
         yield finding(
@@ -165,11 +161,11 @@ def label_glued_to_column(study: Study) -> Iterator[Finding]:
 
     Real: eval-framework #195 (naturalqs).
     """
-    match = None if study.has_real_docs else _GLUED_LABEL.search(template_of(study))
+    match = None if study.has_real_docs else _GLUED_LABEL.search(question_template(study))
     if match is not None and match[1] in COMMON:  # others may hold whole examples, which end with a newline
         yield finding(
             "a label follows a column without a space or newline",
-            template_of(study)[max(0, match.start() - 16) : match.end()],
+            question_template(study)[max(0, match.start() - 16) : match.end()],
             "doc_to_text",
             severity=Severity.INFO if match[1] in _LONG_TEXTS else None,
         )
@@ -218,7 +214,7 @@ def cue_without_colon(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #769 (boolq for T5), where an inner label had lost it.
     """
-    text = template_of(study)
+    text = question_template(study)
     cue = _BARE_CUE.search(text)
     if cue is not None and _LABELLED.search(text[: cue.start()]):
         yield finding("the last line is a label without a colon", cue[1], "doc_to_text")

@@ -9,13 +9,10 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import around, finding, question_message
+from pytest_promptfmt.rules.rule_views import BRANCH, COLUMN, around, finding, question_message, skeleton, written_texts
 from pytest_promptfmt.rules.unused_text import python_value
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.study.configuration import WrittenTemplate
 
-_VALUE: Final = re.compile(r"[ \t\n]*\{\{-.*?\}\}|\{\{.*?\}\}", re.DOTALL)
-_TAG: Final = re.compile(r"(\s*\{%-|\{%[+]?).*?(-%\}\s*|%\})|\{#.*?#\}", re.DOTALL)
 _MASK: Final = re.compile(r"\[MASK\]|<mask>|\[SEP\]|\[CLS\]")
 _ODD: Final = re.compile(
     r"(?<![:.\d]):\.(?!\w)|(?<=[a-z]{2}) ,(?= )|,,|;;|(?<=[a-z])\?\?(?!\?)|(?<=[a-z]{3})\.,(?= )|,\.(?=\s|$)"
@@ -26,30 +23,14 @@ _GLUED_LABEL: Final = re.compile(
 _LABEL_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))(\w+)(: ?)\0", re.MULTILINE)
 _OPTION_COLUMN: Final = re.compile(r"^\(?[A-Z][.):] \0", re.MULTILINE)
 _OPTION: Final = re.compile(r"^([ \t]*)(\(?)([A-Z])([.):])([ \t]*)(?=[^\s])", re.MULTILINE)
-_COLUMN: Final = "\0"
-_BRANCH: Final = "\1"
 _OPTION_VALUE: Final = re.compile(r"^[ \t]*\(?([A-Z])[.):][ \t]*\{\{-?(.*?)-?\}\}", re.MULTILINE)
-_DOUBLE: Final = re.compile(rf"[^\s{_COLUMN}] +{_BRANCH} +[^\s{_BRANCH}]")
+_DOUBLE: Final = re.compile(rf"[^\s{COLUMN}] +{BRANCH} +[^\s{BRANCH}]")
 _LEAD: Final = 20
 """Characters of a description that is not in a question by chance."""
 
 _PYTHON_LIST: Final = re.compile(r"\['[^'\[\]\n]+'(?:, '[^'\[\]\n]+')+\]")
 _CODE: Final = re.compile(r"\b(?:def|import|return|print)\b|```|\b[Pp]ython\b|\bJSON\b|\blist\b")
 """Where a list of Python may be meant."""
-
-_TEXTS: Final = ("description", "doc_to_text", "gen_prefix")
-
-
-def skeleton(source: str) -> str:
-    """Return a template with a null character for each value it prints, and U+0001 for each tag."""
-    text = _VALUE.sub(_COLUMN, source)
-    return _TAG.sub(lambda found: _BRANCH if not found[0].startswith("{#") else "", text)
-
-
-def _written(study: Study) -> Iterator[tuple[WrittenTemplate, str]]:
-    for template in study.templates:
-        if template.keys[-1] in _TEXTS and not template.source.lstrip().startswith("["):
-            yield template, skeleton(template.source)
 
 
 @rule("PF236", "mask-token", severity=Severity.WARNING, family=Family.PROMPT)
@@ -68,7 +49,7 @@ def mask_token(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #514 (paws-x, xnli in the layout of mGPT).
     """
-    for template, text in _written(study):
+    for template, text in written_texts(study):
         found = _MASK.search(text)
         if found is not None:
             yield finding("a token of a masked language model is in the prompt", found[0], template.keys)
@@ -91,8 +72,8 @@ def unbalanced_quotes(study: Study) -> Iterator[Finding]:
 
     Real: open-compass/opencompass #2129 (LongBench v2).
     """
-    for template, text in _written(study):
-        if _BRANCH in text:
+    for template, text in written_texts(study):
+        if BRANCH in text:
             continue
         quotes = re.sub(r"(?<=\d)\"", "", text)  # without inches
         for mark, is_open in (('"', quotes.count('"') % 2 == 1), ("“", text.count("“") > text.count("”") > 0)):
@@ -102,7 +83,7 @@ def unbalanced_quotes(study: Study) -> Iterator[Finding]:
                     continue  # the answer goes on in the quotation
                 yield finding(
                     "a quotation is opened but not closed",
-                    around(text, at, 20, 40).replace(_COLUMN, "…"),
+                    around(text, at, 20, 40).replace(COLUMN, "…"),
                     template.keys,
                 )
 
@@ -123,12 +104,12 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
 
     Real: prompts that were put together from two sentences.
     """
-    for template, text in _written(study):
+    for template, text in written_texts(study):
         found = _ODD.search(text)
         if found is not None:
             yield finding(
                 "odd punctuation in the text of a template",
-                around(text, found, 20, 12).replace(_COLUMN, "…"),
+                around(text, found, 20, 12).replace(COLUMN, "…"),
                 template.keys,
             )
     for instance in study.real_instances[:1]:
@@ -167,8 +148,8 @@ def uneven_options(study: Study) -> Iterator[Finding]:
 
     Real: 132 templates of include in lm-evaluation-harness 0.4.13.
     """
-    for template, text in _written(study):
-        listed = [found for found in _OPTION.finditer(text) if text[found.end()] == _COLUMN]
+    for template, text in written_texts(study):
+        listed = [found for found in _OPTION.finditer(text) if text[found.end()] == COLUMN]
         for before, after in pairwise(listed):
             if ord(after[3]) == ord(before[3]) + 1 and _style(before) != _style(after):
                 yield finding("options are not written alike", f"{before[0]}… and {after[0]}…", template.keys)
@@ -223,7 +204,7 @@ def list_printed(study: Study) -> Iterator[Finding]:
 
     Real: prompts that list options by the name of their column.
     """
-    for template, text in _written(study):
+    for template, text in written_texts(study):
         listed = _PYTHON_LIST.search(text)
         if listed is not None and not _CODE.search(text):
             yield finding("a list, mapping or tuple is printed as Python writes it", listed[0][:60], template.keys)
@@ -269,7 +250,7 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
 
     Real: gpqa of lm-evaluation-harness (`question:` without a space), solved examples in descriptions.
     """
-    for template, text in _written(study):
+    for template, text in written_texts(study):
         labels = [(found[1], found[2]) for found in _LABEL_COLUMN.finditer(text)]
         spaced = {f"{label}:" for label, colon in labels if colon == ": "}
         spaced |= {found[0][:-2] for found in _OPTION_COLUMN.finditer(text)}
@@ -285,7 +266,7 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
         if found is not None:
             yield finding(
                 "a label is glued to the text before it",
-                around(text, found, 20, 8).replace(_COLUMN, "…"),
+                around(text, found, 20, 8).replace(COLUMN, "…"),
                 template.keys,
             )
 
@@ -307,12 +288,12 @@ def doubled_space(study: Study) -> Iterator[Finding]:
 
     Real: bigscience-workshop/promptsource #795 (xcopa).
     """
-    for template, text in _written(study):
+    for template, text in written_texts(study):
         found = _DOUBLE.search(text)
         if found is not None:
             yield finding(
                 "two spaces in a row around a Jinja tag",
-                around(text, found, 16, 12).replace(_COLUMN, "…").replace(_BRANCH, "{%…%}"),
+                around(text, found, 16, 12).replace(COLUMN, "…").replace(BRANCH, "{%…%}"),
                 template.keys,
             )
 
@@ -338,5 +319,5 @@ def repeated_description(study: Study) -> Iterator[Finding]:
     if not isinstance(description, str) or not isinstance(text, str):
         return
     lead = " ".join(description.split())
-    if len(lead) >= _LEAD and _COLUMN not in skeleton(lead) and lead in " ".join(text.split()):
+    if len(lead) >= _LEAD and COLUMN not in skeleton(lead) and lead in " ".join(text.split()):
         yield finding("the description is repeated in the question", lead, "doc_to_text")

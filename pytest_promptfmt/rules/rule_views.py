@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,24 @@ from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, Message, Span
 from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.study import Study
+from pytest_promptfmt.study.configuration import WrittenTemplate
 from pytest_promptfmt.tasks import TaskFile, TaskIndex, YamlFile
+
+COLUMN: Final = "\0"
+"""What stands for a value in the `skeleton` of a template."""
+
+BRANCH: Final = "\1"
+"""What stands for a tag in the `skeleton` of a template."""
+
+SHOWN: Final = 60
+"""Characters that are shown of a long text."""
+
+_VALUE: Final = re.compile(r"[ \t\n]*\{\{-.*?\}\}|\{\{.*?\}\}", re.DOTALL)
+_TAG: Final = re.compile(r"(\s*\{%-|\{%[+]?).*?(-%\}\s*|%\})|\{#.*?#\}", re.DOTALL)
+_TEXTS: Final = ("description", "doc_to_text", "gen_prefix")
+_BRACKETS: Final = str.maketrans("\u27e8\u27e9", "\u2039\u203a")
+
+Where = str | tuple[str | int, ...] | Span | Position | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +60,6 @@ class Shot:
     question: str
     answer: str | None
     messages: tuple[Message, ...]
-
-
-Where = str | tuple[str | int, ...] | Span | Position | None
 
 
 def finding(
@@ -136,4 +150,44 @@ def shown_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     return " ".join(tokenizer.visible(token) for token in ids).translate(_BRACKETS)
 
 
-_BRACKETS: Final = str.maketrans("\u27e8\u27e9", "\u2039\u203a")
+def skeleton(source: str) -> str:
+    """Return a template with a null character for each value it prints, and U+0001 for each tag."""
+    text = _VALUE.sub(COLUMN, source)
+    return _TAG.sub(lambda found: BRANCH if not found[0].startswith("{#") else "", text)
+
+
+def written_texts(study: Study) -> Iterator[tuple[WrittenTemplate, str]]:
+    """Yield the templates whose text is in the prompt, each with its skeleton; not those that are Python lists."""
+    for template in study.templates:
+        if template.keys[-1] in _TEXTS and not template.source.lstrip().startswith("["):
+            yield template, skeleton(template.source)
+
+
+def question_template(study: Study) -> str:
+    """Return the template of the question, "" where it is something else."""
+    spec = study.written.doc_to_text
+    return spec if isinstance(spec, str) and "{{" in spec else ""
+
+
+def own_spans(study: Study, instance: Instance) -> Iterator[Span]:
+    """Yield the pieces of the prompt that the task's author wrote or made, for the evaluated doc."""
+    for prompt in instance.prompts[:1]:
+        for span in prompt.spans:
+            if span.origin.shot is None and span.text and not study.has_guessed_text:
+                yield span
+
+
+def choices_of(study: Study, instance: Instance) -> Sequence[str]:
+    """Return the texts that are scored for the one prompt of a doc, without their delimiter."""
+    if not study.has_choices or len(instance.prompts) != 1:
+        return ()
+    return [
+        without_delimiter(study, request.continuation)
+        for request in instance.requests
+        if request.prompt is not None and isinstance(request.continuation, str)
+    ]
+
+
+def without_delimiter(study: Study, continuation: Any) -> str:
+    """Return the choice in a continuation."""
+    return str(continuation).removeprefix(study.task.target_delimiter)

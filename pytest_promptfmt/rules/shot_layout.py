@@ -15,9 +15,8 @@ from pytest_promptfmt.answers.phrasings import answer_words
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, join
-from pytest_promptfmt.rules.gold_answers import choices_of
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import around, finding, question_message, severity_of_shots, shots_of
+from pytest_promptfmt.rules.rule_views import around, choices_of, finding, question_message, severity_of_shots, shots_of
 from pytest_promptfmt.study import Study
 
 _LABEL: Final = re.compile(r"^[ \t>*#]*([^\W\d_](?:[\w -]{0,18}\w)?)\**[ \t]?[:：]", re.MULTILINE)

@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.core.prompt import Instance, Span
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import around, continuations, finding, question_message
+from pytest_promptfmt.rules.rule_views import SHOWN, around, continuations, finding, own_spans, question_message
 from pytest_promptfmt.study import Study
 
 _OBJECT: Final = re.compile(
@@ -33,15 +32,6 @@ _MEDIA: Final = re.compile(r"<(?:image|img|audio|video)(?:[ _]?\d+)?>|\[(?:IMAGE
 _SHIFTED_LINES: Final = 2
 _INDENTED: Final = re.compile(r" {4,}\S|\t+\S")
 _CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|```|[;{}][ \t]*$", re.MULTILINE)
-_SHOWN: Final = 60
-
-
-def _own_spans(study: Study, instance: Instance) -> Iterator[Span]:
-    """Yield the pieces of the prompt that the task's author wrote or made, for the evaluated doc."""
-    for prompt in instance.prompts[:1]:
-        for span in prompt.spans:
-            if span.origin.shot is None and span.text and not study.has_guessed_text:
-                yield span
 
 
 @rule("PF245", "object-printed", severity=Severity.ERROR, family=Family.PROMPT)
@@ -62,7 +52,7 @@ def object_printed(study: Study) -> Iterator[Finding]:
     Real: keys of data that are named like methods of Python: `items`, `values`, `title`, `count`, `index`.
     """
     for instance in study.instances[:2]:
-        shown = [(span.text, span.origin.keys or ("doc_to_text",)) for span in _own_spans(study, instance)]
+        shown = [(span.text, span.origin.keys or ("doc_to_text",)) for span in own_spans(study, instance)]
         shown += [(text, ("doc_to_choice",)) for text in continuations(instance)]
         shown += [(instance.target, ("doc_to_target",))] if isinstance(instance.target, str) else []
         for text, keys in shown:
@@ -95,7 +85,7 @@ def name_not_filled_in(study: Study) -> Iterator[Finding]:
     Real: templates taken over from harnesses that fill in `{question}`, `%s` or `${question}`.
     """
     for instance in study.instances[:1]:
-        for span in _own_spans(study, instance):
+        for span in own_spans(study, instance):
             if span.origin.field is not None:
                 continue
             found = _NAMED.search(span.text)
@@ -103,7 +93,7 @@ def name_not_filled_in(study: Study) -> Iterator[Finding]:
             if found is not None:
                 yield finding(
                     "a placeholder was not filled in",
-                    around(span.text, found, 16)[:_SHOWN],
+                    around(span.text, found, 16)[:SHOWN],
                     span.origin.keys or ("doc_to_text",),
                     instance,
                 )
@@ -138,17 +128,17 @@ def damaged_text(study: Study) -> Iterator[Finding]:
             if found is not None and not (found[0].startswith("<") and "html" in text.casefold()):
                 yield finding(
                     "a template has HTML entities or text in the wrong encoding",
-                    around(text, found, 16)[:_SHOWN],
+                    around(text, found, 16)[:SHOWN],
                     template.keys,
                 )
                 return
     for instance in study.real_instances:
-        for span in _own_spans(study, instance):
+        for span in own_spans(study, instance):
             damaged = _MOJIBAKE.search(span.text) or _ENTITY.search(span.text)
             if damaged is not None and span.origin.field is not None:
                 yield finding(
                     "the data have HTML entities or text in the wrong encoding",
-                    around(span.text, damaged, 16)[:_SHOWN],
+                    around(span.text, damaged, 16)[:SHOWN],
                     span,
                     instance,
                     do="convert the column before it is printed",
@@ -181,7 +171,7 @@ def note_left(study: Study) -> Iterator[Finding]:
             if found is not None:
                 yield finding(
                     "a note or the place of an image is left in the text of a template",
-                    around(text, found, 16)[:_SHOWN],
+                    around(text, found, 16)[:SHOWN],
                     template.keys,
                 )
                 return
@@ -191,7 +181,7 @@ def note_left(study: Study) -> Iterator[Finding]:
         if message is not None and found is not None:
             yield finding(
                 "the question has the place of an image that the model does not get",
-                around(message.text, found, 16)[:_SHOWN],
+                around(message.text, found, 16)[:SHOWN],
                 "doc_to_text",
                 instance,
             )
