@@ -35,7 +35,7 @@ SLICES = (
     Slice("systems/helm", "systems/__init__.py", '    "helm",\n'),
     Slice("systems/eval_framework", "systems/__init__.py", '    "eval_framework",\n'),
     Slice("systems/templates", "systems/__init__.py", '    "templates",\n'),
-    Slice("models", "rules/rule_registry.py", '    "models.model_rules",\n'),
+    Slice("models", "rules/rule_registry.py", '"models.model_rules",'),
 )
 
 

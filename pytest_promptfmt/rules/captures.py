@@ -1,4 +1,4 @@
-"""Rules about how much of a completion a pattern takes: less than the answer, more than it, or a part of a word."""
+"""Rules about how much of a completion a filter takes: less than the answer, more, or a part of a word."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.answers.completions import Chain
-from pytest_promptfmt.answers.trials import trials_of
+from pytest_promptfmt.answers.completions import Chain, is_nothing
+from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
+from pytest_promptfmt.core.docs import Doc
+from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.rules.extraction_probes import Reader, reader_of
+from pytest_promptfmt.rules.completion_reader import Reader, chain_of, read_by, reader_of
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.tasks import FilterPipeline, looks_for_answers
+from pytest_promptfmt.tasks import FilterPipeline, looks_for_answers, pipelines_of
 
 _NUMBER_FORMS: Final = ("{}", "The answer is {}.", "#### {}", "Answer: {}", "\\boxed{{{}}}")
 _REST: Final = " Check: $\\frac{1}{2}$ (a half) [twice] **is** one."
@@ -31,49 +33,150 @@ _WITHOUT: Final = (
 )
 """Sentences whose words contain other answers: no, not, true, correct, likely."""
 
+_FORMS: Final = (
+    "\\boxed{{{}}}",
+    "$\\boxed{{{}}}$",
+    "The answer is {}.",
+    "The final answer is {}.",
+    "So the answer is {}.",
+    "Answer: {}",
+    "Final answer: {}",
+    "ANSWER: {}",
+    "#### {}",
+    "<answer>{}</answer>",
+    "```python\n{}\n```",
+    "```\n{}\n```",
+    "[[{}]]",
+)
+_SIMPLE: Final = ("7", "iron", "B", "x")
+_LONG: Final = 2000
 
-@rule("PF527", "sign-not-read", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
-def sign_not_read(study: Study) -> Iterator[Finding]:
-    r"""Report filters that read a number without the minus sign before it.
 
-    Why: `#### ([0-9]+)` does not find `#### -3`, and `([0-9]+)` reads 3 of it. Docs with a negative answer are always
-    wrong. Reported as info if none of your docs has one.
+@rule("PF511", "filters-change-gold", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
+def filters_change_gold(study: Study) -> Iterator[Finding]:
+    r"""Report filters that pick nothing out of a completion, and make of the gold answer something that is not right.
+
+    Why: `lowercase` turns `Paris` into `paris`, which exact_match compares with `Paris`. A model that answers exactly
+    the gold answer is wrong.
+
+    Example:
+        output_type: generate_until
+        metric_list: [{metric: exact_match}]
+        filter_list: [{name: x, filter: [{function: uppercase}, {function: take_first}]}]
+
+    Silent with:
+        metric_list: [{metric: exact_match, ignore_case: true}]
+
+    Fix: change the gold answer in the same way, or ignore the difference in the metric.
+
+    Real: facebookresearch/multiloko #9.
+    """
+    if not study.generates or not study.real_docs or not study.renders_fields or not study.task.filter_list:
+        return
+    if study.has_own_scorer or set(study.metrics) != {"exact_match"} or scoring_failure(study) is not None:
+        return
+    try:
+        trials = trials_of(study)
+    except PromptfmtError:
+        return  # the item that scores says why
+    if trials.chain is None:
+        return
+    for number, pipeline in enumerate(trials.chain.pipelines):
+        for trial in trials.answers if not pipeline.looks else ():
+            doc, gold = trial.instance.doc, trial.gold
+            if trial.best is None or trial.nonsense is None or trial.best <= trial.nonsense or not gold.strip():
+                continue
+            stages = trials.chain.read(pipeline, gold, doc, "the gold answer")
+            if stages.problem is None and not trials.chain.is_right(trial.question, doc, stages.extracted):
+                if stages.stopped != gold:
+                    continue  # a stop sequence cuts it, which PF903 reports
+                yield finding(
+                    "the filters make the gold answer wrong",
+                    f"{gold!r} becomes {stages.extracted!r}",
+                    ("filter_list", number),
+                    trial.instance,
+                )
+                return
+
+
+@rule("PF512", "gold-cut-by-filter", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
+def gold_cut(study: Study) -> Iterator[Finding]:
+    r"""Report a filter that reads short answers in some form and only a part of the docs' own answers in the same form.
+
+    Why: `\\boxed\{(.+?)\}` ends at the first brace of `\frac{1}{6}`, `answer is (\w+)` reads one word of two, and `.`
+    matches no newline, so that code of several lines is not found. A right answer scores 0.
 
     Example:
         output_type: generate_until
         doc_to_target: "{{answer}}"
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "#### ([0-9]+)"}, {function: take_first}]}]
-        metadata: {promptfmt: {docs: [{question: It was 2 degrees and falls by 5., answer: "-3"}]}}
+        filter_list: [{name: x, filter: [{function: regex, regex_pattern: 'answer is (\w+)'}, {function: take_first}]}]
+        metadata: {promptfmt: {docs: [{question: Where is the tower?, answer: New York}]}}
 
     Silent with:
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "#### (-?[0-9]+)"}, {function: take_first}]}]
+        filter_list: [{name: x, filter: [{function: regex, regex_pattern: 'answer is (.+)\.'}, {function: take_first}]}]
 
-    Fix: allow `-?` before the digits.
+    Fix: match as much as an answer may have: nested braces, several words, several lines (`[\s\S]*?`).
 
-    Real: google-deepmind/proeval #19, allenai/open-instruct #1530 (gsm8k).
+    Real: boxed answers with fractions in the extraction of several harnesses; code blocks read without DOTALL.
     """
-    reader = reader_of(study)
-    if reader is None or reader.answers.kind != "number":
+    if not study.generates or not looks_for_answers(study.task) or not study.has_real_docs or study.has_own_scorer:
+        return
+    if scoring_failure(study) is not None:
+        return
+    trials = trials_of(study)
+    if trials.chain is None:
         return
     found = []
-    for number, pipeline in reader.pipelines:
-        forms = (form for form in _NUMBER_FORMS if reader.is_read(pipeline, form.format("42"), "42"))
-        lost = next((form.format("-42") for form in forms if not _keeps_sign(reader, pipeline, form)), None)
-        if lost is None:
-            return  # one of the pipelines gets it
-        found.append((number, lost, reader.read(pipeline, lost)))
-    is_negative = any(str(instance.target).strip().startswith("-") for instance in study.real_instances)
-    for number, text, saw in found[:1]:
+    for number, pipeline in enumerate(trials.chain.pipelines):
+        if not pipeline.patterns:
+            continue
+        cut = next(filter(None, (_cut(trials.chain, pipeline, trial) for trial in trials.answers)), None)
+        if cut is None:
+            return  # one of the pipelines reads all of them
+        found.append((number, *cut))
+    for number, text, read, doc in found[:1]:
         yield finding(
-            "a filter loses the minus sign of a number",
-            f"{text!r} is read as {saw!r}",
+            "a filter reads only a part of the gold answer, or nothing of it",
+            f"{text!r} is read as {read!r}",
             ("filter_list", number),
-            severity=None if is_negative else Severity.INFO,
+            doc,
         )
 
 
-def _keeps_sign(reader: Reader, pipeline: FilterPipeline, form: str) -> bool:
-    return reader.is_read(pipeline, form.format("-42"), "-42")
+def _cut(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial) -> tuple[str, str, int] | None:
+    """Return a sentence with the gold answer that is not read, where the same with a simple answer is."""
+    gold, doc = trial.gold, trial.instance.doc
+    if trial.best is None or trial.nonsense is None or trial.best <= trial.nonsense or not 0 < len(gold) < _LONG:
+        return None
+    if re.fullmatch(r"\w+|-?[\d.,]+", gold) or any(gold in form for form in _FORMS):
+        return None
+    alone = chain.read(pipeline, gold, doc, "the gold answer itself")
+    if alone.problem is not None or not is_nothing(alone.extracted, pipeline):
+        return None  # a worked solution, which has the cue itself
+    wrong = None
+    for form in _FORMS:
+        simple = next((one for one in _SIMPLE if _reads(chain, pipeline, form.format(one), doc) == one), None)
+        if simple is None:
+            continue
+        text = form.format(gold)
+        stages = chain.read(pipeline, text, doc, "the gold answer")
+        if stages.problem is not None or stages.stopped != text:
+            continue
+        try:
+            right = chain.is_right(trial.question, doc, stages.extracted)
+        except PromptfmtError:
+            raise
+        except Exception:
+            continue
+        if right:
+            return None
+        wrong = wrong or (text, str(stages.extracted), trial.instance.index)
+    return wrong
+
+
+def _reads(chain: Chain, pipeline: FilterPipeline, text: str, doc: Doc) -> str:
+    stages = chain.read(pipeline, text, doc, "a simple answer")
+    return "" if stages.problem is not None else str(stages.extracted).strip()
 
 
 @rule("PF521", "capture-runs-on", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
@@ -123,6 +226,49 @@ def capture_runs_on(study: Study) -> Iterator[Finding]:
         )
 
 
+@rule("PF523", "part-of-a-word", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
+def part_of_a_word(study: Study) -> Iterator[Finding]:
+    r"""Report filters that find an answer inside another word.
+
+    Why: `(yes|no)` reads `no` in `I don't know`, and `(true|false)` reads `true` in `untrue`. A completion without an
+    answer, or with the opposite one, counts as right.
+
+    Example:
+        output_type: generate_until
+        doc_to_target: "yes"
+        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(yes|no)"}, {function: take_first}]}]
+
+    Silent with:
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '\b(yes|no)\b'}, {function: take_first}]}
+
+    Fix: put `\b` before and after the words.
+
+    Real: open-compass/VLMEvalKit #73 (`notice` read as no), UKGovernmentBEIS/inspect_evals #2334 (boolq: `know`).
+    """
+    chain = chain_of(study)
+    if chain is None:
+        return
+    misread = []
+    for number, pipeline in enumerate(chain.pipelines):
+        if not pipeline.patterns:
+            return  # code, which may read anything
+        readings = ((text, read_by(study, chain, pipeline, text)) for text in _WITHOUT)
+        wrong = next(((text, read) for text, read in readings if _is_inside(read, text)), None)
+        if wrong is None:
+            return  # one of the pipelines leaves it alone
+        misread.append((number, *wrong))
+    for number, text, read in misread[:1]:
+        yield finding(
+            "a filter finds an answer inside another word", f"{text!r} is read as {read!r}", ("filter_list", number)
+        )
+
+
+def _is_inside(read: str, text: str) -> bool:
+    word, text = read.casefold(), text.casefold()
+    return bool(_WHOLE.fullmatch(word)) and word in text and re.search(rf"\b{word}\b", text) is None
+
+
 @rule("PF526", "capture-may-be-empty", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
 def capture_may_be_empty(study: Study) -> Iterator[Finding]:
     r"""Report a pattern that finds the words before an answer, and takes nothing where no answer follows them.
@@ -168,59 +314,92 @@ def _bare_text(text: str) -> str:
     return text.strip("[]() \n")
 
 
-@rule("PF523", "part-of-a-word", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
-def part_of_a_word(study: Study) -> Iterator[Finding]:
-    r"""Report filters that find an answer inside another word.
+@rule("PF527", "sign-not-read", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
+def sign_not_read(study: Study) -> Iterator[Finding]:
+    r"""Report filters that read a number without the minus sign before it.
 
-    Why: `(yes|no)` reads `no` in `I don't know`, and `(true|false)` reads `true` in `untrue`. A completion without an
-    answer, or with the opposite one, counts as right.
+    Why: `#### ([0-9]+)` does not find `#### -3`, and `([0-9]+)` reads 3 of it. Docs with a negative answer are always
+    wrong. Reported as info if none of your docs has one.
 
     Example:
         output_type: generate_until
-        doc_to_target: "yes"
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(yes|no)"}, {function: take_first}]}]
+        doc_to_target: "{{answer}}"
+        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "#### ([0-9]+)"}, {function: take_first}]}]
+        metadata: {promptfmt: {docs: [{question: It was 2 degrees and falls by 5., answer: "-3"}]}}
 
     Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: '\b(yes|no)\b'}, {function: take_first}]}
+        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "#### (-?[0-9]+)"}, {function: take_first}]}]
 
-    Fix: put `\b` before and after the words.
+    Fix: allow `-?` before the digits.
 
-    Real: open-compass/VLMEvalKit #73 (`notice` read as no), UKGovernmentBEIS/inspect_evals #2334 (boolq: `know`).
+    Real: google-deepmind/proeval #19, allenai/open-instruct #1530 (gsm8k).
     """
-    chain = chain_of(study)
-    if chain is None:
+    reader = reader_of(study)
+    if reader is None or reader.answers.kind != "number":
         return
-    misread = []
-    for number, pipeline in enumerate(chain.pipelines):
-        if not pipeline.patterns:
-            return  # code, which may read anything
-        readings = ((text, read_by(study, chain, pipeline, text)) for text in _WITHOUT)
-        wrong = next(((text, read) for text, read in readings if _is_inside(read, text)), None)
-        if wrong is None:
-            return  # one of the pipelines leaves it alone
-        misread.append((number, *wrong))
-    for number, text, read in misread[:1]:
+    found = []
+    for number, pipeline in reader.pipelines:
+        forms = (form for form in _NUMBER_FORMS if reader.is_read(pipeline, form.format("42"), "42"))
+        lost = next((form.format("-42") for form in forms if not _keeps_sign(reader, pipeline, form)), None)
+        if lost is None:
+            return  # one of the pipelines gets it
+        found.append((number, lost, reader.read(pipeline, lost)))
+    is_negative = any(str(instance.target).strip().startswith("-") for instance in study.real_instances)
+    for number, text, saw in found[:1]:
         yield finding(
-            "a filter finds an answer inside another word", f"{text!r} is read as {read!r}", ("filter_list", number)
+            "a filter loses the minus sign of a number",
+            f"{text!r} is read as {saw!r}",
+            ("filter_list", number),
+            severity=None if is_negative else Severity.INFO,
         )
 
 
-def _is_inside(read: str, text: str) -> bool:
-    word, text = read.casefold(), text.casefold()
-    return bool(_WHOLE.fullmatch(word)) and word in text and re.search(rf"\b{word}\b", text) is None
+def _keeps_sign(reader: Reader, pipeline: FilterPipeline, form: str) -> bool:
+    return reader.is_read(pipeline, form.format("-42"), "-42")
 
 
-def chain_of(study: Study) -> Chain | None:
-    """Return the filters and metrics of a generation task that looks for answers; None where they cannot be tried."""
-    if not study.generates or not looks_for_answers(study.task) or study.has_guessed_text:
-        return None
-    if scoring_failure(study) is not None or not trials_of(study).scoring.instances:
-        return None
-    return trials_of(study).chain
+@rule("PF541", "answers-stay-a-list", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
+def answers_stay_a_list(study: Study) -> Iterator[Finding]:
+    r"""Report filters after which an answer is still a list of one answer.
 
+    Why: every filter gets the list of a doc's answers, and `take_first` or `majority_vote` makes one of it. Without
+    them the metric compares a list with the gold answer: lm-eval 0.4.13 then splits the gold into letters, and no
+    answer is right. Nothing is reported where a task repeats its questions, or where another metric than
+    exact_match is used.
 
-def read_by(study: Study, chain: Chain, pipeline: FilterPipeline, text: str) -> str:
-    """Return what a pipeline reads, as text; "" for an exception, or a pattern that takes too long."""
-    stages = chain.read(pipeline, text, trials_of(study).scoring.instances[0].doc, "a probe")
-    return "" if stages.problem is not None else str(stages.extracted).strip()
+    Example:
+        output_type: generate_until
+        metric_list: [{metric: exact_match}]
+        filter_list: [{name: x, filter: [{function: remove_whitespace}]}]
+
+    Silent with:
+        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
+
+    Fix: end the filters with `take_first`.
+
+    Real: read in lm-evaluation-harness 0.4.13 (`ConfigurableTask.process_results`).
+    """
+    task = study.written
+    is_plain = study.generates and task.process_results is None and task.repeats in (None, 1)
+    compares = all(name == "exact_match" for name in study.metrics)
+    if not is_plain or not compares or task.filter_list is None or not study.renders_fields:
+        return
+    try:
+        pipelines = pipelines_of(task)
+    except PromptfmtError:
+        return  # PF109 says why
+    for number, pipeline in enumerate(pipelines):
+        if pipeline.fingerprint is None:
+            continue
+        try:
+            left = pipeline.extract("The answer is (A). It is 1.", {})
+        except LimitExceededError:
+            raise
+        except Exception:
+            continue  # PF109 says why
+        if isinstance(left, list | tuple):
+            yield finding(
+                "after the filters an answer is still a list",
+                ", ".join(str(step.get("function")) for step in task.filter_list[number]["filter"]),
+                ("filter_list", number),
+            )

@@ -1,22 +1,187 @@
-"""Rules about characters that are invisible or look like others, and change the tokens."""
+"""Rules about characters: full-width, misplaced, damaged, invisible, or looking like others."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import around, continuations, finding
+from pytest_promptfmt.rules.rule_views import (
+    COLUMN,
+    SHOWN,
+    around,
+    continuations,
+    finding,
+    own_spans,
+    question_message,
+    skeleton,
+    written_texts,
+)
 from pytest_promptfmt.study import Study
 
+_LETTER: Final = re.compile(r"(?<![A-Za-z])[a-z](?![A-Za-z])")
+_ALPHABETS: Final = re.compile(
+    r"(?:ARABIC|ARMENIAN|BENGALI|DEVANAGARI|ETHIOPIC|GEORGIAN|GUJARATI|GURMUKHI|HEBREW|KANNADA|KHMER|LAO|MALAYALAM|MYANMAR|ORIYA|SINHALA|TAMIL|TELUGU|THAI)\b"
+)
 _INVISIBLE: Final = re.compile("[\u200b\u2060\ufeff\u00ad\u202a-\u202e\u2066-\u2069]")
 _NARROW: Final = re.compile("[\u00a0\u202f\u2009]")
 _SHORT: Final = 24
 _LOOK_ALIKE: Final = frozenset("АВЕЅІЈКМНОРСТУХаеіјорсухΑΒΕΖΗΙΚΜΝΟΡΤΥΧο")  # Cyrillic, Greek
 _LATIN: Final = re.compile(r"[A-Za-z]")
+_WIDE_PUNCTUATION: Final = re.compile(r"[A-Za-z]{2,}([：；，？！（）])")
+_CJK: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\u3040-\u30ff]")
+_ODD: Final = re.compile(
+    r"(?<![:.\d]):\.(?!\w)|(?<=[a-z]{2}) ,(?= )|,,|;;|(?<=[a-z])\?\?(?!\?)|(?<=[a-z]{3})\.,(?= )|,\.(?=\s|$)"
+)
+_ENTITY: Final = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|deg|eacute|#0?39|#x27|#34|#8217);|<br ?/?>", re.IGNORECASE)
+_MOJIBAKE: Final = re.compile(
+    "\u00c3[\u0080-\u00bf\u0192\u00a0]|\u00e2\u20ac[\u0080-\u2122]|\u00c2[\u00a0-\u00bf]|\ufffd|\u00ef\u00bb\u00bf"
+)
+
+
+@rule("PF225", "full-width-punctuation", severity=Severity.WARNING, family=Family.PROMPT)
+def full_width_punctuation(study: Study) -> Iterator[Finding]:
+    r"""Report full-width punctuation after a Latin word in a template without Chinese or Japanese text.
+
+    Why: `Answer：` with U+FF1A looks like `Answer:` but is a different token. It is usually left over from a template
+    copied from a Chinese task.
+
+    Example:
+        doc_to_text: "Question: {{question}}\nAnswer："
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: replace it with the ASCII character.
+
+    Real: lm-evaluation-harness #2111 (122 belebele languages).
+    """
+    for template in study.templates:
+        text = "".join(template.text.constants)
+        found = _WIDE_PUNCTUATION.search(text)
+        if found is not None and not _CJK.search(text):
+            name = unicodedata.name(found[1]).lower()
+            yield finding(f"a {name} after a Latin word", around(text, found, 10), template.keys)
+
+
+@rule("PF238", "odd-punctuation", severity=Severity.WARNING, family=Family.PROMPT)
+def odd_punctuation(study: Study) -> Iterator[Finding]:
+    r"""Report punctuation in a row that no sentence has, such as `:.`, `??` or a space before a comma.
+
+    Why: it is left over from an edit, or from texts that were joined. Models repeat the style of their prompt.
+
+    Example:
+        doc_to_text: "Answer the question:.\n{{question}}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "Answer the question:\n{{question}}\nAnswer:"
+
+    Fix: remove one of the two characters.
+
+    Real: prompts that were put together from two sentences.
+    """
+    for template, text in written_texts(study):
+        found = _ODD.search(text)
+        if found is not None:
+            yield finding(
+                "odd punctuation in the text of a template",
+                around(text, found, 20, 12).replace(COLUMN, "…"),
+                template.keys,
+            )
+    for instance in study.real_instances[:1]:
+        message = question_message(instance)
+        for before, after in pairwise(message.content if message is not None else ()):
+            if before.origin.field is None or after.origin.field is not None:
+                continue
+            pair = before.text[-1:] + after.text[:1]
+            if pair in ("??", "..", "?.", "!.", ".?"):
+                yield finding(
+                    "a text of the data ends with a mark that the template adds again",
+                    f"{before.text[-20:]}{after.text[:8]}",
+                    after.origin.keys or ("doc_to_text",),
+                    instance,
+                    field=before.origin.field,
+                    do="remove the mark from the template",
+                )
+                return
+
+
+@rule("PF247", "damaged-text", severity=Severity.WARNING, family=Family.PROMPT)
+def damaged_text(study: Study) -> Iterator[Finding]:
+    r"""Report text with HTML entities, or text that was read with the wrong encoding.
+
+    Why: `&quot;`, `<br />` and `Ã©` for `é` are traces of a conversion that was not undone. Models know them from
+    broken web pages, and answers with quotes or accents never equal the gold answer.
+
+    Example:
+        description: "RÃ©pondez Ã  la question.\n\n"
+
+    Silent example:
+        description: "Répondez à la question.\n\n"
+
+    Fix: write the characters; for data use a function that calls `html.unescape`.
+
+    Real: texts from web forums and old exports, such as the stories of WikiHow and the questions of medical exams.
+    """
+    for template in study.templates:
+        for text in template.text.constants:
+            found = _MOJIBAKE.search(text) or _ENTITY.search(text)
+            if found is not None and not (found[0].startswith("<") and "html" in text.casefold()):
+                yield finding(
+                    "a template has HTML entities or text in the wrong encoding",
+                    around(text, found, 16)[:SHOWN],
+                    template.keys,
+                )
+                return
+    for instance in study.real_instances:
+        for span in own_spans(study, instance):
+            damaged = _MOJIBAKE.search(span.text) or _ENTITY.search(span.text)
+            if damaged is not None and span.origin.field is not None:
+                yield finding(
+                    "the data have HTML entities or text in the wrong encoding",
+                    around(span.text, damaged, 16)[:SHOWN],
+                    span,
+                    instance,
+                    do="convert the column before it is printed",
+                )
+                return
+
+
+@rule("PF282", "letter-of-another-script", severity=Severity.WARNING, family=Family.PROMPT)
+def letter_of_another_script(study: Study) -> Iterator[Finding]:
+    r"""Report a single Latin letter that is glued to a word of another script.
+
+    Why: a key that was hit by accident, in a text that the reviewer cannot read. Chinese, Japanese, Korean, Cyrillic
+    and Greek are left out, where such words exist.
+
+    Example:
+        description: "নিচের প্রশ্নের উত্তর একটিc শব্দে দাও। "
+
+    Silent example:
+        description: "নিচের প্রশ্নের উত্তর একটি শব্দে দাও। "
+
+    Fix: remove the letter.
+
+    Real: facebookresearch/multiloko #14 (Arabic, Bengali and three others).
+    """
+    for template in study.templates:
+        text = skeleton(template.source)
+        for found in _LETTER.finditer(text):
+            if any(_is_of_alphabet(char) for char in around(text, found, 1)):
+                yield finding(
+                    "a Latin letter is glued to a word of another script",
+                    around(text, found, 15).replace("\0", "…"),
+                    template.keys,
+                )
+                return
+
+
+def _is_of_alphabet(char: str) -> bool:
+    return unicodedata.category(char)[0] in "LM" and _ALPHABETS.match(unicodedata.name(char, "")) is not None
 
 
 @rule("PF312", "carriage-return", severity=Severity.WARNING, family=Family.TOKENS)

@@ -1,15 +1,16 @@
-"""Rules about the configuration: lost keys, values that YAML misreads, missing functions."""
+"""Rules about the configuration: lost keys, values that YAML misreads, comments and folded lines."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import did_you_mean, display_path
+from pytest_promptfmt.core.errors import Position, did_you_mean
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES, repeated_values
 from pytest_promptfmt.rules.fixes import Fix, anything, respelt
@@ -17,7 +18,6 @@ from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import FileView, finding
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import known_systems
-from pytest_promptfmt.tasks import functions_of
 
 _OWN_KEYS: Final = (
     "docs",
@@ -31,6 +31,30 @@ _OWN_KEYS: Final = (
     "model",
     "think_end_token",
 )
+_BOOLEANS: Final = ("do_sample", "higher_is_better", "ignore_case", "ignore_punctuation", "ignore_numbers")
+_NUMBERS: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "max_gen_toks",
+    "max_new_tokens",
+    "max_tokens",
+    "num_beams",
+)
+_CUT: Final = re.compile(
+    r"[ \t]*(?:- +)?(description|doc_to_(?:text|target)|gen_prefix|regex_pattern|(?:fewshot|target)_delimiter):"
+    r"[ \t]+(?:([^'\"|>\[{&*!#\s][^#]*?)[ \t]+)?(#{2,}.*|#[^#\s].*)"
+)
+_FOLD: Final = re.compile(r"([ \t]*)(description|doc_to_text|doc_to_target):[ \t]*>[-+0-9]*[ \t]*(?:#.*)?")
+_LINE: Final = re.compile(r"[(\[]?([A-J]|\d)[)\].][ \t]+\S|[^\W\d_][\w ]{0,20}:[ \t]*(?:\{\{|$)")
+
+
+@runtime_checkable
+class HasMetadataKeys(Protocol):
+    """A system whose tasks have further keys below `metadata.promptfmt`."""
+
+    metadata_keys: tuple[str, ...]
 
 
 def _without_earlier(_view: FileView, finding: Finding) -> Fix | None:
@@ -144,64 +168,6 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
         )
 
 
-@rule("PF104", "missing-function", severity=Severity.ERROR, family=Family.CONFIG)
-def missing_function(study: Study) -> Iterator[Finding]:
-    """Report a `!function` whose file beside the YAML does not define it.
-
-    Why: metrics, filters and result functions are not needed to render
-    prompts, so a removed name is only noticed when lm-eval builds the task. The file is parsed, not run.
-
-    Example:
-        # file: example.yaml
-        process_results: !function helper.scored
-        # file: helper.py
-        def score(doc, results):
-            return {"acc": 1.0}
-
-    Silent with:
-        # file: example.yaml
-        process_results: !function helper.score
-
-    Fix: define or import the function in that file.
-
-    Real: lm-evaluation-harness 0.4.11 and 0.4.12: an import that looked unused was removed, and 175 AfriMMLU tasks no
-    longer loaded.
-    """
-    for function in functions_of(study.written):
-        file = function.directory / f"{function.module.replace('.', '/')}.py"
-        names = _names_in(file)
-        if names is not None and function.name not in names:
-            yield finding(
-                f"{file.name} does not define this function",
-                str(function),
-                function.position,
-                do=did_you_mean(function.name, names) or f"define {function.name} in {display_path(file)}",
-            )
-
-
-@lru_cache(maxsize=4096)
-def _names_in(file: Path) -> frozenset[str] | None:
-    """Return the names that a Python file defines at its top level; None if that is unknown."""
-    try:
-        tree = ast.parse(gate.read_bytes(file, limit=MAX_BYTES))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            for alias in node.names:
-                if alias.name == "*":
-                    return None
-                names.add((alias.asname or alias.name).partition(".")[0])
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("globals", "setattr"):
-            return None
-    return None if "__getattr__" in names else frozenset(names)
-
-
 @rule("PF105", "unseen-suffix", severity=Severity.WARNING, family=Family.CONFIG, scope="file")
 def unseen_suffix(view: FileView) -> Iterator[Finding]:
     """Report a task in a file that ends in `.yml`.
@@ -248,20 +214,13 @@ def unused_generation_arguments(study: Study) -> Iterator[Finding]:
         )
 
 
-@runtime_checkable
-class HasMetadataKeys(Protocol):
-    """A system whose tasks have further keys below `metadata.promptfmt`."""
-
-    metadata_keys: tuple[str, ...]
+def _known_own_key(study: Study, finding: Finding) -> Fix | None:
+    return respelt(study, finding, _own_keys(study), action="key")
 
 
 def _own_keys(study: Study) -> tuple[str, ...]:
     system = known_systems().get(study.task.system)
     return (*_OWN_KEYS, *(system.metadata_keys if isinstance(system, HasMetadataKeys) else ()))
-
-
-def _known_own_key(study: Study, finding: Finding) -> Fix | None:
-    return respelt(study, finding, _own_keys(study), action="key")
 
 
 @rule("PF107", "unknown-own-key", severity=Severity.ERROR, family=Family.CONFIG, fix=_known_own_key)
@@ -323,3 +282,140 @@ def overridden_by_prompt(study: Study) -> Iterator[Finding]:
         written = study.config.get(key)
         if written is not None and written != getattr(study.written, key):
             yield finding(f"use_prompt replaces the task's {key}", str(written), key)
+
+
+@rule("PF110", "comment-cuts-text", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
+def comment_cuts_text(view: FileView) -> Iterator[Finding]:
+    r"""Report a text that YAML ends at ` #`, because what follows is a comment.
+
+    Why: `description: Write the number after #### at the end.` is `Write the number after`, and
+    `regex_pattern: #### (\d+)` is nothing at all. No parser reports it.
+
+    Example:
+        doc_to_text: "{{question}}"
+        description: Write the number after #### at the end.
+
+    Silent with:
+        description: "Write the number after #### at the end. "
+
+    Fix: put the text in quotes.
+
+    Real: answers after `####`, as in GSM8K, headings of Markdown, and channels such as `#general`.
+    """
+    own = view.yaml.parts[-1].values
+    for number, line in enumerate(_lines(view), start=1):
+        found = _CUT.fullmatch(line)
+        if found is None:
+            continue
+        key, kept, lost = found[1], (found[2] or "").strip(), found[3]
+        if line.startswith(key) and (own.get(key) or "") != kept:
+            continue  # a line of a longer text
+        if not kept and not lost.startswith("##"):
+            continue
+        yield finding(
+            "YAML takes the rest of a text for a comment",
+            f"{kept} ← {lost}",
+            Position(view.path, number, line.index(lost) + 1),
+        )
+
+
+def _lines(view: FileView) -> list[str]:
+    """Return the lines of the file itself, without its includes; none if it cannot be read any more."""
+    try:
+        return _lines_of(view.path, view.yaml.parts[-1].stamp)
+    except OSError:
+        return []
+
+
+@lru_cache(maxsize=4)
+def _lines_of(path: Path, _stamp: tuple[int, int]) -> list[str]:
+    return gate.read_bytes(path, limit=MAX_BYTES).decode("utf-8", "replace").splitlines()
+
+
+@rule("PF111", "folded-lines", severity=Severity.WARNING, family=Family.CONFIG, scope="file")
+def folded_lines(view: FileView) -> Iterator[Finding]:
+    r"""Report lines of options or labels that a folded text (`>`) joins to one line.
+
+    Why: `>` replaces single newlines by spaces. What looks like a list in the file is
+    `Which one? A. iron B. gold Answer:` in the prompt. `|` keeps the lines.
+
+    Example:
+        doc_to_text: >-
+          {{question}}
+          A. {{choices[0]}}
+          B. {{choices[1]}}
+          Answer:
+        doc_to_choice: ["A", "B"]
+
+    Silent with:
+        doc_to_text: |-
+          {{question}}
+          A. {{choices[0]}}
+          B. {{choices[1]}}
+          Answer:
+
+    Fix: write `|-` instead of `>-`.
+
+    Real: 132 templates of include in lm-evaluation-harness 0.4.13 have a space from folding before an option.
+    """
+    lines = _lines(view)
+    for number, line in enumerate(lines):
+        opened = _FOLD.fullmatch(line)
+        if opened is None:
+            continue
+        block = []
+        for text in lines[number + 1 :]:
+            if text.strip() and len(text) - len(text.lstrip()) <= len(opened[1]):
+                break
+            block.append(text)
+        depth = min((len(text) - len(text.lstrip()) for text in block if text.strip()), default=0)
+        joined = [
+            after.strip()
+            for before, after in pairwise(block)
+            if before.strip() and before[depth : depth + 1].strip() and after[depth : depth + 1].strip()
+            if _LINE.match(after.strip())
+        ]
+        if len(joined) > 1:
+            yield finding(
+                "a folded text joins lines of options or labels",
+                " ".join(joined)[:80],
+                Position(view.path, number + 1, 1),
+            )
+
+
+@rule("PF115", "quoted-value", severity=Severity.WARNING, family=Family.CONFIG)
+def quoted_value(study: Study) -> Iterator[Finding]:
+    r"""Report a boolean or number that is in quotes, so that it is text.
+
+    Why: the text `"false"` is true to Python, so that `do_sample: "false"` samples and `ignore_case: "false"` ignores
+    the case. `temperature: "0.0"` is not equal to 0. The text false is an error.
+
+    Example:
+        output_type: generate_until
+        generation_kwargs: {until: ["\n"], do_sample: "false"}
+
+    Silent with:
+        generation_kwargs: {until: ["\n"], do_sample: false}
+
+    Fix: remove the quotes.
+
+    Real: google/BIG-bench #374 (`append_choices_to_input: "false"`).
+    """
+    entries: list[tuple[tuple[str | int, ...], Any]] = [(("generation_kwargs",), study.written.generation_kwargs)]
+    entries += [(("metric_list", number), entry) for number, entry in enumerate(study.written.metric_list or ())]
+    for keys, values in entries:
+        for key, value in values.items() if isinstance(values, Mapping) else ():
+            if _is_quoted(key, value):
+                yield finding(
+                    "a boolean or number is text",
+                    f'{key}: "{value}"',
+                    (*keys, key),
+                    severity=Severity.ERROR if value.strip().casefold() == "false" else None,
+                )
+
+
+def _is_quoted(key: Any, value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    is_boolean = key in _BOOLEANS and value.strip().casefold() in ("true", "false")
+    return is_boolean or (key in _NUMBERS and re.fullmatch(r"-?\d+(?:\.\d+)?", value.strip()) is not None)

@@ -1,4 +1,4 @@
-"""Rules about text from the docs: missing values, unused columns, changed texts."""
+"""Rules about text from the docs that is missing, unused, changed or cut in the prompt."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import continuations, finding
+from pytest_promptfmt.rules.task_code import definitions
 from pytest_promptfmt.study import Study
 
 _LONG: Final = 50
@@ -26,6 +27,11 @@ _NOT_ASKED: Final = re.compile(
     re.I,
 )
 _BRACKETED: Final = re.compile(r"\[[^\[\]]{1,40}\]|<[^<>]{1,40}>")
+_CASE: Final = re.compile(r"\{\{-?[^{}|]*\w[^{}|]*\|\s*(capitalize|title)\b[^{}]*\}\}")
+_LABELS: Final = re.compile(r"label|answer|gold|target|categor|subject|topic|lang|type|\bname|^-?\d|:", re.I)
+"""Columns that hold single words, and parts of a text."""
+
+_SLICE: Final = re.compile(r"\{\{-?\s*(\w+)\s*\[\s*:\s*(\d+)\s*\]|\{\{-?\s*(\w+)\s*\|\s*truncate\b")
 
 
 @rule("PF221", "missing-value-printed", severity=Severity.ERROR, family=Family.PROMPT)
@@ -118,6 +124,23 @@ def unused_column(study: Study) -> Iterator[Finding]:
             )
 
 
+def _appears(value: str, instance: Instance) -> bool:
+    whole = _shown_text(instance)
+    text = _spaced(value)
+    middle = len(text) // 2
+    return any(text[at : at + 20] in whole for at in (0, max(0, middle - 10), max(0, len(text) - 20)))
+
+
+def _shown_text(instance: Instance) -> str:
+    parts = [prompt.text for prompt in instance.prompts]
+    parts += continuations(instance)
+    return _spaced("\n".join(parts))
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text.split())
+
+
 @rule("PF223", "text-dropped", severity=Severity.WARNING, family=Family.PROMPT)
 def text_dropped(study: Study) -> Iterator[Finding]:
     r"""Report a text of the data that lost its brackets and their contents in the prompt.
@@ -157,6 +180,30 @@ def text_dropped(study: Study) -> Iterator[Finding]:
                     instance,
                     field=name,
                 )
+
+
+def _ends_line(text: str, instance: Instance) -> bool:
+    """Return whether a line of the prompt, or what is scored, is this text, with at most a label before it."""
+    line = re.compile(rf"(?m)^[ \t]*(?:[(\[]?\w[)\].:])?[ \t]*{re.escape(text)}[ \t]*$")
+    return any(line.search(each) for each in (*(prompt.text for prompt in instance.prompts), *continuations(instance)))
+
+
+def _texts(doc: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in doc.items():
+        if isinstance(value, str) and not _is_python_list(value):
+            yield name, value
+        elif isinstance(value, list | tuple):
+            yield from ((name, each) for each in value[:50] if isinstance(each, str))
+
+
+def _is_python_list(value: str) -> bool:
+    """Return whether a text is a list or mapping as Python prints it, which code reads and shows in parts."""
+    if not value.lstrip().startswith(("[", "{", "(")) or len(value) > _MOST:
+        return False
+    try:
+        return isinstance(ast.literal_eval(value.strip()), list | dict | tuple)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return False
 
 
 @rule("PF233", "changed-text", severity=Severity.WARNING, family=Family.PROMPT)
@@ -216,6 +263,10 @@ def _changed(left: list[tuple[str, str]], explained: set[str], whole: str, doc: 
         )
 
 
+def _bare(text: str) -> str:
+    return "".join(_WORDS.findall(text.casefold()))
+
+
 def _reordered(instance: Instance) -> Iterator[Finding]:
     text = instance.prompts[0].text if len(instance.prompts) == 1 else ""
     for name, values in instance.doc.items():
@@ -236,46 +287,81 @@ def _reordered(instance: Instance) -> Iterator[Finding]:
             )
 
 
-def _bare(text: str) -> str:
-    return "".join(_WORDS.findall(text.casefold()))
+@rule("PF254", "letters-made-small", severity=Severity.WARNING, family=Family.PROMPT)
+def letters_made_small(study: Study) -> Iterator[Finding]:
+    r"""Report `capitalize` or `title` on texts of the data, which change all other letters as well.
+
+    Why: `{{ctx | capitalize}}` makes the first letter large and every other one small: `Mr. Smith of NASA` becomes
+    `Mr. smith of nasa`. `title` makes `Don't` into `Don'T`. With docs of your own only real changes are reported.
+    `doc["ctx"].capitalize()` in Python does the same, in `process_docs` or where the question or its choices are made.
+
+    Example:
+        doc_to_text: "{{question | capitalize}}\nAnswer:"
+        metadata: {promptfmt: {docs: [{question: Is iron in NASA rockets?, choices: ["yes", "no"], answer: 0}]}}
+
+    Silent with:
+        doc_to_text: "{{question[:1] | upper}}{{question[1:]}}\nAnswer:"
+
+    Fix: change the first letter alone: `{{text[:1] | upper}}{{text[1:]}}`.
+
+    Real: lm-evaluation-harness #608 (hellaswag, in Python: `Mr. smith from nasa`).
+    """
+    for template in study.templates:
+        found = _CASE.search(template.source)
+        if found is None or template.keys[-1] not in ("doc_to_text", "doc_to_choice", "doc_to_target"):
+            continue
+        texts = [value for doc in study.real_docs for name, value in doc.items() if name in found[0]]
+        change = str.title if found[1] == "title" else str.capitalize
+        if texts and not any(isinstance(text, str) and change(text)[1:] != text[1:] for text in texts):
+            continue
+        yield finding(f"{found[1]} changes letters inside the text", found[0][:60], template.keys)
+    for key in ("process_docs", "doc_to_text", "doc_to_choice"):
+        for node in definitions(study.config.get(key)):
+            lowered = next((call for call in ast.walk(node) if _changes_letters(call)), None)
+            if lowered is not None:
+                yield finding("code changes letters inside a text of the data", ast.unparse(lowered)[:60], key)
 
 
-def _appears(value: str, instance: Instance) -> bool:
-    whole = _shown_text(instance)
-    text = _spaced(value)
-    middle = len(text) // 2
-    return any(text[at : at + 20] in whole for at in (0, max(0, middle - 10), max(0, len(text) - 20)))
-
-
-def _shown_text(instance: Instance) -> str:
-    parts = [prompt.text for prompt in instance.prompts]
-    parts += continuations(instance)
-    return _spaced("\n".join(parts))
-
-
-def _spaced(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _ends_line(text: str, instance: Instance) -> bool:
-    """Return whether a line of the prompt, or what is scored, is this text, with at most a label before it."""
-    line = re.compile(rf"(?m)^[ \t]*(?:[(\[]?\w[)\].:])?[ \t]*{re.escape(text)}[ \t]*$")
-    return any(line.search(each) for each in (*(prompt.text for prompt in instance.prompts), *continuations(instance)))
-
-
-def _is_python_list(value: str) -> bool:
-    """Return whether a text is a list or mapping as Python prints it, which code reads and shows in parts."""
-    if not value.lstrip().startswith(("[", "{", "(")) or len(value) > _MOST:
+def _changes_letters(node: ast.AST) -> bool:
+    """Return whether code makes a column small but for the first letters: `doc["ctx"].capitalize()`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
-    try:
-        return isinstance(ast.literal_eval(value.strip()), list | dict | tuple)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return False
+    changed = node.func.value
+    is_column = isinstance(changed, ast.Subscript) and not _LABELS.search(ast.unparse(changed.slice))
+    return node.func.attr in ("capitalize", "title") and is_column
 
 
-def _texts(doc: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in doc.items():
-        if isinstance(value, str) and not _is_python_list(value):
-            yield name, value
-        elif isinstance(value, list | tuple):
-            yield from ((name, each) for each in value[:50] if isinstance(each, str))
+@rule("PF255", "text-cut-off", severity=Severity.WARNING, family=Family.PROMPT)
+def text_cut_off(study: Study) -> Iterator[Finding]:
+    r"""Report a text of the data that a template cuts inside a sentence.
+
+    Why: `{{passage[:400]}}` and `truncate` keep prompts short and drop the rest, where the answer may be. The text
+    ends in the middle of a sentence.
+
+    Example:
+        doc_to_text: "{{passage[:20]}}\n{{question}}\nAnswer:"
+        metadata:
+          promptfmt:
+            docs: [{passage: Iron rusts in moist air., question: Does iron rust?, choices: ["yes", "no"], answer: 0}]
+
+    Silent with:
+        doc_to_text: "{{passage}}\n{{question}}\nAnswer:"
+
+    Fix: give the whole text, or cut at the end of a sentence.
+
+    Real: summaries of long documents, cut for models with short contexts.
+    """
+    for template in study.templates:
+        for found in _SLICE.finditer(template.source) if template.keys[-1] == "doc_to_text" else ():
+            name, limit = found[1] or found[3], int(found[2] or 255)
+            for number, doc in enumerate(study.real_docs):
+                text = doc.get(name)
+                if isinstance(text, str) and len(text.rstrip()) > limit > 1 and text[limit - 1] not in ".!?\n":
+                    yield finding(
+                        "a text is cut inside a sentence",
+                        f"{text[max(0, limit - 30) : limit]} ← {text[limit : limit + 20]}",
+                        template.keys,
+                        number,
+                        field=name,
+                    )
+                    return

@@ -1,14 +1,66 @@
-"""Rules about what remains of a completion when it is compared."""
+"""Rules about completions that are compared as a whole, and about labels and code in them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
+from pytest_promptfmt.answers.completions import Chain
+from pytest_promptfmt.answers.phrasings import Answers, contract_sentences
+from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
+from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.rules.completion_reader import chain_of, read_by
+from pytest_promptfmt.rules.instructions import asks_for_label_alone
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.tasks import known_filter
+from pytest_promptfmt.tasks import FilterPipeline, known_filter, looks_for_answers
+
+_WORD: Final = re.compile(r"[^\W\d_]{2,}")
+_CODE: Final = "def double(x):\n    return 2 * x"
+_LANGUAGES: Final = ("python", "py", "json", "sql", "cpp", "java")
+_SHORT_GOLD: Final = 60
+"""Characters of a gold answer that a sentence may end with."""
+
+_FEW_WORDS: Final = 8
+"""Words of a gold answer that is an answer and no reasoning."""
+
+_FEWEST: Final = 3
+"""Options from which on labels are labels, and no Yes and No."""
+
+_FEW_TOKENS: Final = 10
+"""A budget that has room for a label alone."""
+
+_LONGEST: Final = 200
+
+
+@rule("PF112", "filters-without-generation", severity=Severity.ERROR, family=Family.CONFIG)
+def filters_without_generation(study: Study) -> Iterator[Finding]:
+    r"""Report filters that look for an answer in a task that generates nothing.
+
+    Why: filters of lm-eval are applied to whatever the model returns. For log-likelihoods a regex finds nothing, gives
+    its fallback for every choice, and scoring fails at the end of the run.
+
+    Example:
+        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(A|B)"}, {function: take_first}]}]
+
+    Silent with:
+        output_type: generate_until
+
+    Fix: remove `filter_list`, or set `output_type: generate_until`.
+
+    Real: generation tasks turned into multiple choice by their `output_type` alone.
+    """
+    written: Any = study.task.filter_list
+    if written and not study.generates and study.renders_fields and looks_for_answers(study.task):
+        yield finding(
+            "a filter looks for an answer, but nothing is generated",
+            f"output_type: {study.task.output_type}",
+            "filter_list",
+        )
 
 
 @rule("PF501", "exact-match-keeps-space", severity=Severity.WARNING, family=Family.EXTRACTION)
@@ -55,3 +107,255 @@ def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
         f"{text[-20:]}{task.target_delimiter}…",
         "filter_list" if task.filter_list else "metric_list",
     )
+
+
+@rule("PF509", "reasoning-compared-whole", severity=Severity.ERROR, family=Family.EXTRACTION)
+def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
+    r"""Report a task that asks for reasoning and compares the whole completion with the gold answer.
+
+    Why: without a filter that picks the answer, exact_match compares several sentences with a word or number.
+    No completion that reasons is ever right.
+
+    Example:
+        output_type: generate_until
+        description: "Think step by step. "
+        doc_to_target: "{{choices[answer]}}"
+        metric_list: [{metric: exact_match}]
+
+    Silent with:
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: "answer is (.+)"}, {function: take_first}]}
+
+    Fix: add a filter that picks the answer, such as `regex`.
+
+    Real: prompts for step-by-step answers written into tasks that compared short answers.
+    """
+    if not study.asks_for_reasoning or study.has_own_scorer or looks_for_answers(study.task):
+        return
+    if tuple(study.metrics or ("exact_match",)) != ("exact_match",) or study.task.gen_prefix:
+        return
+    if any(entry.get("regexes_to_ignore") for entry in study.task.metric_list or ()):
+        return
+    for instance in study.instances[:1]:
+        if isinstance(instance.target, str | int) and len(str(instance.target).split()) <= _FEW_WORDS:
+            yield finding(
+                "the prompt asks for reasoning, and the whole completion is compared",
+                f"gold {str(instance.target)[:40]!r}",
+                "filter_list" if study.task.filter_list else "metric_list",
+            )
+
+
+@rule("PF524", "fence-with-language-only", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
+def fence_with_language(study: Study) -> Iterator[Finding]:
+    r"""Report filters that find code only in a block that names its language, which the prompt does not ask for.
+
+    Why: models write ```` ```python ```` and ```` ``` ````. Code in the latter is not found, and counts as wrong.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "Write a function. {{question}}\n"
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '```python\n([\s\S]*?)```'}, {function: take_first}]}
+
+    Silent with:
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '```(?:python)?\n([\s\S]*?)```'}, {function: take_first}]}
+
+    Fix: make the language optional, `(?:python)?`, or ask for it in the prompt.
+
+    Real: UKGovernmentBEIS/inspect_evals #2170 (mbpp), where five other tasks had the same pattern.
+    """
+    chain = chain_of(study)
+    if chain is None:
+        return
+    prompt = trials_of(study).scoring.instances[0].prompts[0].text
+    missed = []
+    for number, pipeline in enumerate(chain.pipelines):
+        if not pipeline.patterns or read_by(study, chain, pipeline, f"```\n{_CODE}\n```") == _CODE:
+            return
+        tags = (one for one in _LANGUAGES if f"```{one}" not in prompt)
+        tag = next((one for one in tags if read_by(study, chain, pipeline, f"```{one}\n{_CODE}\n```") == _CODE), None)
+        if tag is not None:
+            missed.append((number, tag))
+    for number, tag in missed[:1]:
+        yield finding(
+            "a filter finds code only in a block that names its language",
+            f"```{tag} is read, ``` is not",
+            ("filter_list", number),
+        )
+
+
+@rule("PF525", "asked-sentence-compared-whole", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
+def asked_sentence_compared(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt that asks for a sentence with the answer, where whole completions are compared with the answer.
+
+    Why: a model that ends with `The answer is Lisbon`, as asked, is wrong, because no filter takes `Lisbon` out
+    of it.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "{{question}}\nEnd with \"The answer is [answer]\".\n"
+        filter_list: [{name: x, filter: [{function: remove_whitespace}, {function: take_first}]}]
+
+    Silent with:
+        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "answer is (.+)"}, {function: take_first}]}]
+
+    Fix: add a filter that picks the answer, or ask for the answer alone.
+
+    Real: facebookresearch/multiloko #10.
+    """
+    if not study.generates or looks_for_answers(study.task) or study.has_own_scorer or study.has_guessed_text:
+        return
+    if set(study.metrics or ("exact_match",)) != {"exact_match"} or scoring_failure(study) is not None:
+        return
+    try:
+        trials = trials_of(study)
+    except PromptfmtError:
+        return  # the item that scores says why
+    for trial in trials.answers[:1] if trials.chain is not None else ():
+        gold, chain = trial.gold, trials.chain
+        if not gold or len(gold) > _SHORT_GOLD or "\n" in gold:
+            return
+        said = Answers(kind="text", labels=(gold,), texts=("",), targets=(gold,), gold=0)
+        asked = contract_sentences(trial.instance.prompts[0].text, said, str(study.task.gen_prefix or ""))
+        for sentence in (one for one in asked if _WORD.search(one.replace(gold, ""))):
+            if chain is None or any(_is_right(chain, one, trial, sentence) for one in chain.pipelines):
+                return
+            yield finding(
+                "the prompt asks for a sentence, and the whole completion is compared with the answer",
+                f"{sentence!r}, gold {gold!r}",
+                "filter_list" if study.task.filter_list else "metric_list",
+            )
+            return
+
+
+def _is_right(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial, sentence: str) -> bool:
+    """Return whether a sentence scores as the answer in it does; so does one that cannot be tried."""
+    stages = chain.read(pipeline, sentence, trial.instance.doc, "the sentence that the prompt asks for")
+    try:
+        return stages.problem is not None or chain.is_right(trial.question, trial.instance.doc, stages.extracted)
+    except PromptfmtError:
+        raise
+    except Exception:
+        return True
+
+
+@rule("PF534", "label-compared-whole", severity=Severity.WARNING, family=Family.EXTRACTION)
+def label_compared_whole(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt with options, without examples, whose whole completion is compared with the label.
+
+    Why: a model that has seen no example writes `Answer: B` or a sentence. Both are compared with `B` and wrong.
+    Nothing is reported if the prompt asks for the label alone, if there is a `gen_prefix`, or if only a few tokens are
+    generated.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+        doc_to_target: "{{'ABC'[answer]}}"
+        metric_list: [{metric: exact_match}]
+
+    Silent with:
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: "\\b([ABC])\\b"}, {function: take_first}]}
+
+    Fix: add a filter that picks the label, or ask for the label alone.
+
+    Real: lm-evaluation-harness #3842 (kormedmcqa).
+    """
+    if not study.generates or study.shots > 0 or looks_for_answers(study.task) or study.task.gen_prefix:
+        return
+    kwargs = study.task.generation_kwargs
+    budget = kwargs.get("max_gen_toks") if isinstance(kwargs, Mapping) else None
+    chain, trials = _trials(study)
+    if chain is None or not trials or (isinstance(budget, int) and budget <= _FEW_TOKENS):
+        return
+    if asks_for_label_alone(trials[0].instance):
+        return
+    trial = trials[0]
+    label = trial.answers.labels[trial.answers.gold]
+    forms = (f"Answer: {label}", f"The answer is {label}")
+    pipeline = chain.pipelines[0]
+    if _scores(chain, pipeline, trial, trial.gold) and not any(_scores(chain, pipeline, trial, one) for one in forms):
+        yield finding(
+            "the label of an option is compared with the whole completion",
+            f"{forms[0]!r} and {forms[1]!r} are wrong, {trial.gold!r} is right",
+            "metric_list",
+            trial.instance,
+        )
+
+
+def _trials(study: Study) -> tuple[Chain | None, tuple[AnswerTrial, ...]]:
+    """Return the filters and metrics, and the docs whose answer is one of several options; none without options."""
+    if not study.generates or study.has_own_scorer or study.has_guessed_text or scoring_failure(study) is not None:
+        return None, ()
+    try:
+        trials = trials_of(study)
+    except PromptfmtError:
+        return None, ()  # the item that scores says why
+    chosen = (trial for trial in trials.answers if trial.answers.kind == "choice" and not trial.error)
+    return trials.chain, tuple(trial for trial in chosen if len(trial.answers.labels) >= _FEWEST)
+
+
+def _scores(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial, text: str) -> bool:
+    doc = trial.instance.doc
+    stages = chain.read(pipeline, text, doc, "a probe")
+    return stages.problem is None and chain.is_right(trial.question, doc, stages.extracted)
+
+
+@rule("PF535", "text-of-option-misread", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
+def text_of_option_misread(study: Study) -> Iterator[Finding]:
+    r"""Report a filter that finds options by their texts, and takes the text of one for another.
+
+    Why: a pattern of all texts takes the first that fits: `tin` wins in `tin foil`. The docs whose right option begins
+    with another one, or has it inside, are counted as wrong.
+
+    Example:
+        # file: example.yaml
+        output_type: generate_until
+        doc_to_text: "{{question}}\n(A) {{choices[0]}}\n(B) {{choices[1]}}\n(C) {{choices[2]}}\nAnswer:"
+        doc_to_target: "{{['(A)', '(B)', '(C)'][answer]}}"
+        filter_list: [{name: x, filter: [{function: !function helper.ByText}, {function: take_first}]}]
+        metadata: {promptfmt: {docs: [{question: Which wraps?, choices: [tin, tin foil, oak], answer: 1}]}}
+        # file: helper.py
+        class ByText:
+            def apply(self, resps, docs):
+                return [[self.read(text, doc) for text in texts] for texts, doc in zip(resps, docs)]
+            def read(self, text, doc):
+                for label, choice in zip(["(A)", "(B)", "(C)"], doc["choices"]):
+                    if choice in text:
+                        return label
+                return text
+
+    Silent with:
+        # file: helper.py
+        class ByText:
+            def apply(self, resps, docs):
+                return [[self.read(text, doc) for text in texts] for texts, doc in zip(resps, docs)]
+            def read(self, text, doc):
+                found = [pair for pair in zip(doc["choices"], ["(A)", "(B)", "(C)"]) if pair[0] in text]
+                return max(found, key=lambda pair: len(pair[0]))[1] if found else text
+
+    Fix: try the longest texts first.
+
+    Real: bbh of lm-evaluation-harness before 0.4.13, and its filter multi_choice_regex before that.
+    """
+    if not study.generates or not study.has_real_docs or not looks_for_answers(study.task):
+        return
+    chain, trials = _trials(study)
+    for number, pipeline in enumerate(chain.pipelines if chain is not None else ()):
+        for trial in trials:
+            answers = trial.answers
+            if chain is None or not all(answers.texts) or max(map(len, answers.texts)) > _LONGEST:
+                continue
+            targets = [str(target) for target in answers.targets]
+            read = [str(chain.read(pipeline, text, trial.instance.doc, "a probe").extracted) for text in answers.texts]
+            own = [said == target for said, target in zip(read, targets, strict=True)]
+            wrong = next((at for at, said in enumerate(read) if not own[at] and said in targets), None)
+            if wrong is not None and sum(own) >= len(own) // 2:
+                yield finding(
+                    "a filter takes the text of an option for another option",
+                    f"{answers.texts[wrong]!r} is read as {read[wrong]!r}, and is {targets[wrong]!r}",
+                    ("filter_list", number),
+                    trial.instance,
+                )
+                return

@@ -1,182 +1,30 @@
-"""Rules about what filters read: a few completions that differ in one thing, through the task's own filters.
-
-The phrasing battery shows how every phrasing is read; here are those differences that are mistakes of the filter.
-"""
+"""Rules about what filters read: a few completions that differ in one thing, through the task's own filters."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
-from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.metric_scores import with_gold
-from pytest_promptfmt.answers.phrasings import Answers, answers_of, contract_sentences
-from pytest_promptfmt.answers.subject import Subject
-from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import UNSET
+from pytest_promptfmt.rules.completion_reader import Reader, bare_answer, reader_of
+from pytest_promptfmt.rules.patterns import unescaped_dot
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
-from pytest_promptfmt.tasks import FilterPipeline, looks_for_answers
+from pytest_promptfmt.tasks import FilterPipeline
 
-_LAST_DOT: Final = re.compile(r"(?<!\\)\)\.\)*\$?$|\(\?=\.\)")
-_NUMBER_DOT: Final = re.compile(r"(?:\\d|[0-9,]\])[+*]?(?:\((?:\?:)?)?(?<!\\)\.(?:\\d|\[0-9)")
 _WORDS: Final = re.compile(r"[^\W\d_]{3,}(?: [^\W\d_]+)*|#{2,}")
 _CLASSES: Final = re.compile(r"\\[A-Za-z]|\[[^\]]*\]|\(\?[a-zA-Z]+\)|\(\?P?<\w+>|\\u[0-9a-fA-F]{4}")
-_NUMBERS: Final = ("42", "18")
+_COMMON: Final = 4
+"""Sentences that are tried of every task, after the label alone and those that its prompt asks for."""
 
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """The filters of a generation task, what can be answered, and the sentences that say an answer."""
-
-    chain: Chain
-    subject: Subject
-    answers: Answers
-    pipelines: Sequence[tuple[int, FilterPipeline]]
-
-    def read(self, pipeline: FilterPipeline, text: str) -> str:
-        """Return what a pipeline reads, as text; "" for an exception or a pattern that takes too long."""
-        stages = self.chain.read(pipeline, text, self.subject.instances[0].doc, "a probe")
-        return "" if stages.problem is not None else str(stages.extracted).strip()
-
-    def is_read(self, pipeline: FilterPipeline, text: str, said: str) -> bool:
-        """Return whether a pipeline reads this answer from a text, with brackets, marks and separators or not."""
-        return _bare(self.read(pipeline, text)) == _bare(said)
-
-    @property
-    def said(self) -> tuple[str, ...]:
-        """Return answers to put into sentences: the labels of the options, or two numbers."""
-        return self.answers.labels if self.answers.kind == "choice" else _NUMBERS
-
-    def sentences(self, said: str) -> tuple[str, ...]:
-        """Return ways to say an answer, those first that the prompt asks for; the last four are always the same."""
-        answers = self.answers
-        if answers.kind == "choice":
-            asked = Answers(
-                kind="choice",
-                labels=answers.labels,
-                texts=answers.texts,
-                targets=answers.targets,
-                gold=answers.labels.index(said),
-            )
-        else:
-            asked = Answers(kind="number", labels=(said,), texts=("",), targets=(said,), gold=0, number=said)
-        shown = (f"The answer is {said}.", f"The answer is ({said}).", f"Answer: {said}", f"#### {said}")
-        return (*contract_sentences(self.subject.prompt, asked, self.subject.prefix), *shown)
-
-
-def _bare(text: str) -> str:
-    return text.strip("()[]*$ \n\t").rstrip(".").replace(",", "")
-
-
-def reader_of(study: Study) -> Reader | None:
-    """Return what reads the answers of a task; None where nothing looks for an answer, or code judges it."""
-    if not study.generates or not looks_for_answers(study.task) or scoring_failure(study) is not None:
-        return None
-    trials = trials_of(study)
-    if trials.chain is None or not trials.scoring.instances or study.has_guessed_text:
-        return None
-    return study.once("reader", lambda: _reader(trials.chain, Subject(trials.scoring)))
-
-
-def _reader(chain: Chain | None, subject: Subject) -> Reader | None:
-    answers = answers_of(subject.questions[0], subject.prompt)
-    if answers is not None and answers.kind == "text" and subject.synthetic:
-        answers = subject.imagined(answers)
-    if chain is None or answers is None or answers.kind == "text":
-        return None
-    found = [(number, one) for number, one in enumerate(chain.pipelines) if one.patterns]
-    return Reader(chain, subject, answers, found) if found else None
-
-
-def _key(number: int) -> tuple[str | int, ...]:
-    return ("filter_list", number)
-
-
-@rule("PF511", "filters-change-gold", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
-def filters_change_gold(study: Study) -> Iterator[Finding]:
-    r"""Report filters that pick nothing out of a completion, and make of the gold answer something that is not right.
-
-    Why: `lowercase` turns `Paris` into `paris`, which exact_match compares with `Paris`. A model that answers exactly
-    the gold answer is wrong.
-
-    Example:
-        output_type: generate_until
-        metric_list: [{metric: exact_match}]
-        filter_list: [{name: x, filter: [{function: uppercase}, {function: take_first}]}]
-
-    Silent with:
-        metric_list: [{metric: exact_match, ignore_case: true}]
-
-    Fix: change the gold answer in the same way, or ignore the difference in the metric.
-
-    Real: facebookresearch/multiloko #9.
-    """
-    if not study.generates or not study.real_docs or not study.renders_fields or not study.task.filter_list:
-        return
-    if study.has_own_scorer or set(study.metrics) != {"exact_match"} or scoring_failure(study) is not None:
-        return
-    try:
-        trials = trials_of(study)
-    except PromptfmtError:
-        return  # the item that scores says why
-    if trials.chain is None:
-        return
-    for number, pipeline in enumerate(trials.chain.pipelines):
-        for trial in trials.answers if not pipeline.looks else ():
-            doc, gold = trial.instance.doc, trial.gold
-            if trial.best is None or trial.nonsense is None or trial.best <= trial.nonsense or not gold.strip():
-                continue
-            stages = trials.chain.read(pipeline, gold, doc, "the gold answer")
-            if stages.problem is None and not trials.chain.is_right(trial.question, doc, stages.extracted):
-                if stages.stopped != gold:
-                    continue  # a stop sequence cuts it, which PF903 reports
-                yield finding(
-                    "the filters make the gold answer wrong",
-                    f"{gold!r} becomes {stages.extracted!r}",
-                    _key(number),
-                    trial.instance,
-                )
-                return
-
-
-@rule("PF502", "unescaped-dot", severity=Severity.WARNING, family=Family.EXTRACTION)
-def unescaped_dot(study: Study) -> Iterator[Finding]:
-    r"""Report a dot without a backslash in a pattern where only a full stop or decimal point can be meant.
-
-    Why: `.` matches any character. At the end of a pattern it takes away the last digit of `The answer is 18`, and
-    between digits it joins `3 5` to one number.
-
-    Example:
-        output_type: generate_until
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: 'The answer is ([0-9.,]+).'}, {function: take_first}]}
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: 'The answer is ([0-9.,]+)\.'}, {function: take_first}]}
-
-    Fix: write `\.`, or remove the dot.
-
-    Real: lm-evaluation-harness #2013 (bbh), gsm8k_cot; stanford-crfm/helm #4289.
-    """
-    for keys, text in study.strings:
-        if "regex_pattern" not in keys:
-            continue
-        found = _LAST_DOT.search(text) or _NUMBER_DOT.search(text)
-        if found is not None:
-            yield finding(
-                "an unescaped dot in a pattern matches any character",
-                text[-60:] if found.end() >= len(text) - 2 else text[found.start() : found.start() + 60],
-                keys,
-            )
+_WITHOUT_SEPARATOR: Final = 3
+"""Digits of a number that nobody writes with a separator."""
 
 
 @rule("PF503", "phrase-asked-nowhere", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
@@ -222,7 +70,7 @@ def phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
         yield finding(
             "the filter needs words that nothing in the prompt asks for",
             ", ".join(dict.fromkeys(words)),
-            _key(number),
+            ("filter_list", number),
             severity=None if is_sure and not natural else Severity.INFO,
         )
 
@@ -281,7 +129,7 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
                 yield finding(
                     "a filter reads some options and not others",
                     f"{unread!r} is read as {reader.read(pipeline, unread)!r}, {right!r} is right",
-                    _key(number),
+                    ("filter_list", number),
                     severity=None if place < asked else free,
                 )
                 break
@@ -291,10 +139,6 @@ def _of_free_answers(study: Study, reader: Reader) -> Severity:
     """Return how bad it is that sentences are misread: an info where the prompt ends with a cue for the label alone."""
     has_cue = reader.subject.prompt.rstrip().endswith((":", "："))
     return Severity.INFO if has_cue and not study.asks_for_reasoning else Severity.WARNING
-
-
-_COMMON: Final = 4
-"""Sentences that are tried of every task, after the label alone and those that its prompt asks for."""
 
 
 @rule("PF505", "depends-on-full-stop", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
@@ -332,7 +176,7 @@ def depends_on_full_stop(study: Study) -> Iterator[Finding]:
                 yield finding(
                     "what is read depends on the full stop or newline after the answer",
                     f"{wrong!r} is read as {reader.read(pipeline, wrong)!r}",
-                    _key(number),
+                    ("filter_list", number),
                 )
                 break
 
@@ -345,7 +189,7 @@ def _is_right(reader: Reader, pipeline: FilterPipeline, text: str, said: str) ->
     answers, subject = reader.answers, reader.subject
     question = subject.questions[0]
     if callable(subject.task.process_results):
-        return _bare(str(stages.extracted)) == _bare(said)
+        return bare_answer(str(stages.extracted)) == bare_answer(said)
     target: Any = answers.target_with(said) if answers.kind == "number" else answers.targets[answers.labels.index(said)]
     index = answers.labels.index(said) if answers.kind == "choice" else 0
     try:
@@ -403,7 +247,7 @@ def first_of_reasoning(study: Study) -> Iterator[Finding]:
             yield finding(
                 "a filter reads a part of the reasoning, not the answer",
                 f"{text!r} is read as {saw!r}",
-                _key(number),
+                ("filter_list", number),
                 severity=None if len(misread) == len(reader.pipelines) else Severity.WARNING,
             )
 
@@ -441,7 +285,7 @@ def number_cut(study: Study) -> Iterator[Finding]:
                 continue
             text = form.format("1,234")
             saw = reader.read(pipeline, text)
-            if saw and _bare(saw) != "1234" and _bare(saw) in ("1", "234"):
+            if saw and bare_answer(saw) != "1234" and bare_answer(saw) in ("1", "234"):
                 found = (number, text, saw)
             text = f"{form.format('42').rstrip('.')} apples, in total."
             saw = reader.read(pipeline, text)
@@ -458,13 +302,9 @@ def number_cut(study: Study) -> Iterator[Finding]:
         yield finding(
             "a filter reads only a part of a number, or a comma",
             f"{text!r} is read as {saw!r}",
-            _key(number),
+            ("filter_list", number),
             severity=Severity.INFO if are_small and "1,234" in text else None,
         )
-
-
-_WITHOUT_SEPARATOR: Final = 3
-"""Digits of a number that nobody writes with a separator."""
 
 
 @rule("PF508", "letter-of-a-word", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
@@ -517,54 +357,14 @@ def letter_of_a_word(study: Study) -> Iterator[Finding]:
         yield finding(
             "a filter takes a letter of a word for an option",
             f"{text!r} is read as {saw!r}",
-            _key(number),
+            ("filter_list", number),
             severity=_of_free_answers(study, reader),
         )
 
 
 def _is_other(read: str, said: str) -> bool:
-    label = _bare(read)
+    label = bare_answer(read)
     return len(label) == 1 and label.isalpha() and label.upper() != said
-
-
-@rule("PF509", "reasoning-compared-whole", severity=Severity.ERROR, family=Family.EXTRACTION)
-def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
-    r"""Report a task that asks for reasoning and compares the whole completion with the gold answer.
-
-    Why: without a filter that picks the answer, exact_match compares several sentences with a word or number.
-    No completion that reasons is ever right.
-
-    Example:
-        output_type: generate_until
-        description: "Think step by step. "
-        doc_to_target: "{{choices[answer]}}"
-        metric_list: [{metric: exact_match}]
-
-    Silent with:
-        filter_list:
-        - {name: x, filter: [{function: regex, regex_pattern: "answer is (.+)"}, {function: take_first}]}
-
-    Fix: add a filter that picks the answer, such as `regex`.
-
-    Real: prompts for step-by-step answers written into tasks that compared short answers.
-    """
-    if not study.asks_for_reasoning or study.has_own_scorer or looks_for_answers(study.task):
-        return
-    if tuple(study.metrics or ("exact_match",)) != ("exact_match",) or study.task.gen_prefix:
-        return
-    if any(entry.get("regexes_to_ignore") for entry in study.task.metric_list or ()):
-        return
-    for instance in study.instances[:1]:
-        if isinstance(instance.target, str | int) and len(str(instance.target).split()) <= _SHORT:
-            yield finding(
-                "the prompt asks for reasoning, and the whole completion is compared",
-                f"gold {str(instance.target)[:40]!r}",
-                "filter_list" if study.task.filter_list else "metric_list",
-            )
-
-
-_SHORT: Final = 8
-"""Words of a gold answer that is an answer and no reasoning."""
 
 
 @rule("PF510", "depends-on-case", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
@@ -610,7 +410,7 @@ def depends_on_case(study: Study) -> Iterator[Finding]:
         yield finding(
             "a filter misses the answer after a lower-case beginning",
             f"{text!r} is read as {saw!r}",
-            _key(number),
+            ("filter_list", number),
             severity=None if study.asks_for_reasoning and _is_sure(reader, text) else Severity.INFO,
         )
 

@@ -41,7 +41,6 @@ _MOST_ROUNDS: Final = 8
 _OF_ANSWERS: Final = ("doc_to_choice", "doc_to_target", "target_delimiter")
 _ANSWER: Final = "the answer of a request"
 _GENERATION: Final = "generation_kwargs"
-
 _versions = itertools.count(1)
 """Numbers for the times of edited files: a file that is read again must not look like the one before."""
 

@@ -1,4 +1,4 @@
-"""Rules about texts that meet without a space: two literals of Python, the texts of a list, a sentence and a column."""
+"""Rules about texts that meet without whitespace, or with too much: in templates, lists and Python code."""
 
 from __future__ import annotations
 
@@ -14,14 +14,153 @@ from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
+from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import finding, question_message, skeleton
+from pytest_promptfmt.rules.rule_views import (
+    BRANCH,
+    COLUMN,
+    around,
+    finding,
+    question_message,
+    question_template,
+    severity_of_shots,
+    skeleton,
+    written_texts,
+)
 from pytest_promptfmt.rules.task_code import definitions
 from pytest_promptfmt.study import Study
 
 _SENTENCE_END: Final = re.compile(r"(?:[^\W\d_]+,? ){3,}[^\W\d_]+[:.?!]\0")
 _LITERAL: Final = re.compile(r"([A-Za-z]*)(\"\"\"|'''|\"|')(.*)\2", re.DOTALL)
 _ESCAPED_END: Final = re.compile(r"\\[nrt]\Z")
+_MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
+_TWO_SPACES: Final = re.compile(r"(?<=[^\s.!?])(?<!\uFFFD)  (?=\S)|(?<=\uFFFD)  (?=[^\s\uFFFD])")
+_MANY_SPACES: Final = re.compile(r" {3}|\t")
+_GLUED_LABEL: Final = re.compile(
+    r"\{\{-?\s*(\w+)\s*\}\}((?:Answer|Question|Options?|Choices|Response|Context|Passage)\s?:|\(?[A-E][.)] ?\{\{)"
+)
+_MOST_DOUBLED: Final = 3
+"""Double spaces of a template that does not align with them."""
+
+_LONG_TEXTS: Final = frozenset("article context content document paragraph passage story text".split())  # noqa: SIM905
+"""Columns of several lines, which may end with a newline."""
+
+_DOUBLE: Final = re.compile(rf"[^\s{COLUMN}] +{BRANCH} +[^\s{BRANCH}]")
+
+
+@rule("PF241", "space-on-both-sides-of-branch", severity=Severity.WARNING, family=Family.PROMPT)
+def doubled_space(study: Study) -> Iterator[Finding]:
+    r"""Report a space before and after a Jinja tag: the prompt has two spaces in a row.
+
+    Why: `likely {% if x %} cause` prints `likely  cause`. Tokenizers encode two spaces differently, and only the docs
+    of this branch have them.
+
+    Example:
+        doc_to_text: "{{question}} What is the {% if answer %} cause{% else %} effect{% endif %}?\nAnswer:"
+
+    Silent example:
+        doc_to_text: "{{question}} What is the {% if answer %}cause{% else %}effect{% endif %}?\nAnswer:"
+
+    Fix: keep the space on one side of the tag.
+
+    Real: bigscience-workshop/promptsource #795 (xcopa).
+    """
+    for template, text in written_texts(study):
+        found = _DOUBLE.search(text)
+        if found is not None:
+            yield finding(
+                "two spaces in a row around a Jinja tag",
+                around(text, found, 16, 12).replace(COLUMN, "…").replace(BRANCH, "{%…%}"),
+                template.keys,
+            )
+
+
+@rule("PF262", "space-doubled", severity=Severity.WARNING, family=Family.PROMPT)
+def space_doubled(study: Study) -> Iterator[Finding]:
+    r"""Report two spaces inside a line of a template.
+
+    Why: most tokenizers encode two spaces differently from one, and training text hardly ever has two. Two spaces after
+    the end of a sentence or between two columns, and templates that align with several spaces, are not reported.
+
+    Example:
+        doc_to_text: "Question:  {{question}}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: remove one of the spaces.
+
+    Real: lm-evaluation-harness 0.4.13 (leaderboard_gpqa).
+    """
+    for template in study.templates:
+        if template.keys[-1] not in ("doc_to_text", "description", "gen_prefix") or not isinstance(
+            template.source, str
+        ):
+            continue
+        text = _MARKUP.sub(
+            lambda match: "\N{REPLACEMENT CHARACTER}" if match[0].startswith("{{") else "", template.source
+        )
+        found = list(_TWO_SPACES.finditer(text))
+        if not 0 < len(found) <= _MOST_DOUBLED or _MANY_SPACES.search(text) or "```" in text:
+            continue
+        at = found[0].start()
+        yield finding(
+            "two spaces inside a line of the template",
+            around(text, at, 16).replace("\N{REPLACEMENT CHARACTER}", "{{…}}"),
+            template.keys,
+        )
+
+
+@rule("PF263", "label-glued-to-column", severity=Severity.WARNING, family=Family.PROMPT)
+def label_glued_to_column(study: Study) -> Iterator[Finding]:
+    r"""Report a label directly after a column, without a space or newline.
+
+    Why: `{{question}}Answer:` reads `…was it builtAnswer:`, unless every text of the column ends with a newline. It is
+    an info after a passage or another column of long texts, which may end so.
+
+    Example:
+        doc_to_text: "Question: {{question}}Answer:"
+        doc_to_choice: ["yes", "no"]
+        doc_to_target: gold
+        metadata: {note: no docs}
+
+    Silent with:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: add a newline before the label.
+
+    Real: eval-framework #195 (naturalqs).
+    """
+    match = None if study.has_real_docs else _GLUED_LABEL.search(question_template(study))
+    if match is not None and match[1] in COMMON:  # others may hold whole examples, which end with a newline
+        yield finding(
+            "a label follows a column without a space or newline",
+            question_template(study)[max(0, match.start() - 16) : match.end()],
+            "doc_to_text",
+            severity=Severity.INFO if match[1] in _LONG_TEXTS else None,
+        )
+
+
+@rule("PF264", "odd-target-delimiter", severity=Severity.WARNING, family=Family.PROMPT)
+def odd_target_delimiter(study: Study) -> Iterator[Finding]:
+    r"""Report a `target_delimiter` of several spaces, or of a space beside a newline.
+
+    Why: the answer is then scored after two spaces, or after a space at the beginning of a line, which most tokenizers
+    encode differently.
+
+    Example:
+        target_delimiter: "  "
+
+    Silent example:
+        target_delimiter: " "
+
+    Fix: use one space.
+
+    Real: a space that was added in the template and in the delimiter: lm-evaluation-harness #3526.
+    """
+    delimiter = study.written.target_delimiter
+    if isinstance(delimiter, str) and len(delimiter) > 1 and delimiter.isspace() and " " in delimiter:
+        yield finding("target_delimiter is more than one space", delimiter, "target_delimiter")
 
 
 @rule("PF281", "texts-without-space", severity=Severity.WARNING, family=Family.PROMPT)
@@ -161,3 +300,37 @@ def instruction_glued(study: Study) -> Iterator[Finding]:
 
 def _begins_with_space(study: Study, doc: Mapping[str, object]) -> bool:
     return any(isinstance(doc.get(name), str) and str(doc[name])[:1].isspace() for name in study.used_names)
+
+
+@rule("PF840", "shots-on-one-line", severity=Severity.WARNING, family=Family.FEWSHOT)
+def shots_on_one_line(study: Study) -> Iterator[Finding]:
+    r"""Report a few-shot delimiter of spaces between examples that have several lines or labels.
+
+    Why: the next question follows the answer on the same line, `Answer: Paris Question: …`, and no stop sequence that
+    is a newline separates them.
+
+    Example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        fewshot_delimiter: " "
+        num_fewshot: 2
+
+    Silent with:
+        fewshot_delimiter: "\n\n"
+
+    Fix: use a delimiter with a newline.
+
+    Real: lm-evaluation-harness #2137 (drop), where examples ran into each other.
+    """
+    delimiter = study.written.fewshot_delimiter
+    if (
+        isinstance(delimiter, str)
+        and delimiter
+        and not delimiter.strip(" ")
+        and "\n" in question_template(study).strip()
+    ):
+        yield finding(
+            "few-shot examples of several lines are separated by a space",
+            delimiter,
+            "fewshot_delimiter",
+            severity=severity_of_shots(study),
+        )

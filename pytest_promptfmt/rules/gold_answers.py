@@ -1,25 +1,28 @@
-"""Rules about answers: invalid gold answers, and choices that are empty or equal."""
+"""Rules about gold answers that are invalid, or that no completion equals."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import choices_of, finding, question_message
+from pytest_promptfmt.rules.rule_views import choices_of, continuations, finding
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.systems import replaced_rules
+from pytest_promptfmt.study.configuration import read_template
+from pytest_promptfmt.tasks import looks_for_answers
 
-_LETTERED: Final = re.compile(r"^\(?([A-Z])[.):]\s+(.+)$", re.M)
-_PAST: Final = frozenset({("Z", "["), ("z", "{"), ("9", ":")})
-_PAST_LINES: Final = re.compile(
-    r"^[ \t]*(\(?)(?:Z([.):])[^\n]*\n[ \t]*\1\[\2|z([.):])[^\n]*\n[ \t]*\1\{\3|9([.)])[^\n]*\n[ \t]*\1:\4)\s[^\n]*",
-    re.MULTILINE,
+_CHOICE_COLUMNS: Final = ("choices", "options", "endings", "candidates", "alternatives")
+_GOLD_COLUMN: Final = re.compile(
+    r"(?:correct|gold|right|true)?_?(?:answer|label|target|solution|choice|option|gold|correct)_?(?:text|str|name|value)?",
+    re.IGNORECASE,
 )
-"""Two lines of options: the last letter or digit, and the character after it."""
+_MARKED: Final = re.compile(r"(?:[^\W_]+ ?){1,3}\.|(\*\*|__)[^*_]+\1\.?")
+"""A word or a few with a full stop, or anything in bold."""
+
+_WORD: Final = re.compile(r"[^\W\d_]{2,}")
 
 
 @rule("PF701", "gold-not-a-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
@@ -114,197 +117,6 @@ def padded_target(study: Study) -> Iterator[Finding]:
             return
 
 
-@rule("PF703", "padded-choice", severity=Severity.WARNING, family=Family.ANSWERS)
-def padded_choice(study: Study) -> Iterator[Finding]:
-    r"""Report choices of which only some begin or end with whitespace.
-
-    Why: `A.  Adverse possession` next to `B. Implied` shows which option was edited by hand. In some datasets it is the
-    correct one.
-
-    Example:
-        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [" iron", gold], answer: 0}]}}
-
-    Silent example:
-        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, gold], answer: 0}]}}
-
-    Fix: strip the choices in the template.
-
-    Real: lm-evaluation-harness #3500 (mmlu_pro).
-    """
-    for instance in study.real_instances:
-        choices = choices_of(study, instance)
-        padded = [choice for choice in choices if choice != choice.strip() and choice.strip()]
-        if padded and len(padded) < len(choices):
-            yield _padded(padded[0], instance.index, ("doc_to_choice",))
-            return
-        text = instance.prompts[0].text if instance.prompts else ""
-        options = [
-            each
-            for value in instance.doc.values()
-            if isinstance(value, list | tuple) and 2 <= len(value) <= 30 and all(isinstance(one, str) for one in value)
-            for each in (value if 0 < sum(one != one.strip() for one in value) < len(value) else ())
-        ]
-        for option in options:
-            if option[:1] == " " and option.strip() and f" {option}" in text:
-                yield _padded(option, instance.index, ("doc_to_text",))
-                return
-
-
-def _padded(choice: str, doc: int, keys: tuple[str, ...]) -> Finding:
-    return finding("only some choices begin or end with whitespace", choice, keys, doc)
-
-
-@rule("PF704", "empty-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
-def empty_choice(study: Study) -> Iterator[Finding]:
-    r"""Report a choice without a visible character.
-
-    Why: an empty continuation has the highest possible likelihood, so it wins, and every doc with it is wrong.
-
-    Example:
-        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, " "], answer: 0}]}}
-
-    Silent example:
-        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, gold], answer: 0}]}}
-
-    Fix: drop missing choices in `doc_to_choice` or `process_docs`.
-
-    Real: lm-evaluation-harness #1760 (m_arc with four options).
-    """
-    for instance in study.instances:
-        choices = choices_of(study, instance)
-        if any(not choice.strip() for choice in choices):
-            yield finding("a choice has no visible character", str(choices), "doc_to_choice", instance)
-
-
-@rule("PF722", "single-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
-def single_choice(study: Study) -> Iterator[Finding]:
-    """Report a multiple-choice doc with one choice: it is always right.
-
-    Why: the only candidate wins whatever the model says, and raises the score. The list of choices was cut, or holds
-    the gold answer alone.
-
-    Example:
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron], answer: 0}]}}
-
-    Silent example:
-        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
-
-    Fix: give every doc at least two choices.
-
-    Real: google/BIG-bench #869 (arithmetic: entries with one target).
-    """
-    for instance in study.real_instances:
-        choices = choices_of(study, instance)
-        if len(choices) == 1:
-            yield finding("a doc has one choice, which is always right", choices[0][:60], "doc_to_choice", instance)
-            return
-
-
-@rule("PF705", "same-choices", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
-def same_choices(study: Study) -> Iterator[Finding]:
-    r"""Report two choices that are equal, or differ only in case or whitespace.
-
-    Why: two equal candidates have equal scores. If one of them is the gold, the first one wins whatever the model
-    knows.
-
-    Example:
-        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, iron, gold], answer: 0}]}}
-
-    Silent example:
-        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, zinc, gold], answer: 0}]}}
-
-    Fix: correct the data, or drop such docs in `process_docs`.
-
-    Real: lm-evaluation-harness #3735 (gpqa: options became equal when brackets were removed).
-    """
-    for instance in study.instances if isinstance(study.written.doc_to_choice, list) else study.real_instances:
-        choices = choices_of(study, instance)
-        bare = [" ".join(choice.casefold().split()) for choice in choices]
-        if len(set(bare)) < len(bare):
-            same = len(set(choices)) < len(choices)
-            if not same and study.has_own_scorer:
-                return  # it may add the scores of `yes` and `Yes`
-            yield finding(
-                "two choices are equal" if same else "two choices differ only in case or whitespace",
-                str(choices),
-                "doc_to_choice",
-                instance,
-                severity=None if same else Severity.WARNING,
-            )
-
-
-@rule("PF707", "letters-shown-texts-scored", severity=Severity.WARNING, family=Family.ANSWERS)
-def letters_shown(study: Study) -> Iterator[Finding]:
-    r"""Report options that are listed with letters although their texts are scored.
-
-    Why: after `A. Femur` … `Answer:` a model answers with a letter. Scoring the texts compares unlikely
-    continuations.
-
-    Example:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-
-    Silent with:
-        doc_to_choice: ["A", "B", "C"]
-
-    Fix: score the letters, or remove them from the prompt.
-
-    Real: lm-evaluation-harness before 0.4.0 (mmlu_original).
-    """
-    if not study.has_choices:
-        return
-    for instance in study.instances[:1]:
-        message = question_message(instance)
-        choices = [choice.strip() for choice in choices_of(study, instance)]
-        if message is None or len(choices) < 2:
-            return
-        listed = {letter: text.strip() for letter, text in _LETTERED.findall(message.text)}
-        if len(listed) >= len(choices) and list(listed.values())[-len(choices) :] == choices:
-            if any(len(choice) == 1 for choice in choices):
-                return
-            yield finding(
-                "the options are listed with letters, but their texts are scored",
-                f"{next(iter(listed))}. {choices[0]}, scored {choices[0]!r}",
-                "doc_to_choice",
-                instance,
-            )
-
-
-@rule("PF708", "labels-past-z", severity=Severity.ERROR, family=Family.ANSWERS)
-def labels_past_z(study: Study) -> Iterator[Finding]:
-    r"""Report labels that run past Z or 9 into punctuation: `[`, `\`, `{`, `:`.
-
-    Why: the characters after Z and 9 in Unicode are not letters or digits. Options from the 27th, or the 10th, get
-    labels that no model and no filter expects.
-
-    Example:
-        doc_to_choice: ["Y", "Z", "["]
-        doc_to_target: "{{answer}}"
-
-    Silent with:
-        doc_to_choice: ["X", "Y", "Z"]
-
-    Fix: use numbers of several digits, or labels of two letters.
-
-    Real: formats that label by `chr(65 + i)`. PF156 reports the same in HELM.
-    """
-    if "PF708" in replaced_rules(study.task):
-        return
-    for instance in study.instances:
-        choices = [choice.strip() for choice in choices_of(study, instance)]
-        if any(pair in _PAST for pair in pairwise(choices)):
-            yield _past(" ".join(choices[-6:]), ("doc_to_choice",), instance.index)
-            return
-        message = question_message(instance)
-        found = _PAST_LINES.search(message.text) if message is not None else None
-        if found is not None:
-            yield _past(found[0].strip(), ("doc_to_text",), instance.index)
-            return
-
-
-def _past(saw: str, keys: tuple[str, ...], doc: int) -> Finding:
-    return finding("labels run past Z or 9 into punctuation", saw, keys, doc)
-
-
 @rule("PF710", "several-correct-answers", severity=Severity.WARNING, family=Family.ANSWERS)
 def several_correct_answers(study: Study) -> Iterator[Finding]:
     r"""Report one gold answer although the doc marks several of the choices as correct.
@@ -352,3 +164,180 @@ def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[in
             if all(isinstance(each, int) and each in (0, 1) for each in value):
                 return [int(each) for each in value]
     return None
+
+
+@rule("PF713", "gold-unlike-column", severity=Severity.WARNING, family=Family.ANSWERS)
+def gold_unlike_column(study: Study) -> Iterator[Finding]:
+    """Report a gold choice although the column with the answer holds the text of another choice.
+
+    Why: the template looks the answer up in another order than the choices have. Every right answer is then counted as
+    wrong.
+
+    Example:
+        doc_to_choice: ["Yes", "No"]
+        doc_to_target: "{{['No', 'Yes'].index(label)}}"
+        metadata: {promptfmt: {docs: [{question: Does iron rust?, label: "Yes"}, {question: Is tin red?, label: "No"}]}}
+
+    Silent with:
+        doc_to_target: "{{['Yes', 'No'].index(label)}}"
+
+    Fix: use the order of `doc_to_choice`.
+
+    Real: huggingface/lighteval #1277 (boolq:contrastset).
+    """
+    contradicted: list[tuple[Instance, str, str, str]] = []
+    for instance in study.real_instances:
+        choices = [choice.strip().casefold() for choice in choices_of(study, instance)]
+        golds = [request for request in instance.requests if request.gold and request.prompt is not None]
+        if len(golds) != 1 or len(set(choices)) < len(choices) or len(choices) < 2:
+            return
+        gold = choices[instance.requests.index(golds[0])] if golds[0] in instance.requests[: len(choices)] else ""
+        for name, value in instance.doc.items():
+            said = str(value).strip().casefold() if isinstance(value, str | bool) else ""
+            if _GOLD_COLUMN.fullmatch(name) and said in choices and gold and said != gold:
+                contradicted.append((instance, name, str(value), gold))
+                break
+        else:
+            return  # a column that agrees, or none that says it: not all docs contradict
+    for instance, name, value, gold in contradicted[:1]:
+        yield finding(
+            "the gold choice is not the one that the answer column names",
+            f"{value!r} in the column, {gold!r} is gold",
+            "doc_to_target",
+            instance,
+            field=name,
+        )
+
+
+@rule("PF716", "index-as-answer", severity=Severity.ERROR, family=Family.ANSWERS)
+def index_as_answer(study: Study) -> Iterator[Finding]:
+    r"""Report the index of a choice as the answer that a model has to write, where no prompt shows the numbers.
+
+    Why: `doc_to_target: answer` is right for multiple choice, where it is an index. A model that writes the answer
+    itself says `iron`, not `0`.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "{{question}} It is one of {{choices | join(', ')}}.\nAnswer:"
+        doc_to_target: answer
+
+    Silent with:
+        doc_to_target: "{{choices[answer]}}"
+
+    Fix: use the text of the choice, or its letter as the prompt lists it.
+
+    Real: multiple-choice tasks turned into generation tasks by their `output_type` alone.
+    """
+    if not study.generates or study.has_own_scorer or study.task.doc_to_choice is not None or study.has_guessed_text:
+        return
+    for instance in study.real_instances:
+        target = instance.target
+        if isinstance(target, bool) or not str(target).strip().isdigit() or not isinstance(target, int | str):
+            return
+        index = int(str(target).strip())
+        lists = [
+            (name, value)
+            for name, value in instance.doc.items()
+            if isinstance(value, list) and 1 < len(value) <= 10 and all(isinstance(one, str) for one in value)
+        ]
+        shown = instance.prompts[0].text if instance.prompts else ""
+        held = [
+            (name, value)
+            for name, value in lists
+            if index < len(value) and (value[index].strip() in shown or name in _CHOICE_COLUMNS)
+        ]
+        if not held or re.search(rf"(?<!\d){index}[.):]", shown) or any(str(index) in value for _, value in held):
+            return
+    for instance in study.real_instances[:1]:
+        yield finding(
+            "the answer to write is the index of a choice",
+            f"{instance.target!r} is asked for",
+            "doc_to_target",
+            instance,
+        )
+
+
+@rule("PF721", "float-as-gold", severity=Severity.WARNING, family=Family.ANSWERS)
+def float_as_gold(study: Study) -> Iterator[Finding]:
+    """Report whole numbers that are written with `.0` as gold answers, and compared as text.
+
+    Why: a column of integers becomes one of floats when a value is missing. `exact_match` compares `4` with `4.0`, and
+    no model writes the latter.
+
+    Example:
+        output_type: generate_until
+        doc_to_target: "{{answer}}"
+        metadata: {promptfmt: {docs: [{question: What is 2 + 2?, answer: 4.0}, {question: 3 + 3?, answer: 6.0}]}}
+
+    Silent with:
+        doc_to_target: "{{answer | int}}"
+
+    Fix: convert the column: `{{answer | int}}`.
+
+    Real: tables read with pandas.
+    """
+    if not study.generates or study.has_own_scorer or set(study.metrics or ("exact_match",)) != {"exact_match"}:
+        return
+    golds = [str(instance.target) for instance in study.real_instances]
+    if golds and all(re.fullmatch(r"-?\d+\.0", gold) for gold in golds):
+        yield finding("whole numbers are gold answers with .0", ", ".join(golds[:3]), "doc_to_target")
+
+
+@rule("PF741", "target-with-other-words", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
+def target_with_other_words(study: Study) -> Iterator[Finding]:
+    r"""Report a multiple-choice target with words that are in none of the choices.
+
+    Why: the target has to be one of the choices, or the number of one. With `The answer is B` no choice is right, and
+    every doc counts as wrong.
+
+    Example:
+        doc_to_choice: ["A", "B", "C"]
+        doc_to_target: "The answer is {{['A', 'B', 'C'][answer]}}"
+
+    Silent with:
+        doc_to_target: "{{['A', 'B', 'C'][answer]}}"
+
+    Fix: print the choice alone.
+
+    Real: mistakes of this kind stay unseen with synthetic docs, whose answers are in no list.
+    """
+    spec = study.written.doc_to_target
+    if not study.has_choices or not isinstance(spec, str) or "{{" not in spec:
+        return
+    words = {word.casefold() for constant in read_template(spec).constants for word in _WORD.findall(constant)}
+    choices = " ".join(text for instance in study.instances for text in continuations(instance)).casefold()
+    if words and choices and not any(word in choices for word in words):
+        yield finding("the target has words that are in no choice", spec, "doc_to_target")
+
+
+@rule("PF746", "gold-with-marks", severity=Severity.WARNING, family=Family.ANSWERS)
+def gold_with_marks(study: Study) -> Iterator[Finding]:
+    r"""Report gold answers of a few words that all end with a full stop or are set in bold, and are compared as text.
+
+    Why: `exact_match` compares `Lisbon` with `Lisbon.` and scores 0. Few-shot examples would show the mark; a task
+    without them does not. Answers that are sentences are left alone.
+
+    Example:
+        output_type: generate_until
+        doc_to_target: "{{choices[answer]}}."
+        num_fewshot: 0
+
+    Silent with:
+        doc_to_target: "{{choices[answer]}}"
+
+    Fix: remove the mark from the target, or ignore punctuation in the metric.
+
+    Real: targets written as the end of a sentence in templates for training.
+    """
+    if not study.generates or study.has_own_scorer or study.shots > 0 or looks_for_answers(study.task):
+        return
+    entries = study.task.metric_list or ({"metric": "exact_match"},)
+    if any(one.get("metric") != "exact_match" for one in entries) or any(map(_ignores_marks, entries)):
+        return
+    golds = [str(instance.target).strip() for instance in study.real_instances]
+    if len(golds) > 1 and all(_MARKED.fullmatch(gold) for gold in golds):
+        yield finding("gold answers have a mark that is compared as well", ", ".join(golds[:3]), "doc_to_target")
+
+
+def _ignores_marks(entry: Mapping[str, object]) -> bool:
+    return bool(entry.get("ignore_punctuation") or entry.get("regexes_to_ignore"))

@@ -1,20 +1,50 @@
-"""Rules about instructions that contradict the task: other labels, another number of options, reasoning, the answer."""
+"""Rules about instructions that contradict the task: other labels, another number of options, another form."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.core.prompt import join
-from pytest_promptfmt.rules.answer_forms import listed_labels
+from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import finding, question_message
+from pytest_promptfmt.rules.rule_views import choices_of, continuations, finding, question_message
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
-from pytest_promptfmt.tasks import looks_for_answers
 
+_ASK: Final = r"\b(?:answer|respond|reply|output|choose|select|pick|return|write|give|say)\b[^.?!\n]{0,50}?"
+_YES_NO: Final = re.compile(
+    rf"{_ASK}[\s(\"'“‘`*](yes|true|correct|y)\b[\"'”’`*]*(?:,| or|/| und)+ ?[\"'“‘`*]*(no|false|incorrect|wrong|n)\b",
+    re.IGNORECASE,
+)
+_LETTER: Final = re.compile(
+    rf"{_ASK}\b(?:only|single|just)?\s?(?:the|a|one|by)?\s?(?:single |capital |correct )*letter\b", re.IGNORECASE
+)
+_ALONE: Final = re.compile(
+    r"\b(?:only|just|nothing but|nothing else|solely|directly)\b|\b(?:single|one) (?:letter|character|word|token)\b"
+    r"|(?:option|choice)(?:'s)? (?:letter|label|number|index)\b|[\"'(]A[\"')]?(?:, |/| or )",
+    re.IGNORECASE,
+)
+_RANGE: Final = re.compile(
+    r"(?:option|letter|choice|answer|one)s?\b[^.\n]{0,30}? ?[\"'“(\[]?\bA[\"'”)\]]?"
+    r"(?: ?(?:to|through|–|-) ?|(?:, ?[\"'“(\[]?[B-Z][\"'”)\]]?)+,? (?:or|and) )[\"'“(\[]?([B-Z])\b"
+)
+_TOGETHER: Final = re.compile(
+    r"(?:\b(?:letter|option|choice|answer)s?|\bone) (?:is |are |one )*(?:of|from) \(?(A[B-Z]{1,9})\b", re.IGNORECASE
+)
+_OPTION_LINE: Final = re.compile(r"^[ \t]*[(\[]?([A-Za-z]|\d)[)\].:][ \t]+\S", re.MULTILINE)
+_OPTION_TEXT: Final = re.compile(r"^[ \t]*[(\[]?([A-Z])[)\].:][ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
+_SYNTHETIC: Final = "«"
+_TAKE: Final = ("remove_whitespace", "take_first", "take_first_k")
+"""Filters that leave the words of a completion as they are."""
+
+_OPTION_LABEL: Final = re.compile(r"^[ \t]*[(\[]?([A-Z])[)\].:][ \t]*$", re.MULTILINE)
+_LETTERS: Final = tuple("ABCDEFGHIJ")
+_ASKS_LETTER: Final = re.compile(
+    r"\bletter\b|\b(?:option|choice)s?\b|multiple[- ]choice|\bA, B(?:,| or| and)|\bA or B\b", re.IGNORECASE
+)
 _WORD: Final = r"[\"'“‘`*]*([^\W\d_][\w-]+)[\"'”’`*]*"
 _NAMED: Final = re.compile(
     r"\b(classif\w+|label\w*|categori\w+|determine|decide|identify|answer|respond|reply|choose|output|say|one of"
@@ -28,49 +58,221 @@ _COUNT: Final = re.compile(
     r" (?:(?:possible|answer|different|given|following) )*(options|choices|alternatives|labels|categories|classes)\b",
     re.IGNORECASE,
 )
-_STEPS: Final = re.compile(r"step[- ]by[- ]step|show your (?:work|reasoning)|explain your (?:reasoning|answer)", re.I)
-_PRINTED: Final = re.compile(r"\{\{-?\s*(.+?)\s*-?\}\}", re.DOTALL)
-_OPTION: Final = re.compile(r"[(\[]?[A-Z\d][)\].][ \t]*$")
+_LEAST: Final = 2
+_NAMES_LABELS: Final = re.compile(
+    r"\b(?:classif\w+|label\w*|categori\w+|one of|either|(?:answer|respond|reply) with)\b[^.?!\n]{0,60}?"
+    r"\b([a-z_]{4,})(?:, ([a-z_]{4,}))*,? or ([a-z_]{4,})\b",
+    re.IGNORECASE,
+)
 
 
-@rule("PF718", "gold-in-question", severity=Severity.ERROR, family=Family.ANSWERS)
-def gold_in_question(study: Study) -> Iterator[Finding]:
-    r"""Report a question that prints the answer: the same expression as `doc_to_target`, or the choice it points at.
+@rule("PF286", "options-not-shown", severity=Severity.ERROR, family=Family.ANSWERS)
+def options_not_shown(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt that asks for the letter of an option and lists no options.
 
-    Why: a template for few-shot examples or training ends with the answer. With it as `doc_to_text`, the model reads
-    the answer before it gives it.
+    Why: the options are in another column than the one that is printed. The model can only guess a letter. Synthetic
+    docs are not looked at, because a real question may hold its options.
 
     Example:
-        doc_to_text: "Question: {{question}}\nAnswer: {{choices[answer]}}"
+        doc_to_text: "{{question}}\nAnswer with the letter of the option.\nAnswer:"
+        doc_to_choice: ["A", "B", "C"]
+
+    Silent with:
+        doc_to_text: "Choose a letter.\n{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+
+    Fix: list the options, each with its letter.
+
+    Real: NVIDIA-NeMo/Skills #1523 (mmlu-prox), meridianlabs-ai/inspect_scout #77.
+    """
+    if study.is_multimodal or study.has_guessed_text:
+        return
+    for instance in study.real_instances[:1]:
+        text = instance.prompts[0].text if instance.prompts else ""
+        if study.generates:
+            scored = {str(one.target).strip() for one in study.real_instances}
+        else:
+            scored = {str(request.continuation).strip() for request in instance.requests}
+        if not scored or not all(one in _LETTERS for one in scored) or not _ASKS_LETTER.search(text):
+            return
+        if not any(re.search(rf"(?<!\w)[(\[]?{one}[)\].:,=-]*[ \t]+\w", text) for one in sorted(scored)):
+            yield finding("the prompt asks for a letter, but lists no options", text[-80:], "doc_to_text", instance)
+
+
+@rule("PF714", "asked-form-not-scored", severity=Severity.WARNING, family=Family.ANSWERS)
+def asked_form(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt that asks for yes or no, or for a letter, where something else is scored.
+
+    Why: a model that follows the prompt is never right. Whoever rewrites the prompt often forgets the choices, and the
+    other way round.
+
+    Example:
+        doc_to_text: "{{question}} Is it mercury? Answer yes or no.\nAnswer:"
+        doc_to_choice: ["correct", "wrong"]
+        doc_to_target: "{{answer % 2}}"
+
+    Silent with:
+        doc_to_choice: ["yes", "no"]
+
+    Fix: ask for the answers that are scored.
+
+    Real: vbdi/Ego3D-Bench #3 (yes and no against A and B), UKGovernmentBEIS/inspect_ai #310 (letter against text).
+    """
+    if study.has_own_scorer or study.has_guessed_text or _may_translate(study):
+        return
+    for instance in study.instances[:1]:
+        text = join(constant_spans(instance))
+        scored = _scored(study)
+        if not scored or any(_SYNTHETIC in one for one in scored):
+            scored = []
+        asked = _YES_NO.search(text)
+        if asked is not None and scored:
+            words = {asked[1].casefold(), asked[2].casefold()}
+            bare = {one.strip(" .,!()[]\"'").casefold() for one in scored}
+            if len(bare) > 1 and not words & bare:
+                yield finding(
+                    "the prompt asks for other answers than are scored",
+                    f"asks for {asked[1]} or {asked[2]}, scored are {', '.join(map(repr, scored[:4]))}",
+                    "doc_to_text",
+                    instance,
+                )
+                return
+        if study.generates and _LETTER.search(text):
+            options = dict(_OPTION_TEXT.findall(instance.prompts[0].text if instance.prompts else ""))
+            target = instance.target
+            if isinstance(target, str) and len(options) > 1 and len(target.strip()) > 1:
+                letter = next((letter for letter, option in options.items() if option == target.strip()), None)
+                if letter is not None:
+                    yield finding(
+                        "the prompt asks for a letter, but the text of an option is the answer",
+                        f"{target.strip()!r} is option {letter}",
+                        "doc_to_target",
+                        instance,
+                    )
+
+
+def _may_translate(study: Study) -> bool:
+    """Return whether a filter may turn one form of an answer into another."""
+    pipelines = study.task.filter_list or ()
+    steps = [step for one in pipelines if isinstance(one, Mapping) for step in one.get("filter") or ()]
+    return any(not isinstance(step, Mapping) or step.get("function") not in _TAKE for step in steps)
+
+
+def _scored(study: Study) -> list[str]:
+    """Return the answers that are scored: the fixed choices, or the gold answers of several docs."""
+    choices = study.written.doc_to_choice
+    if isinstance(choices, list):
+        return [one.strip() for one in choices if isinstance(one, str)]
+    if choices is not None and not study.generates:
+        return [one.strip() for instance in study.real_instances[:1] for one in choices_of(study, instance)]
+    targets = [instance.target for instance in study.instances]
+    return [one.strip() for one in dict.fromkeys(targets) if isinstance(one, str)] if _is_text(targets) else []
+
+
+def _is_text(targets: Sequence[Any]) -> bool:
+    return all(isinstance(target, str) for target in targets)
+
+
+@rule("PF715", "labels-unlike-listed", severity=Severity.ERROR, family=Family.ANSWERS)
+def labels_unlikelisted_labels(study: Study) -> Iterator[Finding]:
+    r"""Report scored labels of another kind than the labels in the prompt.
+
+    Why: options listed with A, B and C, and `a`, `b`, `c` or `1`, `2`, `3` scored: the model's likely answers are none
+    of the candidates. With five options listed and four labels scored, the fifth answer is never right.
+
+    Example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+        doc_to_choice: ["1", "2", "3"]
         doc_to_target: "{{answer}}"
 
     Silent with:
-        doc_to_text: "Question: {{question}}\nAnswer:"
+        doc_to_text: "{{question}}\n1. {{choices[0]}}\n2. {{choices[1]}}\n3. {{choices[2]}}\nAnswer:"
 
-    Fix: remove the answer from `doc_to_text`.
+    Fix: score the labels that are listed.
 
-    Real: eval-framework #81 (sciq: the passage with the answer); templates made for training.
+    Real: choices copied from a task whose options have other labels.
     """
-    text, target = study.written.doc_to_text, study.written.doc_to_target
-    if not isinstance(text, str) or not isinstance(target, str) or "{%" in text:
-        return
-    if not (study.generates or study.has_choices):
-        return
-    whole = _PRINTED.fullmatch(target.strip())
-    gold = _bare(whole[1] if whole is not None else target if target.isidentifier() else "")
-    if not gold or "question" in gold or gold.isdigit() or (study.generates and study.has_own_scorer):
-        return  # a function may run the target, tests that the question shows, on what is generated
-    for found in _PRINTED.finditer(text):
-        shown = _bare(found[1])
-        if (shown == gold or shown.endswith(f"[{gold}]")) and not _OPTION.search(text[: found.start()]):
-            yield finding(
-                "the question prints the answer", text[max(0, found.start() - 20) : found.end()], "doc_to_text"
-            )
+    for instance in study.instances[:1]:
+        labels = [choice.strip().strip("().") for choice in choices_of(study, instance)]
+        if len(labels) < 2 or not _follow(labels):
             return
+        listed = listed_labels(instance)
+        if _is_written_out(study) and len(listed) > len(labels) and listed[: len(labels)] == labels:
+            yield finding(
+                "more options are listed than labels are scored",
+                f"{', '.join(listed)} are listed, {', '.join(labels)} are scored",
+                "doc_to_choice",
+                instance,
+                do="score a label for each option",
+            )
+        if len(listed) == len(labels) and listed != labels:
+            yield finding(
+                "the scored labels are not those of the listed options",
+                f"{', '.join(listed)} are listed, {', '.join(labels)} are scored",
+                "doc_to_choice",
+                instance,
+            )
 
 
-def _bare(expression: str) -> str:
-    return re.sub(r"\s|\|(?:trim|string|int|lower|upper)\b|^\(|\)$", "", expression)
+def _is_written_out(study: Study) -> bool:
+    """Return whether the template lists its options one by one, the same for each doc."""
+    text, choices = study.written.doc_to_text, study.written.doc_to_choice
+    return isinstance(text, str) and isinstance(choices, list) and "{%" not in text and len(choices) > 1
+
+
+def listed_labels(instance: Instance) -> list[str]:
+    """Return the labels of the options that the question lists, in order; none if they do not follow each other."""
+    message = question_message(instance)
+    labels = _OPTION_LINE.findall(message.text) if message is not None else []
+    starts = [number for number, label in enumerate(labels) if label in "Aa1"]
+    labels = labels[starts[-1] :] if starts else []
+    return labels if _follow(labels) else []
+
+
+def _follow(labels: Sequence[str]) -> bool:
+    """Return whether labels of one character follow each other from the first of their kind."""
+    if not labels or any(len(label) != 1 for label in labels) or labels[0] not in "Aa10":
+        return False
+    return all(ord(after) == ord(before) + 1 for before, after in pairwise(labels))
+
+
+@rule("PF717", "range-unlike-options", severity=Severity.WARNING, family=Family.ANSWERS)
+def range_unlike_options(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt that names another last option than it lists.
+
+    Why: "one option from A to E" after four options: a model may answer `E`, which is never right. With more options
+    than named, it never chooses the last.
+
+    Example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nOne letter from A to D:"
+        doc_to_choice: ["A", "B", "C"]
+
+    Silent with:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nOne letter from A to C:"
+
+    Fix: name the last option that is listed.
+
+    Real: EmbodiedCity/UrbanVideo-Bench.code #1.
+    """
+    for instance in study.instances[:1]:
+        text = join(constant_spans(instance))
+        asked = _RANGE.search(text) or _TOGETHER.search(text)
+        listed = listed_labels(instance)
+        if asked is None or len(listed) < 2 or listed[0] != "A" or study.has_guessed_text:
+            return
+        last = asked[1][-1]
+        if not study.has_real_docs and any(last in _OPTION_LABEL.findall(text) for text in _constants(study)):
+            return  # a branch lists it, which the synthetic docs do not take
+        if last != listed[-1]:
+            yield finding(
+                "the prompt names another last option than it lists",
+                f"{asked[0][-30:]}, and {listed[-1]} is the last one",
+                "doc_to_text",
+                instance,
+            )
+
+
+def _constants(study: Study) -> list[str]:
+    return [text for template in study.templates for text in template.text.constants]
 
 
 @rule("PF719", "named-labels-unlike-scored", severity=Severity.WARNING, family=Family.ANSWERS)
@@ -125,9 +327,6 @@ def named_labels(study: Study) -> Iterator[Finding]:
                 return
 
 
-_LEAST: Final = 2
-
-
 def _has_word(text: str, word: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
 
@@ -166,61 +365,44 @@ def number_of_options(study: Study) -> Iterator[Finding]:
             )
 
 
-@rule("PF914", "reasoning-without-generation", severity=Severity.WARNING, family=Family.GENERATION)
-def reasoning_without_generation(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that asks for reasoning where choices are scored by their likelihood, so that none is written.
+@rule("PF744", "labels-named-numbers-scored", severity=Severity.WARNING, family=Family.ANSWERS)
+def labels_named_numbers_scored(study: Study) -> Iterator[Finding]:
+    r"""Report an instruction that names labels in words, where the answers are numbers that it does not explain.
 
-    Why: right after "Let's think step by step." comes `A` or `B` as the continuation. Nothing is thought, and the
-    labels are unlikely there.
+    Why: the data have 0, 1 and 2 for entailment, neutral and contradiction. A model that answers with a word, as
+    asked, is always wrong.
 
     Example:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nLet's think step by step.\nAnswer:"
-        doc_to_choice: ["A", "B"]
+        output_type: generate_until
+        description: "Classify the pair of sentences as entailment, neutral or contradiction.\n\n"
+        doc_to_target: "{{label}}"
+        metadata: {promptfmt: {docs: [{question: Tin melts. It can melt., label: 0}, {question: Dry. Wet., label: 2}]}}
 
     Silent with:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nAnswer:"
+        doc_to_target: "{{['entailment', 'neutral', 'contradiction'][label]}}"
 
-    Fix: remove the sentence, or generate the answer and filter it.
+    Fix: make words of the numbers in `doc_to_target`, or say in the prompt which number is which label.
 
-    Real: instructions of chain-of-thought variants left in the multiple-choice variant.
+    Real: allenai/natural-instructions #759 (sick).
     """
-    if not study.has_choices or study.has_guessed_text:
+    if study.has_guessed_text or study.is_multimodal or (study.generates and study.has_own_scorer):
         return
-    for instance in study.instances[:1]:
-        message = question_message(instance)
-        if message is None:
-            return
-        found = _STEPS.search(join(constant_spans(instance)))
-        if found is not None:
+    for instance in study.real_instances[:1]:
+        golds = {str(one.target).strip() for one in study.real_instances}
+        scored = golds if study.generates else {text.strip() for text in continuations(instance)}
+        text = join(constant_spans(instance))
+        found = _NAMES_LABELS.search(text)
+        are_numbers = bool(scored) and all(len(one) == 1 and one.isdigit() for one in scored)
+        if found is not None and are_numbers and not any(re.search(rf"(?<!\w){one}(?![\w:])", text) for one in scored):
             yield finding(
-                "the prompt asks for reasoning, but the choices are scored right after it",
-                found[0],
-                "doc_to_text",
+                "the instruction names labels in words, but numbers are scored",
+                f"{found[0][-60:]}; scored is {', '.join(sorted(scored))}",
+                "description" if study.task.description else "doc_to_text",
                 instance,
             )
 
 
-@rule("PF112", "filters-without-generation", severity=Severity.ERROR, family=Family.CONFIG)
-def filters_without_generation(study: Study) -> Iterator[Finding]:
-    r"""Report filters that look for an answer in a task that generates nothing.
-
-    Why: filters of lm-eval are applied to whatever the model returns. For log-likelihoods a regex finds nothing, gives
-    its fallback for every choice, and scoring fails at the end of the run.
-
-    Example:
-        filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(A|B)"}, {function: take_first}]}]
-
-    Silent with:
-        output_type: generate_until
-
-    Fix: remove `filter_list`, or set `output_type: generate_until`.
-
-    Real: generation tasks turned into multiple choice by their `output_type` alone.
-    """
-    written: Any = study.task.filter_list
-    if written and not study.generates and study.renders_fields and looks_for_answers(study.task):
-        yield finding(
-            "a filter looks for an answer, but nothing is generated",
-            f"output_type: {study.task.output_type}",
-            "filter_list",
-        )
+def asks_for_label_alone(instance: Instance) -> bool:
+    """Return whether the prompt asks for the letter of an option, or for nothing but the answer."""
+    text = join(constant_spans(instance))
+    return _LETTER.search(text) is not None or _ALONE.search(text) is not None

@@ -11,10 +11,10 @@ from typing import Final
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, Prompt, Span, join
-from pytest_promptfmt.rules.code_ends import literal_end, literal_start
 from pytest_promptfmt.rules.fixes import Fix, rewritten, whitespace, without_trailing_space
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import around, finding, question_message, severity_of_shots, shots_of
+from pytest_promptfmt.rules.task_code import literal_end, literal_start
 from pytest_promptfmt.rules.templates import find_literal_break
 from pytest_promptfmt.study import Study
 
@@ -27,7 +27,6 @@ _WIDE: Final = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7af\uff00-\uffef\u3000-\u30ff]"
 )
 """Scripts that are written without spaces between sentences."""
-
 
 _WIDE_ENDS: Final = "。！？：、，；"
 """Punctuation that is as wide as a character, after which no space is due."""

@@ -15,10 +15,8 @@ from pytest_promptfmt.core.finding import Family, Finding, Reported, Severity, i
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.rules.documentation import remedy_of
-from pytest_promptfmt.rules.effects import effect_of
-from pytest_promptfmt.rules.ignores import Ignores
-from pytest_promptfmt.rules.rule_registry import Rule, Scope
-from pytest_promptfmt.rules.rule_selection import Selection, written_ignores
+from pytest_promptfmt.rules.rule_registry import Rule, Scope, effect_of
+from pytest_promptfmt.rules.rule_selection import Ignores, Selection, written_ignores
 from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.study import ProfileView, Study
 

@@ -1,4 +1,4 @@
-"""Rules about names: tasks, tags and groups that are missing, have the same name, or cannot be selected."""
+"""Rules about names: of tasks, tags and groups, which are missing, the same, or cannot be selected."""
 
 from __future__ import annotations
 
@@ -58,6 +58,18 @@ def unresolved_member(view: FileView) -> Iterator[Finding]:
             keys=("task", _number_of(view.config.get("task"), member)),
             position=_member_position(view, member),
         )
+
+
+def _number_of(members: Any, name: str) -> int:
+    for number, member in enumerate(members if isinstance(members, list) else ()):
+        if member == name or (isinstance(member, Mapping) and name in (member.get("task"), member.get("group"))):
+            return number
+    return 0
+
+
+def _member_position(view: FileView, member: str) -> Any:
+    number = _number_of(view.config.get("task"), member)
+    return view.yaml.locate(("task", number)) or view.yaml.locate(("task",))
 
 
 @rule("PF132", "hidden-name", severity=Severity.ERROR, family=Family.NAMES, scope="file")
@@ -164,6 +176,59 @@ def _averages(view: FileView, group: Mapping[Any, Any], keys: tuple[str | int, .
                 )
 
 
+def _reported_by_members(members: Any, index: TaskIndex) -> frozenset[tuple[str, str]]:
+    """Return metric and pipeline of every member; nothing if those of a member are unknown."""
+    found: set[tuple[str, str]] = set()
+    waiting = list(members) if isinstance(members, list) else []
+    seen: set[str] = set()
+    while waiting:
+        member = waiting.pop()
+        if isinstance(member, Mapping):
+            if isinstance(member.get("task"), list):
+                waiting += member["task"]
+                continue
+            if set(member) & {"metric_list", "filter_list", "include", "process_results"}:
+                return frozenset()
+            member = member.get("group", member.get("task"))
+        entry = index.find(member) if isinstance(member, str) else None
+        if entry is None or entry.kind == "class":
+            return frozenset()
+        if entry.name in seen:
+            continue
+        seen.add(entry.name)
+        if len(seen) > _MAX_MEMBERS:
+            return frozenset()
+        if entry.kind == "tag":
+            waiting += entry.tagged
+        elif entry.file is None:
+            return frozenset()
+        elif entry.kind == "group":
+            if set(entry.file.config) & {"metric_list", "filter_list"}:
+                return frozenset()
+            inner = entry.file.config.get("task")
+            waiting += inner if isinstance(inner, list) else []
+        else:
+            reported = _reported(entry.file.config)
+            if reported is None:
+                return frozenset()
+            found |= reported
+    return frozenset(found)
+
+
+def _reported(config: Mapping[Any, Any]) -> set[tuple[str, str]] | None:
+    """Return what a task reports; None if one of its functions chooses the names."""
+    written = config.get("metric_list")
+    if written:
+        metrics = [entry.get("metric") for entry in written if isinstance(entry, Mapping)]
+    else:
+        metrics = list(_DEFAULT_METRICS.get(config.get("output_type", "generate_until"), ()))
+    if any(isinstance(metric, FunctionRef) or callable(metric) for metric in metrics):
+        return None
+    names = [str(metric) for metric in metrics]
+    filters = [each.get("name") for each in config.get("filter_list") or () if isinstance(each, Mapping)] or ["none"]
+    return {(metric, str(name)) for metric in names for name in filters}
+
+
 @rule("PF134", "unselectable-name", severity=Severity.WARNING, family=Family.NAMES, scope="file")
 def unselectable_name(view: FileView) -> Iterator[Finding]:
     """Report a name with a space, comma or wildcard in it.
@@ -217,6 +282,10 @@ def swapped_letters(study: Study) -> Iterator[Finding]:
             )
 
 
+def _letters(word: str) -> tuple[int, tuple[tuple[str, int], ...]]:
+    return len(word), tuple(sorted(Counter(word).items()))
+
+
 @rule("PF136", "group-remark", severity=Severity.ERROR, family=Family.NAMES, scope="file")
 def group_remark(view: FileView) -> Iterator[Finding]:
     """Report what lm-eval refuses or ignores in a group.
@@ -251,72 +320,3 @@ def group_remark(view: FileView) -> Iterator[Finding]:
                 view.yaml.locate(("group",)),
                 severity=None if "refuses" in note or "that one name" in note else Severity.WARNING,
             )
-
-
-def _letters(word: str) -> tuple[int, tuple[tuple[str, int], ...]]:
-    return len(word), tuple(sorted(Counter(word).items()))
-
-
-def _number_of(members: Any, name: str) -> int:
-    for number, member in enumerate(members if isinstance(members, list) else ()):
-        if member == name or (isinstance(member, Mapping) and name in (member.get("task"), member.get("group"))):
-            return number
-    return 0
-
-
-def _member_position(view: FileView, member: str) -> Any:
-    number = _number_of(view.config.get("task"), member)
-    return view.yaml.locate(("task", number)) or view.yaml.locate(("task",))
-
-
-def _reported_by_members(members: Any, index: TaskIndex) -> frozenset[tuple[str, str]]:
-    """Return metric and pipeline of every member; nothing if those of a member are unknown."""
-    found: set[tuple[str, str]] = set()
-    waiting = list(members) if isinstance(members, list) else []
-    seen: set[str] = set()
-    while waiting:
-        member = waiting.pop()
-        if isinstance(member, Mapping):
-            if isinstance(member.get("task"), list):
-                waiting += member["task"]
-                continue
-            if set(member) & {"metric_list", "filter_list", "include", "process_results"}:
-                return frozenset()
-            member = member.get("group", member.get("task"))
-        entry = index.find(member) if isinstance(member, str) else None
-        if entry is None or entry.kind == "class":
-            return frozenset()
-        if entry.name in seen:
-            continue
-        seen.add(entry.name)
-        if len(seen) > _MAX_MEMBERS:
-            return frozenset()
-        if entry.kind == "tag":
-            waiting += entry.tagged
-        elif entry.file is None:
-            return frozenset()
-        elif entry.kind == "group":
-            if set(entry.file.config) & {"metric_list", "filter_list"}:
-                return frozenset()
-            inner = entry.file.config.get("task")
-            waiting += inner if isinstance(inner, list) else []
-        else:
-            reported = _reported(entry.file.config)
-            if reported is None:
-                return frozenset()
-            found |= reported
-    return frozenset(found)
-
-
-def _reported(config: Mapping[Any, Any]) -> set[tuple[str, str]] | None:
-    """Return what a task reports; None if one of its functions chooses the names."""
-    written = config.get("metric_list")
-    if written:
-        metrics = [entry.get("metric") for entry in written if isinstance(entry, Mapping)]
-    else:
-        metrics = list(_DEFAULT_METRICS.get(config.get("output_type", "generate_until"), ()))
-    if any(isinstance(metric, FunctionRef) or callable(metric) for metric in metrics):
-        return None
-    names = [str(metric) for metric in metrics]
-    filters = [each.get("name") for each in config.get("filter_list") or () if isinstance(each, Mapping)] or ["none"]
-    return {(metric, str(name)) for metric in names for name in filters}

@@ -1,4 +1,4 @@
-"""Rules about options as the prompt lists them: the values of a list of the doc, found in the rendered question."""
+"""Rules about the options that a prompt lists: their labels, their order, and how each is written."""
 
 from __future__ import annotations
 
@@ -9,16 +9,33 @@ from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import around, choices_of, finding, question_message
+from pytest_promptfmt.rules.rule_views import (
+    COLUMN,
+    around,
+    choices_of,
+    finding,
+    question_message,
+    question_template,
+    written_texts,
+)
 from pytest_promptfmt.study import Study
+from pytest_promptfmt.study.study import constant_spans
 
 _LABEL: Final = re.compile(r"[(\[]?([^\W_]|@|`|/)[)\].:](?:[ \t]*|\n)$")
 _FIRST: Final = "Aa10\u0410\u0430\u0391"
 _TWICE: Final = re.compile(r"(?:^|(?<=[\s(]))([A-Z][.)]|\([A-Z]\)|[^\W\d_]{4,}:)\s+\1(?=\s|$)")
 _LEAST: Final = 2
 _MOST: Final = 26
+_OPTION_START: Final = re.compile(r"\s*\(?[A-Z][.):]\s")
+_SAYS_HOW: Final = re.compile(r"answer|respond|reply|choose|select|option|letter|choice|[^\x00-\x7f]", re.I)
+_OPTION_LABEL: Final = re.compile(r"(?:^|(?<=\s))\(?([A-J])[.):] ?(?=\{\{|\{%(?!-?\s*(?:end|el)))", re.M)
+"""The label of an option, directly before what prints it."""
+
+_FEWEST_OPTIONS: Final = 3
+_OPTION_STYLE: Final = re.compile(r"^([ \t]*)(\(?)([A-Z])([.):])([ \t]*)(?=[^\s])", re.MULTILINE)
+_OPTION_VALUE: Final = re.compile(r"^[ \t]*\(?([A-Z])[.):][ \t]*\{\{-?(.*?)-?\}\}", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +63,102 @@ class _Listing:
         return [option.label for option in self.options]
 
 
-def _listing(study: Study, instance: Instance) -> _Listing | None:
-    """Return how the question lists a list of the doc with a label each; None if it does not."""
-    message = question_message(instance)
-    if message is None or study.has_guessed_text:
-        return None
-    text = message.text
-    for name, values in instance.doc.items():
-        if not isinstance(values, list) or not _LEAST <= len(values) <= _MOST:
-            continue
-        texts = [value.strip() if isinstance(value, str) else "" for value in values]
-        if not all(texts) or len(set(texts)) < len(texts):
-            continue
-        found = [option for index, value in enumerate(texts) for option in _shown(text, index, value)]
-        if len({option.index for option in found}) >= _LEAST:
-            missing = [value for value in texts if value not in text]
-            return _Listing(name, sorted(found, key=lambda option: option.start), missing, text)
-    return None
+@rule("PF232", "no-cue-after-options", severity=Severity.WARNING, family=Family.PROMPT)
+def no_cue(study: Study) -> Iterator[Finding]:
+    r"""Report a prompt that lists options and ends with the last of them, without a cue for the answer.
+
+    Why: a base model continues with the next option, not with an answer. An instruction before the options that says
+    how to answer counts as a cue.
+
+    Example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}"
+        doc_to_choice: ["A", "B", "C"]
+
+    Silent with:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+
+    Fix: end the prompt with a cue such as `Answer:`.
+
+    Real: HELM #3790 (InfiniteBench).
+    """
+    if study.task.gen_prefix is not None or not study.task.has_question:
+        return
+    for instance in study.instances[:1]:
+        message = question_message(instance)
+        if message is None or len(instance.prompts) != 1:
+            return
+        lines = message.text.rstrip().splitlines()
+        options = [_OPTION_START.match(line) is not None for line in lines[-3:]]
+        letters = [line.lstrip(" (")[:1] for line in lines[-2:]]
+        in_order = len(letters) == 2 and ord(letters[1] or "\0") == ord(letters[0] or "\0") + 1
+        if len(lines) >= 3 and all(options[-2:]) and in_order and not _SAYS_HOW.search(join(constant_spans(instance))):
+            yield finding(
+                "the prompt ends with the last option, without an answer cue",
+                message.text[-40:],
+                "doc_to_text",
+                instance,
+            )
 
 
-def _shown(text: str, index: int, value: str) -> Iterator[_Option]:
-    for place in re.finditer(re.escape(value), text):
-        label = _LABEL.search(text, max(0, place.start() - 6), place.start())
-        before = text[max(0, label.start() - 1) : label.start()] if label is not None else ""
-        if label is None or (text[place.start() - 1] == "\n" and before.isalnum()):
-            continue  # the end of a sentence on the line above
-        yield _Option(index, label[1], before, label.start())
+@rule("PF239", "uneven-options", severity=Severity.WARNING, family=Family.PROMPT)
+def uneven_options(study: Study) -> Iterator[Finding]:
+    r"""Report options in a list of which one has another space, bracket or mark than the others.
+
+    Why: ` D.` among `A.`, `B.` and `C.` looks different and has other tokens. A space before one option
+    is often made by a line break inside a folded YAML text.
+
+    Example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\n C. {{choices[2]}}\nAnswer:"
+        doc_to_choice: ["A", "B", "C"]
+
+    Silent with:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+
+    Fix: write all options alike.
+
+    Real: 132 templates of include in lm-evaluation-harness 0.4.13.
+    """
+    for template, text in written_texts(study):
+        listed = [found for found in _OPTION_STYLE.finditer(text) if text[found.end()] == COLUMN]
+        for before, after in pairwise(listed):
+            if ord(after[3]) == ord(before[3]) + 1 and _style(before) != _style(after):
+                yield finding("options are not written alike", f"{before[0]}… and {after[0]}…", template.keys)
+                break
+
+
+def _style(option: re.Match[str]) -> tuple[str, ...]:
+    return option[1], option[2], option[4], option[5]
+
+
+@rule("PF243", "option-listed-twice", severity=Severity.ERROR, family=Family.PROMPT)
+def option_listed_twice(study: Study) -> Iterator[Finding]:
+    r"""Report two options that print the same column.
+
+    Why: an index was copied and not changed. One choice is listed twice and another one never, so that docs whose
+    answer is the missing one cannot be solved.
+
+    Example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[1]}}\nAnswer:"
+        doc_to_choice: ["A", "B", "C"]
+
+    Silent with:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+
+    Fix: print another choice for each option.
+
+    Real: options written out one by one, as in most templates for multiple choice.
+    """
+    for template in study.templates:
+        if template.keys[-1] != "doc_to_text":
+            continue
+        listed = [(found[1], " ".join(found[2].split())) for found in _OPTION_VALUE.finditer(template.source)]
+        for number, (label, value) in enumerate(listed):
+            twin = next((other for other, same in listed[:number] if same == value and other != label), None)
+            if twin is not None:
+                yield finding(
+                    "two options print the same column", f"{twin} and {label}: {{{{{value}}}}}", template.keys
+                )
+                return
 
 
 @rule("PF249", "labels-not-in-sequence", severity=Severity.ERROR, family=Family.PROMPT)
@@ -110,6 +197,34 @@ def labels_out_of_order(study: Study) -> Iterator[Finding]:
             instance,
         )
         return
+
+
+def _listing(study: Study, instance: Instance) -> _Listing | None:
+    """Return how the question lists a list of the doc with a label each; None if it does not."""
+    message = question_message(instance)
+    if message is None or study.has_guessed_text:
+        return None
+    text = message.text
+    for name, values in instance.doc.items():
+        if not isinstance(values, list) or not _LEAST <= len(values) <= _MOST:
+            continue
+        texts = [value.strip() if isinstance(value, str) else "" for value in values]
+        if not all(texts) or len(set(texts)) < len(texts):
+            continue
+        found = [option for index, value in enumerate(texts) for option in _shown(text, index, value)]
+        if len({option.index for option in found}) >= _LEAST:
+            missing = [value for value in texts if value not in text]
+            return _Listing(name, sorted(found, key=lambda option: option.start), missing, text)
+    return None
+
+
+def _shown(text: str, index: int, value: str) -> Iterator[_Option]:
+    for place in re.finditer(re.escape(value), text):
+        label = _LABEL.search(text, max(0, place.start() - 6), place.start())
+        before = text[max(0, label.start() - 1) : label.start()] if label is not None else ""
+        if label is None or (text[place.start() - 1] == "\n" and before.isalnum()):
+            continue  # the end of a sentence on the line above
+        yield _Option(index, label[1], before, label.start())
 
 
 def _is_of_one_kind(labels: Sequence[str]) -> bool:
@@ -255,3 +370,40 @@ def options_listed_twice(study: Study) -> Iterator[Finding]:
                 "the options are listed twice", ", ".join(listing.labels), "doc_to_text", instance, field=listing.column
             )
             return
+
+
+@rule("PF260", "labels-out-of-order", severity=Severity.ERROR, family=Family.PROMPT)
+def template_labels_out_of_order(study: Study) -> Iterator[Finding]:
+    r"""Report options whose labels are not A, B, C, … in order.
+
+    Why: a line was copied and its label not changed. Two options have one label or one label is missing, and the model
+    cannot name the option that is scored.
+
+    Example:
+        doc_to_text: "{{question}}\nA. {{first}}\nB. {{second}}\nB. {{third}}\nAnswer:"
+        doc_to_choice: ["A", "B", "C"]
+        metadata: {note: no docs}
+
+    Silent with:
+        doc_to_text: "{{question}}\nA. {{first}}\nB. {{second}}\nC. {{third}}\nAnswer:"
+
+    Fix: give the options the labels A, B, C, … in order.
+
+    Real: a mutation of this kind stays unseen in four of five tasks of lm-evaluation-harness 0.4.13 without it.
+    """
+    labels = [match[1] for match in _OPTION_LABEL.finditer(question_template(study))]
+    if len(labels) < _FEWEST_OPTIONS or labels[0] != "A" or any(labels_out_of_order(study)):
+        return  # PF249 reports what a loop prints
+    runs = (
+        "".join(labels).split("A")[1:] if labels.count("A") == 1 or _is_listed_again(labels) else ["".join(labels)[1:]]
+    )
+    for run in runs:
+        if f"A{run}" != "ABCDEFGHIJ"[: len(run) + 1]:
+            yield finding("the labels of the options are not in order", ", ".join(labels), "doc_to_text")
+            return
+
+
+def _is_listed_again(labels: list[str]) -> bool:
+    """Return whether several lists of the same length follow each other."""
+    count = labels.count("A")
+    return len(labels) % count == 0 and labels[:: len(labels) // count] == ["A"] * count

@@ -1,4 +1,4 @@
-"""Rules about unclosed pairs: brackets of a prompt, braces and rows of formulas."""
+"""Rules about unbalanced pairs: brackets, braces of formulas, quotes and code fences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import COLUMN, around, finding, question_message, shots_of
+from pytest_promptfmt.rules.rule_views import (
+    BRANCH,
+    COLUMN,
+    around,
+    continuations,
+    finding,
+    question_message,
+    shots_of,
+    written_texts,
+)
 from pytest_promptfmt.study import Study
 
 _COMMAND: Final = re.compile(r"\\(?:begin|frac|dfrac|sqrt|text|boxed|left|cdot|times|sum|int|mathbf|mathrm|le|ge)\b")
@@ -26,6 +35,41 @@ _CLOSING: Final = ")]）】」』"
 _LABEL: Final = re.compile(r"(?:^|(?<=[\s(\[（]))\w{1,3}[)\]）]")
 _CODE: Final = re.compile(r"```|\\[A-Za-z]|[:;]-?[(\[]")
 """Where unmatched brackets mean nothing: code, formulas, and emoticons."""
+
+_STRAY: Final = re.compile(r"\A[\"']|[\"']\Z")
+
+
+@rule("PF227", "open-fence", severity=Severity.WARNING, family=Family.PROMPT)
+def open_fence(study: Study) -> Iterator[Finding]:
+    r"""Report a code fence that is opened before a column and never closed.
+
+    Why: an opening fence before `{{code}}` without a closing fence leaves the model inside the code, so its answer is
+    part of the question's block. A prompt that ends right after the opening fence is not reported.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "Solve this problem:\n```\n{{question}}\nAnswer in words:"
+
+    Silent with:
+        doc_to_text: "Solve this problem:\n```\n{{question}}\n```\nAnswer in words:"
+
+    Fix: close the fence after the column.
+
+    Real: lm-evaluation-harness #3092 (humaneval_instruct).
+    """
+    for instance in study.instances[:1]:
+        message = question_message(instance)
+        if message is None or "```" not in message.text:
+            return
+        constant = "".join(span.text if span.origin.field is None else "\0" for span in message.content)
+        last = constant.rfind("```")
+        if constant.count("```") % 2 and "\0" in constant[last:] and constant[: constant.find("```")].strip():
+            yield finding(
+                "a code fence is opened but never closed",
+                message.text[message.text.rfind("```") :][:60],
+                "doc_to_text",
+                instance,
+            )
 
 
 @rule("PF234", "broken-formula", severity=Severity.WARNING, family=Family.FEWSHOT)
@@ -127,3 +171,63 @@ def _open_place(text: str) -> int | None:
             elif place not in labels:
                 return None  # text that closes what it never opened has its own use of brackets
     return opened[0] if opened and text[opened[-1] + 1 :].strip() else None
+
+
+@rule("PF237", "unbalanced-quotes", severity=Severity.WARNING, family=Family.PROMPT)
+def unbalanced_quotes(study: Study) -> Iterator[Finding]:
+    r"""Report a template that opens a quotation and does not close it.
+
+    Why: in `Answer in the form: "The answer is (X)` the model cannot see where the form ends. Templates with branches
+    are not reported, because each may close what another opens.
+
+    Example:
+        doc_to_text: "{{question}}\nAnswer in this form: \"The answer is (X)\n"
+
+    Silent example:
+        doc_to_text: "{{question}}\nAnswer in this form: \"The answer is (X)\".\n"
+
+    Fix: close the quotation.
+
+    Real: open-compass/opencompass #2129 (LongBench v2).
+    """
+    for template, text in written_texts(study):
+        if BRANCH in text:
+            continue
+        quotes = re.sub(r"(?<=\d)\"", "", text)  # without inches
+        for mark, is_open in (('"', quotes.count('"') % 2 == 1), ("“", text.count("“") > text.count("”") > 0)):
+            if is_open:
+                at = text.rfind(mark)
+                if not text[at + 1 :].strip():
+                    continue  # the answer goes on in the quotation
+                yield finding(
+                    "a quotation is opened but not closed",
+                    around(text, at, 20, 40).replace(COLUMN, "…"),
+                    template.keys,
+                )
+
+
+@rule("PF742", "stray-quote-in-choice", severity=Severity.WARNING, family=Family.ANSWERS)
+def stray_quote(study: Study) -> Iterator[Finding]:
+    r"""Report a quote at one end of a choice that has no partner, where other choices have none.
+
+    Why: a quote that was left over or forgotten is scored with the choice, and makes it less likely than the others.
+    Texts of your own docs are not looked at: an apostrophe may end a word.
+
+    Example:
+        doc_to_choice: "{{[choices[0], choices[1] ~ '\"']}}"
+        metadata: {note: no docs}
+
+    Silent with:
+        doc_to_choice: "{{['\"' ~ choices[0] ~ '\"', '\"' ~ choices[1] ~ '\"']}}"
+
+    Fix: write all choices alike.
+
+    Real: bigscience-workshop/promptsource #391.
+    """
+    if not study.has_choices or study.has_real_docs or not study.renders_fields:
+        return
+    for instance in study.instances[:1]:
+        choices = [text.strip() for text in continuations(instance)]
+        stray = [text for text in choices if _STRAY.search(text) and any(text.count(mark) % 2 for mark in "\"'")]
+        if 0 < len(stray) < len(choices):
+            yield finding("a choice has a quote without a partner", stray[0][-40:], "doc_to_choice", 0)

@@ -1,9 +1,9 @@
-"""Rules about odd or misleading text in prompts."""
+"""Rules about odd or misleading text in prompts: repeated text, and labels unlike others."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
@@ -11,21 +11,36 @@ from typing import Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import around, continuations, finding, question_message
+from pytest_promptfmt.rules.rule_views import (
+    COLUMN,
+    around,
+    continuations,
+    finding,
+    question_message,
+    question_template,
+    skeleton,
+    written_texts,
+)
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 
-_WIDE_PUNCTUATION: Final = re.compile(r"[A-Za-z]{2,}([：；，？！（）])")
-_CJK: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\u3040-\u30ff]")
+_LABEL: Final = re.compile(r"^((?:[A-Z]{3,}|[A-Z]\w+)(?: [A-Za-z]\w*){1,2})(:?)(?= +[\"“A-Z\d])", re.MULTILINE)
+_WORDS: Final = 5
 _COLON_LABEL: Final = re.compile(r"([^\s:：]{2,20})([:：])")
 _RAW_KEY: Final = re.compile(r"\b(?:about|in|of|on) ([a-z]{3,}(?:_[a-z]{2,})+)[.?!:]")
 _KEY_VALUE: Final = re.compile(r"[a-z]{3,}(?:_[a-z]{2,})+")
 _QUOTED: Final = re.compile(
     r"(?:answer|respond|reply|say|output|write|return)\b[^.\n]{0,40}?[\"'`‘“]([^\"'`’”\n]{1,40})[\"'`’”]", re.I
 )
-_CUE: Final = re.compile(r"\n\s*(?:final )?answer\s*:\s*\Z", re.I)
-_OPTION: Final = re.compile(r"\s*\(?[A-Z][.):]\s")
-_SAYS_HOW: Final = re.compile(r"answer|respond|reply|choose|select|option|letter|choice|[^\x00-\x7f]", re.I)
+_LABELLED: Final = re.compile(r"^[^\W\d_]{2,20}[:\uff1a]", re.M)
+_BARE_CUE: Final = re.compile(r"\n([^\W\d_]{2,20})\s*\Z")
+_GLUED_LABEL: Final = re.compile(
+    r"(?<![\\\w])\w*[a-z](?:[.!?)](?:Q|A)|[.!?)]?(?:Question|Answer|Input|Output)): ?(?=[A-Z\0]|$)"
+)
+_LABEL_COLUMN: Final = re.compile(r"(?:^|(?<=[\n ]))(\w+)(: ?)\0", re.MULTILINE)
+_OPTION_COLUMN: Final = re.compile(r"^\(?[A-Z][.):] \0", re.MULTILINE)
+_LEAD: Final = 20
+"""Characters of a description that is not in a question by chance."""
 
 
 @rule("PF224", "repeated-block", severity=Severity.WARNING, family=Family.PROMPT)
@@ -52,31 +67,6 @@ def repeated_block(study: Study) -> Iterator[Finding]:
                 if before == after and len(before) >= 30:
                     yield finding("the same paragraph appears twice in a row", before, "doc_to_text", instance)
                     return
-
-
-@rule("PF225", "full-width-punctuation", severity=Severity.WARNING, family=Family.PROMPT)
-def full_width_punctuation(study: Study) -> Iterator[Finding]:
-    r"""Report full-width punctuation after a Latin word in a template without Chinese or Japanese text.
-
-    Why: `Answer：` with U+FF1A looks like `Answer:` but is a different token. It is usually left over from a template
-    copied from a Chinese task.
-
-    Example:
-        doc_to_text: "Question: {{question}}\nAnswer："
-
-    Silent example:
-        doc_to_text: "Question: {{question}}\nAnswer:"
-
-    Fix: replace it with the ASCII character.
-
-    Real: lm-evaluation-harness #2111 (122 belebele languages).
-    """
-    for template in study.templates:
-        text = "".join(template.text.constants)
-        found = _WIDE_PUNCTUATION.search(text)
-        if found is not None and not _CJK.search(text):
-            name = unicodedata.name(found[1]).lower()
-            yield finding(f"a {name} after a Latin word", around(text, found, 10), template.keys)
 
 
 @rule("PF226", "mixed-colons", severity=Severity.WARNING, family=Family.PROMPT)
@@ -117,39 +107,6 @@ def mixed_colons(study: Study) -> Iterator[Finding]:
                         "doc_to_text",
                         instance,
                     )
-
-
-@rule("PF227", "open-fence", severity=Severity.WARNING, family=Family.PROMPT)
-def open_fence(study: Study) -> Iterator[Finding]:
-    r"""Report a code fence that is opened before a column and never closed.
-
-    Why: an opening fence before `{{code}}` without a closing fence leaves the model inside the code, so its answer is
-    part of the question's block. A prompt that ends right after the opening fence is not reported.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "Solve this problem:\n```\n{{question}}\nAnswer in words:"
-
-    Silent with:
-        doc_to_text: "Solve this problem:\n```\n{{question}}\n```\nAnswer in words:"
-
-    Fix: close the fence after the column.
-
-    Real: lm-evaluation-harness #3092 (humaneval_instruct).
-    """
-    for instance in study.instances[:1]:
-        message = question_message(instance)
-        if message is None or "```" not in message.text:
-            return
-        constant = "".join(span.text if span.origin.field is None else "\0" for span in message.content)
-        last = constant.rfind("```")
-        if constant.count("```") % 2 and "\0" in constant[last:] and constant[: constant.find("```")].strip():
-            yield finding(
-                "a code fence is opened but never closed",
-                message.text[message.text.rfind("```") :][:60],
-                "doc_to_text",
-                instance,
-            )
 
 
 @rule("PF228", "raw-key", severity=Severity.WARNING, family=Family.PROMPT)
@@ -193,33 +150,6 @@ def _raw_key(key: str, doc: int, field: str | None) -> Finding:
     )
 
 
-@rule("PF229", "reasoning-then-cue", severity=Severity.INFO, family=Family.PROMPT)
-def reasoning_then_cue(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that asks for reasoning and ends with `Answer:`.
-
-    Why: the cue asks for the answer immediately, and models that follow it skip the reasoning.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "{{question}}\nThink step by step.\nAnswer:"
-
-    Silent with:
-        doc_to_text: "{{question}}\nAnswer: Let's think step by step."
-
-    Fix: end the prompt with the start of the reasoning, or without a cue.
-
-    Real: eval-framework's chain-of-thought tasks that keep the cue of the tasks without reasoning.
-    """
-    if not study.asks_for_reasoning:
-        return
-    for instance in study.instances[:1]:
-        text = instance.prompts[0].text if instance.prompts else ""
-        if _CUE.search(text):
-            yield finding(
-                "the prompt asks for reasoning but ends with an answer cue", text[-40:], "doc_to_text", instance
-            )
-
-
 @rule("PF230", "abstention-not-a-choice", severity=Severity.WARNING, family=Family.PROMPT)
 def abstention(study: Study) -> Iterator[Finding]:
     r"""Report an answer quoted in the prompt that is almost, but not exactly, one of the choices.
@@ -253,6 +183,10 @@ def abstention(study: Study) -> Iterator[Finding]:
                     instance,
                 )
                 return
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"[\W_]+", " ", text).strip().casefold()
 
 
 @rule("PF231", "label-without-colon", severity=Severity.WARNING, family=Family.PROMPT)
@@ -293,42 +227,149 @@ def label_without_colon(study: Study) -> Iterator[Finding]:
                 )
 
 
-@rule("PF232", "no-cue-after-options", severity=Severity.WARNING, family=Family.PROMPT)
-def no_cue(study: Study) -> Iterator[Finding]:
-    r"""Report a prompt that lists options and ends with the last of them, without a cue for the answer.
+@rule("PF240", "uneven-labels", severity=Severity.WARNING, family=Family.PROMPT)
+def uneven_labels(study: Study) -> Iterator[Finding]:
+    r"""Report a label glued to the sentence before it, or to its column where other labels have a space.
 
-    Why: a base model continues with the next option, not with an answer. An instruction before the options that says
-    how to answer counts as a cue.
+    Why: `question:{{question}}` beside `passage: {{passage}}` is a typing error, and `True.Q:` a lost line break. Most
+    tokenizers read both differently.
 
     Example:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}"
-        doc_to_choice: ["A", "B", "C"]
+        doc_to_text: "Passage: {{choices[0]}}\nQuestion:{{question}}\nAnswer:"
+        doc_to_choice: ["yes", "no"]
+        doc_to_target: "{{answer % 2}}"
 
     Silent with:
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+        doc_to_text: "Passage: {{choices[0]}}\nQuestion: {{question}}\nAnswer:"
 
-    Fix: end the prompt with a cue such as `Answer:`.
+    Fix: add the space or the line break.
 
-    Real: HELM #3790 (InfiniteBench).
+    Real: gpqa of lm-evaluation-harness (`question:` without a space), solved examples in descriptions.
     """
-    if study.task.gen_prefix is not None or not study.task.has_question:
-        return
-    for instance in study.instances[:1]:
-        message = question_message(instance)
-        if message is None or len(instance.prompts) != 1:
-            return
-        lines = message.text.rstrip().splitlines()
-        options = [_OPTION.match(line) is not None for line in lines[-3:]]
-        letters = [line.lstrip(" (")[:1] for line in lines[-2:]]
-        in_order = len(letters) == 2 and ord(letters[1] or "\0") == ord(letters[0] or "\0") + 1
-        if len(lines) >= 3 and all(options[-2:]) and in_order and not _SAYS_HOW.search(join(constant_spans(instance))):
+    for template, text in written_texts(study):
+        labels = [(found[1], found[2]) for found in _LABEL_COLUMN.finditer(text)]
+        spaced = {f"{label}:" for label, colon in labels if colon == ": "}
+        spaced |= {found[0][:-2] for found in _OPTION_COLUMN.finditer(text)}
+        glued = [label for label, colon in labels if colon == ":" and len(label) > 1]
+        if spaced and glued and len(glued) <= len(spaced):
             yield finding(
-                "the prompt ends with the last option, without an answer cue",
-                message.text[-40:],
-                "doc_to_text",
-                instance,
+                "a label has no space after its colon, but other labels have one",
+                f"{glued[0]}:… beside {sorted(spaced)[0]} …",
+                template.keys,
+            )
+            continue
+        found = _GLUED_LABEL.search(text)
+        if found is not None:
+            yield finding(
+                "a label is glued to the text before it",
+                around(text, found, 20, 8).replace(COLUMN, "…"),
+                template.keys,
             )
 
 
-def _bare(text: str) -> str:
-    return re.sub(r"[\W_]+", " ", text).strip().casefold()
+@rule("PF242", "repeated-description", severity=Severity.WARNING, family=Family.PROMPT)
+def repeated_description(study: Study) -> Iterator[Finding]:
+    r"""Report a description whose text is in the question as well.
+
+    Why: the prompt begins with the same sentence twice, and each few-shot example repeats it.
+
+    Example:
+        description: "Answer the following question about metals.\n\n"
+        doc_to_text: "Answer the following question about metals. {{question}}\nAnswer:"
+
+    Silent with:
+        doc_to_text: "{{question}}\nAnswer:"
+
+    Fix: keep it in one of the two places.
+
+    Real: 45 kmmlu_cot_hard tasks of lm-evaluation-harness 0.4.13.
+    """
+    description, text = study.written.description, study.written.doc_to_text
+    if not isinstance(description, str) or not isinstance(text, str):
+        return
+    lead = " ".join(description.split())
+    if len(lead) >= _LEAD and COLUMN not in skeleton(lead) and lead in " ".join(text.split()):
+        yield finding("the description is repeated in the question", lead, "doc_to_text")
+
+
+@rule("PF258", "text-shown-twice", severity=Severity.WARNING, family=Family.PROMPT)
+def text_shown_twice(study: Study) -> Iterator[Finding]:
+    r"""Report a sentence of the data that the question shows twice.
+
+    Why: a column was printed twice, or the template says what the data say already. Prompts become longer, and it is
+    not what other runs of the benchmark show.
+
+    Example:
+        doc_to_text: "{{question}}\n{{question}}\nAnswer:"
+        metadata: {promptfmt: {docs: [{question: Which metal rusts in moist air?, choices: [tin, iron], answer: 1}]}}
+
+    Silent with:
+        doc_to_text: "{{question}}\nAnswer:"
+
+    Fix: print it once.
+
+    Real: IBM/unitxt #1920 (the instruction of the data beside that of the template).
+    """
+    for instance in study.real_instances[:1]:
+        message = question_message(instance)
+        if message is None:
+            return
+        texts = {name: value.strip() for name, value in instance.doc.items() if isinstance(value, str)}
+        for name, text in texts.items():
+            held = sum(text in other for key, other in texts.items() if key != name)
+            if len(text.split()) >= _WORDS and not held and message.text.count(text) > 1:
+                yield finding(
+                    "a text of the data is shown twice in the question", text[:60], "doc_to_text", instance, field=name
+                )
+                return
+
+
+@rule("PF265", "cue-without-colon", severity=Severity.WARNING, family=Family.PROMPT)
+def cue_without_colon(study: Study) -> Iterator[Finding]:
+    r"""Report a last line that is one word without a colon, where other labels have one.
+
+    Why: after `Question: …` the model expects `Answer:`. A bare `Answer` reads like the first word of a sentence, and
+    models continue it with a colon.
+
+    Example:
+        doc_to_text: "Question: {{question}}\nAnswer"
+
+    Silent example:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: add the colon.
+
+    Real: lm-evaluation-harness #769 (boolq for T5), where an inner label had lost it.
+    """
+    text = question_template(study)
+    cue = _BARE_CUE.search(text)
+    if cue is not None and _LABELLED.search(text[: cue.start()]):
+        yield finding("the last line is a label without a colon", cue[1], "doc_to_text")
+
+
+@rule("PF283", "label-lost-its-colon", severity=Severity.WARNING, family=Family.FEWSHOT)
+def label_lost_colon(study: Study) -> Iterator[Finding]:
+    r"""Report a label of written examples that has a colon everywhere but once.
+
+    Why: models imitate the examples. Only labels of several words are looked at: `Answer the question` is a sentence.
+
+    Example:
+        description: "Old English: Hwæt.\nModern English: What.\nOld English: Hus.\nModern English House.\n"
+        doc_to_text: "Old English: {{question}}\nModern English:"
+
+    Silent with:
+        description: "Old English: Hwæt.\nModern English: What.\nOld English: Hus.\nModern English: House.\n"
+
+    Fix: add the colon.
+
+    Real: google/BIG-bench #590 (conlang_translation).
+    """
+    texts = [(template, skeleton(template.source)) for template in study.templates]
+    labels = [(template, text, found) for template, text in texts for found in _LABEL.finditer(text)]
+    with_colon = Counter(found[1] for _, _, found in labels if found[2])
+    with_colon += Counter(line[:-1] for _, text in texts for line in text.splitlines() if line.endswith(":"))
+    for template, text, found in labels:
+        name = next((one for one in with_colon if f"{found[1]} ".startswith(f"{one} ")), None)
+        if not found[2] and name is not None and " " in name and with_colon[name] > 1:
+            yield finding("a label of the examples has no colon", text[found.start() : found.end() + 20], template.keys)
+            return

@@ -20,6 +20,7 @@ from pytest_promptfmt.study import ProfileView
 _OPENED: Final = re.compile(r"(?:<(?:\w+:)?(?:think|thinking|reasoning|thought)>|\[THINK\])\s*\Z", re.I)
 _BREAKS: Final = re.compile(r"\s+|[.,:;]\s*")
 """Stops that every reasoning holds."""
+
 _BUDGETS: Final = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _LEAST_BUDGET: Final = 1024
 _SHOWN: Final = 40

@@ -10,6 +10,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, Final, Literal
 
 from pytest_promptfmt.core import gate
@@ -21,59 +22,27 @@ from pytest_promptfmt.systems import known_systems
 GROUP: Final = "pytest_promptfmt.rules"
 """The entry-point group in which packages name modules that define rules."""
 
-_BUILTIN: Final = (
-    "rules.ignores",
-    "rules.config",
-    "rules.smoke",
-    "rules.scoring_code",
-    "rules.scores",
-    "rules.choice_scores",
-    "rules.stops",
-    "rules.templates",
-    "rules.names",
-    "rules.prompt_text",
-    "rules.unused_text",
-    "rules.options",
-    "rules.raw_text",
-    "rules.source_text",
-    "rules.data",
-    "rules.joins",
-    "rules.gold_answers",
-    "rules.answer_signs",
-    "rules.answer_forms",
-    "rules.instructions",
-    "rules.doc_rows",
-    "rules.pairs",
-    "rules.fewshot",
-    "rules.shot_layout",
-    "rules.shot_answers",
-    "rules.task_code",
-    "rules.code_mistakes",
-    "rules.generation",
-    "rules.extraction",
-    "rules.extraction_probes",
-    "rules.gold_extraction",
-    "rules.label_extraction",
-    "rules.chat_templates",
-    "rules.chat_markup",
-    "rules.chat_prompts",
-    "rules.chat_tokens",
-    "rules.reasoning_models",
-    "rules.token_boundaries",
-    "rules.choice_tokens",
-    "rules.characters",
-    "rules.raw_questions",
-    "rules.raw_answers",
-    "rules.captures",
-    "rules.answer_markup",
-    "rules.author_texts",
-    "rules.glued_texts",
-    "rules.mistaken_values",
-    "models.model_rules",
-)
+_ELSEWHERE: Final[tuple[str, ...]] = ("models.model_rules",)
+"""Modules with built-in rules outside of this package and of the systems."""
+
+_WORST: Final[Mapping[Family, Effect]] = {
+    Family.RULES: Effect.APPEARANCE,
+    Family.PROMPT: Effect.SOME_DOCS,
+    Family.TOKENS: Effect.SOME_DOCS,
+    Family.FEWSHOT: Effect.SHOTS,
+}
+"""The worst that rules of a family do; every doc where a family is not listed."""
+
+_UNLIKE_FAMILY: Final[Mapping[Effect, str]] = {
+    Effect.EVERY_DOC: "PF501 PF706 PF707 PF714",
+    Effect.SOME_DOCS: "PF101 PF704 PF705",
+    Effect.APPEARANCE: "PF103 PF105 PF108 PF129 PF134 PF205 PF206 PF225 PF226 PF237 PF238 PF240 PF242 PF757",
+}
+_EFFECTS: Final = {code: effect for effect, codes in _UNLIKE_FAMILY.items() for code in codes.split()}
+"""What built-in rules do that differ from their family."""
+
 _PACKAGE: Final = __package__.partition(".")[0]
 _CODE: Final = re.compile(r"[A-Z]{2,8}[0-9]{3,4}")
-
 RuleFunction = Callable[[Any], Iterable[Finding]]
 Scope = Literal["task", "file", "profile", "template", "scoring", "model", "ignores"]
 
@@ -88,7 +57,8 @@ class Rule:
     the `Ignores` of a task once all others have run.
     `scores` says of a rule about tasks that what it finds spoils the score: where the lint of a task does not run, the
     item `scoring` applies it.
-    `effect` is what its findings are expected to do to the score, None where `rules/effects.py` says it.
+    `effect` is what its findings are expected to do to the score, None where `effect_of` derives it from
+    family and severity.
     `fix` gives the edit that fixes one of its findings, where there is a mechanical one (`rules/fixes.py`).
     """
 
@@ -174,9 +144,21 @@ def find_rule(name: str, files: Iterable[Path] = ()) -> Rule:
     raise SettingsError(f"unknown rule {name!r}", hint=did_you_mean(name.upper(), names) or did_you_mean(name, names))
 
 
+def effect_of(rule: Rule, severity: Severity) -> Effect:
+    """Return what a finding of a rule, this severe, is expected to do to the score."""
+    if severity is Severity.INFO:
+        return Effect.APPEARANCE
+    declared = rule.effect or (_EFFECTS.get(rule.code) if rule.is_builtin else None)
+    if declared is not None:
+        return declared
+    worst = _WORST.get(rule.family, Effect.EVERY_DOC)
+    return Effect.SOME_DOCS if severity is Severity.WARNING and worst is Effect.EVERY_DOC else worst
+
+
 @cache
 def _load_installed() -> None:
-    for module in _BUILTIN:
+    own = (f"rules.{module.name}" for module in iter_modules([str(Path(__file__).parent)]))
+    for module in (*own, *_ELSEWHERE):
         import_module(f"{_PACKAGE}.{module}")
     for module in (module for system in known_systems().values() for module in system.rules):
         import_module(module)

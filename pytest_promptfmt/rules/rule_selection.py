@@ -1,10 +1,13 @@
-"""Which rules run, and which findings are ignored: by codes and prefixes, per file, and in the task itself."""
+"""Which rules run, and which findings are ignored: by codes and prefixes, per file, and in the task itself.
+
+The rules about that, PF001 to PF003, are here as well.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -13,11 +16,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import Position, SettingsError, did_you_mean, display_path
-from pytest_promptfmt.rules.rule_registry import Rule, Scope
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.rules.rule_registry import Rule, Scope, rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.settings.setting_values import split_codes
 from pytest_promptfmt.systems import concerns
 
+_IGNORE: Final = ("metadata", "promptfmt", "ignore")
 _WILDCARD: Final = re.compile(r"[*?\[]")
 _FOREIGN: Final = frozenset({"node_modules", "venv", "site-packages", "__pycache__"})
 _MOST_FILES: Final = 50_000
@@ -164,3 +170,71 @@ def written_ignores(own_metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _longest(code: str, prefixes: Iterable[str]) -> int:
     return max((len(prefix) for prefix in prefixes if code.startswith(prefix)), default=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ignores:
+    """What is known after all other rules have run: invalid and unused ignores, and rules that failed (code, error)."""
+
+    unknown: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    crashes: tuple[tuple[str, str], ...] = ()
+
+
+@rule("PF001", "unknown-ignore", severity=Severity.WARNING, family=Family.RULES, scope="ignores")
+def unknown_ignore(ignores: Ignores) -> Iterator[Finding]:
+    """Report an unknown rule code in `metadata.promptfmt.ignore`.
+
+    Why: a misspelled code ignores nothing, although it looks as if it did.
+
+    Example:
+        metadata:
+          promptfmt:
+            docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+            ignore: {PFX01: the space is in the paper}
+
+    Silent example:
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
+
+    Fix: use the code of a rule or a prefix; `promptfmt explain` lists them.
+
+    Real: the same in every linter with ignores; ruff has RUF100 for it.
+    """
+    for code in ignores.unknown:
+        yield finding("unknown rule code in ignore", code, (*_IGNORE, code))
+
+
+@rule("PF002", "unused-ignore", severity=Severity.WARNING, family=Family.RULES, scope="ignores")
+def unused_ignore(ignores: Ignores) -> Iterator[Finding]:
+    r"""Report a code in `metadata.promptfmt.ignore` that no longer matches a finding.
+
+    Why: the mistake was fixed but the ignore stayed, so it hides the next mistake of this kind. An ignore
+    from an include is not reported: it may be for another task.
+
+    Example:
+        metadata:
+          promptfmt:
+            docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]
+            ignore: {PF201: the space is in the paper}
+
+    Silent with:
+        doc_to_text: "Question: {{question}}\nAnswer: "
+
+    Fix: remove the ignore.
+
+    Real: the same in every linter with ignores; ruff has RUF100 for it.
+    """
+    for code in ignores.unused:
+        yield finding("the ignored code matches no finding", code, (*_IGNORE, code))
+
+
+@rule("PF003", "failed-rule", severity=Severity.WARNING, family=Family.RULES, scope="ignores")
+def failed_rule(ignores: Ignores) -> Iterator[Finding]:
+    """Report a rule that raised an exception.
+
+    Why: a rule that fails must not stop the run, and must not look like a rule that found nothing.
+
+    Fix: fix the rule, or ignore it; if it is built in, report a bug.
+    """
+    for code, error in ignores.crashes:
+        yield finding(f"the rule {code} failed", error)

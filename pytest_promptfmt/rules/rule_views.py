@@ -29,7 +29,6 @@ _VALUE: Final = re.compile(r"[ \t\n]*\{\{-.*?\}\}|\{\{.*?\}\}", re.DOTALL)
 _TAG: Final = re.compile(r"(\s*\{%-|\{%[+]?).*?(-%\}\s*|%\})|\{#.*?#\}", re.DOTALL)
 _TEXTS: Final = ("description", "doc_to_text", "gen_prefix")
 _BRACKETS: Final = str.maketrans("\u27e8\u27e9", "\u2039\u203a")
-
 Where = str | tuple[str | int, ...] | Span | Position | None
 
 

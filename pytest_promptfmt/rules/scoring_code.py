@@ -1,21 +1,20 @@
-"""Rules about metrics and the task's own scoring code: what they give for the gold answer, and for small changes of it.
-
-They need no model and run with every task; what Python code makes of synthetic docs is left out.
-"""
+"""Rules about metrics, the task's own scoring code and likelihoods: for the gold answer, and for small changes."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pytest_promptfmt.answers.metric_scores import NONSENSE
-from pytest_promptfmt.answers.trials import AnswerTrial, Trials, trials_of
+from pytest_promptfmt.answers.trials import TINY, AnswerTrial, Trials, trials_of
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.scores import scored_by
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import METRICS, TaskMetric, score_doc
@@ -27,6 +26,117 @@ _HIGHER: Final = frozenset({"rouge1", "rouge2", "rougeL", "em", "accuracy", "pas
     name for name, metric in METRICS.items() if metric.higher_is_better
 }
 _SECONDS: Final = 2.0
+_LONG: Final = 80
+
+
+@rule("PF609", "tie-counts-as-right", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+def tie_counts_as_right(study: Study) -> Iterator[Finding]:
+    """Report choices that are equally likely and count as right, though the gold choice is not the first.
+
+    Why: a model that tells no choice from another gets full marks. Of equals lm-eval takes the first.
+
+    Example:
+        # file: example.yaml
+        process_results: !function helper.scored
+        # file: helper.py
+        def scored(doc, results):
+            scores = [score for score, _ in results]
+            return {"acc": float(scores[doc["answer"]] == max(scores))}
+
+    Silent with:
+        # file: helper.py
+        def scored(doc, results):
+            scores = [score for score, _ in results]
+            return {"acc": float(scores.index(max(scores)) == doc["answer"])}
+
+    Fix: take the index of the first maximum and compare it with the gold index.
+
+    Real: `scores[gold] == max(scores)` in scoring code of several tasks.
+    """
+    trials = trials_of(study)
+    for trial in trials.choices:
+        is_tie = trial.all_equal.get("acc") == 1 and trial.other_best.get("acc") == 0
+        if is_tie and 0 not in trial.golds:  # of equals the first wins, which says nothing
+            yield finding(
+                "equally likely choices count as right, and the gold choice is not the first",
+                "acc is 1",
+                scored_by(trials),
+                trial.instance,
+                do="of equal scores take the first, as lm-eval does",
+            )
+
+
+@rule("PF610", "underflow", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+def underflow(study: Study) -> Iterator[Finding]:
+    """Report a metric that is NaN for very small log-likelihoods.
+
+    Why: long choices have log-likelihoods of hundreds. The exponential of each is 0, and so is their sum.
+
+    Example:
+        # file: example.yaml
+        process_results: !function helper.mass
+        # file: helper.py
+        import math
+        def mass(doc, results):
+            chances = [math.exp(score) for score, _ in results]
+            total = sum(chances)
+            return {"mass": chances[doc["answer"]] / total if total else math.nan}
+
+    Silent with:
+        # file: helper.py
+        import math
+        def mass(doc, results):
+            largest = max(score for score, _ in results)
+            chances = [math.exp(score - largest) for score, _ in results]
+            return {"mass": chances[doc["answer"]] / sum(chances)}
+
+    Fix: subtract the largest log-likelihood before `exp()`.
+
+    Real: the probability mass of eval-framework 0.15.4.
+    """
+    trials = trials_of(study)
+    for trial in trials.choices:
+        for name, value in trial.all_tiny.items():
+            if value is not None and math.isnan(value):
+                yield finding(
+                    "a metric is NaN for very small log-likelihoods",
+                    f"{name} is NaN around {TINY:g}",
+                    scored_by(trials),
+                    trial.instance,
+                )
+
+
+@rule("PF611", "space-counts-as-length", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
+def space_counts_as_length(study: Study) -> Iterator[Finding]:
+    r"""Report choices that all begin with a space, which `acc_norm` or `acc_bytes` counts as length.
+
+    Why: the same log-likelihoods score differently with the space in the choices and with the space in the delimiter,
+    though the requests are the same. Figures of the two are no longer comparable.
+
+    Example:
+        target_delimiter: ""
+        metric_list: [{metric: acc_norm}]
+        metadata:
+          promptfmt:
+            docs: [{question: Which metal rusts?, choices: [" iron", " tin", " platinum"], answer: 0}]
+
+    Silent with:
+        target_delimiter: " "
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, tin, platinum], answer: 0}]}}
+
+    Fix: write the choices without it, and `target_delimiter` with it: the requests stay the same.
+
+    Real: pattern 1 of the eval-framework guide; tasks that were ported from it.
+    """
+    for trial in trials_of(study).choices:
+        for name, (with_space, without) in trial.spaced.items():
+            score = "nothing" if without is None else f"{without:g}"
+            yield finding(
+                f"all choices begin with a space, which {name} counts as length",
+                f"the same log-likelihoods score {with_space:g} with it and {score} without it",
+                "doc_to_choice",
+                trial.instance,
+            )
 
 
 @rule("PF614", "wrong-direction", severity=Severity.WARNING, family=Family.SCORING, scores=True)
@@ -115,6 +225,35 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
             )
 
 
+def _trials(study: Study) -> Trials | None:
+    """Return what scoring gives; None where the task's scoring cannot be tried, which other rules report."""
+    if study.failure is not None or not study.renders_fields or scoring_failure(study) is not None:
+        return None
+    if study.has_own_scorer and not study.has_real_docs:
+        return None
+    try:
+        return trials_of(study)
+    except LimitExceededError:
+        raise
+    except PromptfmtError:
+        return None
+
+
+def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[str, Any] | None:
+    """Return what each metric gives for one answer, as the filters leave it; None for an exception."""
+    if trials is None:
+        return None
+    scoring = trials.scoring
+    try:
+        with time_limit(_SECONDS, "scoring one doc", scoring.task.position("metric_list")):
+            doc = copy.deepcopy(dict(trial.instance.doc))
+            return score_doc(scoring.task, scoring.metrics, doc, trial.question, [answer])
+    except LimitExceededError:
+        raise
+    except Exception:
+        return None
+
+
 @rule("PF616", "worse-answer-scores-more", severity=Severity.ERROR, family=Family.SCORING, scores=True)
 def worse_scores_more(study: Study) -> Iterator[Finding]:
     """Report a metric of your own for which nonsense is better than the gold answer, or as good for every doc.
@@ -164,6 +303,30 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
                 f"{name}: {'less than' if any(signed) else 'the same as'} nonsense, for every doc",
                 _key(study),
             )
+
+
+def _compare(found: dict[str, list[float]], gold: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> None:
+    for name, value in (gold or {}).items():
+        right, wrong = _number(value), _number((other or {}).get(name))
+        if right is not None and wrong is not None:
+            found.setdefault(name, []).append(right - wrong)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _is_own(study: Study, metric: TaskMetric) -> bool:
+    return study.task.process_results is not None or metric.name not in METRICS
+
+
+def _is_only(differences: Mapping[str, Any]) -> bool:
+    """Return whether there is one metric: of several, each may judge other docs."""
+    return len(differences) == 1
+
+
+def _key(study: Study) -> tuple[str]:
+    return ("process_results",) if study.task.process_results is not None else ("metric_list",)
 
 
 @rule("PF617", "depends-on-line-end", severity=Severity.WARNING, family=Family.SCORING, scores=True)
@@ -216,63 +379,7 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
                 return
 
 
-_LONG: Final = 80
-
-
 def _is_lost(best: Mapping[str, Any], nonsense: Mapping[str, Any], score: Mapping[str, Any] | None) -> bool:
     """Return whether a score equals that of nonsense in every metric in which the gold answer's differs."""
     told = [name for name in best if _number(best[name]) is not None and best[name] != nonsense.get(name)]
     return bool(told) and score is not None and all(score.get(name) == nonsense.get(name) for name in told)
-
-
-def _trials(study: Study) -> Trials | None:
-    """Return what scoring gives; None where the task's scoring cannot be tried, which other rules report."""
-    if study.failure is not None or not study.renders_fields or scoring_failure(study) is not None:
-        return None
-    if study.has_own_scorer and not study.has_real_docs:
-        return None
-    try:
-        return trials_of(study)
-    except LimitExceededError:
-        raise
-    except PromptfmtError:
-        return None
-
-
-def _values(trials: Trials | None, trial: AnswerTrial, answer: Any) -> Mapping[str, Any] | None:
-    """Return what each metric gives for one answer, as the filters leave it; None for an exception."""
-    if trials is None:
-        return None
-    scoring = trials.scoring
-    try:
-        with time_limit(_SECONDS, "scoring one doc", scoring.task.position("metric_list")):
-            doc = copy.deepcopy(dict(trial.instance.doc))
-            return score_doc(scoring.task, scoring.metrics, doc, trial.question, [answer])
-    except LimitExceededError:
-        raise
-    except Exception:
-        return None
-
-
-def _compare(found: dict[str, list[float]], gold: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> None:
-    for name, value in (gold or {}).items():
-        right, wrong = _number(value), _number((other or {}).get(name))
-        if right is not None and wrong is not None:
-            found.setdefault(name, []).append(right - wrong)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _is_own(study: Study, metric: TaskMetric) -> bool:
-    return study.task.process_results is not None or metric.name not in METRICS
-
-
-def _is_only(differences: Mapping[str, Any]) -> bool:
-    """Return whether there is one metric: of several, each may judge other docs."""
-    return len(differences) == 1
-
-
-def _key(study: Study) -> tuple[str]:
-    return ("process_results",) if study.task.process_results is not None else ("metric_list",)

@@ -1,66 +1,40 @@
-"""Rules about stop sequences that need the prompt: one is at its end, or none ends an answer."""
+"""Rules about stop sequences: malformed ones, and those that do not end an answer."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
-from typing import Final
+from typing import Any, Final
 
 from pytest_promptfmt.answers.trials import trials_of
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Span, join
-from pytest_promptfmt.rules.generation import is_literal, question_labels
+from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.rule_views import finding, shots_of
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import looks_for_answers
 
+_USER_TURN: Final = re.compile(r"<.*\buser\b", re.I)
+"""A stop that is the header of the user's next turn in a chat template."""
+
+UNTIL: Final = ("generation_kwargs", "until")
+_BREAKS: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r"}
+_LISTED: Final = re.compile(r"(?m)^\(?[A-B1-2][.):] ?\S.*\n\(?[B-C2-3][.):]")
+"""Two options below each other."""
+
 _UNTIL: Final = ("generation_kwargs", "until")
 _SHOWN: Final = 40
 _TURN: Final = re.compile(r"<\|(?!end_?of_?text)[^|]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
-
-
 _BLOCK: Final = "```python\ndef double(x):\n    return 2 * x\n```"
 _ASKS_BLOCK: Final = re.compile(
     r"\b(?:a|one|single|markdown|python) code block\b|\b(?:between|in|inside|within|with) (?:triple backticks|```)",
     re.IGNORECASE,
 )
-
-
-@rule("PF618", "stop-cuts-code-block", severity=Severity.ERROR, family=Family.SCORING)
-def stop_cuts_block(study: Study) -> Iterator[Finding]:
-    r"""Report a stop sequence inside the code block that the prompt asks for.
-
-    Why: `\ndef` and `\nclass` end the continuation of a function that the prompt has begun. In a block the function
-    begins after a newline, and the completion ends before it.
-
-    Example:
-        output_type: generate_until
-        doc_to_text: "Write a function. {{question}}\nAnswer with a code block.\n"
-        generation_kwargs: {until: ["\ndef"]}
-
-    Silent with:
-        generation_kwargs: {until: ["</s>"]}
-
-    Fix: remove the stop sequence; a filter can take the code out of the block.
-
-    Real: bigcode-project/bigcode-evaluation-harness #119 (humaneval for chat models).
-    """
-    if not study.generates or study.task.gen_prefix or study.has_guessed_text:
-        return
-    for instance in study.instances[:1]:
-        asks = _ASKS_BLOCK.search(join(constant_spans(instance)))
-        number = next((number for number, stop in enumerate(study.stop_texts) if stop and stop in _BLOCK[:-3]), None)
-        if asks is not None and number is not None:
-            yield finding(
-                "a stop sequence is inside the code block that the prompt asks for",
-                study.stop_texts[number],
-                ("generation_kwargs", "until", number),
-                instance,
-            )
 
 
 @rule("PF612", "stop-in-prefix", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
@@ -167,3 +141,275 @@ def _begin_of(spans: Sequence[Span]) -> str:
     """Return the constant start of a question: the text before the data."""
     own = "".join(span.text for span in takewhile(lambda span: span.origin.field is None, spans))[:_SHOWN]
     return own if own == "".join(span.text for span in spans) else f"{own}…"
+
+
+def is_literal(stop: str) -> bool:
+    """Return whether a stop sequence has a literal backslash escape instead of the character."""
+    return "\\n" in stop or stop in ("\\t", "\\r")
+
+
+def question_labels(study: Study) -> list[str]:
+    """Return the stop sequences that are labels, such as `Q:`; none if one is the header of a user's turn."""
+    if any(_USER_TURN.search(stop) for stop in study.stop_texts):
+        return []
+    return [stop for stop in study.stop_texts if stop.strip().endswith((":", "："))]
+
+
+@rule("PF618", "stop-cuts-code-block", severity=Severity.ERROR, family=Family.SCORING)
+def stop_cuts_block(study: Study) -> Iterator[Finding]:
+    r"""Report a stop sequence inside the code block that the prompt asks for.
+
+    Why: `\ndef` and `\nclass` end the continuation of a function that the prompt has begun. In a block the function
+    begins after a newline, and the completion ends before it.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "Write a function. {{question}}\nAnswer with a code block.\n"
+        generation_kwargs: {until: ["\ndef"]}
+
+    Silent with:
+        generation_kwargs: {until: ["</s>"]}
+
+    Fix: remove the stop sequence; a filter can take the code out of the block.
+
+    Real: bigcode-project/bigcode-evaluation-harness #119 (humaneval for chat models).
+    """
+    if not study.generates or study.task.gen_prefix or study.has_guessed_text:
+        return
+    for instance in study.instances[:1]:
+        asks = _ASKS_BLOCK.search(join(constant_spans(instance)))
+        number = next((number for number, stop in enumerate(study.stop_texts) if stop and stop in _BLOCK[:-3]), None)
+        if asks is not None and number is not None:
+            yield finding(
+                "a stop sequence is inside the code block that the prompt asks for",
+                study.stop_texts[number],
+                ("generation_kwargs", "until", number),
+                instance,
+            )
+
+
+@rule("PF901", "stop-is-not-text", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
+def stop_is_not_text(study: Study) -> Iterator[Finding]:
+    """Report a stop sequence that is not text, or is empty.
+
+    Why: back ends compare text. `until: [[]]` or `until: [no]` fails in some back ends and is ignored in others; an
+    empty stop sequence ends every completion immediately.
+
+    Example:
+        output_type: generate_until
+        generation_kwargs: {until: [[]]}
+
+    Silent with:
+        generation_kwargs: {until: ["Question:"]}
+
+    Fix: use a list of texts; with an empty list only the end of text stops generation.
+
+    Real: lm-evaluation-harness #2827 (mmlu_pro_llama).
+    """
+    if not study.generates or study.stops is None:
+        return
+    stops: Any = [study.stops] if isinstance(study.stops, str) else study.stops
+    if not isinstance(stops, list | tuple):
+        yield _bad_stop(study.stops, UNTIL)
+        return
+    for number, stop in enumerate(stops):
+        if not isinstance(stop, str) or not stop:
+            yield _bad_stop(stop, (*UNTIL, number))
+
+
+def _bad_stop(stop: Any, keys: tuple[str | int, ...]) -> Finding:
+    what = "is empty" if stop == "" else f"is not text but {type(stop).__name__}"
+    return finding(f"a stop sequence {what}", repr(stop), keys)
+
+
+def _with_real_breaks(study: Study, finding: Finding) -> Fix | None:
+    at = finding if isinstance(study.stops, list) else replace(finding, keys=UNTIL)
+    return rewritten(study, at, lambda text: re.sub(r"\\[ntr]", lambda found: _BREAKS[found[0]], text), keeps=nothing)
+
+
+@rule("PF902", "literal-stop", severity=Severity.ERROR, family=Family.GENERATION, scores=True, fix=_with_real_breaks)
+def literal_stop(study: Study) -> Iterator[Finding]:
+    r"""Report a stop sequence with a literal backslash and n.
+
+    Why: in single quotes YAML reads `\n` as two characters. Completions do not contain them, so generation never stops.
+
+    Example:
+        output_type: generate_until
+        generation_kwargs: {until: ['\n']}
+
+    Silent with:
+        generation_kwargs: {until: ["\n"]}
+
+    Fix: use double quotes.
+
+    Real: lm-evaluation-harness #2983 (LongBench).
+    """
+    if not study.generates:
+        return
+    for number, stop in enumerate(study.stop_texts):
+        if is_literal(stop):
+            yield finding("a stop sequence contains a literal backslash escape", stop, (*UNTIL, number))
+
+
+@rule("PF906", "shadowed-stop", severity=Severity.WARNING, family=Family.GENERATION)
+def shadowed_stop(study: Study) -> Iterator[Finding]:
+    r"""Report a stop sequence that never fires because it contains another one.
+
+    Why: with `"\n"` in the list, generation ends before `"\n\n"` can appear. Either the longer one is useless, or
+    the shorter one is a mistake: a model that begins with a newline then gives no answer.
+
+    Example:
+        output_type: generate_until
+        generation_kwargs: {until: ["\n\n", "\n"]}
+
+    Silent with:
+        generation_kwargs: {until: ["Question:", "</s>"]}
+
+    Fix: keep only one of the two.
+
+    Real: lm-evaluation-harness #3465 (mgsm_ca).
+    """
+    if not study.generates:
+        return
+    stops = study.stop_texts
+    for number, stop in enumerate(stops):
+        shadow = next((other for other in stops if other and other != stop and other in stop), None)
+        if shadow is not None:
+            yield finding(
+                "a stop sequence never fires: it contains another one",
+                f"{stop!r} contains {shadow!r}",
+                (*UNTIL, number),
+            )
+            return
+
+
+@rule("PF910", "stop-unlike-shots", severity=Severity.WARNING, family=Family.GENERATION, scores=True)
+def stop_unlike_shots(study: Study) -> Iterator[Finding]:
+    r"""Report stop sequences that do not match the start of the next question.
+
+    Why: after its answer a base model continues with the next question, in the layout of the few-shot examples. A stop
+    `Q:` does not end it if the examples have `Question:`, nor does `Frage:` with a colon of another width.
+
+    Example:
+        output_type: generate_until
+        num_fewshot: 1
+        doc_to_text: "Question: {{question}}\nAnswer:"
+        generation_kwargs: {until: ["Q:"]}
+
+    Silent with:
+        generation_kwargs: {until: ["Question:"]}
+
+    Fix: use the exact label at the start of a question, or a newline.
+
+    Real: lm-evaluation-harness #2945 (mmlu_pro), #2587 (mgsm_zh, mgsm_ja).
+    """
+    labels = question_labels(study)
+    if not study.generates or not labels:
+        return
+    for instance in study.demonstrated[:1]:
+        shots = shots_of(instance)
+        if not shots or any(shot.answer is None for shot in shots):
+            return
+        begins = [study.task.fewshot_delimiter + shot.question[:60] for shot in shots]
+        if not any(stop in begin for stop in study.stop_texts for begin in begins):
+            plain = [unicodedata.normalize("NFKC", begin) for begin in begins]
+            wide = [stop for stop in labels if any(unicodedata.normalize("NFKC", stop) in begin for begin in plain)]
+            yield finding(
+                "no stop sequence matches the start of the next question",
+                f"{labels[0]!r}, but a question begins with {begins[0][:40]}",
+                UNTIL,
+                instance,
+                do=f"use the character of the prompt: {wide[0]!r} differs only in the width of a character"
+                if wide
+                else "",
+            )
+
+
+@rule("PF912", "stop-before-answer", severity=Severity.ERROR, family=Family.GENERATION, scores=True)
+def stop_before_answer(study: Study) -> Iterator[Finding]:
+    r"""Report a stop sequence that is the whitespace with which an answer begins.
+
+    Why: after `Answer:` the answer begins with the target delimiter, a space or newline. With that as a stop sequence
+    the completion ends before its first word.
+
+    Example:
+        output_type: generate_until
+        generation_kwargs: {until: [" "]}
+
+    Silent with:
+        generation_kwargs: {until: ["\n"]}
+
+    Fix: use a stop sequence that comes after an answer.
+
+    Real: stops copied from tasks whose prompt ends with the delimiter.
+    """
+    if not study.generates or study.task.gen_prefix or study.has_guessed_text:
+        return
+    delimiter = study.task.target_delimiter
+    for instance in study.instances[:1]:
+        text = instance.prompts[0].text if instance.prompts else ""
+        for number, stop in enumerate(study.stop_texts):
+            if stop and delimiter.startswith(stop) and text.strip() and not text[-1].isspace():
+                # a chat model begins without a newline
+                severity = Severity.WARNING if stop.startswith("\n") else None
+                saw = f"{stop!r} after {text[-20:]!r}"
+                what = "a stop sequence is the whitespace before the answer"
+                yield finding(what, saw, (*UNTIL, number), instance, severity=severity)
+
+
+@rule("PF940", "stop-is-a-space", severity=Severity.WARNING, family=Family.GENERATION, scores=True)
+def stop_is_a_space(study: Study) -> Iterator[Finding]:
+    r"""Report a stop sequence that is only a space.
+
+    Why: a completion that begins with a space ends at once, and every other one after its first word. Where the prompt
+    shows that the answer begins with a space, PF912 reports it.
+
+    Example:
+        output_type: generate_until
+        gen_prefix: "It is"
+        generation_kwargs: {until: [" "]}
+
+    Silent with:
+        generation_kwargs: {until: ["\n"]}
+
+    Fix: use a stop sequence that comes after an answer.
+
+    Real: no task of lm-evaluation-harness 0.4.13 has one.
+    """
+    number = next((number for number, stop in enumerate(study.stop_texts) if stop and not stop.strip(" ")), None)
+    if study.generates and number is not None and not any(stop_before_answer(study)):
+        yield finding("a stop sequence is a space", study.stop_texts[number], ("generation_kwargs", "until", number))
+
+
+@rule("PF941", "stop-of-one-character", severity=Severity.WARNING, family=Family.GENERATION)
+def stop_of_one_character(study: Study) -> Iterator[Finding]:
+    r"""Report a stop sequence of one letter or mark in a task whose gold answers are texts of the data.
+
+    Why: `.` ends `3.5` and `Washington D.C.` after the first part, `,` ends `1,000` and `May 1, 1990`, `Q` without its
+    colon ends `The Queen` after the first word. With docs of your own PF903 reports the answers that are cut.
+
+    Example:
+        output_type: generate_until
+        doc_to_text: "Q: {{question}}\nA:"
+        doc_to_target: answer
+        generation_kwargs: {until: ["\n", "."]}
+        metadata: {note: no docs}
+
+    Silent with:
+        generation_kwargs: {until: ["\n"]}
+
+    Fix: stop at the newline or at the label of the next question, with its colon.
+
+    Real: lm-evaluation-harness #2137 and #978 (drop), #1381 (nq_open, triviaqa); `Q` in bbh.
+    """
+    if not study.generates or study.has_real_docs or study.asks_for_reasoning or study.has_guessed_text:
+        return
+    targets = [str(instance.target) for instance in study.instances]
+    if not targets or not all("«" in target for target in targets):
+        return  # labels, or something that code makes
+    shown = study.instances[0].prompts[0].text if study.instances[0].prompts else ""
+    if _LISTED.search(shown):
+        return
+    for number, stop in enumerate(study.stop_texts):
+        if re.fullmatch(r"[^\W_]|[.,'-]", stop):
+            yield finding("a stop sequence of one character cuts ordinary answers", stop, (*UNTIL, number))

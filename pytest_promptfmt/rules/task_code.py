@@ -1,4 +1,4 @@
-"""Rules about the Python code of a task: the hooks of task classes, chance, and what it makes of missing values."""
+"""Rules about the Python code of a task: missing functions, hooks of task classes, chance, missing values."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.errors import did_you_mean, display_path
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
@@ -20,6 +21,7 @@ from pytest_promptfmt.rules.rule_views import FileView, around, finding
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import functions_of, missing_for
 
+_PRINTED: Final = re.compile(r"%(?:\(\w+\))?[sd]")
 _HOOKS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "doc_to_text": ("doc",),
@@ -40,6 +42,65 @@ _HOOKS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 """What lm-eval 0.4.13 passes to the hooks of a task class, besides `self`."""
 
 _MISSING: Final = re.compile(r"(?<![\w.])(None|nan|NaN)(?![\w.])")
+_CHANCE: Final = ("choice", "choices", "randint", "random", "randrange", "sample", "shuffle", "uniform")
+
+
+@rule("PF104", "missing-function", severity=Severity.ERROR, family=Family.CONFIG)
+def missing_function(study: Study) -> Iterator[Finding]:
+    """Report a `!function` whose file beside the YAML does not define it.
+
+    Why: metrics, filters and result functions are not needed to render
+    prompts, so a removed name is only noticed when lm-eval builds the task. The file is parsed, not run.
+
+    Example:
+        # file: example.yaml
+        process_results: !function helper.scored
+        # file: helper.py
+        def score(doc, results):
+            return {"acc": 1.0}
+
+    Silent with:
+        # file: example.yaml
+        process_results: !function helper.score
+
+    Fix: define or import the function in that file.
+
+    Real: lm-evaluation-harness 0.4.11 and 0.4.12: an import that looked unused was removed, and 175 AfriMMLU tasks no
+    longer loaded.
+    """
+    for function in functions_of(study.written):
+        file = function.directory / f"{function.module.replace('.', '/')}.py"
+        names = _names_in(file)
+        if names is not None and function.name not in names:
+            yield finding(
+                f"{file.name} does not define this function",
+                str(function),
+                function.position,
+                do=did_you_mean(function.name, names) or f"define {function.name} in {display_path(file)}",
+            )
+
+
+@lru_cache(maxsize=4096)
+def _names_in(file: Path) -> frozenset[str] | None:
+    """Return the names that a Python file defines at its top level; None if that is unknown."""
+    try:
+        tree = ast.parse(gate.read_bytes(file, limit=MAX_BYTES))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                if alias.name == "*":
+                    return None
+                names.add((alias.asname or alias.name).partition(".")[0])
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("globals", "setattr"):
+            return None
+    return None if "__getattr__" in names else frozenset(names)
 
 
 @rule("PF113", "hook-signature", severity=Severity.ERROR, family=Family.CONFIG, scope="file")
@@ -114,6 +175,21 @@ def _hooks_of(classes: Mapping[str, ast.ClassDef], name: str, seen: set[str]) ->
     for base in node.bases:
         if isinstance(base, ast.Name) and base.id != name:
             yield from _hooks_of({key: value for key, value in classes.items() if key != name}, base.id, seen)
+
+
+def parsed(function: FunctionRef) -> ast.Module | None:
+    """Return the parsed file beside the YAML that a function is looked up in; None if it cannot be read."""
+    try:
+        file = function.file
+        status = os.stat(file)
+        return _parsed(file, (status.st_mtime_ns, status.st_size))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+@lru_cache(maxsize=16)
+def _parsed(file: Path, _stamp: tuple[int, int]) -> ast.Module:
+    return ast.parse(gate.read_bytes(file, limit=MAX_BYTES))  # tasks of one folder share their module
 
 
 @rule("PF114", "missing-package", severity=Severity.INFO, family=Family.CONFIG)
@@ -192,35 +268,10 @@ def prompt_by_chance(study: Study) -> Iterator[Finding]:
             )
 
 
-_CHANCE: Final = ("choice", "choices", "randint", "random", "randrange", "sample", "shuffle", "uniform")
-
-
 def definitions(named: object) -> Iterator[ast.FunctionDef]:
     """Yield the function that a task file names with `!function`, as it is written; nothing for other values."""
     if isinstance(named, FunctionRef) and (tree := parsed(named)) is not None:
         yield from _functions_of(tree).get(named.name, ())
-
-
-def hook_of(named: FunctionRef, hook: str) -> ast.FunctionDef | None:
-    """Return a hook of the class that a task file names, as it is written in that file; None for an inherited one."""
-    tree = parsed(named)
-    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} if tree else {}
-    return next((node for node in _hooks_of(classes, named.name, set()) if node.name == hook), None)
-
-
-def parsed(function: FunctionRef) -> ast.Module | None:
-    """Return the parsed file beside the YAML that a function is looked up in; None if it cannot be read."""
-    try:
-        file = function.file
-        status = os.stat(file)
-        return _parsed(file, (status.st_mtime_ns, status.st_size))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-@lru_cache(maxsize=16)
-def _parsed(file: Path, _stamp: tuple[int, int]) -> ast.Module:
-    return ast.parse(gate.read_bytes(file, limit=MAX_BYTES))  # tasks of one folder share their module
 
 
 @lru_cache(maxsize=16)
@@ -282,3 +333,71 @@ def missing_value_in_code(study: Study) -> Iterator[Finding]:
                     field=empty[0],
                 )
                 return
+
+
+def literal_end(study: Study, key: str) -> str:
+    """Return the literal text with which the function of a key ends what it returns, "" where that is not known."""
+    return _edge(study, key, at_end=True)
+
+
+def _edge(study: Study, key: str, *, at_end: bool) -> str:
+    written, named = getattr(study.written, key), study.given.config.get("class")
+    if isinstance(written, FunctionRef):
+        node = next(definitions(written), None)
+    else:
+        node = hook_of(named, key) if isinstance(named, FunctionRef) else None
+    returns = [one for one in ast.walk(node) if isinstance(one, ast.Return)] if node is not None else []
+    if node is None or len(returns) != 1 or returns[0] is not node.body[-1]:
+        return ""
+    return _literal(returns[0].value, node.body[:-1], at_end=at_end) or ""
+
+
+def _literal(value: ast.expr | None, before: Sequence[ast.stmt], *, at_end: bool) -> str | None:
+    """Return the literal text at one end of an expression; `before` are the statements that ran before it."""
+    match value:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=[*parts]) if parts:
+            return _literal(parts[-1 if at_end else 0], before, at_end=at_end)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _literal(right if at_end else left, before, at_end=at_end)
+        case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
+            return _PRINTED.split(text)[-1 if at_end else 0]
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
+            return text.rpartition("}")[2] if at_end else text.partition("{")[0]
+        case ast.Name(id=name):
+            return _of_name(name, before, at_end=at_end)
+    return None
+
+
+def _of_name(name: str, before: Sequence[ast.stmt], *, at_end: bool) -> str | None:
+    """Return the literal text at one end of a variable, where nothing but plain statements give it its value."""
+    for number in range(len(before) - 1, -1, -1):
+        statement = before[number]
+        if not any(_stores(each, name) for each in ast.walk(statement)):
+            continue
+        match statement:
+            case ast.Assign(targets=[ast.Name()], value=value):
+                return _literal(value, before[:number], at_end=at_end)
+            case ast.AugAssign(target=ast.Name(), op=ast.Add(), value=value) if at_end:
+                return _literal(value, before[:number], at_end=True)
+            case ast.AugAssign(target=ast.Name(), op=ast.Add()):
+                continue
+        return None
+    return None
+
+
+def _stores(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+
+
+def hook_of(named: FunctionRef, hook: str) -> ast.FunctionDef | None:
+    """Return a hook of the class that a task file names, as it is written in that file; None for an inherited one."""
+    tree = parsed(named)
+    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} if tree else {}
+    return next((node for node in _hooks_of(classes, named.name, set()) if node.name == hook), None)
+
+
+def literal_start(study: Study, key: str) -> str:
+    """Return the literal text with which the function of a key begins what it returns, "" where that is not known."""
+    return _edge(study, key, at_end=False)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import Unset
-from pytest_promptfmt.rules.column_names import COMMON
+from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.fixes import Fix, anything, escapes, nothing, outside_markup, rewritten
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import around, finding

@@ -1,4 +1,4 @@
-"""Rules about what nobody meant to print: Python objects, names that were never filled in, damaged text, notes."""
+"""Rules about text that was not meant for the model: Python objects, placeholders, notes, indentation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,25 @@ from typing import Any, Final
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import SHOWN, around, continuations, finding, own_spans, question_message
+from pytest_promptfmt.rules.rule_views import (
+    SHOWN,
+    around,
+    continuations,
+    finding,
+    own_spans,
+    question_message,
+    written_texts,
+)
 from pytest_promptfmt.study import Study
+
+_FOR_READERS: Final = re.compile(
+    r"\b(?:benchmark|dataset|leaderboard|test suite)\b[^.\n]{0,120}\b(?:measur|evaluat|assess|test)\w*\b[^.\n]{0,80}"
+    r"\b(?:language )?models?\b|\bLLMs?\b|@(?:inproceedings|article|misc)\{|https?://(?:arxiv\.org|github\.com)/|arXiv:\d"
+)
+_MASK: Final = re.compile(r"\[MASK\]|<mask>|\[SEP\]|\[CLS\]")
+_PYTHON_LIST: Final = re.compile(r"\['[^'\[\]\n]+'(?:, '[^'\[\]\n]+')+\]")
+_MEANS_PYTHON: Final = re.compile(r"\b(?:def|import|return|print)\b|```|\b[Pp]ython\b|\bJSON\b|\blist\b")
+"""Where a list of Python may be meant."""
 
 _OBJECT: Final = re.compile(
     r"<(?:built-in |bound )?(?:method|function) [\w.<>]+ (?:of \S+ )?(?:object )?at 0x[0-9a-f]+>"
@@ -18,10 +35,6 @@ _OBJECT: Final = re.compile(
 )
 _NAMED: Final = re.compile(
     r"%\((\w+)\)s|\$\{([A-Za-z_]{3,})\}(?!\$)|(?<![{\\\w])\{(?:doc|line|row|sample|example|item)(?:\.\w+|\[[^\]{}]+\])\}"
-)
-_ENTITY: Final = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|deg|eacute|#0?39|#x27|#34|#8217);|<br ?/?>", re.IGNORECASE)
-_MOJIBAKE: Final = re.compile(
-    "\u00c3[\u0080-\u00bf\u0192\u00a0]|\u00e2\u20ac[\u0080-\u2122]|\u00c2[\u00a0-\u00bf]|\ufffd|\u00ef\u00bb\u00bf"
 )
 _NOTE: Final = re.compile(
     r"\b(?:TODO|FIXME|XXX)\b|\blorem ipsum\b|\[(?:INSERT|ADD|YOUR)\b[^\]\n]{0,40}\]"
@@ -32,6 +45,77 @@ _MEDIA: Final = re.compile(r"<(?:image|img|audio|video)(?:[ _]?\d+)?>|\[(?:IMAGE
 _SHIFTED_LINES: Final = 2
 _INDENTED: Final = re.compile(r" {4,}\S|\t+\S")
 _CODE: Final = re.compile(r"\b(?:def|class|return|import|int|void|function)\b|```|[;{}][ \t]*$", re.MULTILINE)
+
+
+@rule("PF236", "mask-token", severity=Severity.WARNING, family=Family.PROMPT)
+def mask_token(study: Study) -> Iterator[Finding]:
+    """Report the mask or separator token of a masked language model in a prompt.
+
+    Why: `[MASK]` was a place to fill in for BERT. A model that generates reads it as text.
+
+    Example:
+        doc_to_text: "{{question}} [MASK]"
+
+    Silent example:
+        doc_to_text: "{{question}} Answer:"
+
+    Fix: replace the token with the text, or end the prompt before it.
+
+    Real: lm-evaluation-harness #514 (paws-x, xnli in the layout of mGPT).
+    """
+    for template, text in written_texts(study):
+        found = _MASK.search(text)
+        if found is not None:
+            yield finding("a token of a masked language model is in the prompt", found[0], template.keys)
+
+
+@rule("PF244", "list-printed-as-python", severity=Severity.WARNING, family=Family.PROMPT)
+def list_printed(study: Study) -> Iterator[Finding]:
+    r"""Report a list, mapping or tuple that is printed with Python's brackets and quotes.
+
+    Why: `{{choices}}` in a text prints `['iron', 'gold']`, and a comma at the end of a line of Python makes a tuple,
+    `('iron',)`. Brackets, quotes and escapes become part of the question.
+
+    Example:
+        doc_to_text: "{{question}}\nOptions: {{choices}}\nAnswer:"
+
+    Silent example:
+        doc_to_text: "{{question}}\nOptions: {{choices | join(', ')}}\nAnswer:"
+
+    Fix: join the elements: `{{choices | join(', ')}}`.
+
+    Real: prompts that list options by the name of their column.
+    """
+    for template, text in written_texts(study):
+        listed = _PYTHON_LIST.search(text)
+        if listed is not None and not _MEANS_PYTHON.search(text):
+            yield finding("a list, mapping or tuple is printed as Python writes it", listed[0][:60], template.keys)
+            return
+    for instance in study.instances[:1]:
+        message = question_message(instance)
+        if message is None or study.has_guessed_text:
+            return
+        for name, value in instance.doc.items():
+            printed = python_value(value, message.text)
+            if printed is not None:
+                span = next((one for one in message.content if printed in one.text), message.content[0])
+                yield finding(
+                    "a list, mapping or tuple is printed as Python writes it",
+                    printed[:60],
+                    span.origin.keys or ("doc_to_text",),
+                    instance,
+                    field=name,
+                )
+                return
+
+
+def python_value(value: Any, text: str) -> str | None:
+    """Return how a text shows a list, mapping or one-element tuple of the data with Python's notation, None if not."""
+    if isinstance(value, list | Mapping) and value and str(value) in text:
+        return str(value)
+    if isinstance(value, str) and value and f"({value!r},)" in text:
+        return f"({value!r},)"
+    return None
 
 
 @rule("PF245", "object-printed", severity=Severity.ERROR, family=Family.PROMPT)
@@ -105,47 +189,6 @@ def _column_in_braces(text: str, doc: Doc) -> re.Match[str] | None:
     return re.search(rf"(?<![{{\\\w])\{{(?:{names})\}}", text) if names else None
 
 
-@rule("PF247", "damaged-text", severity=Severity.WARNING, family=Family.PROMPT)
-def damaged_text(study: Study) -> Iterator[Finding]:
-    r"""Report text with HTML entities, or text that was read with the wrong encoding.
-
-    Why: `&quot;`, `<br />` and `Ã©` for `é` are traces of a conversion that was not undone. Models know them from
-    broken web pages, and answers with quotes or accents never equal the gold answer.
-
-    Example:
-        description: "RÃ©pondez Ã  la question.\n\n"
-
-    Silent example:
-        description: "Répondez à la question.\n\n"
-
-    Fix: write the characters; for data use a function that calls `html.unescape`.
-
-    Real: texts from web forums and old exports, such as the stories of WikiHow and the questions of medical exams.
-    """
-    for template in study.templates:
-        for text in template.text.constants:
-            found = _MOJIBAKE.search(text) or _ENTITY.search(text)
-            if found is not None and not (found[0].startswith("<") and "html" in text.casefold()):
-                yield finding(
-                    "a template has HTML entities or text in the wrong encoding",
-                    around(text, found, 16)[:SHOWN],
-                    template.keys,
-                )
-                return
-    for instance in study.real_instances:
-        for span in own_spans(study, instance):
-            damaged = _MOJIBAKE.search(span.text) or _ENTITY.search(span.text)
-            if damaged is not None and span.origin.field is not None:
-                yield finding(
-                    "the data have HTML entities or text in the wrong encoding",
-                    around(span.text, damaged, 16)[:SHOWN],
-                    span,
-                    instance,
-                    do="convert the column before it is printed",
-                )
-                return
-
-
 @rule("PF248", "note-left-in-prompt", severity=Severity.WARNING, family=Family.PROMPT)
 def note_left(study: Study) -> Iterator[Finding]:
     r"""Report a note to the author, or the place of an image that the model does not get.
@@ -188,15 +231,6 @@ def note_left(study: Study) -> Iterator[Finding]:
             return
 
 
-def python_value(value: Any, text: str) -> str | None:
-    """Return how a text shows a list, mapping or one-element tuple of the data with Python's notation, None if not."""
-    if isinstance(value, list | Mapping) and value and str(value) in text:
-        return str(value)
-    if isinstance(value, str) and value and f"({value!r},)" in text:
-        return f"({value!r},)"
-    return None
-
-
 @rule("PF266", "indentation-of-code", severity=Severity.WARNING, family=Family.PROMPT)
 def indentation_of_code(study: Study) -> Iterator[Finding]:
     r"""Report a prompt whose lines are indented like the code or the YAML that they are written in.
@@ -232,3 +266,26 @@ def indentation_of_code(study: Study) -> Iterator[Finding]:
     is_shifted = len(indented) >= _SHIFTED_LINES and 3 * len(indented) >= 2 * len(lines) and lines[-1] == indented[-1]
     if is_shifted and message is not None and not _INDENTED.match(first) and not _CODE.search(message.text):
         yield finding("the lines of the prompt are indented like code", indented[-1], "doc_to_text", study.instances[0])
+
+
+@rule("PF280", "description-for-readers", severity=Severity.WARNING, family=Family.PROMPT)
+def description_for_readers(study: Study) -> Iterator[Finding]:
+    r"""Report a `description` that describes the benchmark to people.
+
+    Why: lm-eval prints the description before the first few-shot example of every prompt. What the task measures and
+    where its paper is belongs into `metadata` or a README.
+
+    Example:
+        description: "A benchmark of 1,200 questions that measures how well models know metals.\n\n"
+
+    Silent example:
+        description: "Answer the following questions about metals.\n\n"
+
+    Fix: move the text into a comment, and describe to the model what it is to do.
+
+    Real: lm-evaluation-harness #3442 (uncheatable_eval, in review).
+    """
+    text = study.written.description
+    found = _FOR_READERS.search(text) if isinstance(text, str) else None
+    if found is not None:
+        yield finding("the description is about the benchmark, and part of every prompt", found[0][:80], "description")

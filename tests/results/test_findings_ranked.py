@@ -11,8 +11,7 @@ from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Effect, Reported, Severity
 from pytest_promptfmt.results.clusters import FindingGroup, finding_groups
 from pytest_promptfmt.results.terminal import finding_lines
-from pytest_promptfmt.rules.effects import effect_of
-from pytest_promptfmt.rules.rule_registry import known_rules
+from pytest_promptfmt.rules.rule_registry import effect_of, known_rules
 
 FINDING = Reported(
     code="PF201",

@@ -8,9 +8,9 @@ import pytest
 from linting import linted, study_of
 
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.rules.code_ends import literal_end, literal_start
 from pytest_promptfmt.rules.rule_registry import known_rules
 from pytest_promptfmt.rules.rule_selection import Selection
+from pytest_promptfmt.rules.task_code import literal_end, literal_start
 from pytest_promptfmt.systems.task_files import read_task_file
 
 

@@ -9,7 +9,7 @@ import yaml
 from linting import linted, study_of
 
 from pytest_promptfmt.formats.apply import apply_template
-from pytest_promptfmt.rules.column_names import meant
+from pytest_promptfmt.rules.columns import meant
 from pytest_promptfmt.rules.rule_registry import known_rules
 from pytest_promptfmt.rules.rule_selection import Selection
 from pytest_promptfmt.systems.task_files import load_tasks

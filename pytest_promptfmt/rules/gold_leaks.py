@@ -1,4 +1,4 @@
-"""Rules about leaked answers: by their form, by the prompt, or by their position in few-shot examples."""
+"""Rules about answers that are given away: by the question, by their form, or by their position."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import finding, question_message, shots_of, without_delimiter
+from pytest_promptfmt.rules.rule_views import choices_of, finding, question_message, shots_of, without_delimiter
 from pytest_promptfmt.study import Study
 
 _PUNCTUATION: Final = frozenset(".!?;,:…。！？")
@@ -28,6 +28,10 @@ _LONGER: Final = 2
 _WORD: Final = re.compile(r"\w+")
 _SOME_WORD: Final = 5
 """The length of an answer that is more than a label, with a space on both sides."""
+
+_LISTED: Final = re.compile(r"^[ \t]*[(\[]?[A-Z\d][).\]:][ \t]*\{\{", re.MULTILINE)
+_PRINTED: Final = re.compile(r"\{\{-?\s*(.+?)\s*-?\}\}", re.DOTALL)
+_OPTION: Final = re.compile(r"[(\[]?[A-Z\d][)\].][ \t]*$")
 
 
 @rule("PF706", "leaked-gold", severity=Severity.WARNING, family=Family.ANSWERS)
@@ -145,3 +149,76 @@ def same_gold_position(study: Study) -> Iterator[Finding]:
     answers = [shot.answer for instance in instances for shot in shots_of(instance)]
     if len(answers) >= 4 and len(set(answers)) == 1 and answers[0] and len(answers[0].strip()) <= 20:
         yield finding("all few-shot examples have the same answer", answers[0], "fewshot_config")
+
+
+@rule("PF718", "gold-in-question", severity=Severity.ERROR, family=Family.ANSWERS)
+def gold_in_question(study: Study) -> Iterator[Finding]:
+    r"""Report a question that prints the answer: the same expression as `doc_to_target`, or the choice it points at.
+
+    Why: a template for few-shot examples or training ends with the answer. With it as `doc_to_text`, the model reads
+    the answer before it gives it.
+
+    Example:
+        doc_to_text: "Question: {{question}}\nAnswer: {{choices[answer]}}"
+        doc_to_target: "{{answer}}"
+
+    Silent with:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: remove the answer from `doc_to_text`.
+
+    Real: eval-framework #81 (sciq: the passage with the answer); templates made for training.
+    """
+    text, target = study.written.doc_to_text, study.written.doc_to_target
+    if not isinstance(text, str) or not isinstance(target, str) or "{%" in text:
+        return
+    if not (study.generates or study.has_choices):
+        return
+    whole = _PRINTED.fullmatch(target.strip())
+    gold = _bare(whole[1] if whole is not None else target if target.isidentifier() else "")
+    if not gold or "question" in gold or gold.isdigit() or (study.generates and study.has_own_scorer):
+        return  # a function may run the target, tests that the question shows, on what is generated
+    for found in _PRINTED.finditer(text):
+        shown = _bare(found[1])
+        if (shown == gold or shown.endswith(f"[{gold}]")) and not _OPTION.search(text[: found.start()]):
+            yield finding(
+                "the question prints the answer", text[max(0, found.start() - 20) : found.end()], "doc_to_text"
+            )
+            return
+
+
+def _bare(expression: str) -> str:
+    return re.sub(r"\s|\|(?:trim|string|int|lower|upper)\b|^\(|\)$", "", expression)
+
+
+@rule("PF724", "gold-in-one-place", severity=Severity.ERROR, family=Family.ANSWERS)
+def gold_in_one_place(study: Study) -> Iterator[Finding]:
+    r"""Report a target that is the same number for every doc, where the prompt lists the options in a fixed order.
+
+    Why: the right option is always the last one, or the first. A model that answers `C` is always right, and
+    few-shot examples show it so. Choices that are not listed in the prompt are scored one by one, and may have any
+    order.
+
+    Example:
+        doc_to_text: "{{question}}\nA. {{choices[1]}}\nB. {{choices[0]}}\nAnswer:"
+        doc_to_choice: ["A", "B"]
+        doc_to_target: 1
+
+    Silent with:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nAnswer:"
+        doc_to_target: "{{answer % 2}}"
+
+    Fix: shuffle the options in `process_docs`, by a seed.
+
+    Real: bigscience-workshop/promptsource #418 (sciq).
+    """
+    target, text = study.written.doc_to_target, study.written.doc_to_text
+    is_constant = isinstance(target, int) or (isinstance(target, str) and re.fullmatch(r"\{*\s*\d+\s*\}*", target))
+    if not is_constant or isinstance(target, bool) or not study.has_choices:
+        return
+    if isinstance(text, str) and "{%" not in text and len(_LISTED.findall(text)) > 1:
+        for instance in study.instances[:1]:
+            if len(choices_of(study, instance)) > 1:
+                yield finding(
+                    "the right option is at the same place in every doc", str(target), "doc_to_target", instance
+                )

@@ -1,4 +1,4 @@
-"""Rules about slips in the Python code of a task, and in its patterns, that Python takes without a word."""
+"""Rules about regular expressions and string functions: in filters and in the Python code of a task."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from typing import Any, Final, cast
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.task_code import parsed
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import functions_of
 
+_BARS: Final = re.compile(r"(?<!\\)<\|[\w ]+\|>|(?<!\\)\[/?(?:INST|SEP|CLS|PAD|MASK|BOS|EOS|ANSWER)\](?![*+?{])")
 _MODULES: Final = ("re", "regex")
 _BEFORE_FLAGS: Final[Mapping[str, int]] = {"sub": 3, "subn": 3, "split": 2}
 """Functions of `re` whose arguments before `flags` end with a number, and the place of that."""
@@ -29,6 +31,68 @@ _TRIMS: Final = ("strip", "lstrip", "rstrip")
 _FORMS: Final = {codes.AT_BEGINNING, codes.AT_BEGINNING_STRING}
 _ENDS: Final = {codes.AT_END, codes.AT_END_STRING}
 _LONGEST: Final = 2000
+_DEAD: Final = "a part of a pattern can never match"
+_LAST_DOT: Final = re.compile(r"(?<!\\)\)\.\)*\$?$|\(\?=\.\)")
+_NUMBER_DOT: Final = re.compile(r"(?:\\d|[0-9,]\])[+*]?(?:\((?:\?:)?)?(?<!\\)\.(?:\\d|\[0-9)")
+_DOUBLED: Final = re.compile(r"\\\\(?:[dwsDWS](?=[+*?{\]])|[.,](?=[)?*+\]\\]|\Z))")
+
+
+@rule("PF502", "unescaped-dot", severity=Severity.WARNING, family=Family.EXTRACTION)
+def unescaped_dot(study: Study) -> Iterator[Finding]:
+    r"""Report a dot without a backslash in a pattern where only a full stop or decimal point can be meant.
+
+    Why: `.` matches any character. At the end of a pattern it takes away the last digit of `The answer is 18`, and
+    between digits it joins `3 5` to one number.
+
+    Example:
+        output_type: generate_until
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: 'The answer is ([0-9.,]+).'}, {function: take_first}]}
+
+    Silent with:
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: 'The answer is ([0-9.,]+)\.'}, {function: take_first}]}
+
+    Fix: write `\.`, or remove the dot.
+
+    Real: lm-evaluation-harness #2013 (bbh), gsm8k_cot; stanford-crfm/helm #4289.
+    """
+    for keys, text in study.strings:
+        if "regex_pattern" not in keys:
+            continue
+        found = _LAST_DOT.search(text) or _NUMBER_DOT.search(text)
+        if found is not None:
+            yield finding(
+                "an unescaped dot in a pattern matches any character",
+                text[-60:] if found.end() >= len(text) - 2 else text[found.start() : found.start() + 60],
+                keys,
+            )
+
+
+@rule("PF522", "special-token-as-pattern", severity=Severity.ERROR, family=Family.EXTRACTION)
+def special_token_as_pattern(study: Study) -> Iterator[Finding]:
+    r"""Report a special token in a pattern whose bars or brackets are not escaped.
+
+    Why: in a pattern `<|endoftext|>` means `<` or `endoftext` or `>`, and `[INST]` is one of four letters. The
+    completion is cut at the first less-than sign, or an answer is read anywhere.
+
+    Example:
+        output_type: generate_until
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: "(.*?)(?:<|endoftext|>|$)"}, {function: take_first}]}
+
+    Silent with:
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '(.*?)(?:<\|endoftext\|>|$)'}, {function: take_first}]}
+
+    Fix: put a backslash before each bar or bracket of the token.
+
+    Real: bigcode-project/bigcode-evaluation-harness #121 (mbpp).
+    """
+    for keys, text in study.strings:
+        found = _BARS.search(text) if any("regex" in str(key) for key in keys[-3:]) else None
+        if found is not None:
+            yield finding("a special token is read as a pattern", found[0], keys)
 
 
 @rule("PF531", "pattern-never-matches", severity=Severity.WARNING, family=Family.EXTRACTION)
@@ -57,9 +121,6 @@ def pattern_never_matches(study: Study) -> Iterator[Finding]:
         pattern = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
         if _of_re(call) and isinstance(pattern, str) and _is_dead(pattern, _flags(call)):
             yield finding(_DEAD, pattern[:60], position)
-
-
-_DEAD: Final = "a part of a pattern can never match"
 
 
 @lru_cache(maxsize=4096)
@@ -98,6 +159,61 @@ def _flags(call: ast.Call) -> int:
     words = " ".join(ast.unparse(one) for one in [*call.args[1:], *(each.value for each in call.keywords)])
     flags = re.MULTILINE if re.search(r"\bre\.M(?:ULTILINE)?\b", words) else 0
     return int(flags | (re.VERBOSE if re.search(r"\bre\.(?:X|VERBOSE)\b", words) else 0))
+
+
+def _of_re(call: ast.Call) -> str:
+    """Return the name of the function of `re` that a call is of, "" for other calls."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    is_re = isinstance(owner, ast.Name) and owner.id in _MODULES
+    return call.func.attr if is_re and isinstance(call.func, ast.Attribute) else ""
+
+
+def _calls_of(study: Study) -> tuple[tuple[ast.Call, Position], ...]:
+    """Return the calls in the code that the task's functions come to within their own files, and where they are."""
+    return study.once("calls of code", lambda: tuple(_reached_calls(functions_of(study.given))))
+
+
+def _reached_calls(functions: Iterable[FunctionRef]) -> Iterator[tuple[ast.Call, Position]]:
+    named: dict[Path, list[FunctionRef]] = {}
+    for function in functions:
+        named.setdefault(function.file, []).append(function)
+    for file, found in named.items():
+        tree = parsed(found[0])
+        if tree is not None:
+            for call in _calls_within(tree, tuple(function.name for function in found)):
+                yield call, Position(file, call.lineno, call.col_offset + 1)
+
+
+@lru_cache(maxsize=64)
+def _calls_within(tree: ast.Module, names: tuple[str, ...]) -> tuple[ast.Call, ...]:
+    """Return the calls that functions of a module come to within it."""
+    parts: dict[str, list[ast.stmt]] = {}
+    for node in tree.body:
+        for name in _defined(node):
+            parts.setdefault(name, []).append(node)
+    calls: dict[ast.Call, None] = {}
+    seen: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for inner in (each for part in parts.get(name, ()) for each in ast.walk(part)):
+            if isinstance(inner, ast.Name):
+                waiting.append(inner.id)
+            elif isinstance(inner, ast.Call):
+                calls[inner] = None
+    return tuple(calls)
+
+
+def _defined(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(target, ast.Name):
+                yield target.id
 
 
 @rule("PF532", "word-stripped-by-characters", severity=Severity.WARNING, family=Family.EXTRACTION)
@@ -161,56 +277,31 @@ def flag_as_count(study: Study) -> Iterator[Finding]:
             yield finding("a flag is taken for the number of replacements", ast.unparse(call)[-60:], position)
 
 
-def _of_re(call: ast.Call) -> str:
-    """Return the name of the function of `re` that a call is of, "" for other calls."""
-    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-    is_re = isinstance(owner, ast.Name) and owner.id in _MODULES
-    return call.func.attr if is_re and isinstance(call.func, ast.Attribute) else ""
+def _with_single_escapes(study: Study, finding: Finding) -> Fix | None:
+    return rewritten(study, finding, lambda text: _DOUBLED.sub(lambda match: match[0][1:], text), keeps=nothing)
 
 
-def _calls_of(study: Study) -> tuple[tuple[ast.Call, Position], ...]:
-    """Return the calls in the code that the task's functions come to within their own files, and where they are."""
-    return study.once("calls of code", lambda: tuple(_reached_calls(functions_of(study.given))))
+@rule("PF540", "escape-doubled", severity=Severity.ERROR, family=Family.EXTRACTION, fix=_with_single_escapes)
+def escape_doubled(study: Study) -> Iterator[Finding]:
+    r"""Report a pattern with `\\d+`, which looks for a backslash and the letter d.
 
+    Why: in single quotes, without quotes and in block scalars YAML keeps both backslashes. The pattern then matches no
+    number.
 
-def _reached_calls(functions: Iterable[FunctionRef]) -> Iterator[tuple[ast.Call, Position]]:
-    named: dict[Path, list[FunctionRef]] = {}
-    for function in functions:
-        named.setdefault(function.file, []).append(function)
-    for file, found in named.items():
-        tree = parsed(found[0])
-        if tree is not None:
-            for call in _calls_within(tree, tuple(function.name for function in found)):
-                yield call, Position(file, call.lineno, call.col_offset + 1)
+    Example:
+        output_type: generate_until
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '(\\d+)'}, {function: take_first}]}
 
+    Silent with:
+        filter_list:
+        - {name: x, filter: [{function: regex, regex_pattern: '(\d+)'}, {function: take_first}]}
 
-@lru_cache(maxsize=64)
-def _calls_within(tree: ast.Module, names: tuple[str, ...]) -> tuple[ast.Call, ...]:
-    """Return the calls that functions of a module come to within it."""
-    parts: dict[str, list[ast.stmt]] = {}
-    for node in tree.body:
-        for name in _defined(node):
-            parts.setdefault(name, []).append(node)
-    calls: dict[ast.Call, None] = {}
-    seen: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        for inner in (each for part in parts.get(name, ()) for each in ast.walk(part)):
-            if isinstance(inner, ast.Name):
-                waiting.append(inner.id)
-            elif isinstance(inner, ast.Call):
-                calls[inner] = None
-    return tuple(calls)
+    Fix: write one backslash, or use double quotes.
 
-
-def _defined(node: ast.stmt) -> Iterator[str]:
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        yield node.name
-    elif isinstance(node, ast.Assign | ast.AnnAssign):
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            if isinstance(target, ast.Name):
-                yield target.id
+    Real: the opposite of lm-evaluation-harness #1305 (nq_open), where one was missing.
+    """
+    for keys, text in study.strings:
+        found = _DOUBLED.search(text) if any("regex" in str(key) for key in keys[-3:]) else None
+        if found is not None:
+            yield finding("the pattern looks for a backslash", text, keys)

@@ -1,0 +1,244 @@
+"""Rules about choices: empty, equal, padded, mislabelled ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import choices_of, finding, question_message
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.systems import replaced_rules
+
+_LETTERED: Final = re.compile(r"^\(?([A-Z])[.):]\s+(.+)$", re.M)
+_PAST: Final = frozenset({("Z", "["), ("z", "{"), ("9", ":")})
+_PAST_LINES: Final = re.compile(
+    r"^[ \t]*(\(?)(?:Z([.):])[^\n]*\n[ \t]*\1\[\2|z([.):])[^\n]*\n[ \t]*\1\{\3|9([.)])[^\n]*\n[ \t]*\1:\4)\s[^\n]*",
+    re.MULTILINE,
+)
+"""Two lines of options: the last letter or digit, and the character after it."""
+
+
+@rule("PF703", "padded-choice", severity=Severity.WARNING, family=Family.ANSWERS)
+def padded_choice(study: Study) -> Iterator[Finding]:
+    r"""Report choices of which only some begin or end with whitespace.
+
+    Why: `A.  Adverse possession` next to `B. Implied` shows which option was edited by hand. In some datasets it is the
+    correct one.
+
+    Example:
+        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [" iron", gold], answer: 0}]}}
+
+    Silent example:
+        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, gold], answer: 0}]}}
+
+    Fix: strip the choices in the template.
+
+    Real: lm-evaluation-harness #3500 (mmlu_pro).
+    """
+    for instance in study.real_instances:
+        choices = choices_of(study, instance)
+        padded = [choice for choice in choices if choice != choice.strip() and choice.strip()]
+        if padded and len(padded) < len(choices):
+            yield _padded(padded[0], instance.index, ("doc_to_choice",))
+            return
+        text = instance.prompts[0].text if instance.prompts else ""
+        options = [
+            each
+            for value in instance.doc.values()
+            if isinstance(value, list | tuple) and 2 <= len(value) <= 30 and all(isinstance(one, str) for one in value)
+            for each in (value if 0 < sum(one != one.strip() for one in value) < len(value) else ())
+        ]
+        for option in options:
+            if option[:1] == " " and option.strip() and f" {option}" in text:
+                yield _padded(option, instance.index, ("doc_to_text",))
+                return
+
+
+def _padded(choice: str, doc: int, keys: tuple[str, ...]) -> Finding:
+    return finding("only some choices begin or end with whitespace", choice, keys, doc)
+
+
+@rule("PF704", "empty-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
+def empty_choice(study: Study) -> Iterator[Finding]:
+    r"""Report a choice without a visible character.
+
+    Why: an empty continuation has the highest possible likelihood, so it wins, and every doc with it is wrong.
+
+    Example:
+        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, " "], answer: 0}]}}
+
+    Silent example:
+        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, gold], answer: 0}]}}
+
+    Fix: drop missing choices in `doc_to_choice` or `process_docs`.
+
+    Real: lm-evaluation-harness #1760 (m_arc with four options).
+    """
+    for instance in study.instances:
+        choices = choices_of(study, instance)
+        if any(not choice.strip() for choice in choices):
+            yield finding("a choice has no visible character", str(choices), "doc_to_choice", instance)
+
+
+@rule("PF705", "same-choices", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
+def same_choices(study: Study) -> Iterator[Finding]:
+    r"""Report two choices that are equal, or differ only in case or whitespace.
+
+    Why: two equal candidates have equal scores. If one of them is the gold, the first one wins whatever the model
+    knows.
+
+    Example:
+        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, iron, gold], answer: 0}]}}
+
+    Silent example:
+        metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, zinc, gold], answer: 0}]}}
+
+    Fix: correct the data, or drop such docs in `process_docs`.
+
+    Real: lm-evaluation-harness #3735 (gpqa: options became equal when brackets were removed).
+    """
+    for instance in study.instances if isinstance(study.written.doc_to_choice, list) else study.real_instances:
+        choices = choices_of(study, instance)
+        bare = [" ".join(choice.casefold().split()) for choice in choices]
+        if len(set(bare)) < len(bare):
+            same = len(set(choices)) < len(choices)
+            if not same and study.has_own_scorer:
+                return  # it may add the scores of `yes` and `Yes`
+            yield finding(
+                "two choices are equal" if same else "two choices differ only in case or whitespace",
+                str(choices),
+                "doc_to_choice",
+                instance,
+                severity=None if same else Severity.WARNING,
+            )
+
+
+@rule("PF707", "letters-shown-texts-scored", severity=Severity.WARNING, family=Family.ANSWERS)
+def letters_shown(study: Study) -> Iterator[Finding]:
+    r"""Report options that are listed with letters although their texts are scored.
+
+    Why: after `A. Femur` … `Answer:` a model answers with a letter. Scoring the texts compares unlikely
+    continuations.
+
+    Example:
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
+
+    Silent with:
+        doc_to_choice: ["A", "B", "C"]
+
+    Fix: score the letters, or remove them from the prompt.
+
+    Real: lm-evaluation-harness before 0.4.0 (mmlu_original).
+    """
+    if not study.has_choices:
+        return
+    for instance in study.instances[:1]:
+        message = question_message(instance)
+        choices = [choice.strip() for choice in choices_of(study, instance)]
+        if message is None or len(choices) < 2:
+            return
+        listed = {letter: text.strip() for letter, text in _LETTERED.findall(message.text)}
+        if len(listed) >= len(choices) and list(listed.values())[-len(choices) :] == choices:
+            if any(len(choice) == 1 for choice in choices):
+                return
+            yield finding(
+                "the options are listed with letters, but their texts are scored",
+                f"{next(iter(listed))}. {choices[0]}, scored {choices[0]!r}",
+                "doc_to_choice",
+                instance,
+            )
+
+
+@rule("PF708", "labels-past-z", severity=Severity.ERROR, family=Family.ANSWERS)
+def labels_past_z(study: Study) -> Iterator[Finding]:
+    r"""Report labels that run past Z or 9 into punctuation: `[`, `\`, `{`, `:`.
+
+    Why: the characters after Z and 9 in Unicode are not letters or digits. Options from the 27th, or the 10th, get
+    labels that no model and no filter expects.
+
+    Example:
+        doc_to_choice: ["Y", "Z", "["]
+        doc_to_target: "{{answer}}"
+
+    Silent with:
+        doc_to_choice: ["X", "Y", "Z"]
+
+    Fix: use numbers of several digits, or labels of two letters.
+
+    Real: formats that label by `chr(65 + i)`. PF156 reports the same in HELM.
+    """
+    if "PF708" in replaced_rules(study.task):
+        return
+    for instance in study.instances:
+        choices = [choice.strip() for choice in choices_of(study, instance)]
+        if any(pair in _PAST for pair in pairwise(choices)):
+            yield _past(" ".join(choices[-6:]), ("doc_to_choice",), instance.index)
+            return
+        message = question_message(instance)
+        found = _PAST_LINES.search(message.text) if message is not None else None
+        if found is not None:
+            yield _past(found[0].strip(), ("doc_to_text",), instance.index)
+            return
+
+
+def _past(saw: str, keys: tuple[str, ...], doc: int) -> Finding:
+    return finding("labels run past Z or 9 into punctuation", saw, keys, doc)
+
+
+@rule("PF722", "single-choice", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
+def single_choice(study: Study) -> Iterator[Finding]:
+    """Report a multiple-choice doc with one choice: it is always right.
+
+    Why: the only candidate wins whatever the model says, and raises the score. The list of choices was cut, or holds
+    the gold answer alone.
+
+    Example:
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron], answer: 0}]}}
+
+    Silent example:
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron, gold], answer: 0}]}}
+
+    Fix: give every doc at least two choices.
+
+    Real: google/BIG-bench #869 (arithmetic: entries with one target).
+    """
+    for instance in study.real_instances:
+        choices = choices_of(study, instance)
+        if len(choices) == 1:
+            yield finding("a doc has one choice, which is always right", choices[0][:60], "doc_to_choice", instance)
+            return
+
+
+@rule("PF740", "one-choice-padded", severity=Severity.WARNING, family=Family.ANSWERS)
+def one_choice_padded(study: Study) -> Iterator[Finding]:
+    """Report a list of choices of which only some begin or end with a space.
+
+    Why: `["A", " B"]` scores one choice after two spaces and the others after one.
+
+    Example:
+        doc_to_choice: ["yes", " no"]
+        doc_to_target: "{{answer % 2}}"
+
+    Silent with:
+        doc_to_choice: ["yes", "no"]
+
+    Fix: write all choices alike.
+
+    Real: lm-evaluation-harness #3500 (mmlu_pro), where the data had it.
+    """
+    choices = study.written.doc_to_choice
+    if not isinstance(choices, list) or not all(isinstance(each, str) and each.strip() for each in choices):
+        return
+    for inside in (str.lstrip, str.rstrip):
+        padded = [number for number, each in enumerate(choices) if inside(each) != each]
+        if 0 < len(padded) < len(choices):
+            yield finding(
+                "only some of the listed choices begin or end with a space",
+                choices[padded[0]],
+                ("doc_to_choice", padded[0]),
+            )
+            return

@@ -1,0 +1,326 @@
+"""Rules about columns that a task misreads: misspelt names, lists and mappings, names in place of values."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
+
+from jinja2 import Environment, TemplateError, nodes
+
+from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.core.prompt import Instance, join
+from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.rules.instructions import listed_labels
+from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.study import Study
+from pytest_promptfmt.study.study import constant_spans
+from pytest_promptfmt.tasks import load_function, row_facts, template_shapes
+
+_INDEX: Final = re.compile(r"\[ *\d+ *\]|\| *first\b")
+COMMON: Final = frozenset(
+    """
+    answer answers article candidates category choice choice1 choice2 choices completion content context dialogue
+    document ending endings explanation goal gold highlights hypothesis input instruction label labels message option
+    option_a option_b option_c option_d options output paragraph passage premise problem prompt query question question1
+    question2 question_stem questions reference response review sentence sentence1 sentence2 sentence_bad sentence_good
+    sentences solution source statement story subject summary target targets text title topic translation
+    """.split()  # noqa: SIM905
+)
+"""Columns that tasks of many authors have."""
+
+_SHORTEST: Final = 5
+_LONG: Final = 4000
+
+
+@rule("PF261", "misspelt-column", severity=Severity.WARNING, family=Family.NAMES)
+def misspelt_column(study: Study) -> Iterator[Finding]:
+    r"""Report a column whose name is a slip away from one that the task or most datasets have.
+
+    Why: without the dataset nothing says which columns there are, and synthetic docs have every column that a template
+    names. `{{qusetion}}` then renders like `{{question}}`, and fails in the evaluation. With real docs it is an error.
+
+    Example:
+        doc_to_text: "Question: {{qusetion}}\nAnswer:"
+        doc_to_choice: ["yes", "no"]
+        doc_to_target: gold
+        metadata: {note: no docs}
+
+    Silent with:
+        doc_to_text: "Question: {{question}}\nAnswer:"
+
+    Fix: correct the name.
+
+    Real: lm-evaluation-harness #3824 (a misspelt variable of a template).
+    """
+    if study.has_real_docs:
+        return
+    columns = set(study.docs.columns) if study.docs is not None else set()
+    for keys, spec in study.field_specs():
+        for template in study.templates:
+            if template.keys != keys:
+                continue
+            for name in sorted(template.text.names):
+                intended = meant(name, COMMON)
+                if intended is not None:
+                    yield _misspelt(name, intended, keys)
+        if isinstance(spec, str) and spec in columns and (intended := meant(spec, COMMON)) is not None:
+            yield _misspelt(spec, intended, keys)
+
+
+def _misspelt(name: str, intended: str, keys: tuple[str | int, ...]) -> Finding:
+    return finding("the name of a column looks misspelt", name, keys, do=f"use {intended!r}, if that is the column")
+
+
+def meant(name: str, known: Collection[str] = COMMON) -> str | None:
+    """Return the known name of which a name has two letters swapped, or one inside lost or doubled; None otherwise."""
+    if len(name) < _SHORTEST - 1 or name in known or not name.isascii():
+        return None
+    close = [each for each in known if len(each) >= _SHORTEST and _is_slip(name, each)]
+    return close[0] if len(close) == 1 else None
+
+
+def _is_slip(written: str, other: str) -> bool:
+    start = next((at for at, (a, b) in enumerate(zip(written, other, strict=False)) if a != b), None)
+    if start is None or start == 0:
+        return False  # one begins with the other, or they differ from the first letter on: names of their own
+    if len(written) == len(other):
+        swapped = other[:start] + other[start + 1 : start + 2] + other[start] + other[start + 2 :]
+        return written == swapped
+    if len(written) + 1 == len(other):
+        return written == other[:start] + other[start + 1 :]
+    doubled = len(written) == len(other) + 1 and written[start] == written[start - 1]
+    return doubled and other == written[:start] + written[start + 1 :]
+
+
+@rule("PF284", "outer-name-in-loop", severity=Severity.WARNING, family=Family.PROMPT)
+def outer_name_in_loop(study: Study) -> Iterator[Finding]:
+    r"""Report a loop over examples that prints a column of the doc, where each example has one of the same name.
+
+    Why: `{% for x in examples %}{{x.question}} ({{kind}})` prints the kind of the doc after every example, so that a
+    name is asked for as a date.
+
+    Example:
+        doc_to_text: "{% for x in examples %}{{x.question}} ({{kind}})\n{% endfor %}{{question}} ({{kind}})\nAnswer:"
+        doc_to_choice: ["1918", "Ito"]
+        doc_to_target: 0
+        metadata:
+          promptfmt:
+            docs: [{question: When was it?, kind: date, examples: [{question: Who was it?, kind: name}]}]
+
+    Silent with:
+        doc_to_text: "{% for x in examples %}{{x.question}} ({{x.kind}})\n{% endfor %}{{question}} ({{kind}})\nAnswer:"
+
+    Fix: print the column of the example: `x.kind`.
+
+    Real: facebookresearch/multiloko #12 (Italian and Spanish).
+    """
+    for template in study.templates:
+        for name, looped in _loops(template.source):
+            for doc in study.real_docs:
+                items = doc.get(looped)
+                items = items if isinstance(items, Sequence) else ()
+                own = [one[name] for one in items if isinstance(one, Mapping) and name in one]
+                if name in doc and any(value != doc[name] for value in own):
+                    yield finding(
+                        "a loop prints a column of the doc, not of the example",
+                        f"{{{{{name}}}}} in the loop over {looped}",
+                        template.keys,
+                        field=name,
+                    )
+                    return
+
+
+def _loops(source: str) -> Iterator[tuple[str, str]]:
+    """Yield each name that a loop over a column prints, with the column, where it prints parts of the item as well."""
+    if "for" not in source:
+        return
+    try:
+        tree = Environment().parse(source)  # parsed, never rendered
+    except TemplateError:
+        return
+    for loop in tree.find_all(nodes.For):
+        if not isinstance(loop.target, nodes.Name) or not isinstance(loop.iter, nodes.Name):
+            continue
+        item = loop.target.name
+        parts: list[nodes.Getattr | nodes.Getitem] = []
+        for body in loop.body:
+            parts.extend(body.find_all(nodes.Getattr))
+            parts.extend(body.find_all(nodes.Getitem))
+        if not any(isinstance(one.node, nodes.Name) and one.node.name == item for one in parts):
+            continue
+        for name in dict.fromkeys(one.name for body in loop.body for one in body.find_all(nodes.Name)):
+            if name not in (item, "loop", loop.iter.name):
+                yield name, loop.iter.name
+
+
+@rule("PF711", "names-instead-of-values", severity=Severity.ERROR, family=Family.ANSWERS)
+def names_instead_of_values(study: Study) -> Iterator[Finding]:
+    """Report an answer made of the keys of a mapping instead of its values.
+
+    Why: joining or looping over a mapping gives its keys. The answer is `number,date,spans` for every doc, in
+    few-shot examples and as gold. Without rows, code of `process_docs` that looks keys up in the column says so.
+
+    Example:
+        output_type: generate_until
+        doc_to_target: "{{answer | join(',')}}"
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, answer: {number: 1, unit: kg, spans: [iron]}}]}}
+
+    Silent with:
+        doc_to_target: "{{answer.spans | join(',')}}"
+
+    Fix: use the values, or one of the keys: `answer.spans`.
+
+    Real: lm-evaluation-harness #2137 (drop).
+    """
+    for instance in study.instances:
+        target = instance.target
+        if not isinstance(target, str) or len(target) > 500:
+            continue
+        words = re.findall(r"\w+", target)
+        for name, value in instance.doc.items():
+            inside = [value, *(value[:3] if isinstance(value, list) else ())]
+            for mapping in (one for one in inside if isinstance(one, Mapping) and len(one) > 1):
+                if words == [word for key in mapping for word in re.findall(r"\w+", str(key))]:
+                    yield finding(
+                        "the answer is made of the keys of a mapping", target, "doc_to_target", instance, field=name
+                    )
+                    return
+    yield from _joined_in_template(study)
+
+
+def _joined_in_template(study: Study) -> Iterator[Finding]:
+    """Report a column that the target joins or loops over, while code of `process_docs` looks keys up in it."""
+    written, code = study.written.doc_to_target, study.given.dataset.process_docs
+    if study.has_real_docs or not isinstance(written, str) or not isinstance(code, FunctionRef):
+        return
+    listed = {fact.path for fact in template_shapes(written).facts if fact.kind == "list" and len(fact.path) == 1}
+    if not listed:
+        return
+    try:
+        function = load_function(code, trusted=study.settings.trusts, time_limit=study.settings.import_limit)
+    except PromptfmtError:
+        return  # what needs the function says why
+    mappings = {fact.path for fact in row_facts(function) if fact.kind == "mapping"}
+    for path in sorted(listed & mappings, key=str):
+        yield finding(
+            "the answer is made of the keys of a mapping",
+            f"{code} looks keys up in {path[0]!r}, which {written} joins",
+            "doc_to_target",
+            field=path[0],
+        )
+
+
+@rule("PF712", "first-character-as-answer", severity=Severity.WARNING, family=Family.ANSWERS)
+def first_character(study: Study) -> Iterator[Finding]:
+    """Report an answer of one character that is the beginning of a longer text.
+
+    Why: `{{answers[0]}}` is the first of a list of answers, but of a text it is the first character. The data may hold
+    a text where the template expects a list.
+
+    Example:
+        output_type: generate_until
+        doc_to_target: "{{answers[0]}}"
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, answers: iron}]}}
+
+    Silent with:
+        metadata: {promptfmt: {docs: [{question: Which metal rusts?, answers: [iron, steel]}]}}
+
+    Fix: use the whole text, or make the column a list.
+
+    Real: mgsm_zh of lm-evaluation-harness cut the beginning of its answers by number (#1440).
+    """
+    written = study.written.doc_to_target
+    if not isinstance(written, str) or not _INDEX.search(written):
+        return
+    for instance in study.real_instances:
+        target = instance.target
+        if not isinstance(target, str) or len(target.strip()) != 1:
+            continue
+        for name, value in instance.doc.items():
+            if not isinstance(value, str) or name not in written or not re.match(rf"{re.escape(target)}\w", value):
+                continue
+            if target in listed_labels(instance) or _names(instance, target):
+                continue
+            yield finding(
+                "the answer is one character of a longer text",
+                f"{target!r} of {value[:40]!r}",
+                "doc_to_target",
+                instance,
+                field=name,
+            )
+            return
+
+
+def _names(instance: Instance, letter: str) -> bool:
+    """Return whether the prompt itself names this letter, as in `Answer Y or N`."""
+    text = join(constant_spans(instance))
+    return re.search(rf"(?<![\w']){re.escape(letter)}(?!\w)", text) is not None
+
+
+@rule("PF723", "list-kept-as-text", severity=Severity.ERROR, family=Family.ANSWERS)
+def list_kept_as_text(study: Study) -> Iterator[Finding]:
+    """Report a column with a list written as text, of which a template takes elements.
+
+    Why: `"['iron', 'gold']"` has an element for each character. A loop lists `[`, `'`, `i`, and `{{options[0]}}` is a
+    bracket.
+
+    Example:
+        doc_to_text: "{{question}}{% for one in options %} {{one}}{% endfor %}"
+        metadata: {promptfmt: {docs: [{question: Which?, options: "['tin', 'ice']", choices: [a, b], answer: 0}]}}
+
+    Silent with:
+        metadata: {promptfmt: {docs: [{question: Which?, options: [tin, ice], choices: [a, b], answer: 0}]}}
+
+    Fix: parse the column in `process_docs`, with `ast.literal_eval` or `json.loads`.
+
+    Real: MMMU and other datasets that keep their options as text.
+    """
+    for doc in study.real_docs[:1]:
+        for name, value in doc.items():
+            if not isinstance(value, str) or not value.startswith("[") or len(value) > _LONG or not _is_list(value):
+                continue
+            taken = re.compile(
+                rf"\bin +{re.escape(str(name))}\b|\b{re.escape(str(name))} *(?:\[ *\w|\| *(?:join|first))"
+            )
+            for keys, spec in study.field_specs():
+                if isinstance(spec, str) and taken.search(spec):
+                    yield finding(
+                        "a template takes elements of a list that is kept as text", value[:60], keys, 0, field=name
+                    )
+                    return
+
+
+def _is_list(text: str) -> bool:
+    try:
+        return isinstance(ast.literal_eval(text), list)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return False
+
+
+@rule("PF745", "column-names-as-choices", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)
+def column_names_as_choices(study: Study) -> Iterator[Finding]:
+    """Report a list of choices that are the names of columns, not what is in them.
+
+    Why: `[ending0, ending1]` scores these words for every doc. lm-eval renders no element of such a list.
+
+    Example:
+        doc_to_choice: ["ending0", "ending1"]
+        metadata: {promptfmt: {docs: [{question: She opens the door and, ending0: goes in, ending1: sings, answer: 0}]}}
+
+    Silent with:
+        doc_to_choice: "{{[ending0, ending1]}}"
+
+    Fix: write the list as a template.
+
+    Real: bigscience-workshop/promptsource #415 (swag).
+    """
+    choices = study.written.doc_to_choice
+    if not isinstance(choices, list) or len(choices) < 2 or study.failure is not None:
+        return
+    for doc in study.real_docs[:1]:
+        if all(isinstance(choice, str) and choice in doc for choice in choices):
+            yield finding("the choices are names of columns", ", ".join(choices), "doc_to_choice", 0)
