@@ -16,6 +16,9 @@ import yaml
 from pytest_promptfmt.core.errors import SourceError
 from pytest_promptfmt.core.text import shared_end, shared_start
 
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The loader that task files are read with: Python's own scanner refuses `{a: Which?, b: 1}`."""
+
 _STR: Final = "tag:yaml.org,2002:str"
 _LINE_END: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _COMMENT: Final = re.compile("#[^\n\r\x85\u2028\u2029]*")
@@ -127,9 +130,10 @@ class _Page:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        loader = yaml.SafeLoader if text.startswith("\ufeff") else _LOADER  # libyaml does not count the mark
         try:
-            tokens = list(yaml.scan(text, Loader=yaml.SafeLoader))
-            self.root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+            tokens = list(yaml.scan(text, Loader=loader))
+            self.root: Any = yaml.compose(text, Loader=loader)
         except (yaml.YAMLError, RecursionError) as error:
             raise _damage(getattr(error, "problem", None) or str(error)) from error
         self.tokens = [token for token in tokens if token.end_mark.index > token.start_mark.index]

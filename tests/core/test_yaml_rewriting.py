@@ -81,6 +81,11 @@ def test_the_earlier_of_two_keys_is_removed() -> None:
     assert without_earlier(PAGE, line, PAGE.splitlines()[line - 1].rindex("x") + 1) == PAGE.replace("x: 1, ", "")
 
 
+def test_a_question_mark_inside_a_mapping_of_one_line_is_read_as_lm_eval_reads_it() -> None:
+    page = "docs: [{question: Which rusts?, answer: 0}]\nrepeats: 1\nrepeats: 2\n"
+    assert without_earlier(page, 3, 1) == page.replace("repeats: 1\n", "")
+
+
 def test_the_comment_of_a_removed_entry_stays() -> None:
     assert without_earlier("a: 1  # why\nb: 2\na: 3\n", 3, 1) == "# why\nb: 2\na: 3\n"
 
