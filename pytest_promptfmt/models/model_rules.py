@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.models.model import Likelihood
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 
 if TYPE_CHECKING:
     from pytest_promptfmt.models.model_answers import ModelAnswers
@@ -43,28 +44,28 @@ def model_saw_other_ids(judged: ModelAnswers) -> Iterator[Finding]:
         ask = reply.asked.ask
         meant = (*ask.context_ids, *ask.continuation_ids)
         if meant and reply.sent is not None and reply.sent != digest_of(meant):
-            yield Finding(
-                message="the model received other ids than the prompt has",
-                saw=f"the prompt has {len(meant)} ids, and their digest differs",
+            yield finding(
+                "the model received other ids than the prompt has",
+                f"the prompt has {len(meant)} ids, and their digest differs",
+                "doc_to_text",
+                reply.asked.doc,
                 do="shorten the prompt to the length of the model, or record again with the model's tokenizer",
-                keys=("doc_to_text",),
-                doc=reply.asked.doc,
             )
         if judged.shown is not None and not reply.asked.is_rival and digest_of(ask.context_ids) not in judged.shown:
-            yield Finding(
-                message="the model received other ids than the snapshot shows",
-                saw=f"digest {digest_of(ask.context_ids)}",
+            yield finding(
+                "the model received other ids than the snapshot shows",
+                f"digest {digest_of(ask.context_ids)}",
+                "doc_to_text",
+                reply.asked.doc,
                 do="accept the snapshot, or use the tokenizer that it was made with",
-                keys=("doc_to_text",),
-                doc=reply.asked.doc,
             )
         measured = len(reply.answer.logprobs) if isinstance(reply.answer, Likelihood) else 0
         if isinstance(reply.answer, Likelihood) and ask.continuation_ids and measured != len(ask.continuation_ids):
-            yield Finding(
-                message="a log-likelihood was measured over other tokens than its continuation has",
-                saw=f"{ask.continuation!r} has {len(ask.continuation_ids)} tokens, {measured} were measured",
-                do="fix the backend of the model: it must score exactly the ids of the continuation",
+            yield finding(
+                "a log-likelihood was measured over other tokens than its continuation has",
+                f"{ask.continuation!r} has {len(ask.continuation_ids)} tokens, {measured} were measured",
                 doc=reply.asked.doc,
+                do="fix the backend of the model: it must score exactly the ids of the continuation",
             )
 
 
@@ -88,11 +89,11 @@ def model_saw_bos_twice(judged: ModelAnswers) -> Iterator[Finding]:
     bos = tokenizer.bos_token_id if tokenizer is not None else None
     for reply in judged.replies:
         if tokenizer is not None and bos is not None and reply.asked.ask.context_ids[:2] == (bos, bos):
-            yield Finding(
-                message="the prompt begins with two BOS tokens",
-                saw=f"{tokenizer.bos_token!r} in the text, and another that the tokenizer adds",
-                keys=("doc_to_text",),
-                doc=reply.asked.doc,
+            yield finding(
+                "the prompt begins with two BOS tokens",
+                f"{tokenizer.bos_token!r} in the text, and another that the tokenizer adds",
+                "doc_to_text",
+                reply.asked.doc,
             )
 
 
@@ -110,11 +111,7 @@ def model_answer_not_scored(judged: ModelAnswers) -> Iterator[Finding]:
         # file: scoring.py
         def number(doc, results): return {"number": int(results[0])}
 
-    Silent example:
-        # file: example.yaml
-        output_type: generate_until
-        process_results: !function scoring.number
-        metric_list: [{metric: number, aggregation: mean, higher_is_better: true}]
+    Silent with:
         # file: scoring.py
         def number(doc, results): return {"number": int(results[0].strip().isdigit())}
 
@@ -123,11 +120,11 @@ def model_answer_not_scored(judged: ModelAnswers) -> Iterator[Finding]:
     Real: lm-evaluation-harness #3353 (aime: process_results).
     """
     for failure in (failure for question in judged.questions for failure in question.failures):
-        yield Finding(
-            message=f"a {failure.part} fails on what the model answers",
-            saw=failure.reason,
-            keys=("filter_list",) if failure.part == "filter" else ("metric_list",),
-            doc=failure.doc,
+        yield finding(
+            f"a {failure.part} fails on what the model answers",
+            failure.reason,
+            ("filter_list",) if failure.part == "filter" else ("metric_list",),
+            failure.doc,
         )
 
 
@@ -150,13 +147,8 @@ def model_spells_otherwise(judged: ModelAnswers) -> Iterator[Finding]:
             docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
             model: {mass: 0.5}
 
-    Silent example:
-        doc_to_text: "Question: {{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-        doc_to_choice: [A, B, C]
-        metadata:
-          promptfmt:
-            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
-            model: {mass: 0.5}
+    Silent with:
+        target_delimiter: " "
 
     Fix: check the space before the candidates (`target_delimiter`, `doc_to_choice`) and the end of the prompt.
 
@@ -167,11 +159,11 @@ def model_spells_otherwise(judged: ModelAnswers) -> Iterator[Finding]:
     own, rival = (
         next(one.asked.ask for one in judged.replies if one.asked.is_rival == is_rival) for is_rival in (False, True)
     )
-    yield Finding(
-        message="the model writes the candidates with another spelling",
-        saw=f"{rival.context[-8:]}|{rival.continuation} has the probability {judged.rival_mass:.2g}, "
+    yield finding(
+        "the model writes the candidates with another spelling",
+        f"{rival.context[-8:]}|{rival.continuation} has the probability {judged.rival_mass:.2g}, "
         f"{own.context[-8:]}|{own.continuation} as the task asks {judged.mass:.2g}",
-        keys=("target_delimiter",),
+        "target_delimiter",
     )
 
 
@@ -194,13 +186,8 @@ def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
             docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
             model: {mass: 0.5}
 
-    Silent example:
+    Silent with:
         doc_to_text: "Question: {{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
-        doc_to_choice: [A, B, C]
-        metadata:
-          promptfmt:
-            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
-            model: {mass: 0.5}
 
     Fix: show the labels in the prompt, and let it end where one of them follows.
 
@@ -210,10 +197,10 @@ def little_mass_on_labels(judged: ModelAnswers) -> Iterator[Finding]:
     if limits is None or judged.mass is None or _prefers_rivals(judged):
         return
     if judged.has_labels and judged.mass < limits.mass:
-        yield Finding(
-            message="the model puts little probability on the candidates",
-            saw=f"{judged.mass:.2g} in the mean, threshold {limits.mass:g}",
-            keys=("doc_to_text",),
+        yield finding(
+            "the model puts little probability on the candidates",
+            f"{judged.mass:.2g} in the mean, threshold {limits.mass:g}",
+            "doc_to_text",
         )
 
 
@@ -232,13 +219,8 @@ def model_seldom_stops(judged: ModelAnswers) -> Iterator[Finding]:
             docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
             model: {stops: 0.9, extraction: 0}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         generation_kwargs: {until: ["\n\n"], max_gen_toks: 32}
-        metadata:
-          promptfmt:
-            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
-            model: {stops: 0.9, extraction: 0}
 
     Fix: stop at what the prompt leads the model to write after an answer, such as a blank line.
 
@@ -266,12 +248,8 @@ def model_seldom_extracted(judged: ModelAnswers) -> Iterator[Finding]:
             docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
             model: {stops: 0, extraction: 0.9}
 
-    Silent example:
-        output_type: generate_until
-        metadata:
-          promptfmt:
-            docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
-            model: {stops: 0, extraction: 0.9}
+    Silent with:
+        filter_list: [{name: first, filter: [{function: take_first}]}]
 
     Fix: let the filters find the answer in the form that the prompt asks for.
 
@@ -287,7 +265,7 @@ def _too_few(
 ) -> Iterator[Finding]:
     if share is not None and share < wanted:
         saw = f"{share:.0%} of {len(judged.questions)}, threshold {wanted:.0%}; first {judged.first_text}"
-        yield Finding(message=f"too few answers {what}", saw=saw, keys=keys)
+        yield finding(f"too few answers {what}", saw, keys)
 
 
 @rule("PF658", "model-score-low", severity=Severity.ERROR, family=Family.MODELS, scope="model")
@@ -303,8 +281,7 @@ def model_score_low(judged: ModelAnswers) -> Iterator[Finding]:
             docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
             model: {stops: 0, score: 1}
 
-    Silent example:
-        output_type: generate_until
+    Silent with:
         metadata:
           promptfmt:
             docs: [{question: Which of these is the river?, choices: [lamp, river, goat], answer: 1}]
@@ -316,8 +293,8 @@ def model_score_low(judged: ModelAnswers) -> Iterator[Finding]:
     """
     limits = judged.thresholds
     if limits is not None and judged.score is not None and judged.score < limits.score:
-        yield Finding(
-            message="the score is below the threshold",
-            saw=f"{judged.score:.2f}, threshold {limits.score:g}",
-            keys=("metadata", "promptfmt", "model", "score"),
+        yield finding(
+            "the score is below the threshold",
+            f"{judged.score:.2f}, threshold {limits.score:g}",
+            ("metadata", "promptfmt", "model", "score"),
         )

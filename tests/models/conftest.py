@@ -116,7 +116,7 @@ def judge() -> Callable[..., ModelAnswers]:
 def codes() -> Callable[[ModelAnswers], set[str]]:
     """Return a function that gives the codes of the rules about models that find something."""
     rules = [check for check in known_rules().values() if check.scope == "model"]
-    return lambda judged: {check.code for check in rules if list(check.rule(judged))}
+    return lambda judged: {rule.code for rule in rules if list(rule.function(judged))}
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import question_message, shots_of
+from pytest_promptfmt.rules.rule_views import finding, question_message, shots_of
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.eval_framework import SYSTEM
 
@@ -63,11 +63,11 @@ def shot_unlike_candidate(study: Study) -> Iterator[Finding]:
             answer = (shot.answer or "").removeprefix(cue)
             if answer.strip() and answer[0].isspace() not in spaced:
                 like = next((each for each in candidates if each.strip() == answer.strip()), candidates[0])
-                yield Finding(
-                    message="a shot shows its answer differently from the scored candidates",
-                    saw=f"{answer!r} is shown, {like!r} is scored",
-                    position=found.line_of("_get_fewshot_target_text"),
-                    doc=instance.index,
+                yield finding(
+                    "a shot shows its answer differently from the scored candidates",
+                    f"{answer!r} is shown, {like!r} is scored",
+                    found.line_of("_get_fewshot_target_text"),
+                    instance,
                 )
                 return
 
@@ -106,22 +106,22 @@ def shot_without_cue(study: Study) -> Iterator[Finding]:
         if not cue or question is None:
             return
         if question.text.rstrip().endswith(cue):
-            yield Finding(
-                message="the question already ends with the cue",
-                saw=f"{question.text[-20:]}{cue}",
+            yield finding(
+                "the question already ends with the cue",
+                f"{question.text[-20:]}{cue}",
+                found.line_of("_get_cue_text"),
+                instance,
                 do="remove the cue from _get_instruction_text, or from _get_cue_text",
-                position=found.line_of("_get_cue_text"),
-                doc=instance.index,
             )
             return
         for shot in shots_of(instance):
             if shot.answer is not None and not shot.answer.lstrip().startswith(cue):
-                yield Finding(
-                    message="a shot lacks the cue that the question has",
-                    saw=f"{shot.answer!r} after {shot.question[-20:]!r}, cue {cue!r}",
+                yield finding(
+                    "a shot lacks the cue that the question has",
+                    f"{shot.answer!r} after {shot.question[-20:]!r}, cue {cue!r}",
+                    found.line_of("_get_fewshot_target_text"),
+                    instance,
                     do="return cue and answer from _get_fewshot_target_text",
-                    position=found.line_of("_get_fewshot_target_text"),
-                    doc=instance.index,
                 )
                 return
 
@@ -173,13 +173,7 @@ def hook_changes_doc(study: Study) -> Iterator[Finding]:
             return  # the snapshot reports it
         changed = [name for name, value in before.items() if name not in item or item[name] != value]
         if changed:
-            yield Finding(
-                message=f"{hook} modifies its doc",
-                saw=", ".join(changed),
-                position=found.line_of(hook),
-                field=changed[0],
-                doc=0,
-            )
+            yield finding(f"{hook} modifies its doc", ", ".join(changed), found.line_of(hook), 0, field=changed[0])
 
 
 @rule("PF757", "no-revision-lock-file", severity=Severity.WARNING, family=Family.CLASSES)
@@ -210,10 +204,8 @@ def no_revision_lock_file(study: Study) -> Iterator[Finding]:
     from pytest_promptfmt.systems.eval_framework.hooks import misses_lock_file  # only where there is a class
 
     if misses_lock_file(found.found):
-        yield Finding(
-            message="eval-framework 0.15.4 cannot build a class without REVISION_LOCKFILE",
-            saw=found.name,
-            position=found.position,
+        yield finding(
+            "eval-framework 0.15.4 cannot build a class without REVISION_LOCKFILE", found.name, found.position
         )
 
 
@@ -248,11 +240,11 @@ def probability_mass_of_text(study: Study) -> Iterator[Finding]:
         return
     for instance in study.instances:
         if isinstance(instance.target, str):
-            yield Finding(
-                message=f"{used[0]} needs a list as ground truth",
-                saw=repr(instance.target),
-                position=found.line_of("_get_ground_truth"),
-                doc=instance.index,
+            yield finding(
+                f"{used[0]} needs a list as ground truth",
+                repr(instance.target),
+                found.line_of("_get_ground_truth"),
+                instance,
             )
             return
 
@@ -287,11 +279,11 @@ def no_abstention_candidate(study: Study) -> Iterator[Finding]:
         candidates = candidates_of(instance)
         golds = instance.target if isinstance(instance.target, list) else [instance.target]
         if candidates and (candidates[-1] in golds or not _ABSTENTION.search(candidates[-1])):
-            yield Finding(
-                message=f"{used[0]} treats the last candidate, an ordinary answer, as an abstention",
-                saw=repr(list(candidates)),
-                position=found.line_of("_get_possible_completions"),
-                doc=instance.index,
+            yield finding(
+                f"{used[0]} treats the last candidate, an ordinary answer, as an abstention",
+                repr(list(candidates)),
+                found.line_of("_get_possible_completions"),
+                instance,
             )
             return
 
@@ -333,11 +325,11 @@ def abstention_quoted_differently(study: Study) -> Iterator[Finding]:
         text = instance.prompts[0].text
         quoted = re.search(f"[{_QUOTES}]([^\\w\\n]?{re.escape(core)}[^\\w\\n]{{0,2}}?)[{_QUOTES}]", text)
         if quoted is not None and quoted[1] != last:
-            yield Finding(
-                message="the prompt quotes the abstention differently from the scored candidate",
-                saw=f"{quoted[1]!r} is quoted, {candidates[-1]!r} is scored",
-                position=found.line_of("_get_initial_prompt_text"),
-                doc=instance.index,
+            yield finding(
+                "the prompt quotes the abstention differently from the scored candidate",
+                f"{quoted[1]!r} is quoted, {candidates[-1]!r} is scored",
+                found.line_of("_get_initial_prompt_text"),
+                instance,
             )
 
 
@@ -368,11 +360,7 @@ def unscored_metric(study: Study) -> Iterator[Finding]:
 
     for name in _metrics(found):
         if name not in LIKELIHOOD_METRICS and name not in COMPLETION_METRICS:
-            yield Finding(
-                message=f"unknown metric {name}",
-                saw=name,
-                position=found.position,
-            )
+            yield finding(f"unknown metric {name}", name, found.position)
 
 
 def _class_of(study: Study) -> TaskClass | None:

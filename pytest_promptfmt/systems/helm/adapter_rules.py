@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.helm.file_rules import file_of, helm_rule
 
@@ -51,10 +52,10 @@ def helm_labels_run_out(file: AdapterFile) -> Iterator[Finding]:
         return  # rendering reports the error
     odd = [label for label in labels if not label.isalnum() or _kind_of(label) != _kind_of(labels[0])]
     if odd:
-        yield Finding(
-            message="labels run past Z or 9 into punctuation",
-            saw=f"{most} references, labelled {labels[0]} to {labels[-1]}; {' '.join(odd)}"[:_SHOWN],
-            keys=(_SPEC, "reference_prefix"),
+        yield finding(
+            "labels run past Z or 9 into punctuation",
+            f"{most} references, labelled {labels[0]} to {labels[-1]}; {' '.join(odd)}"[:_SHOWN],
+            (_SPEC, "reference_prefix"),
         )
 
 
@@ -90,10 +91,10 @@ def helm_prefix_replaced(file: AdapterFile) -> Iterator[Finding]:
             second = file.spec.reference_text(1)
         except ValueError:
             return
-        yield Finding(
-            message="HELM replaces every occurrence of the label's letter in reference_prefix",
-            saw=f"{prefix!r} becomes {second!r}",
-            keys=(_SPEC, "reference_prefix"),
+        yield finding(
+            "HELM replaces every occurrence of the label's letter in reference_prefix",
+            f"{prefix!r} becomes {second!r}",
+            (_SPEC, "reference_prefix"),
         )
 
 
@@ -118,11 +119,11 @@ def helm_stop_dropped(file: AdapterFile) -> Iterator[Finding]:
     """
     spec = file.spec
     if spec.stop_sequences and (spec.is_joint or spec.is_separate):
-        yield Finding(
-            message=f"the method {spec.method} sends no stop sequences",
-            saw=repr(list(spec.stop_sequences)),
+        yield finding(
+            f"the method {spec.method} sends no stop sequences",
+            repr(list(spec.stop_sequences)),
+            (_SPEC, "stop_sequences"),
             do="" if spec.is_joint else "remove them",
-            keys=(_SPEC, "stop_sequences"),
         )
 
 
@@ -159,20 +160,20 @@ def helm_gold_normalised_away(file: AdapterFile) -> Iterator[Finding]:
         texts, correct = row.references, row.correct
         for index in correct:
             if not normalised(texts[index]):
-                yield Finding(
-                    message="HELM's quasi metrics ignore every character of a correct answer",
-                    saw=repr(texts[index])[:_SHOWN],
-                    keys=("request_states", row.number, "instance", "references", index),
+                yield finding(
+                    "HELM's quasi metrics ignore every character of a correct answer",
+                    repr(texts[index])[:_SHOWN],
+                    ("request_states", row.number, "instance", "references", index),
                 )
         others = {normalised(text): text for index, text in enumerate(texts) if index not in correct}
         for index in correct:
             same = others.get(normalised(texts[index]))
             if normalised(texts[index]) and same is not None and same != texts[index]:
-                yield Finding(
-                    message="HELM's quasi metrics do not distinguish a correct and a wrong reference",
-                    saw=f"{texts[index]!r} and {same!r}"[:_SHOWN],
+                yield finding(
+                    "HELM's quasi metrics do not distinguish a correct and a wrong reference",
+                    f"{texts[index]!r} and {same!r}"[:_SHOWN],
+                    ("request_states", row.number, "instance", "references", index),
                     do="use references that differ in more than case, articles and punctuation",
-                    keys=("request_states", row.number, "instance", "references", index),
                 )
 
 
@@ -208,11 +209,11 @@ def helm_question_cut(study: Study) -> Iterator[Finding]:
     for instance in study.instances:
         for prompt in instance.prompts:
             if prompt.spans and prompt.spans[-1].origin.key == CUT:
-                yield Finding(
-                    message="the window cuts off the end of the question",
-                    saw=f"…{prompt.text[-_SHOWN:]}",
-                    keys=("metadata", "promptfmt", "window"),
-                    doc=instance.index,
+                yield finding(
+                    "the window cuts off the end of the question",
+                    f"…{prompt.text[-_SHOWN:]}",
+                    ("metadata", "promptfmt", "window"),
+                    instance,
                 )
 
 
@@ -244,11 +245,11 @@ def helm_scored_tail(file: AdapterFile) -> Iterator[Finding]:
         ("global_suffix", bool(spec.global_suffix), "remove it"),
     ):
         if is_odd:
-            yield Finding(
-                message=f"with this {key} HELM does not score the tokens of the reference",
-                saw=repr(getattr(spec, key)),
+            yield finding(
+                f"with this {key} HELM does not score the tokens of the reference",
+                repr(getattr(spec, key)),
+                (_SPEC, key),
                 do=do,
-                keys=(_SPEC, key),
             )
 
 
@@ -280,10 +281,10 @@ def helm_labels_never_map(file: AdapterFile) -> Iterator[Finding]:
         return
     for row in file.first.rows:
         if len(row.correct) > 1:
-            yield Finding(
-                message="several labels are correct, which HELM's mapping scores as 0",
-                saw=str(row.labels(file.spec).get("label", "")),
-                keys=(_SPEC, "multi_label"),
+            yield finding(
+                "several labels are correct, which HELM's mapping scores as 0",
+                str(row.labels(file.spec).get("label", "")),
+                (_SPEC, "multi_label"),
             )
             return
 
@@ -311,8 +312,8 @@ def helm_prefix_unused(file: AdapterFile) -> Iterator[Finding]:
         return
     written = file.top.get(_SPEC)
     if isinstance(written, dict) and "reference_prefix" in written:
-        yield Finding(
-            message=f"the method {file.spec.method} does not use reference_prefix",
-            saw=repr(written["reference_prefix"]),
-            keys=(_SPEC, "reference_prefix"),
+        yield finding(
+            f"the method {file.spec.method} does not use reference_prefix",
+            repr(written["reference_prefix"]),
+            (_SPEC, "reference_prefix"),
         )

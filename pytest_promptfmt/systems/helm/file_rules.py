@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 from pytest_promptfmt.core.errors import did_you_mean
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.helm import SYSTEM
 
@@ -70,15 +71,15 @@ def helm_unknown_key(file: AdapterFile) -> Iterator[Finding]:
     yield from file.read.deviations
     for key in file.top:
         if key not in _TOP:
-            yield Finding(
-                message=f"unknown key {key!r}",
+            yield finding(
+                f"unknown key {key!r}",
+                at=(key,),
                 do=did_you_mean(key, _TOP) or "remove it, or move settings of this plugin to promptfmt",
-                keys=(key,),
             )
     if "answer_mapping" in file.top or file.first.has_answer_mapping:
-        yield Finding(
-            message="HELM's name of answer_mapping is output_mapping",
-            saw="read as output_mapping",
+        yield finding(
+            "HELM's name of answer_mapping is output_mapping",
+            "read as output_mapping",
             do="rename it to output_mapping",
         )
 
@@ -106,12 +107,12 @@ def helm_not_json(file: AdapterFile) -> Iterator[Finding]:
         return
     if not file.whole.is_strict:
         message = "the file is not plain JSON, so HELM cannot read it"
-        yield Finding(message=message, do="remove comments and trailing commas")
+        yield finding(message, do="remove comments and trailing commas")
     for name in file.whole.repeated_keys("adapter_spec"):
-        yield Finding(
-            message=f"the key {name!r} is repeated, and only the last value counts",
+        yield finding(
+            f"the key {name!r} is repeated, and only the last value counts",
+            at=("adapter_spec", name),
             do="remove the others",
-            keys=("adapter_spec", name),
         )
 
 
@@ -134,11 +135,11 @@ def helm_method_inferred(file: AdapterFile) -> Iterator[Finding]:
     Real: HELM's AdapterFactory: "Invalid adaptation method".
     """
     if file.read.method_is_inferred:
-        yield Finding(
-            message="the adapter has no method, so HELM refuses it",
-            saw=f"read as {file.spec.method}",
+        yield finding(
+            "the adapter has no method, so HELM refuses it",
+            f"read as {file.spec.method}",
+            "adapter_spec",
             do=f'write "method": "{file.spec.method}"',
-            keys=("adapter_spec",),
         )
 
 
@@ -170,35 +171,35 @@ def helm_splits(file: AdapterFile) -> Iterator[Finding]:
     if not file.has_states:
         return
     if any(row.has_split_below for row in file.first.rows):
-        yield Finding(
-            message="the split is under the references, not in the instance",
+        yield finding(
+            "the split is under the references, not in the instance",
+            at=(_STATES,),
             do='move "split" beside "references"',
-            keys=(_STATES,),
         )
     wanted, count = file.spec.max_train_instances, len(file.first.rows)
     if not wanted or file.spec.method in ("chat", "language_modeling"):
         return
     if not file.draws_from_all:
         if not file.has_train and not file.first.has_prompts:
-            yield Finding(
-                message="no instance is in the split train, so there are no shots",
-                saw=f"max_train_instances {wanted}",
+            yield finding(
+                "no instance is in the split train, so there are no shots",
+                f"max_train_instances {wanted}",
+                _SHOTS,
                 do='set "split": "train" for the shots, or max_train_instances to 0',
-                keys=_SHOTS,
             )
     elif count < wanted + 1:
-        yield Finding(
-            message="too few instances for max_train_instances",
-            saw=f"{count} instances for {wanted} shots and at least one question",
+        yield finding(
+            "too few instances for max_train_instances",
+            f"{count} instances for {wanted} shots and at least one question",
+            _SHOTS,
             do="add instances, or lower max_train_instances",
-            keys=_SHOTS,
         )
     else:
-        yield Finding(
-            message="no instance is in the split train, from which HELM draws shots",
-            saw=f"{wanted} of the instances are drawn as shots and not evaluated",
+        yield finding(
+            "no instance is in the split train, from which HELM draws shots",
+            f"{wanted} of the instances are drawn as shots and not evaluated",
+            (_STATES,),
             do='set "split": "train" for the shots and "split": "test" for the others',
-            keys=(_STATES,),
         )
 
 
@@ -227,7 +228,4 @@ def helm_nested_result(file: AdapterFile) -> Iterator[Finding]:
     Real: a format for data providers derived from HELM's.
     """
     if file.first.has_nested_results:
-        yield Finding(
-            message="results are inside `request`, but HELM reads them beside it",
-            keys=(_STATES,),
-        )
+        yield finding("results are inside `request`, but HELM reads them beside it", at=(_STATES,))

@@ -8,6 +8,7 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.template_probes import MARKER
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import (
     excerpt,
@@ -60,16 +61,14 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     place = trial.place_of("add_generation_prompt")
     tail, label = (layout.tail or "").rstrip(), (header or "").strip()
     if (len(label) > 2 and tail.endswith(label)) or (_is_always_written(layout) and is_for_chat(trial)):
-        yield Finding(
-            message="a generation prompt is written where none is asked for",
-            saw=f"after the last answer: {layout.tail!r}",
-            position=place,
+        yield finding(
+            "a generation prompt is written where none is asked for", f"after the last answer: {layout.tail!r}", place
         )
     elif opened == asked and label and label not in asked and closed is not None and closed.startswith(asked):
-        yield Finding(
-            message="the generation prompt is missing",
-            saw=f"answers begin with {header!r}, and add_generation_prompt adds nothing",
-            position=place,
+        yield finding(
+            "the generation prompt is missing",
+            f"answers begin with {header!r}, and add_generation_prompt adds nothing",
+            place,
         )
     elif closed is not None and ANSWER in closed and opened != asked:
         added = layout.generation_prompt
@@ -77,11 +76,8 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         is_added = is_header and closed.startswith(asked)
         yield from _compared(trial, opened, closed.rpartition(ANSWER)[0], is_added=is_added)
     if opened != opened.rstrip(" \t"):
-        yield Finding(
-            message="the generation prompt ends with a space",
-            saw=excerpt(opened, len(opened)),
-            position=place,
-            severity=Severity.WARNING,
+        yield finding(
+            "the generation prompt ends with a space", excerpt(opened, len(opened)), place, severity=Severity.WARNING
         )
 
 
@@ -104,24 +100,21 @@ def _compared(trial: TemplateTrial, opened: str, begun: str, *, is_added: bool) 
     plain, finished = (re.sub(r"\s+", "", _THOUGHT.sub("", text)) for text in (opened, begun))
     if plain != finished:
         how = "with more than" if _begins(plain, finished) else "in another way than"
-        yield Finding(
-            message=f"finished answers begin {how} the generation prompt",
-            saw=saw,
-            position=place,
+        yield finding(
+            f"finished answers begin {how} the generation prompt",
+            saw,
+            place,
             severity=None if is_added and how != "with more than" else Severity.WARNING,
         )
     elif re.sub(r"\s+", "", opened) != re.sub(r"\s+", "", begun):
-        yield Finding(
-            message="the generation prompt holds other reasoning tags than finished answers",
-            saw=saw,
-            position=place,
-            severity=Severity.INFO,
+        yield finding(
+            "the generation prompt holds other reasoning tags than finished answers", saw, place, severity=Severity.INFO
         )
     else:
-        yield Finding(
-            message="finished answers begin with other whitespace than the generation prompt",
-            saw=saw,
-            position=place,
+        yield finding(
+            "finished answers begin with other whitespace than the generation prompt",
+            saw,
+            place,
             severity=Severity.INFO,
         )
 
@@ -174,9 +167,9 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
     for conversation, name in trial.attributed(faults):
         text = trial.whole(conversation) or ""
         yield conversation.finding(
-            "tags of reasoning are not balanced",
-            saw=f"{excerpt(text, text.rfind(f'</{name}>'))}",
-            position=trial.place_of(f"</{name}>"),
+            f"tags of reasoning are not balanced: {conversation.about}",
+            f"{excerpt(text, text.rfind(f'</{name}>'))}",
+            trial.place_of(f"</{name}>"),
         )
     if trial.mentions("reasoning_content", "reasoning", "thinking"):
         yield from _lost_reasoning(trial)
@@ -191,10 +184,10 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
     history = (trial.text("turns") or "").rpartition("Does gold tarnish?")[0]
     empty = _EMPTY.search(history)
     if empty is not None:
-        yield Finding(
-            message="an empty block of reasoning is written into earlier answers",
-            saw=excerpt(history, empty.start(), empty.end()),
-            position=trial.place_of(empty[0][:7]),
+        yield finding(
+            "an empty block of reasoning is written into earlier answers",
+            excerpt(history, empty.start(), empty.end()),
+            trial.place_of(empty[0][:7]),
             severity=Severity.INFO,
         )
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.template_probes import MARKER
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.constructs import lost_assignments
 from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import (
@@ -63,10 +64,10 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
         texts = [unit.text for unit in conversation.units if unit.kind == kind]
         lost = next((each for each in texts if each not in text), texts[0])
         yield conversation.finding(
-            f"{_NAMES.get(kind, f'the {kind} text')} is lost",
-            saw=f"{lost!r} is not written",
-            position=trial.place_of(f"'{kind}'", f'"{kind}"', "tool_calls"),
-            severity=conversation.mildest(_severity_of_loss(trial, conversation, kind, lost)),
+            f"{_NAMES.get(kind, f'the {kind} text')} is lost: {conversation.about}",
+            f"{lost!r} is not written",
+            trial.place_of(f"'{kind}'", f'"{kind}"', "tool_calls"),
+            conversation.mildest(_severity_of_loss(trial, conversation, kind, lost)),
         )
 
     for name, without in _IMAGES.items():
@@ -112,10 +113,10 @@ def text_doubled(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(conversation) or ""
         unit = next(unit for unit in conversation.units if unit.kind == kind and text.count(unit.text) > 1)
         yield conversation.finding(
-            f"{_NAMES.get(kind, f'the {kind} text')} is written twice",
-            saw=excerpt(text, text.rfind(unit.text), text.rfind(unit.text) + len(unit.text)),
-            position=trial.place_of(f"'{kind}'", f'"{kind}"'),
-            severity=conversation.mildest(Severity.WARNING if kind == "system" else Severity.ERROR),
+            f"{_NAMES.get(kind, f'the {kind} text')} is written twice: {conversation.about}",
+            excerpt(text, text.rfind(unit.text), text.rfind(unit.text) + len(unit.text)),
+            trial.place_of(f"'{kind}'", f'"{kind}"'),
+            conversation.mildest(Severity.WARNING if kind == "system" else Severity.ERROR),
         )
 
 
@@ -146,9 +147,9 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
 
     for conversation, kind in trial.attributed(faults):
         yield conversation.finding(
-            f"{_NAMES.get(kind, f'the {kind} text')} comes before an earlier message",
-            saw=excerpt(trial.whole(conversation) or ""),
-            position=trial.place_of(f"'{kind}'", f'"{kind}"'),
+            f"{_NAMES.get(kind, f'the {kind} text')} comes before an earlier message: {conversation.about}",
+            excerpt(trial.whole(conversation) or ""),
+            trial.place_of(f"'{kind}'", f'"{kind}"'),
         )
 
 
@@ -178,10 +179,10 @@ def python_in_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(conversation) or ""
         found = list(PYTHON[name].finditer(text))[-1]
         yield conversation.finding(
-            f"{name} is in the prompt",
-            saw=excerpt(text, found.start(), found.end()),
-            position=trial.place_of("arguments", "content"),
-            severity=conversation.mildest(Severity.ERROR if conversation.has_tools else Severity.WARNING),
+            f"{name} is in the prompt: {conversation.about}",
+            excerpt(text, found.start(), found.end()),
+            trial.place_of("arguments", "content"),
+            conversation.mildest(Severity.ERROR if conversation.has_tools else Severity.WARNING),
         )
 
 
@@ -219,10 +220,8 @@ def default_beside_system(trial: TemplateTrial) -> Iterator[Finding]:
     pieces = re.split(rf"\n|{MARKER.pattern}", opening)
     kept = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() in given]
     if kept:
-        yield Finding(
-            message="a text of the template stays beside the given system text",
-            saw=excerpt(kept[0]),
-            position=trial.place_of(kept[0][:30]),
+        yield finding(
+            "a text of the template stays beside the given system text", excerpt(kept[0]), trial.place_of(kept[0][:30])
         )
     empty = trial.text("system-empty") or ""
     defaults = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() not in given]
@@ -292,29 +291,25 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
     if text is None:
         return
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
-        yield Finding(
-            message="quotes are at both ends of the prompt",
-            saw=f"{text[:20]} … {text[-20:]}",
-            position=trial.place(1),
-        )
+        yield finding("quotes are at both ends of the prompt", f"{text[:20]} … {text[-20:]}", trial.place(1))
     if text[:1].isspace():
         what = "a line break" if text[0] == "\n" else "a space"
-        yield Finding(message=f"the prompt begins with {what}", saw=excerpt(text), position=trial.place(1))
+        yield finding(f"the prompt begins with {what}", excerpt(text), trial.place(1))
     ended = text.partition(ANSWER)[2]
     if ended.startswith(" ") and trial.marker.match(ended.lstrip(" ")):
-        yield Finding(
-            message="a space is between an answer and its end token",
-            saw=excerpt(text, len(text) - len(ended)),
-            position=trial.place_of("eos_token", ended.strip()),
+        yield finding(
+            "a space is between an answer and its end token",
+            excerpt(text, len(text) - len(ended)),
+            trial.place_of("eos_token", ended.strip()),
             severity=Severity.INFO,
         )
     asked = trial.text("question") or ""
     prose = [line for line in asked.partition("Which metal")[0].splitlines() if len(line.split()) > 4]
     found = next((line for line in prose if _PROSE.search(line)), None)
     if found is not None and trial.mentions("tools"):
-        yield Finding(
-            message="the prompt speaks of tools where none are given",
-            saw=excerpt(found),
-            position=trial.place_of(found[:30]),
+        yield finding(
+            "the prompt speaks of tools where none are given",
+            excerpt(found),
+            trial.place_of(found[:30]),
             severity=Severity.INFO,
         )

@@ -111,15 +111,12 @@ class Conversation:
         """Return a severity, no worse than a finding about the conversation can be."""
         return max(severity, self.severity, key=list(Severity).index)
 
-    def finding(self, message: str, saw: str, position: Position | None, severity: Severity | None = None) -> Finding:
-        """Return a finding that this conversation shows: `about` ends its message, the name begins what was seen."""
-        return Finding(
-            message=f"{message}: {self.about}",
-            saw=f"{self.name}: {saw}",
-            conversation=self.name,
-            position=position,
-            severity=severity,
-        )
+    def finding(
+        self, message: str, saw: str, position: Position | None = None, severity: Severity | None = None
+    ) -> Finding:
+        """Return a finding that this conversation shows; its name begins what was seen."""
+        saw = f"{self.name}: {saw}"
+        return Finding(message=message, saw=saw, conversation=self.name, position=position, severity=severity)
 
     @cached_property
     def is_regular(self) -> bool:

@@ -13,6 +13,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.profile import RECORDED
 from pytest_promptfmt.profiles.dialect import compiled_template
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import ProfileView
 from pytest_promptfmt.systems.templates.constructs import (
     GENERATION,
@@ -93,10 +94,10 @@ def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
     for construct, line in dict(unknown_constructs(trial.tree)).items():
         if not _is_served(trial, construct) or _is_named(construct, found):
             continue
-        yield Finding(
-            message=f"{construct} is unknown to other engines",
-            saw=f"tried in {MEASURED}",
-            position=trial.place(line),
+        yield finding(
+            f"{construct} is unknown to other engines",
+            f"tried in {MEASURED}",
+            trial.place(line),
             severity=Severity.INFO,
         )
 
@@ -132,14 +133,9 @@ def profile_engine_differs(view: ProfileView | TemplateTrial) -> Iterator[Findin
         # file: example.yaml
         output_type: generate_until
 
-    Silent example:
+    Silent with:
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: mine.jinja}}
-        # file: mine.jinja
-        {% for m in messages %}{{ m.role }}: {{ m.content }}
-        {% endfor %}
-        # file: example.yaml
-        output_type: generate_until
 
     Fix: use constructs that the engine knows; where the template is right, record the server again.
 
@@ -155,10 +151,10 @@ def profile_engine_differs(view: ProfileView | TemplateTrial) -> Iterator[Findin
 
 def _differences(trial: TemplateTrial, engine: str) -> Iterator[Finding]:
     if engine in RUNS_CODE and not trial.may_run_code:
-        yield Finding(
-            message=f"{engine} is not tried",
-            saw="it runs code of node_modules, which --promptfmt-no-code forbids",
-            position=trial.place(),
+        yield finding(
+            f"{engine} is not tried",
+            "it runs code of node_modules, which --promptfmt-no-code forbids",
+            trial.place(),
             severity=Severity.INFO,
         )
         return
@@ -166,13 +162,13 @@ def _differences(trial: TemplateTrial, engine: str) -> Iterator[Finding]:
         yield from _compared(trial, compiled_by(engine, trial.source))
     except SettingsError as error:
         name = display_path(engine) if engine.endswith(RECORDED) else engine
-        yield Finding(message=f"{name} is not tried", saw=str(error), position=error.position or trial.place())
+        yield finding(f"{name} is not tried", str(error), error.position or trial.place())
     except RuntimeError as error:
         at = _PLACE.search(str(error))
-        yield Finding(
-            message=f"{engine} does not compile the template: {_PLACE.sub('', str(error))}",
-            saw=trial.source.splitlines()[int(at[1]) - 1].strip() if at is not None else "",
-            position=trial.place(int(at[1]) if at is not None else None),
+        yield finding(
+            f"{engine} does not compile the template: {_PLACE.sub('', str(error))}",
+            trial.source.splitlines()[int(at[1]) - 1].strip() if at is not None else "",
+            trial.place(int(at[1]) if at is not None else None),
         )
 
 
@@ -192,10 +188,10 @@ def _compared(trial: TemplateTrial, renderer: Engine) -> Iterator[Finding]:
                 yield _difference(trial, renderer.name, conversation, state, theirs)
             break
     if unrecorded:
-        yield Finding(
-            message=f"prompts of {renderer.name} are not recorded",
-            saw=f"{len(unrecorded)} of {len(trial.conversations)} conversations, such as {unrecorded[0]}",
-            position=trial.place(),
+        yield finding(
+            f"prompts of {renderer.name} are not recorded",
+            f"{len(unrecorded)} of {len(trial.conversations)} conversations, such as {unrecorded[0]}",
+            trial.place(),
             do="record them again with promptfmt record, where the server runs",
         )
 

@@ -62,10 +62,10 @@ def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(conversation) or ""
         _, at, problem = next(each for each in _broken(text, conversation) if each[0] == what)
         yield conversation.finding(
-            f"the JSON of {what} is broken",
-            saw=f"{problem} at {excerpt(text, at)!r}",
-            position=trial.place_of("tool_calls" if what == "a tool call" else "tools"),
-            severity=conversation.mildest(),
+            f"the JSON of {what} is broken: {conversation.about}",
+            f"{problem} at {excerpt(text, at)!r}",
+            trial.place_of("tool_calls" if what == "a tool call" else "tools"),
+            conversation.mildest(),
         )
 
 
@@ -133,10 +133,10 @@ def marker_repeated(trial: TemplateTrial) -> Iterator[Finding]:
                 if each[1] == marker
             )
             yield conversation.finding(
-                "a marker is written twice in a row",
-                saw=f"{excerpt(text, found.start(), found.end())!r}",
-                position=trial.place_of(marker),
-                severity=conversation.mildest(Severity.WARNING),
+                f"a marker is written twice in a row: {conversation.about}",
+                f"{excerpt(text, found.start(), found.end())!r}",
+                trial.place_of(marker),
+                conversation.mildest(Severity.WARNING),
             )
 
 
@@ -191,10 +191,10 @@ def tags_unbalanced(trial: TemplateTrial) -> Iterator[Finding]:
     for name, conversation in simplest.items():
         text, shown = trial.finished(conversation) or "", name.removeprefix("|")
         yield conversation.finding(
-            "tags are not balanced",
-            saw=f"{shown} in {excerpt(text, text.rfind(shown))!r}",
-            position=trial.place_of(f"/{shown}", shown),
-            severity=conversation.mildest(Severity.WARNING),
+            f"tags are not balanced: {conversation.about}",
+            f"{shown} in {excerpt(text, text.rfind(shown))!r}",
+            trial.place_of(f"/{shown}", shown),
+            conversation.mildest(Severity.WARNING),
         )
 
 
@@ -245,9 +245,9 @@ def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(conversation) or ""
         found = next(_ESCAPED.finditer(text))
         yield conversation.finding(
-            "a line break is written as backslash and n",
-            saw=excerpt(text, found.start(), found.end()),
-            position=trial.place_of("\\\\n", "\\n"),
+            f"a line break is written as backslash and n: {conversation.about}",
+            excerpt(text, found.start(), found.end()),
+            trial.place_of("\\\\n", "\\n"),
         )
 
 
@@ -284,10 +284,10 @@ def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
             continue
         (_, first), (conversation, saw) = list(spaces.values())[:2]
         yield conversation.finding(
-            f"whitespace between {one} and {other} varies",
-            saw=f"{saw!r}, elsewhere {first!r}",
-            position=trial.place_of(one, other),
-            severity=Severity.INFO if conversation.tools or conversation.has_reasoning else None,
+            f"whitespace between {one} and {other} varies: {conversation.about}",
+            f"{saw!r}, elsewhere {first!r}",
+            trial.place_of(one, other),
+            Severity.INFO if conversation.tools or conversation.has_reasoning else None,
         )
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import (
@@ -45,9 +46,7 @@ def template_does_not_compile(study: Study | TemplateTrial) -> Iterator[Finding]
     trial = trial_of(study)
     if trial is not None and trial.syntax_error is not None:
         broken = trial.syntax_error
-        yield Finding(
-            message="the template does not compile", saw=broken.error or "", position=trial.place(broken.line)
-        )
+        yield finding("the template does not compile", broken.error or "", trial.place(broken.line))
 
 
 @template_rule("PF431", "template-fails", severity=Severity.ERROR)
@@ -80,12 +79,11 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
             continue
         if conversation.continue_final_message and stopped.line is None:
             continue
-        yield Finding(
-            message=f"the template fails on {conversation.about}",
-            saw=f"{conversation.name}: {stopped.error}",
-            conversation=conversation.name,
-            position=trial.place(stopped.line),
-            severity=Severity.WARNING if _works_with_tools(trial, conversation) else conversation.mildest(),
+        yield conversation.finding(
+            f"the template fails on {conversation.about}",
+            stopped.error,
+            trial.place(stopped.line),
+            Severity.WARNING if _works_with_tools(trial, conversation) else conversation.mildest(),
         )
     if trial.takes_only_parts:
         yield Finding(
@@ -131,12 +129,11 @@ def template_refuses(trial: TemplateTrial) -> Iterator[Finding]:
         stopped = trial.stopped(conversation)
         if stopped is None or stopped.refusal is None or _stops_earlier(trial, conversation):
             continue
-        yield Finding(
-            message=f"the template refuses {conversation.about}",
-            saw=f"{conversation.name}: {stopped.refusal}",
-            conversation=conversation.name,
-            position=trial.place(stopped.line),
-            severity=conversation.mildest() if conversation.same_as else Severity.INFO,
+        yield conversation.finding(
+            f"the template refuses {conversation.about}",
+            stopped.refusal,
+            trial.place(stopped.line),
+            conversation.mildest() if conversation.same_as else Severity.INFO,
         )
 
 
@@ -181,11 +178,10 @@ def shape_changes_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             if below is not None and trial.whole(base) != trial.whole(below):
                 continue
         at = first_difference(text, twin)
-        yield Finding(
-            message=f"the prompt differs with {conversation.about}",
-            saw=f"{conversation.name}: {excerpt(text, at)!r}, {conversation.same_as}: {excerpt(twin, at)!r}",
-            conversation=conversation.name,
-            position=trial.place(),
+        yield conversation.finding(
+            f"the prompt differs with {conversation.about}",
+            f"{excerpt(text, at)!r}, {conversation.same_as}: {excerpt(twin, at)!r}",
+            trial.place(),
         )
 
 
@@ -223,11 +219,10 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
     found = trial.attributed(lambda each: frozenset({1} if _is_encoded_twice(trial, each) else ()))
     for conversation, _ in list(found)[:1]:
         text = trial.whole(conversation) or ""
-        yield Finding(
-            message="arguments given as JSON text are encoded a second time",
-            saw=f"{conversation.name}: {excerpt(text, text.find(chr(92) + chr(34)))}",
-            conversation=conversation.name,
-            position=trial.place_of("arguments"),
+        yield conversation.finding(
+            "arguments given as JSON text are encoded a second time",
+            excerpt(text, text.find(chr(92) + chr(34))),
+            trial.place_of("arguments"),
         )
     escaped = trial.text("call-unicode-argument") or ""
     if "\\u0441" in escaped.lower():
@@ -242,10 +237,10 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
         text = trial.whole(conversation) or ""
         at = next(at for kind, at in _quoted(trial, conversation).items() if kind == what)
         yield conversation.finding(
-            f"{what} in JSON that is text again",
-            saw=excerpt(text, at),
-            position=trial.place_of("tojson", "arguments"),
-            severity=Severity.INFO if '": "' in text[max(at - _NEAR, 0) : at] else None,
+            f"{what} in JSON that is text again: {conversation.about}",
+            excerpt(text, at),
+            trial.place_of("tojson", "arguments"),
+            Severity.INFO if '": "' in text[max(at - _NEAR, 0) : at] else None,
         )
 
 
@@ -291,18 +286,15 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
     if trial.text("question") is None:
         return
     if not trial.mentions("tool_call"):
-        yield Finding(
-            message="the template writes no tool calls",
-            saw="it does not read `tool_calls`",
-            position=trial.place(),
-            severity=Severity.INFO,
+        yield finding(
+            "the template writes no tool calls", "it does not read `tool_calls`", trial.place(), severity=Severity.INFO
         )
     text = trial.text("tools-many", generation_prompt=True)
     if text is not None and "polish_part" not in text:
-        yield Finding(
-            message="tools that are given are not in the prompt",
-            saw=excerpt(text),
-            position=trial.place_of("tools"),
+        yield finding(
+            "tools that are given are not in the prompt",
+            excerpt(text),
+            trial.place_of("tools"),
             severity=Severity.INFO if not trial.mentions("tools") else None,
         )
         return

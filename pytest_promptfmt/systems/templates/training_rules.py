@@ -10,6 +10,7 @@ from typing import Final
 
 from pytest_promptfmt.core.errors import SourceError, TokenizerError
 from pytest_promptfmt.core.finding import Finding, Severity
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.conversations import Conversation
 from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference, template_rule
 from pytest_promptfmt.systems.templates.trial import TemplateTrial
@@ -38,9 +39,7 @@ def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
         # file: chat_template_training.jinja
         {%- for message in messages %}{{- message.role + ': ' + message.content + '\n\n' }}{% endfor %}
 
-    Silent example:
-        # file: chat_template.jinja
-        {%- for message in messages %}{{- message.role + ': ' + message.content + '\n' }}{% endfor %}
+    Silent with:
         # file: chat_template_training.jinja
         {%- for message in messages %}
             {{- message.role + ': ' }}{% generation %}{{- message.content }}{% endgeneration %}{{- '\n' }}
@@ -60,7 +59,7 @@ def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
     if asked is not None and file != asked.with_name(f"{asked.stem}{TRAINING}"):
         inference = _beside(trial, asked)
         if inference is None or inference.syntax_error is not None:
-            yield Finding(message="the template of training_of cannot be read", saw=asked.name, position=trial.place())
+            yield finding("the template of training_of cannot be read", asked.name, trial.place())
         else:
             yield from _trained_otherwise(inference, trial)
 
@@ -93,10 +92,10 @@ def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Ite
         ours, theirs = differing(conversation)[0]
         at = first_difference(ours, theirs)
         yield conversation.finding(
-            "the training template writes another prompt",
-            saw=f"{excerpt(theirs, at)!r}, for answers {excerpt(ours, at)!r}",
-            position=training.place(),
-            severity=Severity.INFO if conversation.has_reasoning else None,
+            f"the training template writes another prompt: {conversation.about}",
+            f"{excerpt(theirs, at)!r}, for answers {excerpt(ours, at)!r}",
+            training.place(),
+            Severity.INFO if conversation.has_reasoning else None,
         )
 
 
@@ -156,11 +155,10 @@ def mask_misses_answer(trial: TemplateTrial) -> Iterator[Finding]:
                 at = text.find(unit.text)
                 if not _covers(mask, at, at + len(unit.text)):
                     what = "a tool call" if unit.kind == "argument" else "an answer"
-                    yield Finding(
-                        message=f"the mask does not cover {what}",
-                        saw=f"{conversation.name}: {excerpt(text, at, at + len(unit.text))}",
-                        conversation=conversation.name,
-                        position=trial.place_of("generation"),
+                    yield conversation.finding(
+                        f"the mask does not cover {what}",
+                        excerpt(text, at, at + len(unit.text)),
+                        trial.place_of("generation"),
                     )
                     break
 
@@ -189,11 +187,10 @@ def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
         for unit in conversation.units:
             at = text.find(unit.text)
             if unit.kind in ("user", "tool") and at >= 0 and _covers(mask, at, at + len(unit.text)):
-                yield Finding(
-                    message=f"the mask covers a {unit.kind} text",
-                    saw=f"{conversation.name}: {excerpt(text, at, at + len(unit.text))}",
-                    conversation=conversation.name,
-                    position=trial.place_of("generation"),
+                yield conversation.finding(
+                    f"the mask covers a {unit.kind} text",
+                    excerpt(text, at, at + len(unit.text)),
+                    trial.place_of("generation"),
                 )
                 break
         opened = trial.render(conversation, conversation.states[0]).text
@@ -201,12 +198,11 @@ def mask_holds_prompt(trial: TemplateTrial) -> Iterator[Finding]:
             inside = [first for first, last in mask if first < len(opened) < last]
             if inside:
                 covered = text[inside[0] : len(opened)]
-                yield Finding(
-                    message="the mask covers the generation prompt",
-                    saw=f"{conversation.name}: {excerpt(text, inside[0], len(opened))}",
-                    conversation=conversation.name,
-                    position=trial.place_of("generation"),
-                    severity=None if _TAGS.sub("", covered).strip() else Severity.INFO,
+                yield conversation.finding(
+                    "the mask covers the generation prompt",
+                    excerpt(text, inside[0], len(opened)),
+                    trial.place_of("generation"),
+                    None if _TAGS.sub("", covered).strip() else Severity.INFO,
                 )
 
 
@@ -268,16 +264,13 @@ def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
         {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"},
          "model": {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}}
 
-    Silent example:
+    Silent with:
         # file: chat_template.jinja
         {%- for message in messages %}
             {{- message.role + ':\n' }}
             {%- if message.role == 'assistant' %}{% generation %}{{- message.content }}{% endgeneration %}{{- '\n' }}
             {%- else %}{{- message.content + '\n' }}{%- endif %}
         {%- endfor %}
-        # file: tokenizer.json
-        {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"},
-         "model": {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}}
 
     Fix: begin and end the tag at control tokens, after the line break of the header.
 
@@ -300,9 +293,9 @@ def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
         dropped = [first for first, _ in mask if not any(at <= first < end for at, end in spans)]
         if dropped:
             saw = f"turns: {excerpt(text, dropped[0])}"
-            yield Finding(message="a mask begins with a character that is no token", saw=saw, position=place)
+            yield finding("a mask begins with a character that is no token", saw, place)
         for number, what in ((0, "begins"), (1, "ends")):
             cut = [span for edges in _joined(mask) for span in texts if span[0] < edges[number] < span[1]]
             if cut:
                 saw = f"turns: the token {text[cut[0][0] : cut[0][1]]!r}"
-                yield Finding(message=f"a mask {what} inside a token", saw=saw, position=place)
+                yield finding(f"a mask {what} inside a token", saw, place)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_promptfmt.core.finding import Finding, Severity
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.systems.templates.conversations import Conversation, State
 from pytest_promptfmt.systems.templates.evidence import excerpt, first_difference, last_answer, template_rule
 from pytest_promptfmt.systems.templates.trial import PLACEHOLDERS, TemplateTrial
@@ -49,19 +50,19 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
     closing, plain = layout.closing, set(trial.markers(trial.text("turns") or ""))
     first = layout.first_marker
     if first and layout.gap is not None and first not in layout.gap:
-        yield Finding(
-            message="an answer is closed at the end, and not before the next turn",
-            saw=f"{layout.tail!r} at the end, {layout.gap!r} before a user message",
-            position=trial.place_of(first, "eos_token"),
+        yield finding(
+            "an answer is closed at the end, and not before the next turn",
+            f"{layout.tail!r} at the end, {layout.gap!r} before a user message",
+            trial.place_of(first, "eos_token"),
             severity=Severity.WARNING,
         )
     closings = dict(_closings(trial))
     if len(closings) > 1:
         (usual, _), (other, where) = list(closings.items())[:2]
-        yield Finding(
-            message="a user message is closed in some turns only",
-            saw=f"{usual!r} and {other!r}: {where}",
-            position=trial.place_of(usual),
+        yield finding(
+            "a user message is closed in some turns only",
+            f"{usual!r} and {other!r}: {where}",
+            trial.place_of(usual),
             severity=Severity.WARNING,
         )
 
@@ -88,10 +89,10 @@ def turn_not_closed(trial: TemplateTrial) -> Iterator[Finding]:
         else:
             saw = f"{' and '.join(pairs[0])} do not take turns: {excerpt(text, *_open_turn(text, pairs))}"
         yield conversation.finding(
-            "a turn is not closed",
-            saw=saw,
-            position=trial.place_of(closing or pairs[0][1]),
-            severity=conversation.mildest(),
+            f"a turn is not closed: {conversation.about}",
+            saw,
+            trial.place_of(closing or pairs[0][1]),
+            conversation.mildest(),
         )
 
 
@@ -153,10 +154,10 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
         before, after = _first_change(trial, conversation) or ("", "")
         at = first_difference(before, after)
         yield conversation.finding(
-            f"{kind} changes what was sent before",
-            saw=f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}",
-            position=trial.place(),
-            severity=Severity.INFO if conversation.has_reasoning and kind == "a user message" else None,
+            f"{kind} changes what was sent before: {conversation.about}",
+            f"{excerpt(before, at)!r} becomes {excerpt(after, at)!r}",
+            trial.place(),
+            Severity.INFO if conversation.has_reasoning and kind == "a user message" else None,
         )
 
 
@@ -209,10 +210,10 @@ def bos_repeated(trial: TemplateTrial) -> Iterator[Finding]:
         return
     eos = trial.profile.special_tokens.get("eos_token") or bos
     follows = all(text[: found.start()].rstrip().endswith(eos) for found in list(re.finditer(re.escape(bos), text))[1:])
-    yield Finding(
-        message="BOS is written again after an end token" if follows else "BOS is written in the middle of the prompt",
-        saw=excerpt(text, text.rfind(bos)),
-        position=trial.place_of("bos_token", bos),
+    yield finding(
+        "BOS is written again after an end token" if follows else "BOS is written in the middle of the prompt",
+        excerpt(text, text.rfind(bos)),
+        trial.place_of("bos_token", bos),
         severity=Severity.INFO if follows else None,
     )
 
@@ -222,9 +223,9 @@ def _doubled_bos(trial: TemplateTrial, bos: str) -> Iterator[Finding]:
     for conversation in trial.applicable():
         if (trial.render(conversation, conversation.states[-1]).text or "").startswith(bos * 2):
             yield conversation.finding(
-                "BOS is written twice at the beginning",
-                saw=bos * 2,
-                position=trial.place_of("bos_token", bos),
+                f"BOS is written twice at the beginning: {conversation.about}",
+                bos * 2,
+                trial.place_of("bos_token", bos),
             )
             return
 
@@ -256,19 +257,19 @@ def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
         said = [str(each["content"]) for each in trial.conversations["whitespace"].messages if each["role"] == role]
         kept = [content in text for content in said]
         if len(set(kept)) > 1:
-            yield Finding(
-                message=f"whitespace around {role} texts is kept in some turns only",
-                saw=f"kept in {sum(kept)} of {len(kept)}: {excerpt(text, text.find(said[kept.index(False)].strip()))}",
-                position=trial.place_of("trim", "strip"),
+            yield finding(
+                f"whitespace around {role} texts is kept in some turns only",
+                f"kept in {sum(kept)} of {len(kept)}: {excerpt(text, text.find(said[kept.index(False)].strip()))}",
+                trial.place_of("trim", "strip"),
             )
             continue
         conversation, count = trial.conversations["whitespace"], 1 if role == "user" else 2
         last = trial.render(conversation, State(count=count, generation_prompt=False)).text
         if last is not None and said[0].strip() in last and (said[0] in last) != kept[0]:
-            yield Finding(
-                message=f"whitespace around {role} texts is {'removed' if kept[0] else 'kept'} in the last turn only",
-                saw=excerpt(last, last.find(said[0].strip())),
-                position=trial.place_of("loop.last", "trim", "strip"),
+            yield finding(
+                f"whitespace around {role} texts is {'removed' if kept[0] else 'kept'} in the last turn only",
+                excerpt(last, last.find(said[0].strip())),
+                trial.place_of("loop.last", "trim", "strip"),
             )
 
 
@@ -310,10 +311,10 @@ def turns_can_be_forged(trial: TemplateTrial) -> Iterator[Finding]:
     found = {what: between for what in _FORGED if (between := _forged(trial, what)) is not None}
     if found:
         first = next(iter(found.values()))
-        yield Finding(
-            message=f"{' or '.join(found)} can hold whole turns",
-            saw=f"it reads like real turns with {excerpt(first)!r} in it",
-            position=trial.place_of("content"),
+        yield finding(
+            f"{' or '.join(found)} can hold whole turns",
+            f"it reads like real turns with {excerpt(first)!r} in it",
+            trial.place_of("content"),
         )
 
 
@@ -362,10 +363,10 @@ def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
     if closing is None or (trial.tokenizer is not None and trial.tokenizer.id_of(closing[0]) is None):
         return  # PF413 says so: template and tokenizer belong to different models
     if eos and eos not in tail and not PLACEHOLDERS.items() <= known.items():
-        yield Finding(
-            message="answers do not end with the end token of the tokenizer",
-            saw=f"{closing[0]} ends an answer, eos_token is {eos}",
-            position=trial.place_of(closing[0]),
+        yield finding(
+            "answers do not end with the end token of the tokenizer",
+            f"{closing[0]} ends an answer, eos_token is {eos}",
+            trial.place_of(closing[0]),
         )
 
 
@@ -400,8 +401,8 @@ def bos_in_some_prompts(trial: TemplateTrial) -> Iterator[Finding]:
 
     for conversation, _ in trial.attributed(faults):
         yield conversation.finding(
-            "BOS is missing",
-            saw=excerpt(trial.whole(conversation) or ""),
-            position=trial.place_of("bos_token", bos),
-            severity=conversation.mildest(Severity.WARNING),
+            f"BOS is missing: {conversation.about}",
+            excerpt(trial.whole(conversation) or ""),
+            trial.place_of("bos_token", bos),
+            conversation.mildest(Severity.WARNING),
         )
