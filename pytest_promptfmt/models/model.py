@@ -79,7 +79,7 @@ class Likelihood:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generation:
-    """What a model wrote, cut at the first stop sequence, and why it ended; `tokens` counts what was generated."""
+    """A text that a model wrote, cut at the first stop sequence, and why it ended, with its number of tokens."""
 
     text: str
     finish: Finish

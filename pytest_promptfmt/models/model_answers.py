@@ -1,4 +1,4 @@
-"""What a model's answers show about a task: figures for a table, and the facts that rules look at.
+"""The figures and facts that a model's answers show about a task, for a table and for rules.
 
 The facts are those that hold for any model that can do a task at all: it sees the ids that were meant, puts
 probability on the candidates as they are spelled, ends where it should, and is understood by filters and metrics.
@@ -96,7 +96,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scored:
-    """What the replies to one question of a doc show; None where a fact makes no sense.
+    """The facts that the replies to one question of a doc show; None where one does not apply.
 
     `mass` is the probability on the candidates, `rival_mass` that on their other spellings. `stopped` and `extracted`
     are about a generation. `tokens` are the lengths of the candidates, or of what was written.
@@ -210,7 +210,7 @@ def _scored_likelihoods(task: Task, instances: Sequence[Instance], replies: Sequ
             if isinstance(reply.answer, Likelihood)
         ]
         scored = Scored(tokens=tuple(len(result.logprobs) for result in results))
-        if len(own) > 1:  # one candidate alone is not a choice
+        if len(own) > 1:  # a single candidate is not a choice
             rivals = [reply for reply in one.replies if reply.asked.is_rival]
             scored = replace(scored, mass=_mass(own), rival_mass=_mass(rivals))
         if len(own) == one.count:  # unconditional log-likelihoods are not asked

@@ -209,7 +209,7 @@ def model_seldom_stops(judged: ModelAnswers) -> Iterator[Finding]:
     r"""Report generations of which less than the share `stops` of the thresholds end before their budget of tokens.
 
     Why: a stop sequence that the model never writes costs the whole budget for each doc, and the answer is read out of
-    whatever follows it.
+    the text that follows it.
 
     Example:
         output_type: generate_until
@@ -251,7 +251,7 @@ def model_seldom_extracted(judged: ModelAnswers) -> Iterator[Finding]:
     Silent with:
         filter_list: [{name: first, filter: [{function: take_first}]}]
 
-    Fix: let the filters find the answer in the form that the prompt asks for.
+    Fix: let the filters find the answer in the form that the prompt requires.
 
     Real: lm-evaluation-harness #1206 (fld), #2503 (mmlu_generative).
     """

@@ -107,7 +107,7 @@ class ServerModel:
         return self._with_ids(ask, self._likelihood_of)
 
     def _with_ids(self, ask: Ask, answer: Callable[[Ask], Made]) -> Made:
-        """Return the answer to a question by ids, by text alone where the server takes no ids."""
+        """Return the answer to a question by ids, by text where the server takes no ids."""
         if not (ask.context_ids or ask.continuation_ids):
             return answer(ask)
         text = replace(ask, context_ids=(), continuation_ids=())
@@ -268,7 +268,7 @@ def _asked(url: str, request: Callable[[], Made], what: str = "models") -> Made:
 
 
 def _said(error: openai.APIStatusError) -> str:
-    """Return the message of a server's error, whatever its form."""
+    """Return the message of a server's error, in any of the usual forms."""
     body = error.body
     for key in ("error", "message", "detail"):
         if isinstance(body, dict) and key in body:

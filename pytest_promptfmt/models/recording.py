@@ -1,6 +1,6 @@
 """The file that keeps what a model answered: JSON lines, one a question, sorted, each complete in itself.
 
-A line says what was asked (by hash, with its place for the reader), what was answered, and by which model:
+A line holds the question (as a hash, with its place for the reader), the answer, and the model:
 
     {"task": "…", "profile": "…", "doc": 0, "request": 0, "kind": "generate", "text": "…", "finish": "stop",
      "tokens": 3, "key": "…", "sent": "…", "model": "tiny", "with": {"torch": "2.13.0", …}}
@@ -185,10 +185,10 @@ class ReplayModel:
 
 
 class AnswerRecorder:
-    """Keeps answers as they come, in a file beside the recording; `join_parts` adds them to it at the end.
+    """Keeps answers as they come, in a file next to the recording; `join_parts` adds them to it at the end.
 
-    What was recorded before for the same model is not asked again. An interrupted run leaves the file beside it, which
-    the next run reads. Entries of other models and of questions not asked this time stay.
+    Questions with a recorded answer of the same model are not asked again. An interrupted run leaves the file next to
+    it, which the next run reads. Entries of other models and of questions not asked this time stay.
     """
 
     def __init__(self, path: Path, *, worker: str = "") -> None:
@@ -215,14 +215,14 @@ class AnswerRecorder:
         self._known[(entry.key, entry.model)] = entry
 
     def close(self) -> None:
-        """Stop writing; what was kept stays in the file beside the recording until `join_parts`."""
+        """Stop writing; what was kept stays in the file next to the recording until `join_parts`."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 def join_parts(path: Path) -> None:
-    """Write the recording again with what runs left beside it, whole or not at all.
+    """Write the recording again with the parts that runs left next to it, whole or not at all.
 
     A later answer to the same question by the same model replaces an earlier one. Raises ModelError when it cannot be
     written.
@@ -248,7 +248,7 @@ def _unwritable(path: Path, error: OSError) -> ModelError:
 
 
 def _recorded(path: Path) -> dict[tuple[str, str], RecordingEntry]:
-    """Return the entries of a recording and of the parts beside it; a last line that was being written is dropped."""
+    """Return the entries of a recording and of the parts next to it; a last line that was being written is dropped."""
     entries = read_entries(path) if path.exists() else []
     for part in _parts(path):
         whole = gate.read_text(part, errors="replace").split("\n")[:-1]

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 _CHUNKS: Final = 8
 """Batches that are sorted by length together; answers are yielded, and can be recorded, after each such part."""
 _DEFAULT_LENGTH: Final = 2048
-"""Tokens a model takes that does not say how many, as in lm-eval 0.4.13's HFLM."""
+"""The length of a model whose configuration gives none, in tokens, as in lm-eval 0.4.13's HFLM."""
 
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
 class _Branching:
-    """A context and the continuations asked of it, with their places in the list of questions."""
+    """A context and its continuations, with their places in the list of questions."""
 
     context: tuple[int, ...]
     continuations: tuple[tuple[int, tuple[int, ...]], ...]

@@ -54,7 +54,7 @@ MISTAKES = {
         "PF438",
         "arguments are in JSON that is text again",
     ),
-    "a prompt always opened": ("if add_generation_prompt", "if true", "PF442", "where none is asked for"),
+    "a prompt always opened": ("if add_generation_prompt", "if true", "PF442", "where none is requested"),
     "a question left open": (
         "{{- '<|end|>\\n' }}\n{%- endfor",
         "{{- '\\n' if message.role == 'user' and loop.last else '<|end|>\\n' }}\n{%- endfor",

@@ -1,4 +1,4 @@
-"""The docs of a task class: rows given beside it, those it loads itself, or the samples that it yields.
+"""The docs of a task class: rows given next to it, those it loads itself, or the samples that it yields.
 
 Rows are never fetched from a hub. Which of them shots are drawn from, and which subject a row belongs to, is as in
 eval-framework 0.15.4; `messages.py` draws them.
@@ -21,7 +21,7 @@ from pytest_promptfmt.systems.eval_framework.hooks import Constants, TaskClass
 from pytest_promptfmt.tasks import DEFAULT_COUNT, MAX_DOCS, load_docs
 
 OWN_DOCS: Final = "PROMPTFMT_DOCS"
-"""The class attribute that may hold docs: a list, a file beside the class, or a mapping of splits to either."""
+"""The class attribute that may hold docs: a list, a file next to the class, or a mapping of splits to either."""
 
 
 class NoClassDocsError(SyntheticDocsError):
@@ -35,7 +35,7 @@ class ClassDocs(TaskDocs):
     """The docs of a class with hooks.
 
     `rows` is the whole sample split in the order of its file, of which `evaluated` is the beginning: eval-framework
-    shuffles and draws over all of it. `shares_split` says that shots are drawn from the same rows, `is_loaded` that the
+    shuffles and draws over all of it. `shares_split`: shots are drawn from the same rows, `is_loaded` that the
     class's own loader has put them in order, and `random_state` what it left of `self.rnd`, from which shots are drawn.
     """
 
@@ -145,7 +145,7 @@ def _no_docs(task: Task) -> NoClassDocsError:
     return NoClassDocsError(
         f"no docs for the task class {task.name!r}: synthetic docs cannot be made for hooks in Python",
         position=task.position("class"),
-        hint=f"give rows with `docs:` in the YAML, {task.name}.docs.jsonl beside it, or {OWN_DOCS} in the class",
+        hint=f"give rows with `docs:` in the YAML, {task.name}.docs.jsonl next to it, or {OWN_DOCS} in the class",
     ).naming(repr(task.name))
 
 
@@ -258,7 +258,7 @@ def replace_loader(instance: Any, splits: Mapping[str, Sequence[Doc]]) -> None:
 
 
 def _samples(task: Task, found: TaskClass, wanted: int, shots: int) -> TaskDocs:
-    """Return what an object with `iterate_samples` yields, in order; the docs say which sample and subject it is."""
+    """Return what an object with `iterate_samples` yields, in order; each doc names its sample and subject."""
     instance = found.make(shots)
     origin = "iterate_samples"
     try:

@@ -1,7 +1,7 @@
 """A task class: which hooks its author wrote, its constants, and the lines of each.
 
 The protocol is that of eval-framework 0.15.4 (`BaseTask`, and objects with `iterate_samples`), recognized by the names
-of methods alone: eval-framework is never imported here, and a class that does not import it works as well.
+of methods only: eval-framework is never imported here, and a class that does not import it works as well.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ class TaskClass:
     def make(self, num_fewshot: int, subjects: Sequence[str] | None = None) -> Any:
         """Return a new object of the class, seeded as eval-framework does; call its hooks through `call`.
 
-        `subjects` are those that a benchmark is asked for, None for all of them. Raises RenderError for whatever its
-        constructor raises.
+        `subjects` are the requested subjects of a benchmark, None for all of them. Raises RenderError for anything that
+        its constructor raises.
         """
         if self.kind == "benchmark":
             return self.call(self.found.create, num_fewshot, subjects, None, SEED, hook="create")
@@ -201,7 +201,7 @@ class TaskClass:
         return instance
 
     def shots(self, asked: int) -> int:
-        """Return the number of shots: the one that the constructor fixes, whatever it is asked for, else that."""
+        """Return the number of shots: the one that the constructor fixes, else the requested one."""
         if self.kind != "hooks":
             return asked
         fixed = getattr(self.make(asked), "num_fewshot", asked)
@@ -210,7 +210,7 @@ class TaskClass:
     def call(self, function: Callable[..., Any], *arguments: Any, hook: str, where: str = "", **options: Any) -> Any:
         """Return what a hook returns; `where` names the doc.
 
-        Raises RenderError at the line of the user's file that raised, for whatever it was (SystemExit too), and
+        Raises RenderError at the line of the user's file that raised, for any exception (SystemExit too), and
         LimitExceededError after `HOOK_SECONDS`.
         """
         what = f"{hook} of {self.name!r}{where}"

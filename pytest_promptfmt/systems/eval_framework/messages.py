@@ -40,7 +40,7 @@ _PARTS: Final[Mapping[str, Part]] = {
     "_get_system_prompt_text": "system instruction",
 }
 MOST_SAMPLES: Final = 1000
-"""Samples of one doc that are looked at."""
+"""The largest number of samples of one doc."""
 _ROLES: Final = ("system", "user", "assistant")
 _DEFAULT_FORMATTER: Final = "concat"
 """How a profile without a chat template or formatter shows messages; eval-framework's for base models."""
@@ -82,7 +82,7 @@ class EvalClassAssembler:
         return self._run.samples(number)
 
     def instance(self, layout: tuple[PromptSample, ...], number: int, doc: Doc, profile: Profile) -> Instance:
-        """Return the doc for a profile: one prompt for each sample, and what is asked of the model."""
+        """Return the doc for a profile: one prompt for each sample, and the requests to the model."""
         prompts = tuple(self._prompt(sample, number, profile) for sample in layout)
         requests: list[Request] = []
         for index, (sample, prompt) in enumerate(zip(layout, prompts, strict=True)):
@@ -274,7 +274,7 @@ _STYLED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "_get_cue_text": ("get_cue_text", ()),
     "_get_possible_completions": ("get_possible_completions", ("_get_choices", "_get_correct_index")),
 }
-"""What a task style gives in place of a hook, and the hooks whose values it is given."""
+"""The method of a task style that replaces a hook, and the hooks whose values it is given."""
 
 
 @dataclass(frozen=True, slots=True)

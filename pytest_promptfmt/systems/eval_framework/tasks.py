@@ -1,6 +1,6 @@
 """Tasks that are Python classes: named by a YAML file with `class`, or found in the modules of a setting.
 
-A YAML file names a class by `class: !function module.Name` or `class: package.module:Name` and gives docs beside it.
+A YAML file names a class by `class: !function module.Name` or `class: package.module:Name` and gives docs next to it.
 Nothing is imported until a task is bound, except for modules, whose classes are not known before.
 """
 
@@ -282,7 +282,7 @@ def _reference(written: Any, path: Path, position: Position | None) -> tuple[Fun
         raise SourceError(
             f"class is {written!r:.80}",
             position=position,
-            hint="write `package.module:Name`, or `!function module.Name` for a file beside the YAML",
+            hint="write `package.module:Name`, or `!function module.Name` for a file next to the YAML",
         )
     ref = FunctionRef(module, name, path.parent, position or Position(path))
     return ref, f"class: {written}"
@@ -347,7 +347,7 @@ def _listed_in(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def _made_in(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yield what the functions of a module make that take no argument and say that they return a benchmark."""
+    """Yield the benchmarks made by functions of a module without parameters, recognized by their return annotation."""
     for name, value in vars(module).items():
         returned = getattr(value, "__annotations__", {}).get("return")
         says = str(getattr(returned, "__name__", returned)).rpartition(".")[2]

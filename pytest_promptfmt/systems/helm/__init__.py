@@ -18,7 +18,7 @@ _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
 class Helm(System):
-    """Adapters, alone or with the request states of a run."""
+    """Adapters, with or without the request states of a run."""
 
     name = "helm"
     suffixes = (".json", ".json5")
@@ -31,7 +31,7 @@ class Helm(System):
     def recognizes(self, path: Path, head: bytes) -> bool:
         """Return whether the beginning names an adapter.
 
-        A recording of a YAML task beside it (`arc.<any>.scenario_state.json` beside `arc.yaml`) is not a task.
+        A recording of a YAML task (`arc.<any>.scenario_state.json` next to `arc.yaml`) is not a task.
         """
         if head.startswith(_UTF16):
             head = head.decode("utf-16", "replace").encode()
@@ -44,7 +44,7 @@ class Helm(System):
         return read_adapter_task(path, self.name)
 
     def made_of(self, path: Path) -> Collection[str]:
-        """Return where the metrics of a run stand, beside its request states."""
+        """Return the file with the metrics of a run, next to its request states."""
         from pytest_promptfmt.systems.helm.adapter_files import RUN_SPEC
 
         return [str(path.with_name(RUN_SPEC))]

@@ -40,7 +40,7 @@ _SAVE: Final = "save it as UTF-8"
 
 @dataclass(frozen=True, slots=True)
 class FirstStates:
-    """What the first request states of a file hold, of those that can be used; the others are `bad`."""
+    """The contents of the first request states of a file that can be used; the others are `bad`."""
 
     rows: tuple[HelmInstance, ...]
     bad: tuple[SourceError, ...]
@@ -244,7 +244,7 @@ class AdapterFile:
 
     @cached_property
     def _metric_specs(self) -> Sequence[Mapping[str, Any]]:
-        """Return the `metric_specs` of the file, or of the `run_spec.json` beside a file that HELM wrote."""
+        """Return the `metric_specs` of the file, or of the `run_spec.json` next to a file that HELM wrote."""
         written = self.top.get("metric_specs")
         beside = self.path.with_name(RUN_SPEC)
         if written is None and self.path.name == SCENARIO_STATE and beside.is_file():

@@ -1,4 +1,4 @@
-"""HELM's `AdapterSpec` at 0.5.16: its fields, defaults and methods, and the reader that checks what a file says.
+"""HELM's `AdapterSpec` at 0.5.16: its fields, defaults and methods, and the reader that checks a file against them.
 
 Keys that are written in another way (formats of data providers, misspellings) are understood where it is clear what is
 meant, and each such deviation from the schema is a finding of PF151.
@@ -170,7 +170,7 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
     ),
     "None": ("null", lambda value: value is None),
 }
-"""What a file must hold for a field of each type."""
+"""The values that a file may hold for a field of each type."""
 _LARGEST: Final = 1_000_000
 
 

@@ -54,7 +54,7 @@ def helm_unknown_key(file: AdapterFile) -> Iterator[Finding]:
     r"""Report an unknown key of a HELM adapter file, and how it was read.
 
     Why: HELM 0.5.16 refuses an adapter with an unknown key, and a misspelled field gets its default.
-    Decoding parameters belong beside the other fields, not in a separate mapping.
+    Decoding parameters belong next to the other fields, not in a separate mapping.
 
     Example:
         # file: example.json
@@ -174,7 +174,7 @@ def helm_splits(file: AdapterFile) -> Iterator[Finding]:
         yield finding(
             "the split is under the references, not in the instance",
             at=(_STATES,),
-            do='move "split" beside "references"',
+            do='move "split" next to "references"',
         )
     wanted, count = file.spec.max_train_instances, len(file.first.rows)
     if not wanted or file.spec.method in ("chat", "language_modeling"):
@@ -207,7 +207,7 @@ def helm_splits(file: AdapterFile) -> Iterator[Finding]:
 def helm_nested_result(file: AdapterFile) -> Iterator[Finding]:
     """Report results inside `request`, where HELM does not look for them.
 
-    Why: HELM reads `result` beside `request`. Programs differ in how they read a file with both.
+    Why: HELM reads `result` next to `request`. Programs differ in how they read a file with both.
 
     Example:
         # file: example.json
@@ -228,4 +228,4 @@ def helm_nested_result(file: AdapterFile) -> Iterator[Finding]:
     Real: a format for data providers derived from HELM's.
     """
     if file.first.has_nested_results:
-        yield finding("results are inside `request`, but HELM reads them beside it", at=(_STATES,))
+        yield finding("results are inside `request`, but HELM reads them next to it", at=(_STATES,))

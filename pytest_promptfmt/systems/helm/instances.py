@@ -24,7 +24,7 @@ Completion = tuple[str, float]
 class HelmInstance:
     """An instance. `correct` are the indices of the right references, `number` that of its request state from 0.
 
-    `split` is None where none is written; `has_split_below` says that it is written under the references.
+    `split` is None where none is written; `has_split_below`: it is written under the references.
     """
 
     text: str
@@ -93,7 +93,7 @@ class HelmInstance:
             mapping = {spec.label(index): text for index, text in enumerate(self.references)}
             golds = [spec.label(index) for index in self.correct]
         except ValueError:
-            return {}  # rendering says why
+            return {}  # rendering reports why
         shown = golds if spec.multi_label else golds[:1]
         return {"output_mapping": mapping, "label": ", ".join(shown) or "n/a"}
 
@@ -112,7 +112,7 @@ def completed(doc: Doc, spec: AdapterSpec) -> Doc:
 
 @dataclass(frozen=True, slots=True)
 class RequestState:
-    """One request state as written: its number from 0, its value, and what says where it begins."""
+    """One request state as written: its number from 0, its value, and a function for where it begins."""
 
     number: int
     value: Any
@@ -170,7 +170,7 @@ class RequestState:
     def completions(self, output_format: str = "list") -> list[Completion]:
         """Return the completions, the most likely first; with the format "string" the one that is written first.
 
-        Nothing where there is no result. Raises SourceError for completions without text.
+        Nothing without a result. Raises SourceError for completions without text.
         """
         given = self.answers() if self.result is not None else ()
         if not all(isinstance(each.get("text"), str) for each in given):

@@ -41,7 +41,7 @@ class JsonText:
     is_strict: bool = True
 
     def locate(self, keys: Keys) -> Position | None:
-        """Return where a key (or the item of a list) is, None where there is none; of two equal keys the first."""
+        """Return where a key (or the item of a list) is, None where it is missing; of two equal keys the first."""
         place = found = None
         for key in keys:
             found, place = next((member[1:] for member in self._members(place) if member[0] == key), (None, None))
@@ -94,7 +94,7 @@ class JsonText:
                 value_is_next = text == ("," if is_array else ":")
 
     def _tokens(self, start: int) -> Iterator[tuple[int, str, str]]:
-        """Yield the tokens from an offset on with their kinds; a broken text is walked as far as it goes."""
+        """Yield the tokens from an offset on with their kinds; of a broken text those before the break."""
         place = start
         while (match := _TOKEN.match(self.text, place)) is not None:  # None too for an unclosed quotation
             if match.lastgroup != "skip":
@@ -257,7 +257,7 @@ class _Reader:
                 if len(self._text) - self._at > MAX_ITEM:
                     raise self._error(f"one value is larger than {MAX_ITEM >> 20} MiB") from None
                 place = (error.pos if isinstance(error, json.JSONDecodeError) else self._at) - self._at
-                # What looks wrong in the middle of what was read is wrong, whatever follows.
+                # A mistake in the middle of the read text is one, no matter what follows.
                 at_end = self._at + place >= len(self._text) - _LONGEST_WORD or "Unterminated" in str(error)
                 if not at_end or not self._more():
                     raise self._broken(error, place) from None

@@ -308,7 +308,7 @@ def _without_trailing_space(spans: Sequence[Span]) -> tuple[list[Span], Span]:
 def turns_of(built: Built, profile: Profile) -> tuple[Turn, ...]:
     """Return the turns of a prompt: shots apart in plain text, one user message for a chat template.
 
-    HELM's clients send a prompt as one user message, whatever shots are in it.
+    HELM's clients send a prompt as one user message, with all its shots.
     """
     if profile.chat_template is not None:
         return (Turn.of((Message("user", tuple(piece.span for piece in built.pieces)),)),)

@@ -1,7 +1,7 @@
 """HELM's scores of references that are asked one by one (0.5.16): log-likelihoods by token, and rankings.
 
-A reference's score is its log-likelihood divided by its tokens or, calibrated, less its log-likelihood after `Answer:`
-alone. Rankings are judged by the measures of trec_eval, as HELM calls it.
+A reference's score is its log-likelihood divided by its tokens or, calibrated, less its log-likelihood after only
+`Answer:`. Rankings are judged by the measures of trec_eval, as HELM calls it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pytest_promptfmt.core.errors import ScoringError, did_you_mean
 from pytest_promptfmt.tasks import LogLikelihood
 
 REFERENCE_METRIC: Final = "exact_match"
-"""The metric of `score_references` that says whether the answer is right."""
+"""The metric of `score_references` for whether the answer is right."""
 
 MISSING: Final = "missing"
-"""What HELM takes for the answer of a request without completions."""
+"""The answer that HELM assumes for a request without completions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def helm_reference_results(is_calibrated: bool, doc: Doc, results: Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class RankedReference:
-    """A reference as a model ranks it: its answer with the answer's log-probability, and what the tags say of it.
+    """A reference as a model ranks it: its answer with the answer's log-probability, and the numbers in its tags.
 
     `relevance` and `rank` are the numbers of the tags `relevance=…` and `rank=…`, None without one.
     """
@@ -128,7 +128,7 @@ def ranking_spec(arguments: Mapping[str, Any]) -> RankingSpec:
 def ranked(references: Sequence[RankedReference], spec: RankingSpec) -> list[RankedReference]:
     """Return the references as the model ranks them, the best first.
 
-    Those it says Yes to come first, the surest first, then those it says No to, the surest last, then the others;
+    Those answered with Yes come first, the surest first, then those with No, the surest last, then the others;
     equal ones as they were.
     """
 
@@ -144,7 +144,7 @@ def ranked(references: Sequence[RankedReference], spec: RankingSpec) -> list[Ran
 def score_ranking(references: Sequence[RankedReference], spec: RankingSpec) -> dict[str, float]:
     """Return HELM's ranking metrics of one instance, by name: the measures, then `ref<index>_rank` from 0.
 
-    With a `rank` the measures are also given for the references of up to that rank alone. Raises ScoringError where no
+    With a `rank` the measures are also given for only the references of up to that rank. Raises ScoringError where no
     reference is relevant, as there is nothing to find.
     """
     order = ranked(references, spec)

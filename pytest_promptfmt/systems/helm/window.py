@@ -18,7 +18,7 @@ _REPLACEMENT: Final = "\ufffd"
 
 
 class Codec(Protocol):
-    """What a window needs of a tokenizer: ids of a text without special tokens, and the text of ids."""
+    """The part of a tokenizer that a window needs: ids of a text without special tokens, and the text of ids."""
 
     def encode(self, text: str) -> Sequence[int]:
         """Return the ids of a text."""
@@ -80,7 +80,7 @@ def fitted(make: Callable[[int], Built], shots: int, max_tokens: int, window: Wi
         return built
     if not text:  # HELM sends the whole prompt where nothing is left of it
         return replace(built, is_truncated=True)
-    # The last span says that something is missing after it; it holds the whole text where that is no longer ours.
+    # The key of the last span marks the cut; the span holds the whole text where the decoded text differs from ours.
     left = cut(built.pieces, 0, len(text)) if built.text.startswith(text) else []
     last = left.pop() if left else PromptPiece(Span(text, Origin("question")), len(built.roles) - 1)
     end = replace(last, span=Span(last.span.text, replace(last.span.origin, key=CUT)))

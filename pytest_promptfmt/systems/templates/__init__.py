@@ -42,14 +42,14 @@ class ChatTemplates(System):
     def read(self, path: Path, context: ReadContext) -> TaskFile | None:
         """Return a task for each template of the file; None where another file of the folder takes its place.
 
-        Raises SourceError for a file that is broken, and for broken conversations beside it.
+        Raises SourceError for a file that is broken, and for broken conversations next to it.
         """
         from pytest_promptfmt.systems.templates.template_tasks import read_template_tasks
 
         return read_template_tasks(path, self.name)
 
     def files(self, folder: Path) -> Iterator[Path]:
-        """Yield the templates of the folder itself: what lies below belongs to whatever is there."""
+        """Yield the templates of the folder itself, not of the folders below."""
         for path in sorted(folder.iterdir()):
             if path.suffix in self.suffixes and path.is_file():
                 with suppress(gate.RefusedError):
@@ -57,7 +57,7 @@ class ChatTemplates(System):
                         yield path
 
     def made_of(self, path: Path) -> Collection[str] | None:
-        """Return what is read beside a template; None for a GGUF file, which is large."""
+        """Return the files that are read with a template; None for a GGUF file, which is large."""
         from pytest_promptfmt.systems.templates.template_files import files_beside
 
         return None if path.suffix == ".gguf" else files_beside(path)
@@ -83,7 +83,7 @@ class ChatTemplates(System):
     def record_renderings(self, views: Sequence[Any], engine: str, file: Path) -> str:
         """Ask a server to render what the views show, write the recording, and return what was done.
 
-        Raises SettingsError for an engine that is no server, one that cannot be asked, and a file that is no recording.
+        Raises SettingsError for an engine that is not a server or does not answer, and a file that is not a recording.
         """
         from pytest_promptfmt.systems.templates.server_engines import recorded
 

@@ -37,7 +37,7 @@ _EMPTY: Final = re.compile(r"<([a-z_:]*think[a-z_]*)>\s*</\1>")
 
 @template_rule("PF442", "generation-prompt", severity=Severity.ERROR)
 def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report a generation prompt that is missing, not asked for, or unlike the beginning of finished answers.
+    r"""Report a generation prompt that is missing, not requested, or unlike the beginning of finished answers.
 
     Why: The model is asked to continue a text that it never saw in training.
 
@@ -62,7 +62,7 @@ def generation_prompt(trial: TemplateTrial) -> Iterator[Finding]:
     tail, label = (layout.tail or "").rstrip(), (header or "").strip()
     if (len(label) > 2 and tail.endswith(label)) or (_is_always_written(layout) and is_for_chat(trial)):
         yield finding(
-            "a generation prompt is written where none is asked for", f"after the last answer: {layout.tail!r}", place
+            "a generation prompt is written where none is requested", f"after the last answer: {layout.tail!r}", place
         )
     elif opened == asked and label and label not in asked and closed is not None and closed.startswith(asked):
         yield finding(

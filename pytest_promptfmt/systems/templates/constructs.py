@@ -68,7 +68,7 @@ class _Stepping:
         return "".join(text)
 
     def _line(self, piece: str, number: int) -> int:
-        """Return where a piece is written: Jinja keeps no lines of text that stands in the template as it is."""
+        """Return the line of a piece: Jinja keeps none for literal text of the template."""
         literal = piece.strip()
         if literal and literal in self._source:
             return self._source.count("\n", 0, self._source.find(literal)) + 1

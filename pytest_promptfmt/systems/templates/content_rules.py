@@ -24,7 +24,7 @@ from pytest_promptfmt.systems.templates.trial import TemplateTrial
 from pytest_promptfmt.systems.templates.turn_layout import ANSWER, is_for_chat
 
 _IMAGES: Final = {"image": "second-question", "image-url": "question"}
-"""Conversations with an image, and those that say the same without it."""
+"""Conversations with an image, and the same ones without it."""
 
 _NAMES: Final = {
     "call": "the name of a tool call",
@@ -43,7 +43,7 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report texts of a conversation that are not in the prompt.
 
     Why: The model cannot follow a system text, answer a question or use a tool result that it never sees, and no
-    error says so. An image that leaves no trace is an info, for a template that knows images a warning.
+    error reports it. An image that leaves no trace is an info, for a template that knows images a warning.
 
     Example:
         # file: chat_template.jinja
@@ -56,7 +56,7 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
 
     Fix: write the text, or refuse the conversation with `raise_exception`.
 
-    Real: unsloth's Phi-3, open-instruct's Tulu, vLLM's Florence-2 (system text); DeepSeek-V2.5 (calls beside an empty
+    Real: unsloth's Phi-3, open-instruct's Tulu, vLLM's Florence-2 (system text); DeepSeek-V2.5 (calls next to an empty
     content).
     """
     for conversation, kind in trial.attributed(lambda each: missing(trial, each) - {"reasoning"}):
@@ -137,7 +137,7 @@ def text_out_of_order(trial: TemplateTrial) -> Iterator[Finding]:
 
     Fix: write messages in the order in which they come.
 
-    Real: Gemma 4, which writes the text beside a tool call after the result.
+    Real: Gemma 4, which writes the text of a tool call after the result.
     """
 
     def faults(conversation: Conversation) -> frozenset[str]:
@@ -193,7 +193,7 @@ _PROSE: Final = re.compile(r"\btools?\b|\bfunction calls?\b", re.I)
 
 @template_rule("PF443", "default-beside-system", severity=Severity.INFO)
 def default_beside_system(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report a text of the template that stays beside a given system text, or takes the place of an empty one.
+    r"""Report a text of the template that remains next to a given system text, or replaces an empty one.
 
     Why: It may be meant as a preamble. Where it is a default, the model gets two system texts, or one where the client
     sends an empty text to have none.
@@ -221,7 +221,9 @@ def default_beside_system(trial: TemplateTrial) -> Iterator[Finding]:
     kept = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() in given]
     if kept:
         yield finding(
-            "a text of the template stays beside the given system text", excerpt(kept[0]), trial.place_of(kept[0][:30])
+            "a text of the template remains next to the given system text",
+            excerpt(kept[0]),
+            trial.place_of(kept[0][:30]),
         )
     empty = trial.text("system-empty") or ""
     defaults = [piece.strip() for piece in pieces if len(piece.split()) > 4 and piece.strip() not in given]
@@ -255,7 +257,7 @@ def set_inside_loop(trial: TemplateTrial) -> Iterator[Finding]:
 
     Fix: keep it in a `namespace`, or use a filter such as `selectattr`.
 
-    Real: text-generation-webui's Alpaca and Vicuna (a default beside the system text), MiniCPM5 (tool calls).
+    Real: text-generation-webui's Alpaca and Vicuna (a default next to the system text), MiniCPM5 (tool calls).
     """
     for name, line in lost_assignments(trial):
         yield Finding(
@@ -272,7 +274,7 @@ def stray_text(trial: TemplateTrial) -> Iterator[Finding]:
 
     A space between an answer and its end token is an info.
 
-    Why: What the template's file holds around its tags is printed.
+    Why: All text around the tags of a template is printed.
 
     Example:
         # file: chat_template.jinja

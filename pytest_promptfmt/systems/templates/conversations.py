@@ -20,14 +20,14 @@ from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.profiles.template_probes import MARKER
 
 SUFFIXES: Final = (".conversations.yaml", ".conversations.yml")
-"""How files of conversations end, which are read beside a template."""
+"""The endings of files of conversations, which are read with the templates of their folder."""
 
 _FILES: Final = ("plain.yaml", "tools.yaml", "reasoning.yaml")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """What a client sends at one moment: the first `count` messages, and what is to follow them."""
+    """One request of a client: the first `count` messages, and what is to follow them."""
 
     count: int
     generation_prompt: bool = True
@@ -50,8 +50,8 @@ class Unit:
 class Conversation:
     """A conversation as YAML gives it.
 
-    `about` completes "the template fails on …". `base` names a simpler conversation: what is wrong there as well is
-    not the fault of what this one adds. `same_as` names one that says the same in another shape, and must render alike.
+    `about` completes "the template fails on …". `base` names a simpler conversation: mistakes that it shows as
+    well are not reported again. `same_as` names one with the same content in another shape, which must render alike.
     With `keep_null` the keys that are null reach the template; transformers drops them. `severity` is the worst that a
     finding about this conversation can be.
     """

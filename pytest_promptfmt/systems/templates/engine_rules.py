@@ -30,7 +30,7 @@ from pytest_promptfmt.systems.templates.training_rules import TRAINING
 from pytest_promptfmt.systems.templates.trial import Rendering, TemplateTrial
 
 _PLACE: Final = re.compile(r" \(in \w+:(\d+)\)")
-"""Where minijinja says that it failed."""
+"""The line at which minijinja reports an error."""
 _OTHER_TIME: Final = timedelta(days=400)
 
 _CAUSES: Final[Mapping[str, Callable[[str, str, int], bool]]] = {
@@ -68,8 +68,8 @@ def _sorted(text: str) -> list[str]:
 def engines_differ(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report constructs that other engines lack, and prompts that differ in an engine that you name.
 
-    Why: Servers render the template with minijinja (Dynamo, TGI, mistral.rs), or with engines of their own. What they
-    do not know fails there. Constructs are an info; with the setting `promptfmt_template_engines = minijinja` all
+    Why: Servers render the template with minijinja (Dynamo, TGI, mistral.rs), or with their own engines.
+    Unknown constructs fail there. Constructs are an info; with the setting `promptfmt_template_engines = minijinja` all
     conversations are rendered by that engine as well (or by `@huggingface/jinja`, that of transformers.js, where node
     finds it, or by a server that `promptfmt record` asked), and a prompt that differs is a warning.
 
@@ -119,7 +119,7 @@ def _is_named(construct: str, found: Sequence[Finding]) -> bool:
 def profile_engine_differs(view: ProfileView | TemplateTrial) -> Iterator[Finding]:
     r"""Report prompts of a task that the engine of a profile renders differently from Jinja.
 
-    Why: The server that is evaluated renders the chat template with an engine of its own. A prompt that differs there
+    Why: The server that is evaluated renders the chat template with its own engine. A prompt that differs there
     is another task than the one that was reviewed.
 
     Example:
@@ -216,7 +216,7 @@ def _reads_clock(trial: TemplateTrial, conversation: Conversation, state: State)
 def _difference(
     trial: TemplateTrial, engine: str, conversation: Conversation, state: State, theirs: Rendering
 ) -> Finding:
-    """Return what there is to say about a state that an engine renders differently."""
+    """Return the finding about a state that an engine renders differently."""
     ours = trial.render(conversation, state)
     cause, saw = _cause(ours, theirs)
     at = _PLACE.search(theirs.error or "")

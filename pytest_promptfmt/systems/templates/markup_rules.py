@@ -70,7 +70,7 @@ def json_broken(trial: TemplateTrial) -> Iterator[Finding]:
 
 
 def _broken(text: str, conversation: Conversation) -> Iterator[tuple[str, int, str]]:
-    """Yield what of tools and calls begins as JSON and does not parse, the place, and what the parser says."""
+    """Yield tools and calls that begin as JSON and do not parse, the place, and the message of the parser."""
     calls = [unit for unit in conversation.units if unit.kind == "call"]
     asked = next((unit.text for unit in conversation.units if unit.kind == "user"), "")
     said = text.find(asked)
@@ -219,7 +219,7 @@ def _paired_tags(source: str) -> frozenset[str]:
 
 @template_rule("PF458", "line-break-as-text", severity=Severity.WARNING)
 def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report the two characters `\n` beside a marker: a line break that was escaped once too often.
+    r"""Report the two characters `\n` next to a marker: a line break that was escaped once too often.
 
     Why: The model sees a backslash and a letter where it was trained on a line break.
 
@@ -270,7 +270,7 @@ def whitespace_by_branch(trial: TemplateTrial) -> Iterator[Finding]:
 
     Fix: write the whitespace in one place for all turns.
 
-    Real: Kimi K2 Instruct (a line break after the default system text alone).
+    Real: Kimi K2 Instruct (a line break after only the default system text).
     """
     seen: dict[tuple[str, str], dict[str, tuple[Conversation, str]]] = {}
     for conversation in trial.applicable():
@@ -316,7 +316,7 @@ def _is_marker(name: str) -> bool:
 
 
 def _pieces(text: str, conversation: Conversation, trial: TemplateTrial) -> Iterator[tuple[str, int, int]]:
-    """Yield name, begin and end of what the prompt consists of; an empty name stands for prose."""
+    """Yield name, begin and end of what the prompt consists of; an empty name means prose."""
     units = {unit.text: f"{unit.kind} text" for unit in conversation.units if unit.kind in _KINDS}
     places = [(each[0], each.start(), each.end()) for each in trial.marker.finditer(text)]
     for said in units:

@@ -43,7 +43,7 @@ def request_of(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class ServerEngine:
-    """A server of one kind. Subclasses say which of its answers is the prompt."""
+    """A server of one kind. Subclasses read the prompt from its answers."""
 
     name: ClassVar[str]
     is_server: ClassVar[bool] = True
@@ -118,7 +118,7 @@ def server_at(written: str) -> ServerEngine | None:
 
 
 def _message(error: HTTPError) -> str:
-    """Return what a server says of a request that it refuses; empty where it says nothing."""
+    """Return the message of a server that refuses a request; empty without one."""
     try:
         answer = json.loads(error.read(_MOST_BYTES))
         answer = answer.get("error", answer)
@@ -167,7 +167,7 @@ def _line(written: str) -> Line | None:
 
 
 class RecordedEngine:
-    """What a server rendered earlier, as long as exactly the same is asked."""
+    """The recorded prompts of a server, for exactly the same requests."""
 
     is_server = True
 
@@ -189,7 +189,7 @@ class RecordedEngine:
 
 
 class ServerRecorder:
-    """A server whose answers are kept; `place` says, for readers of the file, what is asked next."""
+    """A server whose answers are kept; `place` describes the next request for readers of the file."""
 
     is_server = True
 
@@ -214,7 +214,7 @@ class ServerRecorder:
     def write(self, path: Path) -> int:
         """Write the recording with what it held before, sorted; return how many prompts are new or changed.
 
-        Raises SettingsError where the file is no recording, is one of another engine, or cannot be written.
+        Raises SettingsError where the file is not a recording, is one of another engine, or cannot be written.
         """
         before = read_recording(path) if gate.is_there(path) else {}
         if others := {line["engine"] for line in before.values()} - {self.name}:

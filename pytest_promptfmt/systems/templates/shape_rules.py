@@ -51,7 +51,7 @@ def template_does_not_compile(study: Study | TemplateTrial) -> Iterator[Finding]
 
 @template_rule("PF431", "template-fails", severity=Severity.ERROR)
 def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report conversations on which a template fails with an error of its own, not with `raise_exception`.
+    r"""Report conversations on which a template fails with an error, not with `raise_exception`.
 
     Why: Clients send arguments as JSON text, contents that are null or lists of parts, and schemas without description.
     An error inside the template is an internal server error for them.
@@ -96,7 +96,7 @@ def template_fails(trial: TemplateTrial) -> Iterator[Finding]:
 
 
 def _works_with_tools(trial: TemplateTrial, conversation: Conversation) -> bool:
-    """Return whether the template is one for tools alone, which are always given to it."""
+    """Return whether the template is only for tools, which are always given to it."""
     return conversation.base is None and trial.text("tools-many", generation_prompt=True) is not None
 
 

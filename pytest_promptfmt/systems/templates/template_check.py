@@ -43,7 +43,7 @@ def checked_template(
     conversations: Mapping[str, Conversation] | None = None,
     engines: Sequence[str] = (),
 ) -> list[Reported]:
-    """Return what the rules find in a template, as `check_template` says; raises as it does."""
+    """Return the findings of a template; arguments and errors are those of `check_template`."""
     written = written_template(template)
     special_tokens = written.special_tokens
     loaded = None
@@ -88,7 +88,7 @@ def findings_of(trial: TemplateTrial, name: str) -> Iterable[Reported]:
 
 
 def written_template(template: str | Path) -> WrittenChatTemplate:
-    """Return the first template of Jinja source, a file or a folder; raises SourceError where there is none."""
+    """Return the first template of Jinja source, a file or a folder; raises SourceError without one."""
     if isinstance(template, str) and ("{" in template or "\n" in template):
         tokens = PLACEHOLDERS
         return WrittenChatTemplate(name="template", source=template, path=Path(), tokenizer=None, special_tokens=tokens)
@@ -104,13 +104,13 @@ def written_template(template: str | Path) -> WrittenChatTemplate:
 
 _MOST_NAMES: Final = 6
 _PADDING: Final = re.compile(r"\[PAD\d+\]|<unused\d+>|<dummy\d+>")
-"""What converters fill the vocabulary with, up to the number of rows of the embedding."""
+"""Tokens with which converters fill the vocabulary up to the number of rows of the embedding."""
 _PROBES: Final = ("  two  spaces", "a\nb\n\n\nc", "\t", "1234567890", "naïve ﬁ Ａ", "don't", "<b>&amp;</b>", "🔩 鉄")
 """Texts on which tokenizers differ by normalization, splitting of numbers, and spaces."""
 
 
 def compared(first: Path, second: Path) -> Iterator[str]:
-    """Yield lines that say what differs, none where nothing does; raises SourceError, TokenizerError."""
+    """Yield lines about the differences, none where nothing differs; raises SourceError, TokenizerError."""
     paths = (first, second)
     tokenizers = [_tokenizer(path) for path in paths]
     try:

@@ -23,9 +23,9 @@ _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tekken.json")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenChatTemplate:
-    """One chat template of a file: its name, the tokenizer beside it, and the special tokens it is given.
+    """One chat template of a file: its name, the tokenizer next to it, and the special tokens it is given.
 
-    `tokenizer` is what `load_tokenizer` takes, None where there is none.
+    `tokenizer` is what `load_tokenizer` takes, None where it is missing.
     """
 
     name: str
@@ -77,7 +77,7 @@ def tokenizer_beside(path: Path) -> str | None:
 def files_beside(path: Path) -> list[str] | None:
     """Return the paths of what is read with a template of a folder; None where its tokenizer cannot be found.
 
-    What appears in the folder is no path here: whoever asks looks at the names in it as well.
+    Files that appear in the folder later are not listed: the caller compares the names in it as well.
     """
     found = [str(path.with_name(_CONFIG)), *map(str, conversation_files(path.parent))]
     tokenizer = tokenizer_beside(path)
@@ -137,14 +137,14 @@ _TOKENIZER: Final = "tokenizer.ggml."
 _NAMES: Final[Mapping[str, str]] = {
     "bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"
 }  # fmt: skip
-"""What transformers calls the special tokens of a GGUF file."""
+"""The names of transformers for the special tokens of a GGUF file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GgufMetadata:
     """The templates of a GGUF file by name (empty for the only one), its tokens by id, and its special tokens.
 
-    `adds` says of bos_token and eos_token whether the tokenizer adds them to a text, where the file says it.
+    `adds` maps bos_token and eos_token to whether the tokenizer adds them to a text, where the file states it.
     """
 
     templates: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -26,7 +26,7 @@ _DOC: Final[Doc] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class TemplateAssembly(Assembly):
-    """What a chat template makes of the conversations; each is a profile, with the states of it as its prompts."""
+    """The conversations as a chat template renders them; each is a profile, with its states as prompts."""
 
     brings_profiles: ClassVar = True
     template: WrittenChatTemplate = field(repr=False)

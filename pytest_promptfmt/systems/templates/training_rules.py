@@ -18,7 +18,7 @@ from pytest_promptfmt.systems.templates.trial import TemplateTrial
 Mask = Sequence[tuple[int, int]]
 
 TRAINING: Final = "_training.jinja"
-"""How the name of a training variant ends that is beside its template."""
+"""The end of the name of a training variant, which is next to its template."""
 
 _TAGS: Final = re.compile(r"<[^<>\s]*(?:think|reason)[^<>\s]*>", re.I)
 """Tags of reasoning, which a generation prompt may hold or not, by its arguments."""
@@ -28,10 +28,10 @@ _TAGS: Final = re.compile(r"<[^<>\s]*(?:think|reason)[^<>\s]*>", re.I)
 def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report prompts that a training variant of the template writes differently.
 
-    It is `NAME_training.jinja` beside `NAME.jinja`, or what the setting `training_of` names.
+    It is `NAME_training.jinja` next to `NAME.jinja`, or the template that the setting `training_of` names.
 
     Why: A variant for training adds `{% generation %}`; every other difference is a prompt that the model is trained on
-    and never asked with. Where reasoning is kept for training, it may be meant (an info).
+    and never sees later. Where reasoning is kept for training, it may be meant (an info).
 
     Example:
         # file: chat_template.jinja
@@ -47,7 +47,7 @@ def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
 
     Fix: copy the template and add `{% generation %}`, nothing else.
 
-    Real: TRL's templates (GLM-4 MoE, Qwen3) beside the models' own.
+    Real: TRL's templates (GLM-4 MoE, Qwen3) and the models' own.
     """
     file = trial.profile.template_file
     if file is None:
@@ -65,7 +65,7 @@ def training_template_differs(trial: TemplateTrial) -> Iterator[Finding]:
 
 
 def _beside(trial: TemplateTrial, file: Path) -> TemplateTrial | None:
-    """Return another template tried as this one is; None where none can be read, which it says as a file under test."""
+    """Return another template tried as this one is; None for an unreadable one, which is reported for itself."""
     from pytest_promptfmt.systems.templates.template_files import templates_of  # collecting needs no reader
 
     try:
@@ -293,7 +293,7 @@ def mask_cuts_token(trial: TemplateTrial) -> Iterator[Finding]:
         dropped = [first for first, _ in mask if not any(at <= first < end for at, end in spans)]
         if dropped:
             saw = f"turns: {excerpt(text, dropped[0])}"
-            yield finding("a mask begins with a character that is no token", saw, place)
+            yield finding("a mask begins with a character that is not a token", saw, place)
         for number, what in ((0, "begins"), (1, "ends")):
             cut = [span for edges in _joined(mask) for span in texts if span[0] < edges[number] < span[1]]
             if cut:

@@ -37,7 +37,7 @@ _REPR: Final = re.compile(r"[\[{]['\"]type")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rendering:
-    """What became of one state: its text with the mask, what the template says in refusing it, or an error.
+    """The result for one state: its text with the mask, the message of a refusal, or an error.
 
     `line` is the line of the template at which it stopped.
     """
@@ -50,7 +50,7 @@ class Rendering:
 
 
 class TemplateTrial:
-    """A template with the conversations that it is tried with; whatever it renders is kept."""
+    """A template with the conversations that it is tried with; its renderings are kept."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class TemplateTrial:
 
     @cached_property
     def tree(self) -> nodes.Template:
-        """Return the syntax tree of the template, which nobody changes; raises TemplateSyntaxError."""
+        """Return the syntax tree of the template, not to be changed; raises TemplateSyntaxError."""
         return parsed_template(self.source)
 
     def mentions(self, *names: str) -> bool:
@@ -144,7 +144,7 @@ class TemplateTrial:
         return self.render(conversation, state)
 
     def text(self, name: str, *, generation_prompt: bool = False) -> str | None:
-        """Return the text of a whole conversation; None where there is none."""
+        """Return the text of a whole conversation; None where it is missing or not rendered."""
         if name not in self.conversations:
             return None
         return self.last(name, generation_prompt=generation_prompt).text

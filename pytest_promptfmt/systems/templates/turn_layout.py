@@ -14,7 +14,7 @@ QUESTION: Final = "Which metal rusts?"
 ANSWER: Final = "Iron is the one."
 LATER: Final = "And which is liquid?"
 MOST_HEADER_WORDS: Final = 12
-"""The longest generation prompt that is the header of an answer; a longer one is a task of its own."""
+"""The longest generation prompt that is the header of an answer; a longer one is another task."""
 
 _END_TOKEN: Final = re.compile(r"<[|｜][^<>]+[|｜]>")
 _TURNS: Final = ("question", "answer", "second-question", "turns")
@@ -25,7 +25,7 @@ class TurnLayout:
     """The parts of plain turns; None where the template does not render them.
 
     `asked` is one question without, `opened` with generation prompt; `closed` the question answered. `header` is what
-    stands between the question and its answer, `gap` what stands between the answer and the next question, `tail` what
+    between the question and its answer, `gap` what is between the answer and the next question, `tail` what
     follows an answer at the end, with `first_marker` in it.
     """
 

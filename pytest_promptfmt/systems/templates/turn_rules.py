@@ -131,7 +131,7 @@ def _open_turn(text: str, pairs: tuple[tuple[str, str], ...]) -> tuple[int, int]
 
 @template_rule("PF441", "history-changes", severity=Severity.WARNING)
 def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report earlier turns that are written differently when the conversation goes on.
+    r"""Report earlier turns that are written differently when the conversation continues.
 
     Why: Caches of prefixes are lost, and multi-turn training does not match what the model saw when it answered. It is
     an info where reasoning is dropped.
@@ -148,7 +148,7 @@ def history_changes(trial: TemplateTrial) -> Iterator[Finding]:
 
     Fix: write a turn without looking at what follows it.
 
-    Real: Phi-3.5 (an end token after whatever is last), Qwen3 (reasoning of earlier turns).
+    Real: Phi-3.5 (an end token after the last turn of any role), Qwen3 (reasoning of earlier turns).
     """
     for conversation, kind in trial.attributed(lambda each: _changed_history(trial, each)):
         before, after = _first_change(trial, conversation) or ("", "")
@@ -234,8 +234,8 @@ def _doubled_bos(trial: TemplateTrial, bos: str) -> Iterator[Finding]:
 def whitespace_by_turn(trial: TemplateTrial) -> Iterator[Finding]:
     r"""Report whitespace around contents that is kept in some turns and removed in others.
 
-    Why: The same question is another token sequence when it is asked first. What is kept in the last turn alone changes
-    when the conversation goes on.
+    Why: The same question is another token sequence when it is asked first. Whitespace that is kept only in the last
+    turn changes when the conversation continues.
 
     Example:
         # file: chat_template.jinja
@@ -279,7 +279,7 @@ _FORGED: Final = {
     "a user message": ("second-question", 0, QUESTION, LATER),
     "a tool result": ("call-finished", 2, "Mostly copper with tin.", "Sample seven is bronze."),
 }
-"""What imitates turns: the conversation that it looks like, its message, and the first and last text that it holds."""
+"""Texts that imitate turns: the imitated conversation, the message, and the first and last text that it holds."""
 
 
 @template_rule("PF460", "turns-can-be-forged", severity=Severity.INFO)
@@ -337,7 +337,7 @@ def _forged(trial: TemplateTrial, what: str) -> str | None:
 
 @template_rule("PF461", "end-token-unlike-tokenizer", severity=Severity.WARNING)
 def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report answers that do not end with the end token of the tokenizer beside the template.
+    r"""Report answers that do not end with the end token of the tokenizer next to the template.
 
     Why: Generation stops at the tokenizer's end token. A model that was trained to write another one continues with
     turns of the user, unless the generation settings name it as well.
@@ -352,7 +352,7 @@ def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
 
     Fix: set `eos_token` to what closes an answer, or list it as `eos_token_id` of `generation_config.json`.
 
-    Real: Phi-3's tokenizer (`<|endoftext|>`) beside a template that ends answers with `<|end|>`.
+    Real: Phi-3's tokenizer (`<|endoftext|>`) with a template that ends answers with `<|end|>`.
     """
     text = trial.text("answer")
     if text is None or ANSWER not in text:
@@ -361,7 +361,7 @@ def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
     eos, tail = known.get("eos_token"), text.rpartition(ANSWER)[2]
     closing = trial.marker.search(tail)
     if closing is None or (trial.tokenizer is not None and trial.tokenizer.id_of(closing[0]) is None):
-        return  # PF413 says so: template and tokenizer belong to different models
+        return  # PF413 reports that template and tokenizer belong to different models
     if eos and eos not in tail and not PLACEHOLDERS.items() <= known.items():
         yield finding(
             "answers do not end with the end token of the tokenizer",
@@ -372,7 +372,7 @@ def end_token_unlike_tokenizer(trial: TemplateTrial) -> Iterator[Finding]:
 
 @template_rule("PF466", "bos-in-some-prompts", severity=Severity.WARNING)
 def bos_in_some_prompts(trial: TemplateTrial) -> Iterator[Finding]:
-    r"""Report conversations whose prompt lacks the BOS with which a question alone begins.
+    r"""Report conversations whose prompt lacks the BOS with which a single question begins.
 
     Why: A branch for system messages or tools does not write it. The prompt is then encoded without BOS, or with it,
     as the program decides that calls the template.
