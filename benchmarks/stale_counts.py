@@ -35,5 +35,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     for item in getattr(session, "items", ()):
         if isinstance(item, PromptItem):
-            counts["run" if run.memory.shown(item) is None else "items"] += 1
+            counts["run" if run.cache.shown(item) is None else "items"] += 1
     (Path(run.config.invocation_params.dir) / FILE_NAME).write_text(json.dumps(counts), "utf-8")

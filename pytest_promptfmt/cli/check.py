@@ -18,7 +18,7 @@ from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_
 from pytest_promptfmt.core.text import escape_controls
 
 if TYPE_CHECKING:
-    from pytest_promptfmt.plugin.check_summary import CheckSummary
+    from pytest_promptfmt.plugin.collected import CheckSummary
     from pytest_promptfmt.results.run_result import RunResult
     from pytest_promptfmt.revisions.versions import VersionFinding
 
@@ -74,7 +74,7 @@ def check(
         from pytest_promptfmt.cli.fix import fix_files
 
         fix_files(paths or [], write=True, select=select or (), allow_code=allow_code or ())
-    from pytest_promptfmt.plugin.check_summary import check as checked_by_pytest
+    from pytest_promptfmt.plugin.collected import check as checked_by_pytest
 
     options = [f"--promptfmt-task={name}" for name in task or ()]
     options += [f"--promptfmt-profile={name}" for name in profile or ()]
@@ -104,8 +104,8 @@ def check(
             lines = [*_text(result, verbose=verbose), *(str(line) for line in version_lines(versions, verbose=verbose))]
         for line in lines:
             typer.echo(line if output_format is OutputFormat.GITHUB else escape_controls(line))
-    for remark in checked.remarks:
-        typer.echo(escape_controls(remark), err=True)
+    for note in checked.notes:
+        typer.echo(escape_controls(note), err=True)
     typer.echo(_ending(checked), err=True)
     if not checked.is_good or any(finding.is_error for finding in versions):
         raise typer.Exit(1)

@@ -1,26 +1,37 @@
-"""The tasks that a pytest run would test, for commands that only look at them: pytest collects, nothing runs.
+"""Runs of pytest for commands: the tasks that it collects, or the result of all tests, with nothing of pytest shown.
 
-So that a command sees exactly what a test sees: the same files, settings, formats and profiles.
+So a command uses exactly the files, settings, formats and profiles of a test run.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
+from pytest_promptfmt.core.errors import PromptfmtError, SettingsError, display_path
 from pytest_promptfmt.core.finding import Reported
 from pytest_promptfmt.plugin.folders import Folders
 from pytest_promptfmt.plugin.items.item import LoadItem
 from pytest_promptfmt.plugin.items.lint_items import LintItem, wanted
 from pytest_promptfmt.plugin.items.prompt_items import SnapshotItem
-from pytest_promptfmt.plugin.run import RUN
+from pytest_promptfmt.plugin.run import OUTCOMES_ONLY, RUN
+from pytest_promptfmt.plugin.unchanged import UnchangedFiles, UnchangedItem
+from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import ProfileView, seen_by
+
+SHOWN_FROM_TESTS: Final = 100
+"""The number of tests from which progress is shown."""
+
+_CLEARED: Final = "\r\x1b[2K"
 
 
 class CollectedPrompts:
@@ -37,7 +48,7 @@ class CollectedPrompts:
 
     @property
     def folders(self) -> Folders:
-        """Return what holds for the task files of each folder."""
+        """Return the settings of the run by folder."""
         return self._run.folders
 
     @property
@@ -46,16 +57,16 @@ class CollectedPrompts:
         return seen_by(self._run.studies.of(self.task), self.profile, self.profile_id)
 
     def findings(self) -> Sequence[Reported]:
-        """Return what the rules say of the profile; with the first profile of the task also of the task.
+        """Return the findings about the profile, and for the first profile of the task also those about the task.
 
-        Nothing where the rules are switched off.
+        Nothing if the rules are switched off.
         """
         if self._lint is None:
             return ()
         try:
             checked = self.seen.study.once("findings", self._lint.check)
         except PromptfmtError:
-            return ()  # rendering says why
+            return ()  # rendering reports why
         reported = wanted(self._run, checked, self.path)
         is_first = self.profile is self._lint.profiles[0]
         found = [finding.limited_to([self.profile_id]) for finding in reported if self.profile_id in finding.profiles]
@@ -64,7 +75,7 @@ class CollectedPrompts:
 
 @dataclass(slots=True)
 class Collection:
-    """What was found: how many prompts, files and tasks that cannot be read, and options that match no task."""
+    """The number of collected prompts, errors of what cannot be read, and options that match no task."""
 
     found: int = 0
     errors: Sequence[PromptfmtError] = ()
@@ -72,7 +83,7 @@ class Collection:
 
 
 class _Catcher:
-    """A plugin that hands the collected items over instead of running them."""
+    """A plugin that passes the collected items to a function instead of running them."""
 
     def __init__(self, use: Callable[[Sequence[CollectedPrompts]], None]) -> None:
         self.use = use
@@ -101,9 +112,10 @@ class _Catcher:
 def with_collected(
     use: Callable[[Sequence[CollectedPrompts]], None], paths: Sequence[Path], options: Sequence[str]
 ) -> Collection:
-    """Call `use` with what `pytest --promptfmt` collects in these paths with these options, and return what was found.
+    """Call `use` with the prompts that `pytest --promptfmt` collects in these paths with these options.
 
-    The settings are those of the project. Raises SettingsError where pytest refuses to start, and what `use` raises.
+    Returns a summary. The settings are those of the project. Raises SettingsError if pytest refuses to start, and
+    errors of `use`.
     """
     catcher = _Catcher(use)
     start(["-p", "no:cacheprovider", "-s", *options, *map(str, paths)], catcher)
@@ -127,7 +139,7 @@ class _Reader:
 def settings_around(path: Path) -> Settings:
     """Return the settings of the project that a file or folder belongs to, as `pytest --promptfmt` with it has them.
 
-    Raises SettingsError where pytest refuses to start.
+    Raises SettingsError if pytest refuses to start.
     """
     reader = _Reader()
     status = start(["-p", "no:cacheprovider", "-s", str(path)], reader)
@@ -137,14 +149,14 @@ def settings_around(path: Path) -> Settings:
 
 
 class _NoTests(pytest.Module):
-    """A Python file that was named and is not imported: what tests it has are not asked for."""
+    """A Python file of the command line; its tests do not run, so it is not imported."""
 
     def collect(self) -> Sequence[pytest.Item]:
         return ()
 
 
-class _TaskFilesAlone:
-    """A plugin that keeps pytest from its own tests, also in files that it is given by name."""
+class _OnlyTaskFiles:
+    """A plugin that excludes ordinary tests, also those in files of the command line."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> pytest.Module:
@@ -153,18 +165,130 @@ class _TaskFilesAlone:
 
 
 def start(arguments: Sequence[str], plugin: object) -> int:
-    """Return the exit status of pytest for task files alone, with a plugin that takes what it is for; nothing is shown.
+    """Return the exit status of pytest for task files only, with a plugin that takes the result; nothing is shown.
 
-    Raises SettingsError where pytest refuses to start.
+    Raises SettingsError if pytest refuses to start.
     """
-    # What a project always passes to pytest (-n, --cov) is about running tests.
+    # Options that a project always passes to pytest (-n, --cov) are for running tests.
     added = os.environ.pop("PYTEST_ADDOPTS", None)
-    alone = ["--promptfmt", "-p", "no:terminal", "-p", "no:xdist", "-o", "addopts=", "-o", "python_files="]
+    only = ["--promptfmt", "-p", "no:terminal", "-p", "no:xdist", "-o", "addopts=", "-o", "python_files="]
     try:
-        status = pytest.main([*alone, *arguments], plugins=[plugin, _TaskFilesAlone()])
+        status = pytest.main([*only, *arguments], plugins=[plugin, _OnlyTaskFiles()])
     finally:
         if added is not None:
             os.environ["PYTEST_ADDOPTS"] = added
     if status == pytest.ExitCode.USAGE_ERROR:
         raise SettingsError("pytest exited with a usage error (see above)")
     return int(status)
+
+
+# -- a run of all tests ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckSummary:
+    """The result of a run of `files`, of which `unchanged` have outcomes of an earlier run.
+
+    `notes` are warnings and errors of collecting. `is_good` states whether pytest would exit without a failure.
+    """
+
+    result: RunResult
+    is_good: bool
+    files: int
+    unchanged: int
+    notes: tuple[str, ...]
+
+
+def check(paths: Sequence[Path], options: Sequence[str]) -> CheckSummary:
+    """Return the result of `pytest --promptfmt` for these paths; raises SettingsError if it cannot run."""
+    steps = Steps()
+    taker = _Taker(steps)
+    try:
+        status = start([*options, *map(str, paths)], taker)
+    finally:
+        steps.end()
+    if taker.result is None:
+        raise SettingsError(f"pytest ended with status {status} before anything was tested")
+    return CheckSummary(
+        result=taker.result,
+        is_good=status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED),
+        files=taker.files,
+        unchanged=taker.unchanged,
+        notes=tuple(dict.fromkeys(taker.notes)),
+    )
+
+
+class _Taker:
+    """A plugin that takes the result of a run, and shows its progress."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.result: RunResult | None = None
+        self.files = self.unchanged = 0
+        self._steps = steps
+        self._read = self._run = self._all = 0
+        self.notes: list[str] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.stash[OUTCOMES_ONLY] = True
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
+        same = [item for item in items if isinstance(item, UnchangedItem | UnchangedFiles)]
+        self.unchanged = sum(len(item.files) for item in same)
+        self.files = self.unchanged + len({item.path for item in items} - {item.path for item in same})
+        self._all = len(items) - len(same)
+
+    def pytest_runtest_logfinish(self) -> None:
+        self._run += 1
+        self._steps.show("tests", self._run, self._all)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._read += 1
+        self._steps.show("files, folders and tasks read", self._read)
+        if report.failed:
+            self.notes.append(report.longreprtext)
+
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
+        if when != "config":  # those are about pytest itself
+            self.notes.append(f"{display_path(Path(warning_message.filename))}: {warning_message.message}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        closing = config.pluginmanager.get_plugin("promptfmt-Closing")
+        self.result = closing.result if closing is not None else None
+
+
+class Steps:
+    """The progress of a run whose output is captured: one changing line on a terminal, a few lines in a log of CI.
+
+    It writes to the standard error of the time when it was made, and nothing if that is neither.
+    """
+
+    def __init__(self) -> None:
+        stream = sys.__stderr__
+        self._is_terminal = stream is not None and stream.isatty()
+        self._file = -1
+        if stream is not None and (self._is_terminal or os.environ.get("CI")):
+            with suppress(OSError):
+                self._file = os.dup(stream.fileno())
+
+    def show(self, what: str, done: int, total: int | None = None) -> None:
+        """Show how many are done, of `total` if known; a terminal shows more of the steps than a log."""
+        if self._file < 0 or (total is not None and total < SHOWN_FROM_TESTS):
+            return
+        few, many = (10, 100) if self._is_terminal else (1000, 10)
+        if done % (few if total is None else total // many) == 0:
+            text = f"promptfmt: {done:,}{f' of {total:,}' if total is not None else ''} {what}"
+            self._write(f"{_CLEARED}{text}" if self._is_terminal else f"{text}\n")
+
+    def end(self) -> None:
+        """Clear the line on a terminal, and show nothing any more."""
+        if self._file >= 0:
+            self._write(_CLEARED if self._is_terminal else "")
+            os.close(self._file)
+            self._file = -1
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):  # its other end is closed
+            os.write(self._file, text.encode())

@@ -35,7 +35,6 @@ from pytest_promptfmt.plugin.cached_files import (
 )
 from pytest_promptfmt.plugin.cached_folders import KINDS, FileResult, KnownFolder, KnownFolders, folder_of
 from pytest_promptfmt.plugin.folders import Folders
-from pytest_promptfmt.plugin.outputs import Outputs
 from pytest_promptfmt.plugin.shared_inputs import Surroundings
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
@@ -102,16 +101,14 @@ class OutcomeCache:
     `folder` is where they are kept; None for nowhere.
     """
 
-    def __init__(
-        self, config: pytest.Config, folders: Folders, outputs: Outputs, folder: Path | None, *, shows: bool
-    ) -> None:
+    def __init__(self, config: pytest.Config, folders: Folders, folder: Path | None, *, shows: bool) -> None:
         self._folders = folders
         self._shows = shows
         self._contents = Contents()
         self._store = Store(folder) if folder is not None else None
         self._watched: dict[str, _Watched] = {}
         self._seen: dict[str, AccessedPaths] = defaultdict(AccessedPaths)
-        self._surroundings = Surroundings(config, folders, outputs, self._contents)
+        self._surroundings = Surroundings(config, folders, self._contents)
         self._held: dict[str, Remembered | None] = {}
         self._found: dict[str, tuple[Sequence[str], Mapping[str, Any]]] = {}
         self.folders = (

@@ -1,4 +1,4 @@
-"""How the outcome of an item travels with pytest's report of it, to where the outcomes of a run are counted."""
+"""Outcomes in pytest's reports: sent with the report of an item, counted, and shown at the end of the run."""
 
 from __future__ import annotations
 
@@ -11,25 +11,32 @@ from pytest_promptfmt.core.errors import traceback_of_user
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.plugin.items.item import PromptItem
+from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.results.failures import FailureText
-from pytest_promptfmt.results.run_result import Tally
+from pytest_promptfmt.results.pending import Edit, keep_last_run, last_run_of
+from pytest_promptfmt.results.run_result import RunResult, Tally, content_of, used_globs
+from pytest_promptfmt.results.terminal import archetypes_of, sections
+from pytest_promptfmt.results.writers import publish
+from pytest_promptfmt.snapshots import extension as snapshots
+from pytest_promptfmt.snapshots.expected import left_over_files
 
 REPEATED: Final = "repeated"
-"""How failures with the cause of an earlier one are set apart until pytest has printed all failures."""
+"""The status of failures with the cause of an earlier one, until pytest has printed all failures."""
 
 
 class OutcomeReports:
     """The hooks of reports. Outcomes are counted here, and under xdist in the controller as well."""
 
-    def __init__(self, tally: Tally, *, is_worker: bool) -> None:
+    def __init__(self, config: pytest.Config, tally: Tally) -> None:
+        self._config = config
         self._tally = tally
-        self._is_worker = is_worker
+        self._is_worker = hasattr(config, "workerinput")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Let the report carry what became of one of our items."""
+        """Attach the outcome of one of our items to its report."""
         report = yield
         if call.when != "call" and report.failed and isinstance(item, PromptItem):
             report.promptfmt_not_run = True  # type: ignore[attr-defined]
@@ -61,7 +68,11 @@ class OutcomeReports:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, None, None]:
-        """Count the outcome."""
+        """Count the outcome, and drop reports that pytest would keep to the end of the run.
+
+        The terminal keeps passed setups and teardowns only for --durations: two of three reports, a sixth of the memory
+        of a large run.
+        """
         if getattr(report, "promptfmt_not_run", False):
             self._tally.not_run.append(report.nodeid)
         outcome: Outcome | None = getattr(report, "promptfmt", None)
@@ -72,6 +83,12 @@ class OutcomeReports:
             if isinstance(report.longrepr, str):
                 report.longrepr = FailureText(escape_controls(report.longrepr))
         yield
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        if report.when == "call" or not report.passed or reporter is None or self._config.option.durations is not None:
+            return
+        kept = reporter.stats.get("")
+        if kept and kept[-1] is report:
+            kept.pop()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
@@ -82,10 +99,10 @@ class OutcomeReports:
             terminalreporter.stats.setdefault("failed", []).extend(repeats)
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Set failures apart that repeat an earlier one, so that pytest does not print each again.
+        """Return a separate status for failures that repeat an earlier one, so that pytest does not print each again.
 
-        Its failure section takes time quadratic in the failed reports. Exit status, JUnit files and --lf look at the
-        report itself and see every one as failed.
+        Its failure section takes time quadratic in the failed reports. Exit status, JUnit files and --lf use the report
+        itself and count every one as failed.
         """
         if report.failed and getattr(report, "promptfmt_repeats", False):
             return REPEATED, "F", "FAILED"
@@ -93,9 +110,86 @@ class OutcomeReports:
 
 
 def _error_of_user(info: pytest.ExceptionInfo[BaseException] | None) -> pytest.ExceptionInfo[BaseException] | None:
-    """Return what the debugger opens: the task's own function where that failed, not what called it."""
+    """Return the error to open in the debugger: that of the task's own function instead of its caller."""
     cause = info.value.__cause__ if info is not None else None
     traceback = traceback_of_user(cause) if cause is not None else None
     if cause is None or traceback is None:
         return info
     return pytest.ExceptionInfo.from_exc_info((type(cause), cause.with_traceback(traceback), traceback))
+
+
+class Closing:
+    """The hooks of the end of a run, in the process that has the terminal."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._notes: list[str] = []
+        self._exit_status: int | None = None
+        self.result: RunResult | None = None
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the lock if this run may; with more shards than files some are empty, which is no error."""
+        run, option = self._run, session.config.option
+        for path in (*run.expected.left_over(), *left_over_files(run.settings.rootdir)):
+            path.unlink(missing_ok=True)
+        if option.update_snapshots or option.update_new_snapshots_only:
+            self._notes += run.lock.renew(run.tally.tokenizers, only_new=not option.update_snapshots)
+        else:
+            self._notes += run.lock.out_of_date(run.tally.tokenizers)
+        if run.found.other_shards and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+            session.exitstatus = pytest.ExitCode.OK
+        self._exit_status = int(session.exitstatus)
+
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, exitstatus: int | pytest.ExitCode
+    ) -> None:
+        """Print each distinct problem once, and write the requested files."""
+        result, written = self._close(int(exitstatus))
+        repeats = len(terminalreporter.stats.get(REPEATED, ()))
+        if repeats:
+            failed = len(terminalreporter.stats.get("failed", ())) + repeats
+            written.append(f"{failed:,} failed, {repeats:,} of them repeats of a failure above")
+        for title, lines in sections(result, verbosity=self._run.config.get_verbosity(), more=written):
+            terminalreporter.section(title)
+            for line in lines:
+                terminalreporter.write_line(escape_controls(line))
+
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        """Write the files also if nothing is printed (`-p no:terminal`)."""
+        if self._exit_status is not None and not config.pluginmanager.has_plugin("terminalreporter"):
+            self._close(self._exit_status)
+
+    def _close(self, exit_status: int) -> tuple[RunResult, list[str]]:
+        """Write the requested files; return the result of the run, and a line for each file."""
+        run = self._run
+        tally, outputs, found, folders = run.tally, run.outputs, run.found, run.folders
+        tally.add_obsolete(snapshots.obsolete_snapshots(run.config))
+        outcomes = tally.in_order()
+        notes = list(self._notes)
+        if not found.has_items and not notes and not found.unmatched and not found.other_shards:
+            notes.append("there is no task file here; `promptfmt init` writes an example")
+        lock = run.lock.would_write(tally.tokenizers)
+        baseline = run.baseline.result(
+            outcomes, defined=found.defined, codes_for=folders.codes_for, not_run=tally.not_run
+        )
+        result = RunResult(
+            rootdir=run.settings.rootdir,
+            arguments=tuple(run.config.invocation_params.args),
+            patch=outputs.patch,
+            exit_status=exit_status,
+            outcomes=outcomes,
+            counts=tally.counts,
+            edits=tuple(tally.edits()) if outputs.needs_edits else (),
+            lock=None if lock is None else Edit(path=lock[0], old=content_of(lock[0]), new=lock[1].encode()),
+            baseline=baseline,
+            archetypes=archetypes_of(run.settings),
+            not_run=tuple(tally.not_run),
+            unmatched=tuple(found.unmatched),
+            unmatched_globs=tuple(dict.fromkeys(folders.unmatched_globs(used_globs(outcomes)))),
+            notes=tuple(notes),
+            defined=None if outputs.left_out is None else found.defined,
+        )
+        self.result = result
+        if found.has_items and getattr(run.config, "cache", None) is not None and not run.config.option.collectonly:
+            keep_last_run(last_run_of(result.rootdir, outcomes, run.settings.repeat))
+        return result, list(publish(result, outputs.files, step_summary=outputs.step_summary))

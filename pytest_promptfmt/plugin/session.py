@@ -1,20 +1,26 @@
-"""A run that asked for prompt-format tests: what it is made of, and the hooks of collecting."""
+"""A run that tests prompts: the plugins that it is made of, the paths that it may open, and the hooks of collecting."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import gc
+import re
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import pytest
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import SettingsError
+from pytest_promptfmt.core.errors import SettingsError, did_you_mean
 from pytest_promptfmt.core.network import go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.core.text import escape_controls
-from pytest_promptfmt.plugin.closing import Closing
+from pytest_promptfmt.engine.store import Store
+from pytest_promptfmt.formats import base_format
 from pytest_promptfmt.plugin.collection import (
     TaskFileNode,
     TaskNode,
@@ -23,33 +29,41 @@ from pytest_promptfmt.plugin.collection import (
     task_file_node,
     warn_of_file,
 )
-from pytest_promptfmt.plugin.items.item import PromptItem
-from pytest_promptfmt.plugin.items.kind import LOADED, load_kinds
-from pytest_promptfmt.plugin.kind_registry import KINDS
-from pytest_promptfmt.plugin.large_runs import LargeRuns
-from pytest_promptfmt.plugin.new_first import NewFirst
-from pytest_promptfmt.plugin.outcome_cache import OutcomeCache
-from pytest_promptfmt.plugin.outcome_reports import OutcomeReports
-from pytest_promptfmt.plugin.path_limits import limit_paths
+from pytest_promptfmt.plugin.items import KINDS, LOADED, load_kinds
+from pytest_promptfmt.plugin.items.item import PromptItem, Selectable
+from pytest_promptfmt.plugin.outcome_cache import MET, OutcomeCache
+from pytest_promptfmt.plugin.outcome_reports import Closing, OutcomeReports
 from pytest_promptfmt.plugin.run import RUN, CollectionResult, Run
-from pytest_promptfmt.plugin.task_selection import Selectable, chooses, unmatched
 from pytest_promptfmt.plugin.unchanged import (
+    UnchangedFiles,
     UnchangedFolder,
+    UnchangedItem,
+    cache_folder,
     children_of,
+    collapses,
     expanded,
     is_below_named,
     unchanged,
     unchanged_folder,
 )
-from pytest_promptfmt.plugin.worker_errors import workers_of
-from pytest_promptfmt.plugin.worker_runs import WorkerRuns, collapses, kept_in
+from pytest_promptfmt.plugin.worker_processes import workers_of
+from pytest_promptfmt.plugin.worker_runs import WorkerRuns
 from pytest_promptfmt.results.terminal import header_lines
-from pytest_promptfmt.settings import SettingsTree
+from pytest_promptfmt.settings import Settings, SettingsTree
 from pytest_promptfmt.settings.file import FILE_NAMES
+from pytest_promptfmt.settings.setting_lookup import SettingLookup, given_places
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import DIRECTORY
 from pytest_promptfmt.systems import recognized, systems_for
 from pytest_promptfmt.systems.lm_eval import SYSTEM as LM_EVAL
+
+_RUN_PYTHON: Final = ("python", "unittest", "doctest")
+"""The plugins of pytest that run the code of test modules, packages and doctests."""
+
+_MANY_ITEMS: Final = 5_000
+"""The number of items from which collecting leaves enough garbage to collect."""
+
+_WILDCARDS: Final = re.compile(r"[*?]+")
 
 
 @runtime_checkable
@@ -62,30 +76,28 @@ class CollectedByName(Protocol):
 def activate(config: pytest.Config) -> None:
     """Register the plugins of a run, and choose the paths to collect when the command line names none.
 
-    Raises SettingsError for settings that make no sense, also when syrupy is switched off.
+    Raises SettingsError for invalid settings, also if syrupy is switched off.
     """
     if not snapshots.syrupy_is_active(config):
         raise SettingsError("prompts are compared through syrupy, which is switched off", hint="drop -p no:syrupy")
-    # No network unless asked: user code that would load data or metrics from a hub fails at once, without retries.
+    # No network by default: user code that would load data or metrics from a hub fails at once, without retries.
     go_offline()
     is_asked = config.args_source is pytest.Config.ArgsSource.ARGS
     places = [Path(path.partition("::")[0]) for path in config.args] if is_asked else [config.rootpath]
     names = [name for entry in KINDS for name in entry.snapshot_names]
-    limit_paths(config, places)
+    _limit_paths(config, places)
     run = config.stash[RUN] = Run(config, SettingsTree(config, DEFAULT_PROFILES, places), names)
     snapshots.cover(config, run.expected.tree, places)
     kinds = config.stash[LOADED] = load_kinds(run)
     is_worker = hasattr(config, "workerinput")
     workers = workers_of(config)
-    folder, shows = kept_in(run, workers)
-    memory = OutcomeCache(config, run.folders, run.outputs, folder, shows=shows)
-    run.remember(memory)
+    folder, shows = cache_folder(run, workers)
+    run.use_cache(OutcomeCache(config, run.folders, folder, shows=shows))
     plugins = [
         PromptfmtPlugin(run),
         WorkerRuns(run, workers),
-        OutcomeReports(run.tally, is_worker=is_worker),
-        LargeRuns(config),
-        NewFirst(config, memory.store),
+        OutcomeReports(config, run.tally),
+        NewFirst(config, run.cache.store),
         *kinds,
     ]
     for plugin in plugins if is_worker else (*plugins, Closing(run)):
@@ -96,6 +108,18 @@ def activate(config: pytest.Config) -> None:
         config.args = (paths or root) if config.getoption("promptfmt") else [*config.args, *paths]
 
 
+def _limit_paths(config: pytest.Config, places: Sequence[Path]) -> None:
+    """Let this run open only files below the rootdir and those that the command line names; undo that at its end."""
+    config.add_cleanup(partial(gate.restore, gate.limits()))
+    lookup = SettingLookup(config)
+    is_without_code = bool(lookup.option("no_code"))
+    gate.forbid_code(is_without_code)
+    for name in _RUN_PYTHON if is_without_code else ():
+        if config.pluginmanager.hasplugin(name):
+            config.pluginmanager.unregister(name=name)
+    gate.limit_to([config.rootpath, *given_places(lookup, places)])
+
+
 class PromptfmtPlugin:
     """The hooks of collecting."""
 
@@ -104,18 +128,29 @@ class PromptfmtPlugin:
         self._collapses = collapses(run)
 
     def pytest_report_header(self) -> list[str]:
-        """Say what is rendered, and whose code may run."""
+        """Return the lines about profiles, and about whose code may run."""
         return [escape_controls(line) for line in header_lines(self._run.settings)]
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """Exclude imported and configured objects from garbage collection."""
+        gc.freeze()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Exclude the collected tree, which lives to the end: a tenth of the time of a run over 26,000 items."""
+        if len(session.items) > _MANY_ITEMS:
+            gc.collect()
+        gc.freeze()
+
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Keep pytest out of our snapshot folders, and remember that this run came by."""
+        """Keep pytest out of our snapshot folders, and note that this run has visited them."""
         if collection_path.name == DIRECTORY:
             self._run.expected.visit(collection_path)
             return True
         return None
 
     def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-        """Return a node that goes not into a folder in which nothing has changed."""
+        """Return a node without files of its own for an unchanged folder."""
         outputs = self._run.outputs
         is_one = len(self._run.config.args) == 1  # else names are looked up below several folders
         is_ours = self._collapses and is_one and outputs.shard is None and not outputs.left_out
@@ -123,80 +158,85 @@ class PromptfmtPlugin:
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         """Return a node for every file with the shape of a task or group; other YAML and JSON is ignored quietly."""
-        settings, outputs = self._run.settings, self._run.outputs
-        is_python = file_path.suffix == ".py"
-        if not systems_for(file_path) or file_path.name in FILE_NAMES:
+        if not self._may_define_tasks(file_path):
             return None
-        if is_python and not settings.names_module(file_path):
-            return None
-        if self._collapses and not parent.session.isinitpath(file_path) and self._is_in_run(file_path):
+        is_named = parent.session.isinitpath(file_path)
+        if self._collapses and not is_named and self._is_read(file_path):
             same = unchanged(file_path, parent)
             if same is not None:
-                return same  # type: ignore[return-value]  # an item without a collector is all that is left of the file
-        if not is_python and not parent.session.isinitpath(file_path):
-            try:
-                system = recognized(file_path)
-                if system is None and not lost_its_tasks(self._run, file_path):
-                    return None
-                if isinstance(system, CollectedByName) and not self._asks_for(file_path, parent):
-                    return None
-            except OSError as error:
-                if file_path.suffix not in LM_EVAL.suffixes:
-                    if isinstance(error, gate.RefusedError):
-                        warn_of_file(file_path, f"not read: {error.strerror}")
-                        self._run.memory.enter(file_path.parent, None)
-                    return None  # other files may be anything; YAML that cannot be read is a failing item
-        if str(file_path) in (outputs.left_out or ()):
+                return same  # type: ignore[return-value]  # an item without a collector represents the file
+        if not (is_named or self._defines_tasks(file_path, parent)):
             return None
-        if outputs.shard is not None and not outputs.shard.holds(file_path, settings.rootdir):
-            self._run.found.other_shards += 1
+        if not self._is_read(file_path):
+            self._run.found.other_shards += not self._is_in_shard(file_path)
             return None
         return task_file_node(parent, file_path)
 
-    def _is_in_run(self, file: Path) -> bool:
-        outputs = self._run.outputs
-        is_mine = outputs.shard is None or outputs.shard.holds(file, self._run.settings.rootdir)
-        return is_mine and str(file) not in (outputs.left_out or ())
+    def _may_define_tasks(self, file: Path) -> bool:
+        """Return whether a file has the name of a task file, without reading it."""
+        if not systems_for(file) or file.name in FILE_NAMES:
+            return False
+        return file.suffix != ".py" or self._run.settings.names_module(file)
 
-    def _asks_for(self, file: Path, parent: pytest.Collector) -> bool:
-        """Return whether a file of its kind is tested here: its folder is the rootdir or named, or a glob matches."""
+    def _defines_tasks(self, file: Path, parent: pytest.Collector) -> bool:
+        """Return whether a file has the shape of a task file, had it before, or cannot be read and may have it."""
+        if file.suffix == ".py":
+            return True
+        try:
+            system = recognized(file)
+            if system is None:
+                return lost_its_tasks(self._run, file)
+            return not isinstance(system, CollectedByName) or self._is_requested(file, parent)
+        except OSError as error:
+            if file.suffix in LM_EVAL.suffixes:
+                return True  # its item fails; other files may be of any kind
+            if isinstance(error, gate.RefusedError):
+                warn_of_file(file, f"not read: {error.strerror}")
+                self._run.cache.enter(file.parent, None)
+            return False
+
+    def _is_requested(self, file: Path, parent: pytest.Collector) -> bool:
+        """Return whether files of this kind are tested here: the folder is the rootdir or named, or a glob matches."""
         settings = self._run.settings
         folder = file.parent
         return folder == settings.rootdir or parent.session.isinitpath(folder) or settings.names_template(file)
+
+    def _is_read(self, file: Path) -> bool:
+        """Return whether this run reads a task file: it is in the shard, and `promptfmt diff` does not leave it out."""
+        return self._is_in_shard(file) and str(file) not in (self._run.outputs.left_out or ())
+
+    def _is_in_shard(self, file: Path) -> bool:
+        shard = self._run.outputs.shard
+        return shard is None or shard.holds(file, self._run.settings.rootdir)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """Take note of what there is to run, and add what pytest passes over in a folder.
+        """Note the children of a collector, and add files that pytest skips in a folder.
 
-        That is links to nothing, pipes and devices that are named like a task file.
+        Those are broken links, pipes and devices with the name of a task file.
         """
         report = yield
         if isinstance(collector, TaskFileNode | TaskNode) and report.passed:
-            self._run.memory.offer(collector, report.result)
+            self._run.cache.offer(collector, report.result)
         is_folder = isinstance(collector, pytest.Directory) and not isinstance(collector, UnchangedFolder)
         if is_folder and report.passed:
             is_named = any(map(collector.session.isinitpath, (collector.path, *collector.path.parents)))
             self._run.expected.enter(collector.path, is_whole=is_named)
             irregular = irregular_files(collector.path, LM_EVAL.suffixes)
             if self._collapses and is_below_named(collector.path / "-", collector.session):
-                self._run.memory.enter(collector.path, None if irregular else children_of(report.result))
+                self._run.cache.enter(collector.path, None if irregular else children_of(report.result))
             for path in irregular:
-                if self._is_ours(path):
+                if self._run.expected.has_snapshots(path) and self._is_in_shard(path):
                     report.result.append(task_file_node(collector, path))
                 elif not path.is_dir():
                     warn_of_file(path, "this is not a regular file, so it is not read as a task")
         return report
 
-    def _is_ours(self, path: Path) -> bool:
-        if self._run.expected.has_snapshots(path):
-            return self._run.outputs.shard is None or self._run.outputs.shard.holds(path, self._run.settings.rootdir)
-        return False
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Deselect what the task globs and formats do not choose; a file that cannot be read might be what is meant."""
+        """Deselect the tasks that globs and formats do not choose; files that cannot be read are always kept."""
         settings, found = self._run.settings, self._run.found
         items[:] = expanded(items)
         found.has_items = bool(items)
@@ -209,22 +249,119 @@ class PromptfmtPlugin:
             task = item.selectable if isinstance(item, PromptItem) else None
             if task is not None:
                 known[task.id] = task
-            (chosen if task is None or chooses(settings, task) else left_out).append(item)
-        found.unmatched = list(unmatched(settings, known.values()))
+            (chosen if task is None or _chooses(settings, task) else left_out).append(item)
+        found.unmatched = list(_unmatched(settings, known.values()))
         if left_out:
             config.hook.pytest_deselected(items=left_out)
             items[:] = chosen
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Send what collecting found from an xdist worker, which alone collects, to the controller."""
+        """Send the result of collecting from an xdist worker to the controller, which does not collect."""
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
             output["promptfmt"] = asdict(self._run.found)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take what a worker sent; each of them collected the same."""
+        """Take the result of an xdist worker; each of them collected the same."""
         sent = getattr(node, "workeroutput", {}).get("promptfmt")
         if sent is not None:
             known = asdict(self._run.found)
             self._run.found = CollectionResult(**{name: value or known[name] for name, value in sent.items()})
+
+
+def _chooses(settings: Settings, task: Selectable) -> bool:
+    """Return whether the task globs and formats of a run choose a task."""
+    if settings.formats and base_format(task.format) not in settings.formats:
+        return False
+    return not settings.task_globs or any(_matches(task, pattern) for pattern in settings.task_globs)
+
+
+def _unmatched(settings: Settings, tasks: Iterable[Selectable]) -> Iterator[str]:
+    """Yield a line for each task glob and format that none of the tasks matches, with the closest name there is."""
+    known = list(tasks)
+    names = list(dict.fromkeys(name for task in known for name in (task.name, task.id)))
+    for pattern in settings.task_globs:
+        if not any(_matches(task, pattern) for task in known):
+            yield _nothing(
+                f"--promptfmt-task {pattern!r}", len(known), did_you_mean(_WILDCARDS.sub("", pattern), names)
+            )
+    formats = [name for name in dict.fromkeys(base_format(task.format) for task in known) if name is not None]
+    for chosen in settings.formats:
+        if chosen not in formats:
+            yield _nothing(f"--promptfmt-format {chosen!r}", len(known), did_you_mean(chosen, formats))
+
+
+def _matches(task: Selectable, pattern: str) -> bool:
+    return fnmatchcase(task.name, pattern) or fnmatchcase(task.id, pattern)
+
+
+def _nothing(option: str, number: int, hint: str | None) -> str:
+    there = f"{option} matches none of the {number:,} tasks" if number > 1 else f"{option} does not match the only task"
+    if not number:
+        there = f"{option} matches nothing: there are no tasks"
+    return there + (f"; {hint}" if hint else "")
+
+
+class NewFirst:
+    """The hooks for `--new-first`: the names of known items are in the `store`, by file.
+
+    pytest reads, sorts and writes the ids of all known items in each run: in a large tree that takes longer than to
+    detect that nothing has changed. Without a store, pytest keeps them.
+    """
+
+    def __init__(self, config: pytest.Config, store: Store | None) -> None:
+        self._config = config
+        self._store = store
+
+    @property
+    def _known(self) -> set[Any]:
+        """Return pytest's own set of known ids, which it will write."""
+        plugin: Any = self._config.pluginmanager.get_plugin("nfplugin")
+        return set() if plugin is None else plugin.cached_nodeids
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Add known items to pytest's set if it sorts by that."""
+        cache = getattr(self._config, "cache", None)
+        if cache is None or not self._config.option.newfirst:
+            return
+        store = self._store or Store(cache.mkdir("promptfmt"))
+        for path, names in _by_file(items).items():
+            self._known.update(names[name] for name in names.keys() & _met(store, path))
+        if self._store is None:
+            store.close()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Store the names of our items, and remove them from pytest's set."""
+        if self._store is None or self._config.option.collectonly:
+            return
+        for path, names in _by_file(session.items).items():
+            met = _met(self._store, path)
+            if not names.keys() <= met:
+                self._store.put(MET, str(path), sorted(met.union(names)))
+        ours = [item for item in session.items if isinstance(item, PromptItem | UnchangedItem | UnchangedFiles)]
+        self._known.difference_update(map(_id_of, ours))
+        folders = ((item.parent, item.files) for item in ours if not isinstance(item, PromptItem))
+        unchanged = {f"{at.nodeid}/{file}".lstrip("/") for at, files in folders if at is not None for file in files}
+        gone = [each for each in self._known if str(each).partition("::")[0] in unchanged]  # from runs without a store
+        self._known.difference_update(gone)
+
+
+def _by_file(items: Iterable[pytest.Item]) -> Mapping[Path, Mapping[str, Any]]:
+    """Return the ids of our items by their names, and these by file."""
+    found: defaultdict[Path, dict[str, Any]] = defaultdict(dict)
+    for item in items:
+        if isinstance(item, PromptItem):
+            found[item.path][item.nodeid.partition("::")[2]] = _id_of(item)
+    return found
+
+
+def _met(store: Store, path: Path) -> set[str]:
+    """Return the names of the items of a file in any earlier run; the row is untrusted."""
+    row = store.row(MET, str(path))
+    return {each for each in row if isinstance(each, str)} if isinstance(row, list) else set()
+
+
+def _id_of(item: pytest.Item) -> Any:
+    return getattr(item, "id", item.nodeid)  # since pytest 9.2 an id is more than its text

@@ -25,8 +25,8 @@ from pytest_promptfmt.engine.code_inputs import CodeInputs, reached_from
 from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
 from pytest_promptfmt.engine.traces import Trace
 from pytest_promptfmt.plugin.folders import Folders
-from pytest_promptfmt.plugin.outputs import Outputs
 from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.settings.setting_lookup import SettingLookup
 
 _PACKAGE: Final = str(Path(__file__).absolute().parents[1])
 _ENVIRONMENT: Final = ("PROMPTFMT_", "HF_", "TRANSFORMERS_", "PYTHON", "TZ", "LC_", "LANG")
@@ -35,10 +35,9 @@ _ENVIRONMENT: Final = ("PROMPTFMT_", "HF_", "TRANSFORMERS_", "PYTHON", "TZ", "LC
 class Surroundings:
     """What outcomes of a run depend on besides their own inputs."""
 
-    def __init__(self, config: pytest.Config, folders: Folders, outputs: Outputs, contents: Contents) -> None:
+    def __init__(self, config: pytest.Config, folders: Folders, contents: Contents) -> None:
         self._config = config
         self._folders = folders
-        self._outputs = outputs
         self._contents = contents
         self._digests: dict[int, tuple[Settings, str]] = {}
         self._base: str | None = None
@@ -91,8 +90,8 @@ class Surroundings:
         yield config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
         yield config.get_verbosity() > 0, config.getoption("promptfmt"), sorted(self._folders.settings.repeat)
         yield sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT))
-        baseline = self._outputs.baseline
-        yield None if baseline is None else self._contents.input(str(baseline))[:2], self._outputs.baseline_update
+        baseline, update = map(SettingLookup(config).value, ("baseline", "baseline_update"))
+        yield None if baseline is None else self._contents.input(str(baseline))[:2], update
 
     def _files_named_by(self, settings: Settings) -> Iterator[object]:
         """Yield the contents of files that settings name; `OTHER` where nobody can say what they are."""

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
-from pytest_promptfmt.engine.store import mapping
+from pytest_promptfmt.engine.store import FILE_NAME as STORE_NAME, mapping
 from pytest_promptfmt.plugin.cached_files import Counted, Remembered
 from pytest_promptfmt.plugin.cached_folders import QUIET, RUN_AGAIN, KnownFolder
 from pytest_promptfmt.plugin.collection import TaskFileNode, TaskNode, task_file_node
@@ -23,8 +23,10 @@ from pytest_promptfmt.plugin.folders import Known
 from pytest_promptfmt.plugin.items.item import PromptItem, accept_command_of
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.results.failures import repeated_failure
+from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.snapshots.expected import Defined
 from pytest_promptfmt.snapshots.paths import SnapshotPath
+from pytest_promptfmt.snapshots.tracked import is_tracked
 
 
 class UnchangedFolder(pytest.Directory):
@@ -50,7 +52,7 @@ class UnchangedFolder(pytest.Directory):
                     yield UnchangedFiles.from_parent(self, name=self.name, path=self.path, known=known, files=quiet)
             else:
                 path = self.path / name
-                remembered = run.memory.made_as(path, made) if made is not RUN_AGAIN else None
+                remembered = run.cache.made_as(path, made) if made is not RUN_AGAIN else None
                 if remembered is None or (run.shows_only_outcomes and remembered.counted is None):
                     yield task_file_node(self, path)
                 else:  # as of the quiet ones, their snapshots are those of no other file, and none is obsolete
@@ -195,7 +197,7 @@ def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
     if not is_below_named(path, session):
         return None  # pytest comes by here on its way to a folder that was named, and looks at no file
     root = run.folders.root_of(path, session)
-    known = run.memory.of(path)
+    known = run.cache.of(path)
     if known is None or (run.shows_only_outcomes and known.counted is None):
         return None
     tasks = [(task, path, line, column) for task, _, _, line, column in known.tasks]
@@ -212,13 +214,13 @@ def unchanged_folder(folder: Path, parent: pytest.Collector) -> UnchangedFolder 
         return None
     run = parent.config.stash[RUN]
     root = run.folders.root_of(folder / "-", parent.session)
-    known = run.memory.folder(folder)
+    known = run.cache.folder(folder)
     if known is None:
         return None
 
     def tasks() -> Iterator[Known]:
         paths: dict[str, Path] = {}
-        for task, name, line, column in run.memory.tasks_in(folder):
+        for task, name, line, column in run.cache.tasks_in(folder):
             if name not in paths:
                 paths[name] = folder / name
             yield task, paths[name], line, column
@@ -317,3 +319,34 @@ def about(item: PromptItem) -> list[object]:
     """Return what a `StoredItem` has to know of an item."""
     place: SnapshotPath | None = getattr(item, "place", None)
     return [item.nodeid, item.location, item.marker, item.repeats, place.name if place is not None else None]
+
+
+def cache_folder(run: Run, workers: int) -> tuple[Path | None, bool]:
+    """Return the folder of the cached outcomes, None for no cache, and whether this run shows them.
+
+    Only outcomes of workers are cached, because only those are traced. A run that writes each prompt has to render all.
+    """
+    config, outputs = run.config, run.outputs
+    cache = getattr(config, "cache", None)
+    is_off = SettingLookup(config).value("no_cache") or hasattr(config, "workerinput") or not workers
+    if cache is None or is_off or outputs.needs_views or outputs.needs_edits:
+        return None, False
+    updates = config.option.update_snapshots or config.option.update_new_snapshots_only
+    folder: Path = cache.mkdir("promptfmt")
+    if (folder / STORE_NAME).exists() and is_tracked(folder / STORE_NAME):
+        return None, False  # outcomes of a committed file are untrusted
+    return folder, not (updates or outputs.baseline_update)
+
+
+def collapses(run: Run) -> bool:
+    """Return whether unchanged files may be shown as one item each: no option needs the items of tasks."""
+    option, settings = run.config.option, run.settings
+    names = ("keyword", "markexpr", "collectonly", "deselect", "lf", "failedfirst", "newfirst", "stepwise", "xmlpath")
+    asked = (
+        getattr(option, "verbose", 0) > 0
+        or any(getattr(option, name, None) for name in names)
+        or settings.task_globs
+        or settings.formats
+        or option.include_snapshot_details
+    )
+    return run.cache.is_on and not asked and run.outputs.baseline is None

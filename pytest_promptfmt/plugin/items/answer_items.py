@@ -1,4 +1,4 @@
-"""The pytest items about answers: whether they are read, how they are scored, and recordings of real ones."""
+"""The pytest items about answers: how they are read and scored, recordings of real ones, and a run in a task's file."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ from pytest_promptfmt.answers.replaying import transcribed
 from pytest_promptfmt.core.errors import ScoringError, display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.plugin.items.item import ItemFailedError, LoadItem, TaskItem, node_name
-from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
+from pytest_promptfmt.plugin.items import Kind, TaskLike
+from pytest_promptfmt.plugin.items.item import ItemFailedError, LoadItem, TaskItem, node_name, reading
 from pytest_promptfmt.plugin.items.lint_items import ScoringItem
-from pytest_promptfmt.plugin.progress import reading
 from pytest_promptfmt.results.failures import (
     change_of,
     differing_verdicts,
     extraction_lines,
     recording_lines,
+    scores_lines,
+    some_errors,
 )
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import SnapshotPath
 from pytest_promptfmt.snapshots.snapshot_verdicts import (
     EXTRACTION,
+    RECORDED,
     RECORDING,
     accepted_failures,
     extraction_document,
+    recorded_document,
     recording_document,
 )
 from pytest_promptfmt.study.expectations import has_expectations
@@ -40,7 +43,7 @@ from pytest_promptfmt.tasks import looks_for_answers
 
 
 class AnswerWarning(pytest.PytestWarning):
-    """A remark about how answers are read that does not fail the run."""
+    """A note about how answers are read that does not fail the run."""
 
 
 class ExtractionItem(TaskItem):
@@ -93,9 +96,9 @@ class ExtractionItem(TaskItem):
 
 
 def _is_accepted(row: PhrasingRow, verdict: snapshots.Verdict, accepted: Any) -> bool:
-    """Return whether a failure is one that the snapshot already shows, or shows from now on.
+    """Return whether the snapshot shows a failure already, or from now on.
 
-    What the task itself asks for must be read whatever a snapshot says, and no filter may crash.
+    The answer that the task itself requests must be read in any case, and no filter may crash.
     """
     if row.kind in ("contract", "own") or any(cell.startswith("CRASH") for cell in row.verdicts):
         return False
@@ -123,7 +126,7 @@ class RecordingItem(TaskItem):
         self.profile = profile
 
     def runtest(self) -> None:
-        """Replay; skip where something is unavailable, or where no record is for this task."""
+        """Replay; skip if something is unavailable, or no record is for this task."""
         item = Outcome(task=self.tested.id, file=str(self.path), profile=self.profile)
         self.outcome = item
         bar = reading(self.recording, f"replaying {self.recording.name}")
@@ -158,6 +161,56 @@ class RecordingItem(TaskItem):
         raise ItemFailedError(f"{text}\naccept: {self.accept_command}")
 
 
+class RecordedPromptsItem(TaskItem):
+    """The prompts that a run recorded, compared with ours byte for byte."""
+
+    marker = "promptfmt_recorded"
+    kind = "Recording"
+
+    def runtest(self) -> None:
+        """Compare; raises ItemFailedError with the first differences and the states that cannot be used."""
+        item = Outcome(task=self.tested.id, file=str(self.path), profile="recorded prompts")
+        with self.failures_of(item):
+            found = self.tested.assembly.recorded_prompts()
+        self.outcome = item
+        self.add_report_section("call", "promptfmt", found.summary)
+        if not found.different and not found.bad:
+            return
+        title = found.summary if found.different else found.bad[0].message
+        shown = [found.summary, *map(str, found.differences), *some_errors(found.bad)]
+        self.outcome = replace(item.misread("recorded prompts", title), detail="\n".join(shown))
+        raise ItemFailedError(self.outcome.detail)
+
+
+class RecordedScoresItem(TaskItem):
+    """The completions that a run recorded, scored by today's rules and compared with their snapshot."""
+
+    marker = "promptfmt_recorded"
+    kind = "Recording"
+
+    def __init__(self, *, place: SnapshotPath, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.place = place
+
+    def runtest(self) -> None:
+        """Score and compare; raises ItemFailedError, also for states that cannot be scored."""
+        run = self.run
+        assembly = self.tested.assembly
+        run_id = run.folders.settings_of(self.tested).run_id(RECORDED)
+        item = Outcome(task=self.tested.id, file=str(self.path), profile=run_id)
+        with self.failures_of(item):
+            found = assembly.recorded_scores()
+        header = {"task": self.tested.id, "profile": run_id, **assembly.facts}
+        document = recorded_document(header, found)
+        verdict, self.outcome = self.compared(self.place, document, item)
+        text = "\n".join(scores_lines(self.tested.id, found.bad, verdict, command=self.accept_command))
+        if found.bad:
+            self.outcome = self.outcome.misread("recorded scores", found.bad[0].message)
+        if text:
+            self.outcome = replace(self.outcome, detail=text)
+            raise ItemFailedError(text)
+
+
 class ExtractionKind(Kind):
     """Whether the answers of a task that generates are read as they should."""
 
@@ -169,10 +222,10 @@ class ExtractionKind(Kind):
 
 
 class ScoringKind(Kind):
-    """Whether the metrics of a task tell right from wrong answers."""
+    """Whether the metrics of a task separate right from wrong answers."""
 
     def items(self, node: TaskLike) -> Iterator[pytest.Item]:
-        """Yield an item where answers are tried; for multiple choice where that was asked for."""
+        """Yield an item if answers are tried; for multiple choice if that was requested."""
         task, is_asked = _asked(node), node.settings.answers == "all"
         if task is None:
             return
@@ -183,10 +236,10 @@ class ScoringKind(Kind):
 
 
 class RecordingKind(Kind):
-    """Recordings beside a task that generates, replayed."""
+    """Recordings next to a task that generates, replayed."""
 
     def items(self, node: TaskLike) -> Iterator[pytest.Item]:
-        """Yield an item per recording; where answers are not tried, its snapshot is still that of a recording."""
+        """Yield an item per recording; its snapshot is claimed even if answers are not tried."""
         task = _asked(node)
         if task is None or not task.generates:
             return
@@ -204,15 +257,27 @@ class RecordingKind(Kind):
                 yield item
 
 
+class RecordedKind(Kind):
+    """The run that a task's own file recorded, repeated."""
+
+    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
+        """Yield an item for recorded prompts, and one for recorded answers."""
+        assembly = node.task.assembly
+        if assembly.has_recorded_prompts:
+            yield node.make(RecordedPromptsItem, "recorded[prompts]")
+        if assembly.has_recorded_answers:
+            yield node.make_with_snapshot(RECORDED, RecordedScoresItem, "recorded[scores]")
+
+
 def _asked(node: TaskLike) -> Task | None:
-    """Return the task with its output type; None where nothing tries how it reads answers."""
+    """Return the task with its output type; None if its reading of answers is not tried."""
     if node.is_variant:
         return None
     return node.task if node.settings.answers == "none" else node.imported
 
 
 def _tries_answers(node: TaskLike) -> bool:
-    """Return whether it is tried how a task reads and scores answers, by what the run and the task ask for."""
+    """Return whether the run and the task try how the task reads and scores answers."""
     answers, task = node.settings.answers, node.imported
     if answers == "none" or task is None:
         return False

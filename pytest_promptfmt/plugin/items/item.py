@@ -1,10 +1,11 @@
-"""What all our pytest items share: an outcome, a place in the YAML, and failures as plain text."""
+"""The base of all pytest items: an outcome, a place in the YAML, failures as plain text, and a bar for slow steps."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn
@@ -15,7 +16,6 @@ from pytest_promptfmt.core.errors import Position, PromptfmtError, UnavailableEr
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.plugin.run import RUN, Run
-from pytest_promptfmt.plugin.task_selection import Selectable
 from pytest_promptfmt.results.failures import accept_command, outcome_of, repeated_failure
 from pytest_promptfmt.results.text_changes import text_change
 from pytest_promptfmt.snapshots import extension as snapshots
@@ -26,21 +26,39 @@ from pytest_promptfmt.study import Study
 NOT_ADOPTED: Final = "not adopted yet: no snapshot of the file; --snapshot-update with its path writes them"
 
 
+SHOWN_FROM_BYTES: Final = 20_000_000
+"""The size from which reading a file shows a bar."""
+
+SHOWN_FROM_ANSWERS: Final = 200
+"""The number of answers from which a model shows a bar."""
+
+Bar = AbstractContextManager[Callable[[int], object]]
+
+
 class ItemFailedError(Exception):
-    """What an item found wrong; the message is the whole failure text."""
+    """A failure of an item; the message is its whole text."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selectable:
+    """The names by which a task is chosen: `name`, and `id`, which is `name` or `name@format`."""
+
+    name: str
+    id: str
+    format: str | None = None
 
 
 class PromptItem(pytest.Item):
-    """What our items share: an outcome, a location in the YAML, and failures as plain text."""
+    """The base of our items: an outcome, a location in the YAML, and failures as plain text."""
 
     marker = "promptfmt_snapshot"
     kind = "Prompts"
-    """What --collect-only calls the item."""
+    """The name of the item in --collect-only."""
     runs_in_worker = True
     repeats: Literal["", "findings", "change"] = ""
-    """What the item does not say in full again where an earlier one had the same."""
+    """The part of a failure that is shortened if an earlier item had the same."""
     introduces: frozenset[str] | None = None
-    """The profiles about which this item has to say what there is to say, for it is the first of the run."""
+    """The profiles that this item, the first of the run with them, reports findings about; None for a base class."""
 
     def __init__(self, *, name: str, parent: pytest.Collector, task: Task | None = None, **kwargs: Any) -> None:
         # As text, so that pytest 9.2 parses it as it parses the ids it stored: else --lf and --ff find none of ours.
@@ -58,8 +76,8 @@ class PromptItem(pytest.Item):
     def listchain(self) -> list[Any]:
         """Return the collectors above and the item itself, without Python packages.
 
-        pytest sets them all up first, and imports the `__init__.py` of a package for it: that of lm-eval's folder of
-        tasks would load lm-eval and torch, or fail where they are not installed. A task needs nothing of it.
+        pytest sets them all up first, which imports the `__init__.py` of a package: that of lm-eval's folder of tasks
+        would load lm-eval and torch, or fail without them. A task needs nothing of it.
         """
         return [node for node in super().listchain() if not isinstance(node, pytest.Package)]
 
@@ -81,7 +99,7 @@ class PromptItem(pytest.Item):
 
     @contextmanager
     def failures_of(self, outcome: Outcome) -> Iterator[None]:
-        """Make what stops the block the item's outcome: skip where something is unavailable, else fail."""
+        """Make an error of the block the item's outcome: skip if something is unavailable, else fail."""
         try:
             yield
         except UnavailableError as error:
@@ -91,7 +109,7 @@ class PromptItem(pytest.Item):
             self.fail_with(error, outcome)
 
     def fail_with(self, error: PromptfmtError, outcome: Outcome) -> NoReturn:
-        """Raise the error and make it the item's outcome; where the baseline has it, the item fails as expected."""
+        """Raise the error and make it the item's outcome; an error in the baseline is an expected failure."""
         self.outcome = self.run.baseline.judge_error(outcome, error)
         if self.outcome.category == "accepted":
             pytest.xfail(f"in the baseline: {error.message}")
@@ -99,7 +117,7 @@ class PromptItem(pytest.Item):
 
     @contextmanager
     def on_terminal(self, bar: AbstractContextManager[Callable[[int], object]]) -> Iterator[Callable[[int], object]]:
-        """Give what the bar gives; it needs the terminal, which pytest holds back, and which a worker does not have."""
+        """Yield the function of a bar, which needs the terminal: pytest captures it, a worker does not have it."""
         capture: Any = self.config.pluginmanager.getplugin("capturemanager")
         if capture is None or hasattr(self.config, "workerinput") or self.run.in_worker:
             yield lambda _done: None
@@ -108,7 +126,7 @@ class PromptItem(pytest.Item):
             yield show
 
     def repeated(self, outcome: Outcome, first: str) -> str | None:
-        """Return the text of the item where the item `first` had the same problem; None to say it in full again."""
+        """Return the short text for a problem that the item `first` had; None for the full one."""
         return repeated_failure(self.repeats, outcome, first, lambda: self.accept_command)
 
     @property
@@ -117,8 +135,8 @@ class PromptItem(pytest.Item):
         return accept_command_of(self.run, self.path, self.nodeid, self.task.id if self.task is not None else "")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return the message of our own errors; a traceback only for what is a defect of this run."""
-        # What fails as the baseline expects has a message too: a traceback of each takes longer than the test.
+        """Return the message of our own errors; a traceback only for a defect of this run."""
+        # Expected failures have a message, too: a traceback of each takes longer than the test.
         if isinstance(excinfo.value, (PromptfmtError, ItemFailedError, pytest.xfail.Exception)):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
@@ -164,7 +182,7 @@ class ClassItem(PromptItem):
 
 
 class TaskItem(PromptItem):
-    """What items share that are about one task@format."""
+    """The base of items about one task@format."""
 
     def __init__(self, *, task: Task, **kwargs: Any) -> None:
         super().__init__(task=task, **kwargs)
@@ -172,7 +190,7 @@ class TaskItem(PromptItem):
 
     @property
     def study(self) -> Study:
-        """Return what this run knows of the task: made once for all of its items."""
+        """Return the study of the task, made once for all of its items."""
         return self.run.studies.of(self.tested)
 
     def compared(self, place: SnapshotPath, document: Document, outcome: Outcome) -> tuple[snapshots.Verdict, Outcome]:
@@ -186,19 +204,19 @@ class TaskItem(PromptItem):
 
     @property
     def may_be_missing(self) -> bool:
-        """Return whether the settings ask for adopted files alone, and there is no snapshot of this one."""
+        """Return whether the settings only test adopted files, and this one has no snapshot."""
         is_asked = self.run.folders.settings_of(self.tested).snapshots == "adopted"
         return is_asked and not self.run.expected.has_snapshots(self.path)
 
     def skip_unadopted(self, verdict: snapshots.Verdict, outcome: Outcome) -> None:
-        """Skip where the snapshot is missing and may be."""
+        """Skip if the snapshot is missing and may be."""
         if verdict.not_adopted:
             self.outcome = replace(outcome.skipped(NOT_ADOPTED), tokenizer=None)
             pytest.skip(NOT_ADOPTED)
 
 
 def accept_command_of(run: Run, path: Path, nodeid: str, task: str) -> str:
-    """Return the command line that accepts what the item of this node id found."""
+    """Return the command line that accepts the change that the item of this node id found."""
     return accept_command(display_path(path), nodeid.partition("::")[2], run.settings.repeat, task)
 
 
@@ -212,3 +230,37 @@ def _mark(name: str) -> pytest.Mark:
 def node_name(task_id: str) -> str:
     """Return a task's name as part of a node id, where `::` separates names and `[` begins the last of them."""
     return task_id.replace("::", ".").replace("[", "(").replace("]", ")")
+
+
+def reading(path: Path, what: str) -> Bar:
+    """Yield a function of the number of bytes read so far; it shows a bar on standard error if that is a terminal."""
+    size = path.stat().st_size if path.exists() else 0
+    return _bar(size if size >= SHOWN_FROM_BYTES else 0, what)
+
+
+def answering(count: int, what: str) -> Bar:
+    """Yield a function of the number of answers so far; it shows a bar as `reading` does."""
+    return _bar(count if count >= SHOWN_FROM_ANSWERS else 0, what)
+
+
+@contextmanager
+def _bar(total: int, what: str) -> Iterator[Callable[[int], object]]:
+    stream = sys.__stderr__
+    if not total or stream is None or not stream.isatty():
+        yield lambda _done: None
+        return
+    from rich.console import Console  # only where it is shown
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=stream), transient=True) as progress:
+        bar = progress.add_task(what, total=total)
+        seen = 0
+
+        def show(done: int) -> None:
+            nonlocal seen
+            if done - seen > total // 1000:
+                seen = done
+                progress.update(bar, completed=done)
+
+        yield show

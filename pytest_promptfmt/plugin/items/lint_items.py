@@ -13,10 +13,9 @@ from pytest_promptfmt.core.errors import PromptfmtError, UnavailableError
 from pytest_promptfmt.core.finding import Reported, Severity
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.plugin.items.item import ItemFailedError, PromptItem, TaskItem
-from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
+from pytest_promptfmt.plugin.items import Kind, TaskLike
+from pytest_promptfmt.plugin.items.item import ItemFailedError, PromptItem, Selectable, TaskItem
 from pytest_promptfmt.plugin.run import Run
-from pytest_promptfmt.plugin.task_selection import Selectable
 from pytest_promptfmt.results.failures import repeated_findings
 from pytest_promptfmt.rules.linter import LintResult, check_file, check_scoring
 from pytest_promptfmt.rules.rule_views import FileView
@@ -27,13 +26,13 @@ _LINTED: Final = pytest.StashKey[set[pytest.Collector | None]]()
 
 
 class RuleItem(TaskItem):
-    """What the items of the rules share."""
+    """The base of the items of the rules."""
 
     repeats = "findings"
 
 
 class LintItem(RuleItem):
-    """One task@format, looked at by the rules: the task, how its profiles see it, and its file if it is the first."""
+    """One task@format, checked by the rules: the task, its prompts in each profile, and its file if it is the first."""
 
     marker = "promptfmt_lint"
     kind = "Checks"
@@ -45,7 +44,7 @@ class LintItem(RuleItem):
         self.introduces: frozenset[str] | None = None
 
     def check(self) -> LintResult:
-        """Return what the rules say; raises PromptfmtError."""
+        """Return the findings of the rules; raises PromptfmtError."""
         run = self.run
         study = self.study
         views = [seen_by(study, profile, study.settings.run_id(profile.name)) for profile in self.profiles]
@@ -53,7 +52,7 @@ class LintItem(RuleItem):
         return run.linter.check(study, checks, views, file=self.file, introduces=self.introduces)
 
     def runtest(self) -> None:
-        """Check; what stops rendering is an error, except where something is unavailable."""
+        """Check; an error of rendering fails the item, unless something is unavailable."""
         run = self.run
         item = Outcome(task=self.tested.id, file=str(self.path))
         try:
@@ -85,7 +84,7 @@ class ScoringItem(RuleItem):
 
 
 class FileLintItem(PromptItem):
-    """A file without tasks that can be tested, such as a plain group, looked at by the rules."""
+    """A file without tasks that can be tested, such as a plain group, checked by the rules."""
 
     marker = "promptfmt_lint"
     kind = "Checks"
@@ -136,7 +135,7 @@ def with_findings(run: Run, item: Outcome, checked: LintResult) -> Outcome:
 
 
 def raise_errors(run: Run, outcome: Outcome) -> None:
-    """Fail the item where findings are errors, in short where an earlier item had the same."""
+    """Fail the item if findings are errors; the text is short if an earlier item had the same."""
     if outcome.category != "finding":
         return
     first = run.tally.first_item(outcome)
@@ -144,7 +143,7 @@ def raise_errors(run: Run, outcome: Outcome) -> None:
 
 
 class LintKind(Kind):
-    """What the rules say of a task, and of a file without tasks."""
+    """The findings of the rules about a task, and about a file without tasks."""
 
     def items(self, node: TaskLike) -> Iterator[pytest.Item]:
         """Yield the item of the task."""
@@ -152,7 +151,7 @@ class LintKind(Kind):
             yield node.make(LintItem, "lint", profiles=node.profiles, file=node.file)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Let the first item of each profile say what there is to say about the profile itself, wherever it runs."""
+        """Report profile-level findings once, on the first item that uses the profile."""
         known: list[Profile] = []
         for item in session.items:
             if isinstance(item, LintItem) and not item.tested.assembly.brings_profiles:

@@ -1,34 +1,43 @@
-"""The pytest items about prompts: rendered, and compared with their snapshot."""
+"""The pytest items about prompts: rendered, compared with their snapshot, put to a model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from importlib import import_module
+from typing import Any, Final, Protocol
 
 import pytest
 
-from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.errors import PromptfmtError, SettingsError
 from pytest_promptfmt.core.outcome import Outcome, UsedTokenizer
 from pytest_promptfmt.core.profile import Profile
-from pytest_promptfmt.plugin.items.item import ItemFailedError, TaskItem
-from pytest_promptfmt.plugin.items.kind import Kind, TaskLike
+from pytest_promptfmt.core.prompt import Instance
+from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.plugin.items import Kind, TaskLike
+from pytest_promptfmt.plugin.items.item import ItemFailedError, TaskItem, answering
+from pytest_promptfmt.plugin.items.lint_items import raise_errors, with_findings
+from pytest_promptfmt.plugin.run import Run
 from pytest_promptfmt.results.failures import explanation, outcome_of
 from pytest_promptfmt.results.text_changes import (
     TextChange,
     describe_token_change,
     text_change,
 )
+from pytest_promptfmt.rules.linter import check_model
+from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.changes import SnapshotComparison
 from pytest_promptfmt.snapshots.content import most_informative_profile, shows_task, snapshot_document
 from pytest_promptfmt.snapshots.document import Document
 from pytest_promptfmt.snapshots.paths import SnapshotPath
+from pytest_promptfmt.snapshots.token_sections import shown_digests
 from pytest_promptfmt.study import ProfileView, seen_by
 
 
 class RenderedItem(TaskItem):
-    """What items share that look at the prompts of one task@format for one profile."""
+    """The base of items about the prompts of one task@format for one profile."""
 
     def __init__(self, *, profile: Profile, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -55,17 +64,17 @@ class RenderedItem(TaskItem):
 
     @property
     def shows_task(self) -> bool:
-        """Return whether the document shows what is about the task itself, too."""
+        """Return whether the document also shows the sections about the task itself."""
         return False
 
     def judge(self, seen: ProfileView, document: Document, outcome: Outcome) -> None:
-        """Raise what is wrong with the prompts; rendering alone proves that they can be made."""
+        """Raise an error about the prompts; the base class only proves that they can be rendered."""
 
 
 class VariantItem(RenderedItem):
     """A variant of a format: rendered for each doc, without a snapshot.
 
-    That it differs from its format in what it says and in nothing else was proved when it was laid out.
+    Its difference from the format was checked when the variant was made.
     """
 
     marker = "promptfmt_variant"
@@ -83,7 +92,7 @@ class SnapshotItem(RenderedItem):
 
     @property
     def shows_task(self) -> bool:
-        """Return whether this is the profile that shows it; two revisions are compared by what is written."""
+        """Return whether this is the profile that shows it; two revisions are compared by their sources."""
         folders = self.run.folders
         settings = folders.settings_of(self.tested)
         profiles = folders.profiles_for(self.tested)
@@ -122,7 +131,7 @@ class SnapshotItem(RenderedItem):
         raise ItemFailedError(self.repeated(outcome, first))
 
     def text_change(self, verdict: snapshots.Verdict, seen: ProfileView) -> TextChange | None:
-        """Return what changed in the text: for all profiles of a task what the one that shows it best says."""
+        """Return the change of the text: for all profiles of a task that of the most informative one."""
         comparison, study = verdict.comparison, self.study
         if verdict.state != "changed" or comparison is None:
             return None
@@ -135,7 +144,7 @@ class SnapshotItem(RenderedItem):
         return shared if shared is not None and shared.explains(comparison) else _text_change(comparison, seen)
 
     def _text_change_in(self, profile: Profile) -> TextChange | None:
-        """Return what changed for another profile, which this process has not tested, or not just now."""
+        """Return the change for another profile, which this process has not tested, or not last."""
         profile_id = self.run.folders.settings_of(self.tested).run_id(profile.name)
         try:
             seen = seen_by(self.study, profile, profile_id)
@@ -147,7 +156,7 @@ class SnapshotItem(RenderedItem):
         return _text_change(comparison, seen)
 
     def with_view(self, outcome: Outcome, verdict: snapshots.Verdict, seen: ProfileView) -> Outcome:
-        """Return the outcome with what the HTML report shows of the prompts, where one is wanted."""
+        """Return the outcome with the view of the prompts, if this run writes an HTML report."""
         if not self.run.outputs.needs_views:
             return outcome
         from pytest_promptfmt.results.html import comparison_view, packed_view, prompts_view
@@ -184,3 +193,110 @@ class VariantKind(Kind):
         """Yield one item per profile."""
         for profile in node.profiles if node.is_variant else ():
             yield node.make(VariantItem, f"variant[{node.settings.run_id(profile.name)}]", profile=profile)
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+_MODELS: Final = "pytest_promptfmt.models.model_run"
+"""The slice that queries models, imported if a run names one: everything else works without it."""
+
+
+class AnsweredTask(Protocol):
+    """The input of the rules about models, with the row of the closing table."""
+
+    @property
+    def figures(self) -> tuple[tuple[str, str], ...]:
+        """Return the row, by column."""
+
+
+class OpenModel(Protocol):
+    """The model of a run."""
+
+    def judged(
+        self,
+        task: Task,
+        instances: Sequence[Instance],
+        *,
+        profile: Profile,
+        profile_id: str,
+        shown: frozenset[str] | None,
+        progress: Callable[[int, str], AbstractContextManager[Callable[[int], object]]],
+    ) -> AnsweredTask:
+        """Return the model's answers to the docs of a task; raises ModelError."""
+
+    def close(self, *, joins: bool) -> None:
+        """Close the recording; `joins` if this process outlives all others that record. Raises ModelError."""
+
+
+def open_model_run(config: pytest.Config) -> OpenModel | None:
+    """Return the model of this run, None for none; raises SettingsError for contradictory values."""
+    written = SettingLookup(config)
+    model, record = written.value("model"), written.value("record")
+    if model is None:
+        if record is not None:
+            raise SettingsError("--promptfmt-record needs a model to record", hint="add --promptfmt-model hf:PATH")
+        return None
+    if record is not None and model.startswith("replay:"):
+        raise SettingsError("a recording cannot be recorded again", hint="copy the file")
+    try:
+        models = import_module(_MODELS)
+    except ModuleNotFoundError as error:
+        package = _MODELS.rpartition(".")[0]
+        raise SettingsError(f"--promptfmt-model needs {package}, which this installation lacks") from error
+    names = ("device", "dtype", "batch_size", "timeout", "concurrency")
+    given = {name: value for name in names if (value := written.value(f"model_{name}")) is not None}
+    download = written.option("download") or False
+    worker = getattr(config, "workerinput", {}).get("workerid", "")
+    run: OpenModel = models.open_run(model, record=record, worker=worker, download=download, **given)
+    return run
+
+
+class ModelItem(RenderedItem):
+    """One task@format for one profile, put to a model: whether the chain from prompt to score holds."""
+
+    marker = "promptfmt_model"
+    kind = "Model"
+    runs_in_worker = False  # the model is loaded once
+
+    def __init__(self, *, model: OpenModel, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.model = model
+
+    def judge(self, seen: ProfileView, document: Document, outcome: Outcome) -> None:
+        """Query the model and check its answers; skip if the model cannot do this."""
+        with self.failures_of(outcome):
+            judged = self.model.judged(
+                self.study.bound_for_scoring,
+                seen.render(),
+                profile=self.profile,
+                profile_id=outcome.profile,
+                shown=shown_digests(document) if seen.tokenizer is not None else None,
+                progress=lambda count, what: self.on_terminal(answering(count, f"asking about {what}")),
+            )
+            selection = self.run.folders.rules_for(self.path)
+            checked = check_model(self.study, selection, judged, profile=outcome.profile)
+        outcome = replace(outcome, figures=judged.figures, asked=(outcome.profile,))
+        self.outcome = with_findings(self.run, outcome, checked)
+        raise_errors(self.run, self.outcome)
+
+
+class ModelKind(Kind):
+    """The tasks of a run put to its model, where it has one."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.model = open_model_run(self.run.config)
+
+    def items(self, node: TaskLike) -> Iterator[pytest.Item]:
+        """Yield one item per profile that a model can have, so without the tokenizer of an archetype."""
+        if self.model is None or node.is_variant or not node.task.has_question:
+            return
+        for profile in node.profiles:
+            if not profile.is_archetype or profile.tokenizer is None:
+                name = f"model[{node.settings.run_id(profile.name)}]"
+                yield node.make(ModelItem, name, profile=profile, model=self.model)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Close the recording; under xdist the controller joins those of all workers."""
+        if self.model is not None:
+            self.model.close(joins=not hasattr(session.config, "workeroutput"))

@@ -1,0 +1,225 @@
+"""The worker processes of a run: their number and limits, the error when one dies, and how one runs its items."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pytest_promptfmt.core import limits
+from pytest_promptfmt.core.errors import OUT_OF_MEMORY, LimitExceededError, Position, PromptfmtError
+from pytest_promptfmt.core.network import is_offline
+from pytest_promptfmt.engine.processes import CAN_FORK
+from pytest_promptfmt.engine.workers import Job, Limits, Lost, Pool
+from pytest_promptfmt.plugin.items.item import PromptItem
+from pytest_promptfmt.plugin.run import Run
+from pytest_promptfmt.plugin.shared_inputs import FileTrace
+from pytest_promptfmt.settings.setting_lookup import SettingLookup
+from pytest_promptfmt.snapshots import extension as snapshots
+
+MEGABYTE: Final = 2**20
+DEFAULT_MEMORY: Final = 1024
+"""The memory of a worker in addition to that of pytest's process, in megabytes."""
+
+_GC_THRESHOLDS: Final = (10_000, 20, 20)
+"""Of Python's collector in a worker: the many objects of a task are freed without it."""
+
+_PHASES: Final = ("pytest_runtest_setup", "pytest_runtest_call", "pytest_runtest_teardown")
+_MARKS: Final = ("skip", "skipif", "xfail")
+_KNOWN_PLUGINS: Final = ("_pytest.", "pytest_promptfmt.", "syrupy", "xdist", "_hypothesis_", "anyio.")
+"""Plugins that do nothing in the phases of our tests."""
+
+
+def workers_of(config: pytest.Config) -> int:
+    """Return the number of worker processes of a run: that of the settings, else one for each core.
+
+    0 for a debugger, and on systems without fork: then everything runs in pytest's process.
+    """
+    if config.getoption("usepdb", False) or config.getoption("trace", False) or not CAN_FORK:
+        return 0
+    asked: int | None = SettingLookup(config).value("workers")
+    if asked == 0 or not hasattr(config, "workerinput"):
+        return _cores() if asked is None else asked
+    return 1
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def limits_of(config: pytest.Config) -> Limits:
+    """Return the limits of each worker of a run."""
+    memory = (SettingLookup(config).value("memory") or DEFAULT_MEMORY) * MEGABYTE
+    return Limits(memory=memory, retire=memory * 3 // 4)
+
+
+def try_in_worker(config: pytest.Config, path: Path, what: str, work: Callable[[], object]) -> None:
+    """Do some work in a temporary process first, because the code of a file has no limits in pytest's process.
+
+    Raises LimitExceededError if it is over a limit or ends its process; other errors will be raised again there.
+    """
+    if not workers_of(config):
+        return
+    pool = Pool(lambda _: [_limit_over(work)], count=1, limits=limits_of(config), prepare=_become_silent)
+    try:
+        found: Any = pool.result(0)
+    finally:
+        pool.close()
+    if isinstance(found, Lost):
+        raise error_of(what, found, Position(path))
+    if found is not None:
+        raise LimitExceededError(found[0], position=Position(path), hint=found[1])
+
+
+def _limit_over(work: Callable[[], object]) -> tuple[str, str | None] | None:
+    try:
+        work()
+    except PromptfmtError as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, MemoryError):
+                raise cause from None
+            if isinstance(cause, LimitExceededError):
+                return error.message, error.hint
+            cause = cause.__cause__
+    return None
+
+
+def _become_silent() -> None:
+    limits.apply_here()
+    faulthandler.disable()
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    for number in (0, 1, 2):
+        os.dup2(sys.stdout.fileno(), number)
+
+
+def error_of(name: str, lost: Lost, position: Position | None) -> LimitExceededError:
+    """Return the error message when a worker dies."""
+    endless = "look for an endless loop or a regular expression that backtracks without end"
+    if lost.reason == "processor":
+        text, hint = f"{name} did not finish within {lost.limit:g} s of processor time", endless
+    elif lost.reason == "memory":
+        text = f"{name} took more than {lost.limit / MEGABYTE:,.0f} MB of memory"
+        hint = OUT_OF_MEMORY
+    elif lost.reason == "waiting":
+        text = f"{name} waited for {lost.limit:g} s and used next to no processor time"
+        hint = "look for code that waits for a network, a lock or an input"
+    elif lost.status < 0:
+        text = f"{name} ended the process that it ran in, by signal {-lost.status}"
+        hint = "look for native code that crashes"
+    else:
+        text, hint = f"{name} ended the process that it ran in, with exit status {lost.status}", "look for os._exit"
+    return LimitExceededError(text, position=position, hint=hint)
+
+
+class ItemRunner:
+    """A copy of pytest's process that runs `items`, and returns their reports, warnings and traces in JSON's types."""
+
+    def __init__(self, run: Run, items: Sequence[pytest.Item]) -> None:
+        self._run = run
+        self._config = run.config
+        self._items = items
+        self._is_plain = not has_other_plugins(run.config, _PHASES)
+        self._trace = FileTrace(run.settings.rootdir, is_offline=is_offline() and not run.settings.download)
+        self._reports: list[pytest.TestReport] = []
+        self._warnings: list[dict[str, Any]] = []
+
+    def prepare(self) -> None:
+        """Make this process a worker: nothing that it does or prints reaches the process that it is a copy of."""
+        self._run.in_worker = True
+        self._run.tally.keeps = "none"
+        limits.apply_here()
+        faulthandler.disable()  # one message reports the end of a worker
+        null = os.open(os.devnull, os.O_RDWR)
+        capture: Any = self._config.pluginmanager.getplugin("capturemanager")
+        if capture is not None and capture.is_globally_capturing():
+            capture.suspend_global_capture(in_=True)
+            capture._global_capturing = None  # its files are those of pytest's process
+            for number in (0, 1, 2):
+                os.dup2(null, number)
+            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+            capture.start_global_capturing()
+        os.close(null)
+        gc.freeze()  # the objects of pytest's process stay alive
+        gc.set_threshold(*_GC_THRESHOLDS)
+        session = self._items[0].session
+        self._trace.begin(above=ItemRunner.work.__code__)
+        session._setupstate = type(session._setupstate)()  # fixtures that are set up belong to pytest's process
+
+    def work(self, job: Job) -> list[Any]:
+        """Return the results of the items with these numbers."""
+        items = [self._items[number] for number in job]
+        return [self._result_of(item, after) for item, after in zip(items, [*items[1:], None], strict=True)]
+
+    def _result_of(self, item: pytest.Item, following: pytest.Item | None) -> dict[str, Any]:
+        assertions = snapshots.number_taken(self._config)
+        self._warnings = []
+        asked = self._run.folders.index.asked
+        asked.clear()
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+        for report in self._reports:
+            outcome = getattr(report, "promptfmt", None)
+            if outcome is not None:
+                self._run.tally.add(outcome, report.nodeid)
+        return {
+            "seen": {"files": self._trace.taken(), "asked": sorted(asked)},
+            "reports": [self._serialized(report) for report in self._reports],
+            "warnings": self._warnings,
+            "counted": snapshots.taken(self._config, since=assertions),
+        }
+
+    def run(self, item: PromptItem, nextitem: pytest.Item | None) -> None:
+        """Run an item in pytest's three phases, or only call it if no plugin uses the other phases."""
+        if not self._is_plain or any(item.get_closest_marker(mark) for mark in _MARKS):
+            runner: Any = self._config.pluginmanager.getplugin("runner")
+            self._reports = runner.runtestprotocol(item, log=False, nextitem=nextitem)
+            return
+        call = pytest.CallInfo.from_call(item.runtest, when="call", reraise=(pytest.exit.Exception,))
+        out, err = self._captured()
+        for stream, text in (("stdout", out), ("stderr", err)):
+            item.add_report_section("call", stream, text)
+        self._reports = [item.ihook.pytest_runtest_makereport(item=item, call=call)]
+
+    def _captured(self) -> tuple[str, str]:
+        capture: Any = self._config.pluginmanager.getplugin("capturemanager")
+        return capture.read_global_capture() if capture is not None and capture.is_globally_capturing() else ("", "")
+
+    def _serialized(self, report: pytest.TestReport) -> dict[str, Any]:
+        if report.passed and not report.sections and not report.user_properties and report.longrepr is None:
+            outcome = getattr(report, "promptfmt", None)
+            known = {"promptfmt": outcome.to_json()} if outcome is not None else {}
+            if known or report.when != "call":
+                return {"passed": report.duration, "when": report.when, **known}
+        data: dict[str, Any] = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        return data
+
+    def warn(self, message: warnings.WarningMessage, when: str, nodeid: str, location: Any) -> None:
+        """Send a warning with the reports of its item."""
+        self._warnings.append(
+            {
+                "text": str(message.message),
+                "module": message.category.__module__,
+                "category": message.category.__qualname__,
+                "filename": message.filename,
+                "lineno": message.lineno,
+                "when": when,
+                "nodeid": nodeid,
+                "location": location,
+            }
+        )
+
+
+def has_other_plugins(config: pytest.Config, hooks: Sequence[str]) -> bool:
+    """Return whether other plugins or conftests implement these hooks."""
+    return any(
+        not implementation.function.__module__.startswith(_KNOWN_PLUGINS)
+        for hook in hooks
+        for implementation in getattr(config.hook, hook).get_hookimpls()
+    )
