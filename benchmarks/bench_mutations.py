@@ -39,9 +39,8 @@ from pytest_promptfmt.rules.rule_registry import known_rules
 from pytest_promptfmt.rules.rule_selection import Selection
 from pytest_promptfmt.rules.rule_views import FileView
 from pytest_promptfmt.settings import Settings
-from pytest_promptfmt.snapshots.content import snapshot_document
+from pytest_promptfmt.snapshots.content import extraction_document, snapshot_document
 from pytest_promptfmt.snapshots.document import body_lines
-from pytest_promptfmt.snapshots.snapshot_verdicts import extraction_document
 from pytest_promptfmt.study import Study, seen_by
 from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks import TaskFile

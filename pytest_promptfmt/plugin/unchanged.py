@@ -25,8 +25,7 @@ from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.results.failures import repeated_failure
 from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.snapshots.expected import Defined
-from pytest_promptfmt.snapshots.paths import SnapshotPath
-from pytest_promptfmt.snapshots.tracked import is_tracked
+from pytest_promptfmt.snapshots.paths import SnapshotPath, is_tracked
 
 
 class UnchangedFolder(pytest.Directory):

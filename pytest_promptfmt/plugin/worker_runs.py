@@ -125,7 +125,7 @@ class WorkerRuns:
                 self._run.tally.add(outcome, f"{item.path.name}::{name}")
             self._matched += counted.matched
             if counted.matched and item.place is not None:
-                snapshots.count_matched(self._config, item, item.place, expected=self._run.expected)
+                snapshots.count(self._config, item, item.place, "matched", expected=self._run.expected)
                 self._matched -= 1
 
     def _show_again(self, items: Iterable[tuple[StoredItem, Mapping[str, Any]]]) -> None:

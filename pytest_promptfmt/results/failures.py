@@ -15,11 +15,10 @@ from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.results.text_changes import TextChange, is_of_tokens
 from pytest_promptfmt.results.wording import counted, first_of
 from pytest_promptfmt.snapshots.changes import FEW_SHOT, Change, unified_diff
-from pytest_promptfmt.snapshots.content import COLUMNS, SCORING
+from pytest_promptfmt.snapshots.content import COLUMNS, SCORING, verdict_lines
 from pytest_promptfmt.snapshots.extension import Verdict
 from pytest_promptfmt.snapshots.hunks import Pieces, changed_words
 from pytest_promptfmt.snapshots.lock import Note
-from pytest_promptfmt.snapshots.snapshot_verdicts import verdict_lines
 
 if TYPE_CHECKING:
     from pytest_promptfmt.answers.phrasing_verdicts import PhrasingRow

@@ -44,7 +44,7 @@ FEW_SHOT: Final = "few-shot"
 class Change:
     """Neighbouring lines of one doc that were replaced, removed or added.
 
-    `removed` and `added` are lines as shown in the file, without indentation. `place` says where it is in a prompt. The
+    `removed` and `added` are lines as shown in the file, without indentation. `place` is where it is in a prompt. The
     doc 0 is the task itself.
     """
 
@@ -86,7 +86,7 @@ State = Literal["equal", "header-only", "changed", "damaged", "missing"]
 class SnapshotComparison:
     """The result of comparing.
 
-    `text` is what an update writes; `stored` what it holds, as far as it can be decoded; `old` and `new` are the
+    `text` is what an update writes; `stored` the old text, damaged bytes replaced; `old` and `new` are the
     documents where both could be read and differ; `error` is what is damaged.
     """
 
@@ -107,9 +107,9 @@ def compare(stored: bytes | None, rendered: Document, path: Path, *, narrowed_ru
     """Return how the file's bytes (None: there is no file) relate to the rendered document.
 
     In a `narrowed_run`, which rendered fewer docs than it usually would, stored docs that were not rendered are kept
-    and not compared. What is about the task is compared as far as both have it. A snapshot without a section of it, as
+    and not compared. Sections about the task are compared where both have them. A snapshot without one of them, as
     earlier releases wrote them, is equal to one with it, and `text` has it for the next update; a run whose profiles
-    leave it out keeps it. The version alone is no reason to write.
+    leave it out keeps it. A missing version is not written for its own sake.
     """
     text = write_document(rendered)
     if stored is None:
@@ -145,7 +145,7 @@ def _as_far_as_stored(rendered: Document, stored: bytes) -> Document:
     if VERSION in rendered.header and f"\n{VERSION}: ".encode() not in stored.partition(b"\n\n")[0]:
         rendered = replace(rendered, header={key: fact for key, fact in rendered.header.items() if key != VERSION})
     known = stored.partition(f"\n\n{record_name(0)}".encode())[2].partition(b"\n\n")[0] if rendered.task else b""
-    # Few-shot examples stand only where they have to be seen: no section is an answer, too.
+    # Few-shot examples are shown only where needed: a missing section is information, too.
     held = [FEW_SHOT] if known else []
     task = tuple(each for each in rendered.task if each.title in held or f"\n  {each.title}\n".encode() in known)
     return rendered if task == rendered.task else replace(rendered, task=task)
@@ -202,7 +202,7 @@ def unified_diff(
 ) -> list[str]:
     """Return the diff as lines: `@@ doc 1, prompt, line 2 @@`, then kept, removed and added lines.
 
-    At most `max_lines` lines of at most about `max_width` characters, then a line that says that there is more.
+    At most `max_lines` lines of at most about `max_width` characters, then a line that reports more.
     Lines that differ but look the same are followed by the code points that differ.
     """
     lines = list(islice(_diff(old, new, context, max_width), max_lines + 1))

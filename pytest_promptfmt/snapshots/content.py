@@ -1,43 +1,50 @@
 """The document that a snapshot stores of rendered instances: prompts, then the requests, then the target.
 
 How answers are read and scored, and which columns of synthetic docs the task reads, is the same for all profiles of a
-task, so one snapshot of a task shows it, before its docs: whoever reads a pull request sees a changed pattern as one
+task, so one snapshot of a task shows it, before its docs: a reviewer sees a changed pattern as one
 changed line, not as one for each profile. It is that of the profile of plain text where the run has one, otherwise the
 first one that shows text (`shows_task`). Stop sequences and generation arguments are part of each request, and shown
 there. The same snapshot shows how few-shot examples look of a task that is rendered without any, where its question
-does not tell.
+does not show it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from itertools import groupby
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.answers.phrasings import CLASSES
+from pytest_promptfmt.core.errors import PromptfmtError, SnapshotError
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Request, join
 from pytest_promptfmt.core.task import Unset
 from pytest_promptfmt.snapshots.changes import FEW_SHOT, VERSION
-from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, SectionEntry
+from pytest_promptfmt.snapshots.document import DocRecord, Document, Section, SectionEntry, read_document
+from pytest_promptfmt.snapshots.paths import read_snapshot
 from pytest_promptfmt.snapshots.token_sections import profile_facts, token_sections
 from pytest_promptfmt.tasks import columns_read, task_reading
 
 if TYPE_CHECKING:
+    from pytest_promptfmt.answers.phrasing_verdicts import Matrix, PhrasingRow
+    from pytest_promptfmt.answers.replaying import Transcript
     from pytest_promptfmt.core.docs import TaskDocs
+    from pytest_promptfmt.core.recorded import RecordedScores, ScoredAnswer
     from pytest_promptfmt.core.task import Task
     from pytest_promptfmt.study import ProfileView, Study
 
 SCORING: Final = "scoring"
 """The title of the section about how answers are read and scored."""
 COLUMNS: Final = "columns"
-"""The title of the section about the columns that a task reads, shown where synthetic docs have whatever it reads."""
+"""The title of the section about the columns that a task reads, shown where synthetic docs have all of them."""
 
 _USUAL_DELIMITERS: Final = {"target_delimiter": " ", "fewshot_delimiter": "\n\n"}
 _MAX_DEPTH = 20
@@ -47,13 +54,13 @@ _TOO_MUCH_TEXT = "the docs are very long: show fewer of them, or raise time_limi
 
 
 def most_informative_profile(profiles: Sequence[Profile]) -> Profile | None:
-    """Return the profile whose snapshots show best what changed: one of text, with little beside it."""
+    """Return the profile whose snapshots show best what changed: one of text, with little else."""
     shown = [profile for profile in profiles if profile.shows_text]
     return next((profile for profile in shown if not profile.is_chat), next(iter(shown), None))
 
 
 def shows_task(profile: Profile, profiles: Sequence[Profile], *, is_chosen: bool) -> bool:
-    """Return whether the snapshot of a profile, one of those of a task, shows what is about the task itself.
+    """Return whether the snapshot of a profile, one of those of a task, shows the facts about the task itself.
 
     Where the command line has chosen them, what a chat profile shows does not depend on it.
     """
@@ -61,7 +68,7 @@ def shows_task(profile: Profile, profiles: Sequence[Profile], *, is_chosen: bool
 
 
 def snapshot_document(seen: ProfileView, *, with_task: bool = False) -> Document:
-    """Return the document of a task in one profile; `with_task`, with what is about the whole task.
+    """Return the document of a task in one profile; `with_task`, with the facts about the whole task.
 
     Raises the PromptfmtError that stopped it: code not allowed, docs not found, a template that fails, a text that the
     tokenizer cannot encode, a time limit.
@@ -104,7 +111,7 @@ def _fewshot_section(study: Study) -> Iterator[Section]:
     """Yield the first doc in plain text with few-shot examples, where the run shows none and they need to be seen.
 
     They need not where they are made of the question's own templates, with lm-eval's default delimiters,
-    and all around them is as without. What stops them is PF808.
+    and all around them is as without. Errors in them are PF808.
     """
     task, shots = study.material.task, study.material.task.fewshot
     if study.shots or not study.with_shots or not study.with_shots[0].prompts:
@@ -141,7 +148,7 @@ def header_facts(
 ) -> dict[str, str]:
     """Return the stable facts of a snapshot's header, in their order, without the empty ones.
 
-    `version` is the task's own, in whatever notation. `template_args` are those that the profile gives its chat
+    `version` is the task's own, in any notation. `template_args` are those that the profile gives its chat
     template: a name like `qwen3` does not show them. `more` are the facts of the task's assembly.
     """
     facts = {"task": task, "profile": profile}
@@ -265,3 +272,108 @@ def _key(key: Any) -> str:
 
 def _type_name(value: Any) -> str:
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
+
+
+# -- scoring: verdicts on phrasings and recordings, scores of recorded answers ---------------------------------------
+
+EXTRACTION = "extraction"
+"""Takes the place of a profile in the name of the snapshot file."""
+
+RECORDING = "recording"
+"""The same for a recording, followed by its name."""
+
+RECORDED = "recorded"
+"""The same for recorded answers."""
+
+_VERDICTS = "verdicts"
+_LONGEST_QUOTE = 120
+
+
+def extraction_document(header: Mapping[str, str], matrix: Matrix) -> Document:
+    """Return the document of a verdict matrix; rows that fail by the default rules are marked."""
+    return Document(dict(header), (DocRecord(1, tuple(_matrix_sections(matrix))),))
+
+
+def recording_document(header: Mapping[str, str], transcript: Transcript) -> Document:
+    """Return the document of a replayed recording: totals, a line for each record, and those that cannot be used."""
+    sections = {
+        "filters": transcript.pipelines,
+        "totals": transcript.totals(),
+        _VERDICTS: transcript.verdicts(),
+        "bad records": transcript.bad(),
+    }
+    made = (Section(title, entries=tuple(map(SectionEntry, lines))) for title, lines in sections.items() if lines)
+    return Document(dict(header), (DocRecord(1, tuple(made)),))
+
+
+def recorded_document(header: Mapping[str, str], scores: RecordedScores) -> Document:
+    """Return the document of a file's recorded completions."""
+    means = [SectionEntry(f"{name} {mean:.6g}") for name, mean in scores.means.items()]
+    summary = [SectionEntry(f"completions {scores.count}")]
+    if scores.not_mapped:
+        summary.append(SectionEntry(f"none of the labels {scores.not_mapped}"))
+    sections = [Section("scores", entries=(*summary, *means))]
+    if scores.first:
+        sections.append(
+            Section("completions", entries=tuple(SectionEntry(_answer_line(each)) for each in scores.first))
+        )
+    return Document(dict(header), (DocRecord(1, tuple(sections)),))
+
+
+def verdict_lines(document: Document) -> dict[str, str]:
+    """Return the verdicts of a recording's document: the record's number (or those of a block) to its line."""
+    lines = (
+        entry.text.partition("  ")
+        for doc in document.docs
+        for section in doc.sections
+        if section.title == _VERDICTS
+        for entry in section.entries
+    )
+    return {number: verdicts for number, _, verdicts in lines}
+
+
+def accepted_failures(path: str) -> Mapping[str, Sequence[str]]:
+    """Return the cells of each phrasing that an accepted matrix marks as failing."""
+    return dict(_accepted_failures(path))
+
+
+def _accepted_failures(path: str) -> Iterator[tuple[str, Sequence[str]]]:
+    try:
+        document = read_document((read_snapshot(path) or b"").decode(), Path(path))
+    except (OSError, UnicodeDecodeError, SnapshotError):
+        return
+    for doc in document.docs:
+        for section in doc.sections:
+            for entry in section.entries if section.title in CLASSES else ():
+                name, *cells = re.split(r" {2,}", entry.text)
+                if entry.marked:
+                    yield name, cells
+
+
+def _matrix_sections(matrix: Matrix) -> Iterator[Section]:
+    yield Section("answers", entries=(SectionEntry(matrix.answers or matrix.nothing),))
+    yield Section("filters", entries=tuple(SectionEntry(name) for name in matrix.pipelines))
+    for kind, rows in groupby(matrix.rows, key=lambda row: row.kind):
+        yield Section(kind, entries=tuple(_row_entry(row) for row in rows))
+
+
+def _row_entry(row: PhrasingRow) -> SectionEntry:
+    cells = "  ".join(f"{verdict:<18}" for verdict in row.verdicts)
+    return SectionEntry(f"{row.id:<24}  {cells}".rstrip(), marked=row.failed)
+
+
+def _answer_line(each: ScoredAnswer) -> str:
+    name = f"{each.number + 1}" + (f" {each.id}" if each.id and each.id.isprintable() else "")
+    if each.completion is None:
+        read = f"{_quoted(each.answer or '')} comes first"
+    else:
+        answer = "none of the labels" if each.answer is None else f"read as {_quoted(each.answer)}"
+        read = f"{_quoted(each.completion)} {answer}"
+    golds = " or ".join(_quoted(gold) for gold in each.golds)
+    scores = ", ".join(f"{metric} {score:.6g}" for metric, score in each.scores.items())
+    right = f"right is {golds}" if golds else "none is marked as right"
+    return f"{name}: {read}, {right}: {scores}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…", ensure_ascii=False)

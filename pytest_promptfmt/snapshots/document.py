@@ -19,7 +19,7 @@
     end: 1 doc, digest 0123456789abcdef
 
 Every line of a text is behind a bar, `⟨end⟩` shows where it ends, and invisible characters have names (core/text.py).
-What is about the whole task is shown once, before the docs; snapshots that earlier releases wrote lack it. No line ends
+Facts about the whole task are shown once, before the docs; snapshots that earlier releases wrote lack it. No line ends
 with a space and there are no tabs, so tools that tidy files have nothing to change. How prompts become a
 document is in content.py.
 """
@@ -74,7 +74,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class DocRecord:
-    """What a snapshot shows of one doc; `number` counts from 1."""
+    """One doc in a snapshot; `number` counts from 1."""
 
     number: int
     sections: tuple[Section, ...]
@@ -84,7 +84,7 @@ class DocRecord:
 class Document:
     """A whole snapshot: stable facts, then the docs in ascending order of their numbers.
 
-    `task` is what is shown once, of the task itself; empty where nothing is.
+    `task` are the sections about the task itself, shown once; empty without any.
     """
 
     header: Mapping[str, str]
@@ -140,7 +140,7 @@ def _text_lines(text: str) -> list[str]:
 
 
 def body_of(text: str) -> str | None:
-    """Return the part of a written snapshot that its digest covers, digest included; None where there is none."""
+    """Return the part of a written snapshot that its digest covers, digest included; None without one."""
     start = text.find("\n\n")
     return None if start < 0 else text[start:]
 

@@ -24,11 +24,11 @@ from pytest_promptfmt.snapshots.paths import (
     Claims,
     SnapshotPath,
     Tree,
+    absent_files,
     decode_name,
     read_snapshot,
     require_no_link,
 )
-from pytest_promptfmt.snapshots.tracked import absent_files
 
 if TYPE_CHECKING:
     from pytest_promptfmt.snapshots.document import DocRecord, Document
@@ -40,7 +40,7 @@ _SHOTS = re.compile(r"-\d+shot")
 
 
 class Named(Protocol):
-    """What is asked of a task here."""
+    """The part of a task that is used here."""
 
     @property
     def id(self) -> str:
@@ -70,8 +70,7 @@ class ExpectedSnapshots:
     def __init__(self, tree: Tree = BESIDE) -> None:
         self.tree = tree
         self._claims = Claims()
-        self._ids: dict[Path, set[str]] = {}
-        self._open_names: dict[Path, set[str]] = {}
+        self._tasks: dict[Path, set[tuple[str, str | None]]] = {}
         self._visited: set[Path] = set()
         self._is_in_run: Callable[[Path], bool] = lambda _file: True
         self._profiles: frozenset[str] | None = None
@@ -85,7 +84,7 @@ class ExpectedSnapshots:
     def set_profiles(self, names: Iterable[str], *, everywhere: Iterable[str] = ()) -> None:
         """Set which profiles exist; without this, none makes a file obsolete.
 
-        Those `everywhere` do whatever settings define.
+        Those `everywhere` exist with any settings.
         """
         self._everywhere = frozenset(everywhere)
         self._profiles = self._everywhere.union(names)
@@ -102,17 +101,13 @@ class ExpectedSnapshots:
         return SnapshotPath(str(self.tree.path(task_file, task_id, profile)), f"{task_id}/{profile}")
 
     def define(self, task_file: Path, tasks: Iterable[Named]) -> None:
-        """Record that `task_file` was read completely and defines exactly these tasks, whatever this run selects.
+        """Record that `task_file` was read completely and defines exactly these tasks, selected or not.
 
         Tasks are given in the formats that the file itself declares; a task without format also keeps the
         snapshots of formats that were tried on it from the command line.
         """
-        ids = self._ids.setdefault(task_file, set())
-        open_names = self._open_names.setdefault(task_file, set())
-        for task in tasks:
-            ids.add(task.id)
-            if task.format is None:
-                open_names.add(task.name)
+        known = self._tasks.setdefault(task_file, set())
+        known.update((task.id, task.name if task.format is None else None) for task in tasks)
         self._obsolete = self._obsolete_by_docs = None
 
     def limit_to(self, holds: Callable[[Path], bool]) -> None:
@@ -164,14 +159,14 @@ class ExpectedSnapshots:
             self.visit(each)
 
     def obsolete(self) -> tuple[Path, ...]:
-        """Return the snapshot files that no task defines, sorted. Looked up once, then remembered."""
+        """Return the snapshot files that no task defines, sorted. Looked up once, then cached."""
         if self._obsolete is None:
             self._unclaimed.clear()
             self._obsolete = tuple(sorted({*self._undefined(), *self._orphans()}))
         return self._obsolete
 
     def rests_on_others(self, directory: Path, names: Collection[str]) -> bool:
-        """Return whether a file in a `__prompts__` folder is not obsolete for a profile that is none of these.
+        """Return whether a file in a `__prompts__` folder is not obsolete for a profile other than these.
 
         Only settings of another folder define that, where no item of this run has the file.
         """
@@ -180,7 +175,7 @@ class ExpectedSnapshots:
         return not all(_is_named(profile, known) for profile in self._unclaimed.get(directory, ()))
 
     def obsolete_like(self, document: Document) -> Path | None:
-        """Return the obsolete file with the same docs, whatever its header; None unless exactly one has them."""
+        """Return the obsolete file with the same docs and any header; None unless exactly one has them."""
         if self._obsolete_by_docs is None:
             self._obsolete_by_docs = {}
             for path in self.obsolete():
@@ -194,17 +189,17 @@ class ExpectedSnapshots:
 
     def _undefined(self) -> Iterator[Path]:
         """Yield files of fully read task files whose task or profile does not exist."""
-        for folder in {self.tree.folder(file): None for file in self._ids}:
+        for folder in {self.tree.folder(file): None for file in self._tasks}:
             place = self.tree.folder_of(folder.parent)
             owners = [place / f"{folder.name}{suffix}" for suffix in _OWNER_SUFFIXES]
             # A JSON or Python file of the same name may be anything, such as the data of the task.
             owners = [
-                owner for owner in owners if owner in self._ids or (owner.suffix in _TASK_SUFFIXES and owner.exists())
+                owner for owner in owners if owner in self._tasks or (owner.suffix in _TASK_SUFFIXES and owner.exists())
             ]
-            if not all(owner in self._ids for owner in owners):
-                continue  # arc.yml beside arc.yaml shares the folder, and was not read
-            ids = {name for owner in owners for name in self._ids[owner]}
-            open_names = {name for owner in owners for name in self._open_names[owner]}
+            if not all(owner in self._tasks for owner in owners):
+                continue  # arc.yml next to arc.yaml shares the folder, and was not read
+            tasks = [task for owner in owners for task in self._tasks[owner]]
+            ids, open_names = {task_id for task_id, _ in tasks}, {name for _, name in tasks}
             for path in _snapshot_files(folder):
                 task_id = decode_name(path.parent.name)
                 defined = task_id in ids or any(name in open_names for name in _names_before_format(task_id))
@@ -218,7 +213,7 @@ class ExpectedSnapshots:
 
     def _orphans(self) -> Iterator[Path]:
         """Yield files in visited folders whose task file is gone."""
-        defined = {self.tree.folder(file) for file in self._ids}
+        defined = {self.tree.folder(file) for file in self._tasks}
         for directory in self._visited:
             place, is_left = self.tree.folder_of(directory), self.tree.is_left(directory)
             for folder in _folders(directory):

@@ -75,12 +75,11 @@ def check(
     narrowed_run: bool = False,
     may_be_missing: bool = False,
 ) -> Verdict:
-    """Compare a rendered document with its stored snapshot, and write it when syrupy's options say so.
+    """Compare a rendered document with its stored snapshot, and write it when syrupy's options demand it.
 
-    A difference in the header alone passes, and what earlier releases did not write may be missing. `--snapshot-update`
-    writes both, and rewrites a damaged file, unless docs would be lost
-    (`narrowed_run`) or a newer version of the format wrote it. Where the snapshot `may_be_missing`, that is neither a
-    pass nor a failure, and syrupy does not hear of it.
+    A difference only in the header passes, and sections that earlier releases did not write may be missing.
+    `--snapshot-update` writes both, and rewrites a damaged file, unless docs would be lost (`narrowed_run`) or a newer
+    version of the format wrote it. A snapshot that `may_be_missing` neither passes nor fails, unknown to syrupy.
     """
     path = Path(place.path)
     try:
@@ -118,7 +117,7 @@ def check(
         error = SnapshotError(f"the snapshot cannot be written: {result.exception}", position=Position(path))
     elif result.exception is not None and not isinstance(result.exception, TaintedSnapshotError):
         raise result.exception
-    # syrupy keeps every result to the end of the run; its report needs the names alone.
+    # syrupy keeps every result to the end of the run; its report needs only the names.
     result.asserted_data = result.recalled_data = None
     return Verdict(
         state=comparison.state,
@@ -154,15 +153,8 @@ def number_taken(config: pytest.Config) -> int:
 def count(
     config: pytest.Config, item: pytest.Item, place: SnapshotPath, counted: Counted, *, expected: ExpectedSnapshots
 ) -> None:
-    """Let syrupy count a comparison that another process made."""
+    """Let syrupy count a comparison that another process or an earlier run made."""
     _note(config, PromptLocation(item, place, expected), counted)
-
-
-def count_matched(
-    config: pytest.Config, item: pytest.Item, place: SnapshotPath, *, expected: ExpectedSnapshots
-) -> None:
-    """Let syrupy count a snapshot that is the same as in an earlier run."""
-    _note(config, PromptLocation(item, place, expected), "matched")
 
 
 def add_matched(config: pytest.Config, number: int) -> None:

@@ -42,7 +42,7 @@ class LockedOrigin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """What the lock shows about tokens that differ; `is_change` where the tokenizer itself has changed."""
+    """An explanation of tokens that differ; `is_change` where the tokenizer itself has changed."""
 
     text: str
     is_change: bool = False
@@ -50,7 +50,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """What a lock file holds: tokenizers by name, and origins by path below the rootdir."""
+    """The content of a lock file: tokenizers by name, and origins by path below the rootdir."""
 
     tokenizers: Mapping[str, UsedTokenizer] = field(default_factory=dict)
     origins: Mapping[str, LockedOrigin] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Locked:
 def read_lock(path: Path) -> Locked:
     """Return what the file holds; nothing when there is no file.
 
-    Raises SnapshotError with the line for a file that is none of ours: edited, cut off, with conflict markers.
+    Raises SnapshotError with the line for a file that is not as written: edited, cut off, with conflict markers.
     """
     try:
         parsed = parse_file(path, gate.status_of(path))
@@ -182,7 +182,7 @@ class Lock:
         return found
 
     def would_write(self, seen: Mapping[str, UsedTokenizer]) -> tuple[Path, str] | None:
-        """Return the file and the text that `renew` would write, None where it would leave the file alone."""
+        """Return the file and the text that `renew` would write, None where it would not change the file."""
         merged = {**self.known, **seen}
         if merged == self.known and not (self._error is not None and seen):
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ class SnapshotPath:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Where the `__prompts__` folders are: beside the task files, or below `mirror`, which mirrors the rootdir."""
+    """Where the `__prompts__` folders are: next to the task files, or below `mirror`, which mirrors the rootdir."""
 
     rootdir: Path = Path()
     mirror: Path | None = None
@@ -60,16 +61,16 @@ class Tree:
         return self.folder(task_file) / encode_name(task_id) / f"{encode_name(profile)}{SUFFIX}"
 
     def is_left(self, directory: Path) -> bool:
-        """Return whether a `__prompts__` folder beside the task files is left from before there was a mirror."""
+        """Return whether a `__prompts__` folder next to the task files is left from before there was a mirror."""
         return self.mirror is not None and not directory.is_relative_to(self.mirror)
 
 
 BESIDE: Final = Tree()
-"""Snapshots beside their task files."""
+"""Snapshots next to their task files."""
 
 
 def snapshot_folder(task_file: Path) -> Path:
-    """Return the folder of all snapshots of a task file when they are beside it."""
+    """Return the folder of all snapshots of a task file when they are next to it."""
     return BESIDE.folder(task_file)
 
 
@@ -173,3 +174,33 @@ def delete_snapshot(path: Path) -> None:
             folder.rmdir()
         except OSError:
             return
+
+
+# -- git: files that a sparse checkout leaves out, and tracked files --------------------------------------------------
+
+# Nothing that the repository configures is run: no monitor of files, and no repository inside it that is bare.
+_GIT: Final = ("git", "-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit")
+_SECONDS: Final = 600
+
+
+def absent_files(folder: Path) -> frozenset[str]:
+    """Return the absolute paths of the files below a folder that git marks skip-worktree; none without git.
+
+    They are tracked and merely absent, so their snapshots are still needed.
+    """
+    entries = (os.fsdecode(entry) for entry in _listed(folder, "."))
+    return frozenset(os.path.join(folder, entry[2:]) for entry in entries if entry.startswith("S "))
+
+
+def is_tracked(path: Path) -> bool:
+    """Return whether git tracks a file: then it may be in the repository on purpose."""
+    return any(_listed(path.parent, path.name))
+
+
+def _listed(folder: Path, name: str) -> list[bytes]:
+    command = [*_GIT, "-C", str(folder), "ls-files", "-t", "-z", "--", f":(literal){name}" if name != "." else name]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [] if done.returncode else done.stdout.split(b"\0")[:-1]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from plugin_project import Project
 
-from pytest_promptfmt.snapshots.tracked import is_tracked
+from pytest_promptfmt.snapshots.paths import is_tracked
 
 SECRET = "SECRET-VALUE-123"
 QUIET = ("-q", "--promptfmt-no-code", "--promptfmt-profile", "plain")

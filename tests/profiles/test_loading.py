@@ -171,6 +171,16 @@ def test_anything_that_could_change_the_tokenizer_ends_the_proof(gpt2: Path, say
     assert facts_if_verbatim(files | {"config.json"}, tokenizer, config, None) is None
 
 
+def test_a_vocabulary_for_which_the_pre_tokenizer_may_change_ends_the_proof(gpt2: Path) -> None:
+    tokenizer = json.loads((gpt2 / "tokenizer.json").read_text("utf-8"))
+    files, added = frozenset({"tokenizer.json"}), len(tokenizer["added_tokens"])
+    pieces = {f"piece {number}": number for number in range(100_000 - added)}
+    largest = {**tokenizer, "model": {**tokenizer["model"], "vocab": pieces}}
+    larger = {**tokenizer, "model": {**tokenizer["model"], "vocab": {**pieces, "one more": len(pieces)}}}
+    assert facts_if_verbatim(files, largest, {}, None) is not None
+    assert facts_if_verbatim(files, larger, {}, None) is None
+
+
 def test_file_beside_its_config_stands_for_the_folder_and_alone_for_itself(gpt2: Path, tmp_path: Path) -> None:
     assert find_source(gpt2 / "tokenizer.json").folder == find_source(gpt2).folder
     assert load_tokenizer(gpt2 / "tokenizer.json").bos_token == "<|endoftext|>"

@@ -6,8 +6,18 @@ from typing import Any
 
 import pytest
 
+from pytest_promptfmt.answers.phrasing_verdicts import Matrix, PhrasingRow
+from pytest_promptfmt.answers.replaying import Transcript
 from pytest_promptfmt.core.prompt import Instance, Origin, Prompt, Request, Span
-from pytest_promptfmt.snapshots.content import header_facts, make_document, to_json
+from pytest_promptfmt.core.recorded import RecordedScores
+from pytest_promptfmt.snapshots.content import (
+    extraction_document,
+    header_facts,
+    make_document,
+    recorded_document,
+    recording_document,
+    to_json,
+)
 from pytest_promptfmt.snapshots.document import Section, read_document, write_document
 
 FILE = Path("arc/plain.txt")
@@ -134,3 +144,29 @@ def test_values_that_json_does_not_know_are_shown_and_stay_the_same(value: Any) 
     assert shown == to_json(value)
     assert " at 0x" not in shown
     json.loads(shown)
+
+
+# -- scoring -----------------------------------------------------------------------------------------------------------
+
+
+def test_verdicts_on_phrasings_are_shown_as_doc_1_with_failures_marked() -> None:
+    rows = (
+        PhrasingRow(id="bare", kind="tolerance", verdicts=("OK",), failed=False),
+        PhrasingRow(id="two", kind="abstain", verdicts=("SPURIOUS(A)",), failed=True),
+    )
+    document = extraction_document(FACTS, Matrix(pipelines=("strict",), rows=rows, answers="options A, B"))
+    text = write_document(document)
+    assert read_document(text, FILE) == document
+    assert text.partition("\n\n")[2].rpartition("\n\n")[0] == (
+        "doc 1\n  answers\n    options A, B\n  filters\n    strict\n"
+        "  tolerance\n    bare                      OK\n  abstain\n  * two                       SPURIOUS(A)"
+    )
+
+
+def test_recordings_and_recorded_scores_are_doc_1_as_well() -> None:
+    recorded = recorded_document(FACTS, RecordedScores(count=2, totals={"exact_match": 1.0}))
+    assert [(doc.number, [section.title for section in doc.sections]) for doc in recorded.docs] == [(1, ["scores"])]
+    replayed = recording_document(FACTS, Transcript(["strict"]))
+    assert [(doc.number, [section.title for section in doc.sections]) for doc in replayed.docs] == [
+        (1, ["filters", "totals"])
+    ]

@@ -113,6 +113,8 @@ def damaged(old: str, new: str) -> str:
         (damaged("Answer", "Answr"), 20, "edited by hand"),
         (damaged("Answer:⟨end⟩", "Answer:⟨en⟩"), 10, "unknown escape"),
         (damaged("Answer:⟨end⟩", "Answer:⟨U+110000⟩"), 10, "unknown escape"),
+        (damaged("Answer:⟨end⟩", "⟨en⟩Answer:⟨end⟩"), 10, "unknown escape"),
+        (damaged('* " A"', '* "⟨en⟩ A"'), 12, "unknown escape"),
         (damaged("Answer:⟨end⟩", "Answer:"), 11, "does not end with ⟨end⟩"),
         (damaged("doc 2", "doc 1"), 14, "doc 1 follows doc 1"),
         (damaged("doc 2", "doc two"), 14, "expected "),

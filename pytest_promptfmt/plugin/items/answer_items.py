@@ -28,8 +28,7 @@ from pytest_promptfmt.results.failures import (
     some_errors,
 )
 from pytest_promptfmt.snapshots import extension as snapshots
-from pytest_promptfmt.snapshots.paths import SnapshotPath
-from pytest_promptfmt.snapshots.snapshot_verdicts import (
+from pytest_promptfmt.snapshots.content import (
     EXTRACTION,
     RECORDED,
     RECORDING,
@@ -38,6 +37,7 @@ from pytest_promptfmt.snapshots.snapshot_verdicts import (
     recorded_document,
     recording_document,
 )
+from pytest_promptfmt.snapshots.paths import SnapshotPath
 from pytest_promptfmt.study.expectations import has_expectations
 from pytest_promptfmt.tasks import looks_for_answers
 

@@ -1,11 +1,11 @@
-"""Formatters: where white space goes, by the documented rules of eval-framework 0.15.4."""
+"""From turns to a prompt: answers that are continued, and whitespace by eval-framework 0.15.4's documented rules."""
 
 import pytest
 
 from pytest_promptfmt.core.errors import RenderError, SettingsError
 from pytest_promptfmt.core.profile import builtin_profile
-from pytest_promptfmt.core.prompt import Message, Origin, Span, join
-from pytest_promptfmt.profiles.chat_prompt import find_formatter, format_messages, formatters
+from pytest_promptfmt.core.prompt import Message, Origin, Span, Turn, join
+from pytest_promptfmt.profiles.chat_prompt import find_formatter, format_messages, formatters, prompt_of
 
 SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
 
@@ -13,6 +13,19 @@ SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
 def text(formatter: str, *messages: tuple[str, str]) -> str:
     made = [Message(role, (Span(content, Origin("question")),)) for role, content in messages]  # type: ignore[arg-type]
     return join(format_messages(find_formatter(formatter), made))
+
+
+def in_chatml(*messages: tuple[str, str], as_turns: bool = True) -> str:
+    made = tuple(Message(role, (Span(content, Origin("question")),)) for role, content in messages)  # type: ignore[arg-type]
+    profile = builtin_profile("chat-chatml" if as_turns else "chat-chatml-single")
+    return prompt_of(profile, (), (Turn.of(made),)).text
+
+
+@pytest.mark.parametrize("as_turns", [True, False])
+def test_a_begun_answer_is_continued_where_it_ends(as_turns: bool) -> None:
+    asked = "<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n"
+    assert in_chatml((USER, "2 + 2?"), as_turns=as_turns) == asked
+    assert in_chatml((USER, "2 + 2?"), (ASSISTANT, "It is "), as_turns=as_turns) == f"{asked}It is "
 
 
 SHOT = ((SYSTEM, " Be right. "), (USER, " Q1 \n"), (ASSISTANT, " B "), (USER, "\n Q2 \n"))
