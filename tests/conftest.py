@@ -1,6 +1,8 @@
 """What all tests share: pytester, and runs without lint items and remembered outcomes, which have their own tests."""
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,7 +21,18 @@ settings.register_profile("promptfmt", settings(), deadline=None, suppress_healt
 settings.load_profile("promptfmt")
 
 
+# Where pytest looks for settings, from the folder of a run up to the root.
+_CONFIGURING = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    chosen = config.getoption("basetemp") or os.environ.get("PYTEST_DEBUG_TEMPROOT") or tempfile.gettempdir()
+    folder = Path(chosen).resolve()
+    for file in (above / name for above in (folder, *folder.parents) for name in _CONFIGURING):
+        if file.exists():
+            raise pytest.UsageError(
+                f"{file} configures the runs that tests start below {folder}: remove it, or set TMPDIR"
+            )
     limits.apply_here()  # as in a worker
     os.environ["PYTEST_ADDOPTS"] = RUN_OPTIONS
     for variable in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"):

@@ -8,7 +8,15 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
+import forked_runs
 import pytest
+
+
+def run_pytest(*args: str) -> pytest.RunResult:
+    """Return what `python -m pytest` did in this folder; a test that fails shows what it printed."""
+    ran = forked_runs.run("pytest", *args, folder=Path.cwd())
+    print(ran.stdout, ran.stderr, sep="\n")
+    return pytest.RunResult(ran.returncode, ran.stdout.splitlines(), ran.stderr.splitlines(), duration=0)
 
 
 class Project:
@@ -47,7 +55,7 @@ class Project:
 
     def start(self, *args: str) -> pytest.RunResult:
         """Return what pytest did; nothing of it was an error of pytest or of ours."""
-        result = self.pytester.runpytest_subprocess(*args, timeout=900)
+        result = run_pytest(*args)
         output = result.stdout.str() + result.stderr.str()
         assert "INTERNALERROR" not in output
         assert "Traceback" not in output

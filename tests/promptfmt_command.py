@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+import forked_runs
 
 IDENTITY = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
 
@@ -13,16 +14,8 @@ IDENTITY = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
 def promptfmt(folder: Path, *args: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     """Return what the command did; nothing of it was a traceback."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "CI")}
-    environment |= {"PYTHONPATH": str(Path(__file__).parents[1]), "COLUMNS": "200"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_promptfmt", *args],
-        cwd=folder,
-        env=environment,
-        input=typed,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    environment["COLUMNS"] = "200"
+    done = forked_runs.run("pytest_promptfmt", *args, folder=folder, environment=environment, typed=typed)
     assert "Traceback" not in done.stderr + done.stdout, done.stderr
     return done
 

@@ -6,11 +6,10 @@ The files say themselves what is expected: `# says:` a piece of the message, `# 
 import json
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import forked_runs
 import pytest
 
 BROKEN = Path(__file__).parents[1] / "fixtures" / "broken"
@@ -47,16 +46,8 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     (root / "pytest.ini").write_text("[pytest]\npromptfmt_time_limit = 2\n", "utf-8")
     (root / "conftest.py").write_text(RECORD_REPORTS, "utf-8")
     workers = ["-n", "2"] if request.param == "two workers" else []
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "--promptfmt",
-        "--promptfmt-profile=plain",
-        "--snapshot-update",
-        "broken",
-    ]
-    done = subprocess.run([*command, *workers], cwd=root, capture_output=True, text=True, timeout=900, check=False)
+    options = ("--promptfmt", "--promptfmt-profile=plain", "--snapshot-update", "broken", *workers)
+    done = forked_runs.run("pytest", *options, folder=root)
     reports = [tuple(json.loads(line)) for line in (root / "reports.jsonl").read_text("utf-8").splitlines()]
     return Run(done.returncode, done.stdout + done.stderr, sorted(reports))
 

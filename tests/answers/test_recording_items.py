@@ -9,6 +9,7 @@ from typing import Any
 # pytester forgets what a run imports: each would import these again, and numpy warns of that.
 import numpy  # noqa: F401
 import pytest
+from plugin_project import Project
 
 import pytest_promptfmt.answers.replaying
 import pytest_promptfmt.plugin.session  # noqa: F401
@@ -141,7 +142,7 @@ def test_a_recording_that_is_gone_leaves_an_unused_snapshot(pytester: pytest.Pyt
     kept = run(pytester, "-o", "promptfmt_scoring=none", "-m", "promptfmt_snapshot", "--snapshot-update")
     kept.stdout.no_fnmatch_line("*deleted*")
     path.unlink()
-    gone = pytester.runpytest_subprocess("--promptfmt", "--promptfmt-profile=plain", "--snapshot-update")
+    gone = Project(pytester).run("--promptfmt-profile=plain", "--snapshot-update")
     gone.stdout.fnmatch_lines(["*1 unused snapshot deleted*"])
 
 
@@ -153,5 +154,5 @@ def test_records_of_other_tasks_are_left_out(pytester: pytest.Pytester) -> None:
 
 def test_a_recording_that_does_not_exist_is_told(pytester: pytest.Pytester) -> None:
     write(pytester, more="metadata:\n  promptfmt:\n    recordings: [nowhere.jsonl]\n")
-    result = pytester.runpytest_subprocess("--promptfmt", "--promptfmt-profile=plain", "-k", "load")
+    result = Project(pytester).run("--promptfmt-profile=plain", "-k", "load")
     result.stdout.fnmatch_lines(["*sums.yaml:13:*there is no recording 'nowhere.jsonl'*"])

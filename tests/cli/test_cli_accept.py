@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import forked_runs
 import pytest
 from promptfmt_command import promptfmt, write_task
 
@@ -27,9 +25,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_of(folder: Path, *options: str) -> int:
-    command = [sys.executable, "-m", "pytest", "--promptfmt", "-q", "--promptfmt-profile=plain", *options]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True).returncode
+    chosen = ("--promptfmt", "-q", "--promptfmt-profile=plain", *options)
+    return forked_runs.run("pytest", *chosen, folder=folder).returncode
 
 
 def snapshots(folder: Path) -> dict[str, str]:

@@ -7,12 +7,14 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import forked_runs
 import pytest
 from promptfmt_command import git, promptfmt
 
@@ -27,23 +29,34 @@ metadata: {version: 1, promptfmt: {docs: [{question: Which rusts, choices: [iron
 """
 
 
-@pytest.fixture
-def tasks(tmp_path: Path) -> Path:
-    folder = tmp_path / "tasks"
-    folder.mkdir()
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --of-a-plugin-that-is-not-there\n", "utf-8")
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with three tasks and their snapshots."""
+    root = tmp_path_factory.mktemp("accepted")
+    (root / "tasks").mkdir()
+    (root / "pytest.ini").write_text("[pytest]\naddopts = --of-a-plugin-that-is-not-there\n", "utf-8")
     for name in ("metals", "stones", "woods"):
-        (folder / f"{name}.yaml").write_text(TASK.replace("NAME", name), "utf-8")
-    pytest_in(tmp_path, "-q", "--snapshot-update")
-    time.sleep(2.1)  # what is younger than two seconds is not remembered
-    return folder
+        (root / f"tasks/{name}.yaml").write_text(TASK.replace("NAME", name), "utf-8")
+    assert pytest_in(root, "-q", "--snapshot-update") == 0
+    return root
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, accepted: Path) -> Path:
+    shutil.copytree(accepted, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "tasks"
+
+
+@pytest.fixture
+def settled(tasks: Path) -> Path:
+    time.sleep(2.1)  # files that are younger than two seconds are not cached
+    return tasks
 
 
 def pytest_in(folder: Path, *options: str) -> int:
     alone = ["-o", "addopts=", "--promptfmt", "tasks", *options]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTEST_ADDOPTS": ""}
-    done = subprocess.run([sys.executable, "-m", "pytest", *alone], cwd=folder, env=environment, capture_output=True)
-    return done.returncode
+    environment = os.environ | {"PYTEST_ADDOPTS": ""}
+    return forked_runs.run("pytest", *alone, folder=folder, environment=environment).returncode
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -52,14 +65,14 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), "utf-8")
 
 
-def test_all_is_well_and_the_second_time_nothing_is_run(tasks: Path) -> None:
-    first = promptfmt(tasks.parent, "check", "tasks")
+def test_all_is_well_and_the_second_time_nothing_is_run(settled: Path) -> None:
+    first = promptfmt(settled.parent, "check", "tasks")
     assert (first.returncode, first.stdout) == (0, "")
     assert first.stderr == "all is well: 3 task files\n"
-    again = promptfmt(tasks.parent, "check", "tasks")
+    again = promptfmt(settled.parent, "check", "tasks")
     # The first file says what there is to say about the profiles, so it is always run.
     assert again.stderr == "all is well: 3 task files, 2 unchanged since the last run\n"
-    assert "unchanged" not in promptfmt(tasks.parent, "check", "--no-cache").stderr
+    assert "unchanged" not in promptfmt(settled.parent, "check", "--no-cache").stderr
 
 
 @pytest.mark.parametrize("where", ["a terminal", "CI", "a pipe"])
@@ -91,7 +104,8 @@ def test_a_long_run_says_how_far_it_is_where_somebody_looks_on(where: str, tmp_p
 
 def test_a_changed_prompt_is_shown_with_the_command_that_accepts_it(tasks: Path) -> None:
     edit(tasks / "stones.yaml", "Question:", "Q:")
-    for _ in range(2):  # the second time from memory
+    time.sleep(2.1)
+    for _ in range(2):  # the second time from the cache
         found = promptfmt(tasks.parent, "check", "tasks")
         assert found.returncode == 1
         assert "-| Question: Which rusts\n+| Q: Which rusts\n" in found.stdout
@@ -222,14 +236,13 @@ def test_warnings_are_no_errors_and_not_all_is_well(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text(
         "{% for m in messages %}<|begin|>{{ m.role + '\n' + m.content }}<|end|>\n{% endfor %}", "utf-8"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    update = [sys.executable, "-m", "pytest", "--promptfmt", "-q", "--snapshot-update"]
-    subprocess.run(update, cwd=tmp_path, env=environment, capture_output=True)
+    update = ("--promptfmt", "-q", "--snapshot-update")
+    forked_runs.run("pytest", *update, folder=tmp_path)
     assert promptfmt(tmp_path, "check").stderr.startswith("something is wrong: 1 task file")
     adding = "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
     with (tmp_path / "chat_template.jinja").open("a", encoding="utf-8") as file:
         file.write(adding)
-    subprocess.run(update, cwd=tmp_path, env=environment, capture_output=True)
+    forked_runs.run("pytest", *update, folder=tmp_path)
     found = promptfmt(tmp_path, "check")
     assert (found.returncode, found.stderr) == (0, "no errors: 1 task file\n")
     assert "warning" in found.stdout

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked_runs
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -87,13 +88,8 @@ def test_formats_of_installed_packages_are_listed(folder: Path) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-formats\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[pytest_promptfmt.formats]\nlab = lab_formats:lab\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_promptfmt", "formats", "lab"],
-        env={**os.environ, "PYTHONPATH": str(folder), "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(folder), "NO_COLOR": "1"}
+    done = forked_runs.run("pytest_promptfmt", "formats", "lab", environment=environment)
     assert done.stdout.startswith("from installed packages\nlab\n  The lab.\n  | L: What is"), done.stderr
 
 

@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked_runs
 import pytest
 import yaml
 from promptfmt_command import promptfmt, write_task
 
 
 def status(folder: Path, *options: str) -> int:
-    command = [sys.executable, "-m", "pytest", "--promptfmt", "-q", *options]
     environment = {**os.environ, "PYTEST_ADDOPTS": ""}
-    return subprocess.run(command, cwd=folder, capture_output=True, env=environment).returncode
+    return forked_runs.run("pytest", "--promptfmt", "-q", *options, folder=folder, environment=environment).returncode
 
 
 def test_an_empty_folder_becomes_a_project_whose_tests_pass(tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked_runs
 import pytest
 from loopback_hub import COMMIT, LoopbackHub
 from promptfmt_command import promptfmt, write_task
@@ -53,8 +52,7 @@ def test_the_lock_says_where_a_tokenizer_is_from_and_a_newer_revision_shows_what
     write_task(folder, "who")
     settings = "download: true\nprofiles: {own: {tokenizer: people/words, chat_template: own}, text: {}}\n"
     (folder / "promptfmt.yaml").write_text(settings, "utf-8")
-    command = [sys.executable, "-m", "pytest", "--promptfmt", "-q", "-p", "no:cacheprovider", "--snapshot-update"]
-    subprocess.run(command, cwd=folder, capture_output=True, check=False)
+    forked_runs.run("pytest", "--promptfmt", "-q", "-p", "no:cacheprovider", "--snapshot-update", folder=folder)
     lock = folder / "promptfmt.lock"
     assert f'    origin: "people/words@{COMMIT}"\n' in lock.read_text("utf-8")
     same = promptfmt(folder, "outdated")

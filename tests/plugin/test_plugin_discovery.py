@@ -95,7 +95,8 @@ def test_without_the_flag_the_plugin_collects_and_imports_nothing(project: Proje
     project.task("tasks/arc.yaml")
     project.write("test_python.py", "def test_it(): pass\n")
     project.write("conftest.py", IMPORTED)
-    result = project.start("-s", "-p", "no:html")  # pytest-html, where it is installed, imports jinja2
+    # A new interpreter, without pytest-html, which imports jinja2 where it is installed.
+    result = project.pytester.runpytest_subprocess("-s", "-p", "no:html")
     result.assert_outcomes(passed=1)
     assert "imported: []" in result.stdout.str()
     assert "promptfmt:" not in result.stdout.str()

@@ -2,9 +2,9 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
+import forked_runs
 import pytest
 from plugin_project import Project
 
@@ -26,8 +26,7 @@ def lines(*rows: dict[str, str]) -> str:
 
 
 def freeze(project: Project, *args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest_promptfmt", "freeze", *args]
-    return subprocess.run(command, cwd=project.root, capture_output=True, text=True, timeout=900)
+    return forked_runs.run("pytest_promptfmt", "freeze", *args, folder=project.root)
 
 
 def prompts(project: Project) -> str:

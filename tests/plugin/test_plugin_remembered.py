@@ -564,10 +564,9 @@ def test_what_a_module_may_have_loaded_is_known_of_no_task_that_uses_it(project:
     project.accept("tasks")
     settle(project)
     # One worker imports the module once, for the first of them. Without a new folder beside the tasks in each run.
-    command = [sys.executable, "-m", "pytest", "--promptfmt", "tasks", "--promptfmt-workers=1"]
-    first, again = (subprocess.run(command, cwd=project.root, capture_output=True, text=True) for _ in range(2))
-    assert "unchanged" not in first.stdout + again.stdout
-    assert first.stdout.count("\n") == again.stdout.count("\n") > 5
+    first, again = (project.run("tasks", "--promptfmt-workers=1").outlines for _ in range(2))
+    assert "unchanged" not in "".join(first + again)
+    assert len(first) == len(again) > 5
 
 
 def test_a_variable_that_a_rule_asks_for_is_an_input_of_all(tree: Project, monkeypatch: pytest.MonkeyPatch) -> None:

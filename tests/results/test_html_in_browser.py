@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forked_runs
 import pytest
 
 from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
@@ -38,9 +37,8 @@ def write(folder: Path, name: str, text: str, more: str = "output_type: generate
 
 
 def run(folder: Path, *options: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTEST_ADDOPTS": ""}
-    command = [sys.executable, "-m", "pytest", "--promptfmt", "-q", *options]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+    environment = {**os.environ, "PYTEST_ADDOPTS": ""}
+    done = forked_runs.run("pytest", "--promptfmt", "-q", *options, folder=folder, environment=environment)
     assert done.returncode in (0, 1), done.stdout + done.stderr
 
 

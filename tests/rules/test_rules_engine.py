@@ -4,9 +4,9 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import forked_runs
 import pytest
 from linting import linted, study_of
 
@@ -40,19 +40,11 @@ def write_task(folder: Path, name: str, *, description: str = "", more: str = ""
 
 def run(folder: Path, *options: str, ini: str = "", profile: str | None = "plain") -> subprocess.CompletedProcess[str]:
     (folder / "pytest.ini").write_text(f"[pytest]\n{ini}", "utf-8")
-    # Only the plugins that take part: the others cost more than the run.
-    plugins = ["syrupy", "pytest_promptfmt.plugin", *(["xdist"] if "-n" in options else [])]
-    command = [sys.executable, "-m", "pytest", *(f"-p{name}" for name in plugins)]
-    command += ["--promptfmt", "-m", "promptfmt_lint"]
-    command += [f"--promptfmt-profile={profile}"] if profile is not None else []
-    return subprocess.run(
-        [*command, "-p", "no:cacheprovider", *options],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-        env={**os.environ, "COLUMNS": "200", "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    chosen = [f"--promptfmt-profile={profile}"] if profile is not None else []
+    return forked_runs.run(
+        *("pytest", "--promptfmt", "-m", "promptfmt_lint", *chosen, "-p", "no:cacheprovider", *options),
+        folder=folder,
+        environment={**os.environ, "COLUMNS": "200", "PYTEST_ADDOPTS": ""},
     )
 
 
@@ -334,10 +326,7 @@ def test_a_file_of_rules_that_is_not_there_ends_the_run_with_one_message(tmp_pat
 
 
 def promptfmt(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest_promptfmt", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=900, env={**os.environ, **environment}
-    )
+    return forked_runs.run("pytest_promptfmt", *arguments, environment={**os.environ, **environment})
 
 
 def test_explain_tells_why_with_examples_and_lists_all_without_a_code() -> None:

@@ -6,12 +6,12 @@ processes: syrupy keeps settings on classes.
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import forked_runs
 import pytest
+from plugin_project import run_pytest
 
 TASK = """\
 task: {name}
@@ -42,7 +42,7 @@ class Suite:
         self.root = pytester.path
 
     def run(self, *args: str, paths: tuple[str, ...] = ("tasks",)) -> pytest.RunResult:
-        return self.pytester.runpytest_subprocess("--promptfmt", *paths, *self.distribution, *args, timeout=900)
+        return run_pytest("--promptfmt", *paths, *self.distribution, *args)
 
     def files(self) -> Files:
         """Return the content of every file below a snapshot folder, temporary ones too."""
@@ -75,8 +75,7 @@ def accepted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with task files and their snapshots, made once."""
     root = tmp_path_factory.mktemp("accepted")
     write_tasks(root)
-    command = [sys.executable, "-m", "pytest", "--promptfmt", "tasks", "--snapshot-update", "-p", "no:cacheprovider"]
-    made = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=900)
+    made = forked_runs.run("pytest", "--promptfmt", "tasks", "--snapshot-update", "-p", "no:cacheprovider", folder=root)
     assert made.returncode == 0, made.stdout + made.stderr
     return root
 
@@ -192,7 +191,7 @@ def test_a_crashed_worker_loses_nothing(suite: Suite) -> None:
 def test_ordinary_snapshots_beside_the_tasks_are_no_danger(suite: Suite) -> None:
     before = suite.files()
     (suite.root / "tasks" / "test_amber.py").write_text("def test_amber(snapshot):\n    assert snapshot == 'x'\n")
-    inactive = suite.pytester.runpytest_subprocess("tasks", "--snapshot-update", *suite.distribution)
+    inactive = run_pytest("tasks", "--snapshot-update", *suite.distribution)
     inactive.assert_outcomes(passed=1)
     assert suite.files() == before
     mixed = suite.run("--snapshot-update")

@@ -6,11 +6,11 @@ import json
 import shutil
 import struct
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import forked_runs
 import pytest
 
 from pytest_promptfmt.core.errors import SourceError
@@ -22,8 +22,7 @@ CHATML = builtin_template("chatml")
 
 
 def compare(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest_promptfmt", "compare", *names]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return forked_runs.run("pytest_promptfmt", "compare", *names, folder=folder)
 
 
 def test_a_change_is_printed_once_with_the_conversations_it_is_in(tmp_path: Path) -> None:

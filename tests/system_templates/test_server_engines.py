@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked_runs
 import pytest
 from loopback_renderer import LoopbackRenderer
 from plugin_project import Project
@@ -40,8 +40,7 @@ def server() -> Iterator[LoopbackRenderer]:
 
 
 def record(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest_promptfmt", "record", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    done = forked_runs.run("pytest_promptfmt", "record", *arguments, folder=folder)
     assert "Traceback" not in done.stderr
     return done
 
