@@ -4,51 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from pytest_promptfmt.answers.completions import Chain, is_nothing
-from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
-from pytest_promptfmt.core.docs import Doc
+from pytest_promptfmt.answers.trials import AnswerTrial
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.rules.completion_reader import Reader, chain_of, read_by, reader_of
+from pytest_promptfmt.rules.completion_reader import (
+    Filters,
+    Reader,
+    filters_of,
+    misread_by_all,
+    reader_of,
+    scored_answers,
+)
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import FilterPipeline, looks_for_answers, pipelines_of
 
-_NUMBER_FORMS: Final = ("{}", "The answer is {}.", "#### {}", "Answer: {}", "\\boxed{{{}}}")
-_REST: Final = " Check: $\\frac{1}{2}$ (a half) [twice] **is** one."
-"""Text after an answer with every mark that may close one."""
-
+_PROBES: Final = data_table("rules")
 _WHOLE: Final = re.compile(r"[^\W\d_]{2,}")
-_WITHOUT: Final = (
-    "I don't know what is meant.",
-    "I don't know",
-    "Nothing is said about it, and it is not certain.",
-    "This is untrue.",
-    "That is incorrect.",
-    "It is unlikely.",
-)
-"""Sentences whose words contain other answers: no, not, true, correct, likely."""
-
-_FORMS: Final = (
-    "\\boxed{{{}}}",
-    "$\\boxed{{{}}}$",
-    "The answer is {}.",
-    "The final answer is {}.",
-    "So the answer is {}.",
-    "Answer: {}",
-    "Final answer: {}",
-    "ANSWER: {}",
-    "#### {}",
-    "<answer>{}</answer>",
-    "```python\n{}\n```",
-    "```\n{}\n```",
-    "[[{}]]",
-)
-_SIMPLE: Final = ("7", "iron", "B", "x")
 _LONG: Final = 2000
 
 
@@ -73,21 +51,19 @@ def filters_change_gold(study: Study) -> Iterator[Finding]:
     """
     if not study.generates or not study.real_docs or not study.renders_fields or not study.task.filter_list:
         return
-    if study.has_own_scorer or set(study.metrics) != {"exact_match"} or scoring_failure(study) is not None:
+    if study.has_own_scorer or set(study.metrics) != {"exact_match"}:
         return
-    try:
-        trials = trials_of(study)
-    except PromptfmtError:
-        return  # the item that scores says why
-    if trials.chain is None:
+    scored = scored_answers(study)
+    if scored is None:
         return
-    for number, pipeline in enumerate(trials.chain.pipelines):
-        for trial in trials.answers if not pipeline.looks else ():
+    chain, answers = scored
+    for number, pipeline in enumerate(chain.pipelines):
+        for trial in answers if not pipeline.looks else ():
             doc, gold = trial.instance.doc, trial.gold
             if trial.best is None or trial.nonsense is None or trial.best <= trial.nonsense or not gold.strip():
                 continue
-            stages = trials.chain.read(pipeline, gold, doc, "the gold answer")
-            if stages.problem is None and not trials.chain.is_right(trial.question, doc, stages.extracted):
+            stages = chain.read(pipeline, gold, doc, "the gold answer")
+            if stages.problem is None and not chain.is_right(trial.question, doc, stages.extracted):
                 if stages.stopped != gold:
                     continue  # a stop sequence cuts it, which PF903 reports
                 yield finding(
@@ -121,16 +97,12 @@ def gold_cut(study: Study) -> Iterator[Finding]:
     """
     if not study.generates or not looks_for_answers(study.task) or not study.has_real_docs or study.has_own_scorer:
         return
-    if scoring_failure(study) is not None:
-        return
-    trials = trials_of(study)
-    if trials.chain is None:
-        return
+    chain, answers = scored_answers(study) or (None, ())
     found = []
-    for number, pipeline in enumerate(trials.chain.pipelines):
-        if not pipeline.patterns:
+    for number, pipeline in enumerate(chain.pipelines if chain is not None else ()):
+        if chain is None or not pipeline.patterns:
             continue
-        cut = next(filter(None, (_cut(trials.chain, pipeline, trial) for trial in trials.answers)), None)
+        cut = next(filter(None, (_cut(chain, pipeline, trial) for trial in answers)), None)
         if cut is None:
             return  # one of the pipelines reads all of them
         found.append((number, *cut))
@@ -146,17 +118,17 @@ def gold_cut(study: Study) -> Iterator[Finding]:
 def _cut(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial) -> tuple[str, str, int] | None:
     """Return a sentence with the gold answer that is not read, where the same with a simple answer is."""
     gold, doc = trial.gold, trial.instance.doc
+    filters = Filters(chain, doc)
     if trial.best is None or trial.nonsense is None or trial.best <= trial.nonsense or not 0 < len(gold) < _LONG:
         return None
-    if re.fullmatch(r"\w+|-?[\d.,]+", gold) or any(gold in form for form in _FORMS):
+    if re.fullmatch(r"\w+|-?[\d.,]+", gold) or any(gold in form for form in _PROBES["gold_forms"]):
         return None
     alone = chain.read(pipeline, gold, doc, "the gold answer itself")
     if alone.problem is not None or not is_nothing(alone.extracted, pipeline):
         return None  # a worked solution, which has the cue itself
     wrong = None
-    for form in _FORMS:
-        simple = next((one for one in _SIMPLE if _reads(chain, pipeline, form.format(one), doc) == one), None)
-        if simple is None:
+    for form in _PROBES["gold_forms"]:
+        if not any(filters.read(pipeline, form.format(one)) == one for one in _PROBES["simple_answers"]):
             continue
         text = form.format(gold)
         stages = chain.read(pipeline, text, doc, "the gold answer")
@@ -172,11 +144,6 @@ def _cut(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial) -> tuple[st
             return None
         wrong = wrong or (text, str(stages.extracted), trial.instance.index)
     return wrong
-
-
-def _reads(chain: Chain, pipeline: FilterPipeline, text: str, doc: Doc) -> str:
-    stages = chain.read(pipeline, text, doc, "a simple answer")
-    return "" if stages.problem is not None else str(stages.extracted).strip()
 
 
 @rule("PF521", "capture-runs-on", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
@@ -205,25 +172,22 @@ def capture_runs_on(study: Study) -> Iterator[Finding]:
     reader = reader_of(study)
     if reader is None:
         return
-    said = reader.said[-1]
-    found = []
-    for number, pipeline in reader.pipelines:
-        for form in (f"\\boxed{{{said}}}", f"**{said}**", f"[[{said}]]", f"<answer>{said}</answer>"):
-            text = f"The answer is {form}.{_REST}"
-            if reader.is_read(pipeline, f"The answer is {form}.", said) and not reader.is_read(pipeline, text, said):
-                read = reader.read(pipeline, text)
-                if read.startswith(said) and "Check" in read:
-                    found.append((number, text, read))
-                    break
-        else:
-            return
-    for number, text, read in found[:1]:
-        yield finding(
-            "a filter reads on to a closing mark after the answer",
-            f"{text!r} is read as {read!r}",
-            ("filter_list", number),
-            severity=None if study.asks_for_reasoning else Severity.INFO,
-        )
+    wrong = misread_by_all(reader.pipelines, partial(_read_on, reader, reader.examples[-1]))
+    if wrong is not None:
+        severity = None if study.asks_for_reasoning else Severity.INFO
+        yield wrong.finding("a filter reads on to a closing mark after the answer", severity)
+
+
+def _read_on(reader: Reader, answer: str, pipeline: FilterPipeline) -> tuple[str, str] | None:
+    """Return a sentence with an answer between marks that is read beyond the closing mark, and what is read."""
+    for form in _PROBES["marked_forms"]:
+        sentence = f"The answer is {form.format(answer)}."
+        text = f"{sentence}{_PROBES['after_marks']}"
+        if reader.is_read(pipeline, sentence, answer) and not reader.is_read(pipeline, text, answer):
+            read = reader.read(pipeline, text)
+            if read.startswith(answer) and "Check" in read:
+                return text, read
+    return None
 
 
 @rule("PF523", "part-of-a-word", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
@@ -246,22 +210,17 @@ def part_of_a_word(study: Study) -> Iterator[Finding]:
 
     Real: open-compass/VLMEvalKit #73 (`notice` read as no), UKGovernmentBEIS/inspect_evals #2334 (boolq: `know`).
     """
-    chain = chain_of(study)
-    if chain is None:
-        return
-    misread = []
-    for number, pipeline in enumerate(chain.pipelines):
-        if not pipeline.patterns:
-            return  # code, which may read anything
-        readings = ((text, read_by(study, chain, pipeline, text)) for text in _WITHOUT)
-        wrong = next(((text, read) for text, read in readings if _is_inside(read, text)), None)
-        if wrong is None:
-            return  # one of the pipelines leaves it alone
-        misread.append((number, *wrong))
-    for number, text, read in misread[:1]:
-        yield finding(
-            "a filter finds an answer inside another word", f"{text!r} is read as {read!r}", ("filter_list", number)
-        )
+    filters = filters_of(study)
+    if filters is None or not all(pipeline.patterns for pipeline in filters.chain.pipelines):
+        return  # code may read anything
+    wrong = misread_by_all(enumerate(filters.chain.pipelines), partial(_found_in_word, filters))
+    if wrong is not None:
+        yield wrong.finding("a filter finds an answer inside another word")
+
+
+def _found_in_word(filters: Filters, pipeline: FilterPipeline) -> tuple[str, str] | None:
+    readings = ((text, filters.read(pipeline, text)) for text in _PROBES["without_answer"])
+    return next(((text, read) for text, read in readings if _is_inside(read, text)), None)
 
 
 def _is_inside(read: str, text: str) -> bool:
@@ -293,25 +252,19 @@ def capture_may_be_empty(study: Study) -> Iterator[Finding]:
     reader = reader_of(study)
     if reader is None:
         return
-    said = reader.said[-1]
-    found = []
-    for number, pipeline in reader.pipelines:
-        for sentence in reader.sentences(said):
-            text = f"The form is {sentence.replace(said, '[X]')}\n{sentence}"
-            if sentence.strip() != said and reader.is_read(pipeline, sentence, said):
-                if not _bare_text(reader.read(pipeline, text)):
-                    found.append((number, text))
-                break
-    for number, text in found[:1] if len(found) == len(reader.pipelines) else ():
-        yield finding(
-            "a pattern takes nothing where no answer follows its words",
-            f"{text!r} is read as ''",
-            ("filter_list", number),
-        )
+    wrong = misread_by_all(reader.pipelines, partial(_taken_empty, reader, reader.examples[-1]))
+    if wrong is not None:
+        yield wrong.finding("a pattern takes nothing where no answer follows its words")
 
 
-def _bare_text(text: str) -> str:
-    return text.strip("[]() \n")
+def _taken_empty(reader: Reader, answer: str, pipeline: FilterPipeline) -> tuple[str, str] | None:
+    """Return a sentence after its form with a placeholder, of which nothing is read, where the sentence alone is."""
+    sentences = (each for each in reader.sentences(answer) if each.strip() != answer)
+    sentence = next((each for each in sentences if reader.is_read(pipeline, each, answer)), None)
+    if sentence is None:
+        return None
+    text = f"The form is {sentence.replace(answer, '[X]')}\n{sentence}"
+    return None if reader.read(pipeline, text).strip("[]() \n") else (text, "")
 
 
 @rule("PF527", "sign-not-read", severity=Severity.ERROR, family=Family.EXTRACTION, scope="scoring")
@@ -337,25 +290,17 @@ def sign_not_read(study: Study) -> Iterator[Finding]:
     reader = reader_of(study)
     if reader is None or reader.answers.kind != "number":
         return
-    found = []
-    for number, pipeline in reader.pipelines:
-        forms = (form for form in _NUMBER_FORMS if reader.is_read(pipeline, form.format("42"), "42"))
-        lost = next((form.format("-42") for form in forms if not _keeps_sign(reader, pipeline, form)), None)
-        if lost is None:
-            return  # one of the pipelines gets it
-        found.append((number, lost, reader.read(pipeline, lost)))
-    is_negative = any(str(instance.target).strip().startswith("-") for instance in study.real_instances)
-    for number, text, saw in found[:1]:
-        yield finding(
-            "a filter loses the minus sign of a number",
-            f"{text!r} is read as {saw!r}",
-            ("filter_list", number),
-            severity=None if is_negative else Severity.INFO,
-        )
+    wrong = misread_by_all(reader.pipelines, partial(_without_sign, reader))
+    if wrong is not None:
+        is_negative = any(str(instance.target).strip().startswith("-") for instance in study.real_instances)
+        yield wrong.finding("a filter loses the minus sign of a number", None if is_negative else Severity.INFO)
 
 
-def _keeps_sign(reader: Reader, pipeline: FilterPipeline, form: str) -> bool:
-    return reader.is_read(pipeline, form.format("-42"), "-42")
+def _without_sign(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | None:
+    forms = (form for form in _PROBES["number_forms"] if reader.is_read(pipeline, form.format("42"), "42"))
+    lost = (form.format("-42") for form in forms if not reader.is_read(pipeline, form.format("-42"), "-42"))
+    text = next(lost, None)
+    return None if text is None else (text, reader.read(pipeline, text))
 
 
 @rule("PF541", "answers-stay-a-list", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)

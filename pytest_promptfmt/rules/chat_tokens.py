@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.profiles import Tokenizer
@@ -18,15 +19,6 @@ from pytest_promptfmt.study.profile_view import ends_every_text
 
 _CONTROL: Final = re.compile(r"<\|.+\|>|<\uff5c.+\uff5c>|</?s>|<[a-z]+_of_[a-z]+>|<[|a-z]+\|?>(?<=\|>)")
 """Markers that should be one token each; `[INST]`, `<think>` and similar ones are plain text in many models."""
-
-_PROBES: Final = (
-    ("newlines", "red\nblue", "red blue", None),
-    ("repeated spaces", "red    blue", "red blue", None),
-    ("capitals", "Red Blue", "red blue", None),
-    ("accents", "caf\u00e9", "cafe", None),
-    ("full-width letters", "\uff21\uff22", "AB", Severity.INFO),
-    ("decomposed accents", "cafe\u0301", "caf\u00e9", Severity.INFO),
-)
 
 
 @rule("PF413", "marker-is-plain-text", severity=Severity.ERROR, family=Family.CHAT, scope="template")
@@ -189,7 +181,9 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     tokenizer = loaded.tokenizer
     if tokenizer is None:
         return
-    for what, text, same, severity in _PROBES:
+    probes = [(*probe, None) for probe in data_table("rules")["indistinct"]]
+    probes += [(*probe, Severity.INFO) for probe in data_table("rules")["indistinct_by_normalization"]]
+    for what, text, same, severity in probes:
         if tokenizer.ids(text, add_special_tokens=False) == tokenizer.ids(same, add_special_tokens=False):
             yield finding(
                 f"the tokenizer does not preserve {what}",

@@ -9,7 +9,7 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import choices_of, finding, question_message
+from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, question_message
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import replaced_rules
 
@@ -45,7 +45,7 @@ def padded_choice(study: Study) -> Iterator[Finding]:
         if padded and len(padded) < len(choices):
             yield _padded(padded[0], instance.index, ("doc_to_choice",))
             return
-        text = instance.prompts[0].text if instance.prompts else ""
+        text = first_text(instance)
         options = [
             each
             for value in instance.doc.values()

@@ -15,21 +15,13 @@ from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules.instructions import listed_labels
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.rule_views import finding, words
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import load_function, row_facts, template_shapes
 
 _INDEX: Final = re.compile(r"\[ *\d+ *\]|\| *first\b")
-COMMON: Final = frozenset(
-    """
-    answer answers article candidates category choice choice1 choice2 choices completion content context dialogue
-    document ending endings explanation goal gold highlights hypothesis input instruction label labels message option
-    option_a option_b option_c option_d options output paragraph passage premise problem prompt query question question1
-    question2 question_stem questions reference response review sentence sentence1 sentence2 sentence_bad sentence_good
-    sentences solution source statement story subject summary target targets text title topic translation
-    """.split()  # noqa: SIM905
-)
+COMMON: Final = words("columns")
 """Columns that tasks of many authors have."""
 
 _SHORTEST: Final = 5

@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position, did_you_mean
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES, repeated_values
 from pytest_promptfmt.rules.fixes import Fix, anything, respelt
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import FileView, finding
+from pytest_promptfmt.rules.rule_views import FileView, finding, words
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import known_systems
 
-_OWN_KEYS: Final = (
-    "docs",
-    "fields",
-    "ignore",
-    "normalize",
-    "profiles",
-    "completions",
-    "expected_failures",
-    "recordings",
-    "model",
-    "think_end_token",
-)
-_BOOLEANS: Final = ("do_sample", "higher_is_better", "ignore_case", "ignore_punctuation", "ignore_numbers")
-_NUMBERS: Final = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "max_gen_toks",
-    "max_new_tokens",
-    "max_tokens",
-    "num_beams",
-)
+_OWN_KEYS: Final[Sequence[str]] = data_table("rules")["own_keys"].split()
+_BOOLEANS: Final = words("boolean_keys")
+_NUMBERS: Final = words("number_keys")
 _CUT: Final = re.compile(
     r"[ \t]*(?:- +)?(description|doc_to_(?:text|target)|gen_prefix|regex_pattern|(?:fewshot|target)_delimiter):"
     r"[ \t]+(?:([^'\"|>\[{&*!#\s][^#]*?)[ \t]+)?(#{2,}.*|#[^#\s].*)"

@@ -11,11 +11,10 @@ from pytest_promptfmt.answers.phrasings import Answers, contract_sentences
 from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.rules.completion_reader import chain_of, read_by
+from pytest_promptfmt.rules.completion_reader import filters_of, scored_answers
 from pytest_promptfmt.rules.instructions import asks_for_label_alone
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.rules.smoke import scoring_failure
+from pytest_promptfmt.rules.rule_views import comparing_key, finding, scores_exact_match
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import FilterPipeline, known_filter, looks_for_answers
 
@@ -105,7 +104,7 @@ def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
     yield finding(
         "exact_match compares completions with their leading space",
         f"{text[-20:]}{task.target_delimiter}…",
-        "filter_list" if task.filter_list else "metric_list",
+        comparing_key(study),
     )
 
 
@@ -141,7 +140,7 @@ def reasoning_compared_whole(study: Study) -> Iterator[Finding]:
             yield finding(
                 "the prompt asks for reasoning, and the whole completion is compared",
                 f"gold {str(instance.target)[:40]!r}",
-                "filter_list" if study.task.filter_list else "metric_list",
+                comparing_key(study),
             )
 
 
@@ -165,16 +164,16 @@ def fence_with_language(study: Study) -> Iterator[Finding]:
 
     Real: UKGovernmentBEIS/inspect_evals #2170 (mbpp), where five other tasks had the same pattern.
     """
-    chain = chain_of(study)
-    if chain is None:
+    filters = filters_of(study)
+    if filters is None:
         return
     prompt = trials_of(study).scoring.instances[0].prompts[0].text
+    tags = [one for one in _LANGUAGES if f"```{one}" not in prompt]
     missed = []
-    for number, pipeline in enumerate(chain.pipelines):
-        if not pipeline.patterns or read_by(study, chain, pipeline, f"```\n{_CODE}\n```") == _CODE:
+    for number, pipeline in enumerate(filters.chain.pipelines):
+        if not pipeline.patterns or filters.read(pipeline, f"```\n{_CODE}\n```") == _CODE:
             return
-        tags = (one for one in _LANGUAGES if f"```{one}" not in prompt)
-        tag = next((one for one in tags if read_by(study, chain, pipeline, f"```{one}\n{_CODE}\n```") == _CODE), None)
+        tag = next((one for one in tags if filters.read(pipeline, f"```{one}\n{_CODE}\n```") == _CODE), None)
         if tag is not None:
             missed.append((number, tag))
     for number, tag in missed[:1]:
@@ -206,25 +205,20 @@ def asked_sentence_compared(study: Study) -> Iterator[Finding]:
     """
     if not study.generates or looks_for_answers(study.task) or study.has_own_scorer or study.has_guessed_text:
         return
-    if set(study.metrics or ("exact_match",)) != {"exact_match"} or scoring_failure(study) is not None:
-        return
-    try:
-        trials = trials_of(study)
-    except PromptfmtError:
-        return  # the item that scores says why
-    for trial in trials.answers[:1] if trials.chain is not None else ():
-        gold, chain = trial.gold, trials.chain
+    chain, answers = (scored_answers(study) if scores_exact_match(study) else None) or (None, ())
+    for trial in answers[:1]:
+        gold = trial.gold
         if not gold or len(gold) > _SHORT_GOLD or "\n" in gold:
             return
-        said = Answers(kind="text", labels=(gold,), texts=("",), targets=(gold,), gold=0)
-        asked = contract_sentences(trial.instance.prompts[0].text, said, str(study.task.gen_prefix or ""))
-        for sentence in (one for one in asked if _WORD.search(one.replace(gold, ""))):
+        given = Answers(kind="text", labels=(gold,), texts=("",), targets=(gold,), gold=0)
+        demanded = contract_sentences(trial.instance.prompts[0].text, given, str(study.task.gen_prefix or ""))
+        for sentence in (one for one in demanded if _WORD.search(one.replace(gold, ""))):
             if chain is None or any(_is_right(chain, one, trial, sentence) for one in chain.pipelines):
                 return
             yield finding(
                 "the prompt asks for a sentence, and the whole completion is compared with the answer",
                 f"{sentence!r}, gold {gold!r}",
-                "filter_list" if study.task.filter_list else "metric_list",
+                comparing_key(study),
             )
             return
 
@@ -286,14 +280,11 @@ def label_compared_whole(study: Study) -> Iterator[Finding]:
 
 def _trials(study: Study) -> tuple[Chain | None, tuple[AnswerTrial, ...]]:
     """Return the filters and metrics, and the docs whose answer is one of several options; none without options."""
-    if not study.generates or study.has_own_scorer or study.has_guessed_text or scoring_failure(study) is not None:
+    if study.has_own_scorer or study.has_guessed_text:
         return None, ()
-    try:
-        trials = trials_of(study)
-    except PromptfmtError:
-        return None, ()  # the item that scores says why
-    chosen = (trial for trial in trials.answers if trial.answers.kind == "choice" and not trial.error)
-    return trials.chain, tuple(trial for trial in chosen if len(trial.answers.labels) >= _FEWEST)
+    chain, answers = scored_answers(study) or (None, ())
+    chosen = (trial for trial in answers if trial.answers.kind == "choice" and not trial.error)
+    return chain, tuple(trial for trial in chosen if len(trial.answers.labels) >= _FEWEST)
 
 
 def _scores(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial, text: str) -> bool:
@@ -349,8 +340,8 @@ def text_of_option_misread(study: Study) -> Iterator[Finding]:
                 continue
             targets = [str(target) for target in answers.targets]
             read = [str(chain.read(pipeline, text, trial.instance.doc, "a probe").extracted) for text in answers.texts]
-            own = [said == target for said, target in zip(read, targets, strict=True)]
-            wrong = next((at for at, said in enumerate(read) if not own[at] and said in targets), None)
+            own = [one == target for one, target in zip(read, targets, strict=True)]
+            wrong = next((at for at, one in enumerate(read) if not own[at] and one in targets), None)
             if wrong is not None and sum(own) >= len(own) // 2:
                 yield finding(
                     "a filter takes the text of an option for another option",

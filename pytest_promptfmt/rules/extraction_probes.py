@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from pytest_promptfmt.answers.metric_scores import with_gold
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import UNSET
-from pytest_promptfmt.rules.completion_reader import Reader, bare_answer, reader_of
+from pytest_promptfmt.rules.completion_reader import Misread, Reader, bare_answer, misread_by_all, reader_of
 from pytest_promptfmt.rules.patterns import unescaped_dot
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.rule_views import finding, has_given_shots
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import FilterPipeline
 
 _WORDS: Final = re.compile(r"[^\W\d_]{3,}(?: [^\W\d_]+)*|#{2,}")
 _CLASSES: Final = re.compile(r"\\[A-Za-z]|\[[^\]]*\]|\(\?[a-zA-Z]+\)|\(\?P?<\w+>|\\u[0-9a-fA-F]{4}")
-_COMMON: Final = 4
-"""Sentences that are tried of every task, after the label alone and those that its prompt asks for."""
+_PROBES: Final = data_table("rules")
+_USUAL: Final = 4
+"""Sentences that are tried for every task, after those that its prompt demands."""
 
 _WITHOUT_SEPARATOR: Final = 3
-"""Digits of a number that nobody writes with a separator."""
+"""Digits of a number that has no separator."""
 
 
 @rule("PF503", "phrase-asked-nowhere", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
@@ -51,13 +54,14 @@ def phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
     reader = reader_of(study)
     if reader is None:
         return
-    are_known = study.shots == 0 or (study.docs is not None and study.docs.fewshot_kind == "given")
+    are_known = study.shots == 0 or has_given_shots(study)
     shown = reader.subject.instances[0].prompts[0].text if are_known else reader.subject.prompt
     prompt = " ".join(shown.casefold().split())
-    said = reader.said[0]
+    answer = reader.examples[0]
     missing = []
     for number, pipeline in reader.pipelines:
-        if any(reader.is_read(pipeline, form, said) for form in (said, f"({said})", f"{said}.", f"The {said}")):
+        forms = (answer, f"({answer})", f"{answer}.", f"The {answer}")
+        if any(reader.is_read(pipeline, form, answer) for form in forms):
             continue
         words = [one for pattern in pipeline.patterns for one in _WORDS.findall(_CLASSES.sub(" ", pattern))]
         are_answers = any(reader.is_read(pipeline, word, word) for word in words)
@@ -112,25 +116,26 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
     Real: patterns for A to D in tasks with five options.
     """
     reader = reader_of(study)
-    if reader is None or reader.answers.kind != "choice" or len(reader.said) < 2:
+    if reader is None or reader.answers.kind != "choice" or len(reader.examples) < 2:
         return
     constant = "".join(span.text for instance in study.instances[:1] for span in constant_spans(instance))
     is_foreign = not constant.isascii() and "answer" not in constant.casefold()
     free = Severity.INFO if is_foreign else _of_free_answers(study, reader)
     for number, pipeline in reader.pipelines:
-        forms = [[label, *reader.sentences(label)] for label in reader.said]
-        asked = len(forms[0]) - _COMMON
+        forms = [[label, *reader.sentences(label)] for label in reader.examples]
+        demanded = len(forms[0]) - _USUAL
         for place, texts in enumerate(zip(*forms, strict=False)):
             if any(reader.chain.begun(text).stopped != text for text in texts):
                 continue  # a stop sequence cuts one of them, which PF903 and PF904 report
-            is_read = [reader.is_read(pipeline, text, label) for text, label in zip(texts, reader.said, strict=True)]
+            pairs = zip(texts, reader.examples, strict=True)
+            is_read = [reader.is_read(pipeline, text, label) for text, label in pairs]
             if False in is_read and any(is_read):
                 unread, right = texts[is_read.index(False)], texts[is_read.index(True)]
                 yield finding(
                     "a filter reads some options and not others",
                     f"{unread!r} is read as {reader.read(pipeline, unread)!r}, {right!r} is right",
                     ("filter_list", number),
-                    severity=None if place < asked else free,
+                    severity=None if place < demanded else free,
                 )
                 break
 
@@ -166,34 +171,30 @@ def depends_on_full_stop(study: Study) -> Iterator[Finding]:
     if reader is None or any(unescaped_dot(study)):
         return
     for number, pipeline in reader.pipelines:
-        said = reader.said[-1]
-        for text in reader.sentences(said):
+        answer = reader.examples[-1]
+        for text in reader.sentences(answer):
             bare = text.rstrip(".")
             forms = [bare, f"{bare}.", f"{bare}.\n", f"{bare}\n"]
-            right = [_is_right(reader, pipeline, form, said) for form in forms]
+            right = [_is_right(reader, pipeline, form, answer) for form in forms]
             if any(right) and not all(right):
                 wrong = forms[right.index(False)]
-                yield finding(
-                    "what is read depends on the full stop or newline after the answer",
-                    f"{wrong!r} is read as {reader.read(pipeline, wrong)!r}",
-                    ("filter_list", number),
-                )
+                misread = Misread(number, wrong, reader.read(pipeline, wrong))
+                yield misread.finding("what is read depends on the full stop or newline after the answer")
                 break
 
 
-def _is_right(reader: Reader, pipeline: FilterPipeline, text: str, said: str) -> bool:
-    """Return whether the metrics count what is read as this answer."""
-    stages = reader.chain.read(pipeline, text, reader.subject.instances[0].doc, "a probe")
+def _is_right(reader: Reader, pipeline: FilterPipeline, text: str, answer: str) -> bool:
+    """Return whether the metrics count the extraction as this answer."""
+    stages = reader.chain.read(pipeline, text, reader.doc, "a probe")
     if stages.problem is not None:
         return False
     answers, subject = reader.answers, reader.subject
-    question = subject.questions[0]
     if callable(subject.task.process_results):
-        return bare_answer(str(stages.extracted)) == bare_answer(said)
-    target: Any = answers.target_with(said) if answers.kind == "number" else answers.targets[answers.labels.index(said)]
-    index = answers.labels.index(said) if answers.kind == "choice" else 0
+        return bare_answer(str(stages.extracted)) == bare_answer(answer)
+    index = answers.labels.index(answer) if answers.kind == "choice" else 0
+    target: Any = answers.target_with(answer) if answers.kind == "number" else answers.targets[index]
     try:
-        return reader.chain.is_right(with_gold(question, target, index), subject.instances[0].doc, stages.extracted)
+        return reader.chain.is_right(with_gold(subject.questions[0], target, index), reader.doc, stages.extracted)
     except PromptfmtError:
         raise
     except Exception:
@@ -225,31 +226,24 @@ def first_of_reasoning(study: Study) -> Iterator[Finding]:
     reader = reader_of(study)
     if reader is None or not study.asks_for_reasoning:
         return
-    said = reader.said[-1]
-    if reader.answers.kind == "choice":
-        others = [label for label in reader.said if label != said][:2]
-        reasoning = f"First, look at the options. {' and '.join(others)} do not fit.\n"
-    else:
-        reasoning = "First, 3 + 4 = 7. Then 7 * 5 = 35, and 35 less 17 is left.\n"
+    *others, answer = reader.examples
+    kind = "option_reasoning" if reader.answers.kind == "choice" else "number_reasoning"
+    reasoning = _PROBES[kind].format(" and ".join(others[:2]))
     misread = []
     for number, pipeline in reader.pipelines:
-        for text in reader.sentences(said):
-            if not reader.is_read(pipeline, text, said):
-                continue
-            if reader.is_read(pipeline, reasoning + text, said):
-                return  # one of the pipelines gets it
-            if reader.chain.begun(reasoning + text).stopped != reasoning + text:
-                return  # a stop sequence cuts it, which PF904 reports
-            misread.append((number, reasoning + text, reader.read(pipeline, reasoning + text)))
-            break
-    for number, text, saw in misread[:1]:
-        if saw and any(char.isalnum() for char in saw) and len(saw) < len(text) // 2:
-            yield finding(
-                "a filter reads a part of the reasoning, not the answer",
-                f"{text!r} is read as {saw!r}",
-                ("filter_list", number),
-                severity=None if len(misread) == len(reader.pipelines) else Severity.WARNING,
-            )
+        sentence = next((each for each in reader.sentences(answer) if reader.is_read(pipeline, each, answer)), None)
+        if sentence is None:
+            continue
+        text = reasoning + sentence
+        if reader.is_read(pipeline, text, answer):
+            return  # one of the pipelines reads it
+        if reader.chain.begun(text).stopped != text:
+            return  # a stop sequence cuts it, which PF904 reports
+        misread.append(Misread(number, text, reader.read(pipeline, text)))
+    for wrong in misread[:1]:
+        if any(char.isalnum() for char in wrong.read) and len(wrong.read) < len(wrong.text) // 2:
+            severity = None if len(misread) == len(reader.pipelines) else Severity.WARNING
+            yield wrong.finding("a filter reads a part of the reasoning, not the answer", severity)
 
 
 @rule("PF507", "number-cut", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
@@ -277,34 +271,28 @@ def number_cut(study: Study) -> Iterator[Finding]:
     reader = reader_of(study)
     if reader is None or reader.answers.kind != "number":
         return
-    cut = []
-    for number, pipeline in reader.pipelines:
-        found = None
-        for form in ("{}", "The answer is {}.", "#### {}"):
-            if not reader.is_read(pipeline, form.format("1234"), "1234"):
-                continue
-            text = form.format("1,234")
-            saw = reader.read(pipeline, text)
-            if saw and bare_answer(saw) != "1234" and bare_answer(saw) in ("1", "234"):
-                found = (number, text, saw)
-            text = f"{form.format('42').rstrip('.')} apples, in total."
-            saw = reader.read(pipeline, text)
-            if saw in (",", "") and reader.is_read(pipeline, form.format("42"), "42"):
-                found = (number, text, saw)
-            if found:
-                break
-        if found is None:
-            return  # one of the pipelines gets it
-        cut.append(found)
-    golds = [re.sub(r"\D", "", str(instance.target)) for instance in study.real_instances]
-    are_small = bool(golds) and all(len(gold) <= _WITHOUT_SEPARATOR for gold in golds)
-    for number, text, saw in cut[:1]:
-        yield finding(
-            "a filter reads only a part of a number, or a comma",
-            f"{text!r} is read as {saw!r}",
-            ("filter_list", number),
-            severity=Severity.INFO if are_small and "1,234" in text else None,
-        )
+    wrong = misread_by_all(reader.pipelines, partial(_cut_number, reader))
+    if wrong is not None:
+        golds = [re.sub(r"\D", "", str(instance.target)) for instance in study.real_instances]
+        are_small = bool(golds) and all(len(gold) <= _WITHOUT_SEPARATOR for gold in golds)
+        severity = Severity.INFO if are_small and "1,234" in wrong.text else None
+        yield wrong.finding("a filter reads only a part of a number, or a comma", severity)
+
+
+def _cut_number(reader: Reader, pipeline: FilterPipeline) -> tuple[str, str] | None:
+    """Return a text with a comma in or after its number, of which a part or the comma is read, and what is read."""
+    for form in _PROBES["separator_forms"]:
+        if not reader.is_read(pipeline, form.format("1234"), "1234"):
+            continue
+        text = f"{form.format('42').rstrip('.')} apples, in total."
+        read = reader.read(pipeline, text)
+        if read in (",", "") and reader.is_read(pipeline, form.format("42"), "42"):
+            return text, read
+        text = form.format("1,234")
+        read = reader.read(pipeline, text)
+        if bare_answer(read) in ("1", "234"):
+            return text, read
+    return None
 
 
 @rule("PF508", "letter-of-a-word", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
@@ -331,40 +319,28 @@ def letter_of_a_word(study: Study) -> Iterator[Finding]:
     Real: groq/openbench #348, openai/simple-evals #33, lm-evaluation-harness #4188 (mmlu generative).
     """
     reader = reader_of(study)
-    if reader is None or reader.answers.kind != "choice" or not all(one.isupper() for one in reader.said):
+    if reader is None or reader.answers.kind != "choice" or not all(one.isupper() for one in reader.examples):
         return
     if any(some_options_unread(study)):
-        return  # which says more
-    said = reader.said[1]
-    texts = [f"The answer {word} to be {said}." for word in ("appears", "clearly seems")]
-    texts += [
-        f"{said}\n\nBecause it Can.",
-        f"The answer is clearly {said}.",
-        f"Answer: Definitely {said}.",
-        f"The answer is {said} because it is a city.",
-    ]
-    asked = reader.sentences(said)[:-_COMMON]
-    begun = [text[: text.rindex(said)] for text in asked if study.asks_for_reasoning]
-    texts += [f"{text}{text}{said}" for text in begun if text.rstrip().endswith((":", "："))]  # the cue twice
-    texts += [f"The answer is {said} because I computed it."] if "I" in reader.said else []
-    misread = []
-    for number, pipeline in reader.pipelines:
-        wrong = next((text for text in texts if _is_other(reader.read(pipeline, text), said)), None)
-        if wrong is None:
-            return
-        misread.append((number, wrong, reader.read(pipeline, wrong)))
-    for number, text, saw in misread[:1]:
-        yield finding(
-            "a filter takes a letter of a word for an option",
-            f"{text!r} is read as {saw!r}",
-            ("filter_list", number),
-            severity=_of_free_answers(study, reader),
-        )
+        return  # which explains it
+    answer = reader.examples[1]
+    texts = [form.format(answer) for form in _PROBES["letter_forms"]]
+    demanded = reader.sentences(answer)[:-_USUAL]
+    begun = [text[: text.rindex(answer)] for text in demanded if study.asks_for_reasoning]
+    texts += [f"{text}{text}{answer}" for text in begun if text.rstrip().endswith((":", "："))]  # the cue twice
+    texts += [_PROBES["letter_i_form"].format(answer)] if "I" in reader.examples else []
+
+    def other_label(pipeline: FilterPipeline) -> tuple[str, str] | None:
+        readings = ((text, reader.read(pipeline, text)) for text in texts)
+        return next(((text, read) for text, read in readings if _is_other(bare_answer(read), answer)), None)
+
+    wrong = misread_by_all(reader.pipelines, other_label)
+    if wrong is not None:
+        yield wrong.finding("a filter takes a letter of a word for an option", _of_free_answers(study, reader))
 
 
-def _is_other(read: str, said: str) -> bool:
-    label = bare_answer(read)
-    return len(label) == 1 and label.isalpha() and label.upper() != said
+def _is_other(label: str, answer: str) -> bool:
+    return len(label) == 1 and label.isalpha() and label.upper() != answer
 
 
 @rule("PF510", "depends-on-case", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
@@ -392,30 +368,24 @@ def depends_on_case(study: Study) -> Iterator[Finding]:
     reader = reader_of(study)
     if reader is None:
         return
-    said = reader.said[-1]
+    answer = reader.examples[-1]
     missed = []
     for number, pipeline in reader.pipelines:
-        for text in reader.sentences(said):
-            lower = f"So {text[:1].lower()}{text[1:]}"
-            if not text.startswith("The ") or not reader.is_read(pipeline, text, said):
-                continue
-            if not reader.is_read(pipeline, lower, said):
-                missed.append((number, lower, reader.read(pipeline, lower)))
-                break
-        else:
-            forms = (f"So the answer is {form}" for form in (said, f"({said})", f"{said}."))
-            if any(reader.is_read(pipeline, form, said) for form in forms):
-                return  # one of the pipelines gets it
-    for number, text, saw in missed[:1]:
-        yield finding(
-            "a filter misses the answer after a lower-case beginning",
-            f"{text!r} is read as {saw!r}",
-            ("filter_list", number),
-            severity=None if study.asks_for_reasoning and _is_sure(reader, text) else Severity.INFO,
-        )
+        capital = [text for text in reader.sentences(answer) if text.startswith("The ")]
+        lower = (f"So t{text[1:]}" for text in capital if reader.is_read(pipeline, text, answer))
+        wrong = next((text for text in lower if not reader.is_read(pipeline, text, answer)), None)
+        if wrong is not None:
+            missed.append(Misread(number, wrong, reader.read(pipeline, wrong)))
+            continue
+        forms = (f"So the answer is {form}" for form in (answer, f"({answer})", f"{answer}."))
+        if any(reader.is_read(pipeline, form, answer) for form in forms):
+            return  # one of the pipelines reads it
+    if missed:
+        is_sure = study.asks_for_reasoning and _is_tried_by_all(reader, missed[0].text)
+        severity = None if is_sure else Severity.INFO
+        yield missed[0].finding("a filter misses the answer after a lower-case beginning", severity)
 
 
-def _is_sure(reader: Reader, text: str) -> bool:
+def _is_tried_by_all(reader: Reader, text: str) -> bool:
     """Return whether every pipeline can read a text: one that needs columns of real docs may read what others miss."""
-    doc = reader.subject.instances[0].doc
-    return all(reader.chain.read(one, text, doc, "a probe").problem is None for one in reader.chain.pipelines)
+    return all(reader.chain.read(one, text, reader.doc, "a probe").problem is None for one in reader.chain.pipelines)

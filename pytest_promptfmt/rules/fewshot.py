@@ -9,7 +9,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Message, join
 from pytest_promptfmt.core.task import Task, Unset
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import Shot, finding, question_message, shots_of
+from pytest_promptfmt.rules.rule_views import Shot, finding, has_given_shots, question_message, shots_of
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import leaves_evaluated_doc_out
 
@@ -170,7 +170,7 @@ def own_shot(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #4145, PR #3978.
     """
-    if study.docs is None or study.docs.fewshot_kind != "given" or study.shots == 0:
+    if not has_given_shots(study) or study.shots == 0:
         return
     for instance in study.real_instances:
         asked = question_message(instance)

@@ -6,32 +6,24 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import did_you_mean
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import join
 from pytest_promptfmt.rules.fixes import Fix, respelt, without_trailing_space
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import around, finding, question_message, shots_of
+from pytest_promptfmt.rules.rule_views import around, finding, first_text, questions, shots_of, words
 from pytest_promptfmt.rules.stops import UNTIL
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import METRICS
 
-_KNOWN: Final = frozenset(
-    """
-    add_special_tokens bad_words_ids best_of chat_template_args diversity_penalty do_sample early_stopping
-    enable_thinking eos_token_id frequency_penalty length_penalty logprobs max_completion_tokens max_gen_toks
-    max_length max_new_tokens max_tokens min_length min_new_tokens min_p n no_repeat_ngram_size num_beam_groups
-    num_completions num_beams num_return_sequences pad_token_id penalty_alpha presence_penalty reasoning_effort
-    repetition_penalty seed skip_special_tokens spaces_between_special_tokens stop temperature think_end_token
-    top_k top_k_per_token top_p typical_p until use_cache
-    """.split()  # noqa: SIM905
-)
+_KNOWN: Final = words("generation_arguments")
 _EXACT: Final = {*(name for name, metric in METRICS.items() if metric.compares_text), "rouge1", "rouge2", "rougeL"}
-_REASONS: Final = "There are 3 + 4 = 7 of them, so we take half. That is\n3.5 - 1 = 2.5: not (yet) all.\nSo it is 2. "
-"""What any reasoning may look like: a stop sequence in it ends it before the answer."""
 
-_BUDGETS: Final = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+BUDGETS: Final = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+"""Arguments of generation that limit the tokens of a completion."""
+
 _LEAST_TO_REASON: Final = 64
 _STEPS: Final = re.compile(r"step[- ]by[- ]step|show your (?:work|reasoning)|explain your (?:reasoning|answer)", re.I)
 _CUE: Final = re.compile(r"\n\s*(?:final )?answer\s*:\s*\Z", re.I)
@@ -57,7 +49,7 @@ def reasoning_then_cue(study: Study) -> Iterator[Finding]:
     if not study.asks_for_reasoning:
         return
     for instance in study.instances[:1]:
-        text = instance.prompts[0].text if instance.prompts else ""
+        text = first_text(instance)
         if _CUE.search(text):
             yield finding(
                 "the prompt asks for reasoning but ends with an answer cue", text[-40:], "doc_to_text", instance
@@ -135,7 +127,7 @@ def full_stop_ends_reasoning(study: Study) -> Iterator[Finding]:
         return
     gold_ends = study.task.gen_prefix is not None  # the answer follows the prefix, without reasoning
     for number, stop in enumerate(study.stop_texts):
-        if not gold_ends and stop and stop in _REASONS:
+        if not gold_ends and stop and stop in data_table("rules")["reasoning"]:
             yield finding(
                 "the prompt asks for reasoning, but a stop sequence ends it early",
                 stop,
@@ -195,7 +187,7 @@ def no_budget(study: Study) -> Iterator[Finding]:
     kwargs = study.task.generation_kwargs or {}
     if study.asks_for_reasoning and not any("max" in str(key) for key in kwargs):
         yield finding("the prompt asks for reasoning with the default budget of 256 tokens", at="generation_kwargs")
-    for key in _BUDGETS if study.asks_for_reasoning and study.task.gen_prefix is None else ():
+    for key in BUDGETS if study.asks_for_reasoning and study.task.gen_prefix is None else ():
         budget = kwargs.get(key)
         if isinstance(budget, int) and not isinstance(budget, bool) and 0 < budget < _LEAST_TO_REASON:
             yield finding(
@@ -320,7 +312,7 @@ def gold_longer_than_budget(study: Study) -> Iterator[Finding]:
     if not study.generates:
         return
     kwargs = study.task.generation_kwargs or {}
-    budgets = [kwargs[key] for key in _BUDGETS if isinstance(kwargs.get(key), int) and kwargs[key] > 0]
+    budgets = [kwargs[key] for key in BUDGETS if isinstance(kwargs.get(key), int) and kwargs[key] > 0]
     for instance in study.real_instances if budgets else ():
         target = instance.target
         if isinstance(target, str) and len(target.split()) > max(budgets):
@@ -353,10 +345,7 @@ def reasoning_without_generation(study: Study) -> Iterator[Finding]:
     """
     if not study.has_choices or study.has_guessed_text:
         return
-    for instance in study.instances[:1]:
-        message = question_message(instance)
-        if message is None:
-            return
+    for instance, _ in questions(study.instances[:1]):
         found = _STEPS.search(join(constant_spans(instance)))
         if found is not None:
             yield finding(

@@ -25,6 +25,7 @@ from pytest_promptfmt.rules.rule_views import (
     question_template,
     severity_of_shots,
     skeleton,
+    words,
     written_texts,
 )
 from pytest_promptfmt.rules.task_code import definitions
@@ -42,7 +43,7 @@ _GLUED_LABEL: Final = re.compile(
 _MOST_DOUBLED: Final = 3
 """Double spaces of a template that does not align with them."""
 
-_LONG_TEXTS: Final = frozenset("article context content document paragraph passage story text".split())  # noqa: SIM905
+_LONG_TEXTS: Final = words("columns_of_lines")
 """Columns of several lines, which may end with a newline."""
 
 _DOUBLE: Final = re.compile(rf"[^\s{COLUMN}] +{BRANCH} +[^\s{BRANCH}]")

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import choices_of, continuations, finding
+from pytest_promptfmt.rules.rule_views import choices_of, continuations, finding, first_text, scores_exact_match
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.tasks import looks_for_answers
@@ -240,7 +240,7 @@ def index_as_answer(study: Study) -> Iterator[Finding]:
             for name, value in instance.doc.items()
             if isinstance(value, list) and 1 < len(value) <= 10 and all(isinstance(one, str) for one in value)
         ]
-        shown = instance.prompts[0].text if instance.prompts else ""
+        shown = first_text(instance)
         held = [
             (name, value)
             for name, value in lists
@@ -276,7 +276,7 @@ def float_as_gold(study: Study) -> Iterator[Finding]:
 
     Real: tables read with pandas.
     """
-    if not study.generates or study.has_own_scorer or set(study.metrics or ("exact_match",)) != {"exact_match"}:
+    if not study.generates or study.has_own_scorer or not scores_exact_match(study):
         return
     golds = [str(instance.target) for instance in study.real_instances]
     if golds and all(re.fullmatch(r"-?\d+\.0", gold) for gold in golds):

@@ -8,7 +8,14 @@ from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import choices_of, finding, question_message, shots_of, without_delimiter
+from pytest_promptfmt.rules.rule_views import (
+    choices_of,
+    finding,
+    has_given_shots,
+    question_message,
+    shots_of,
+    without_delimiter,
+)
 from pytest_promptfmt.study import Study
 
 _PUNCTUATION: Final = frozenset(".!?;,:…。！？")
@@ -143,7 +150,7 @@ def same_gold_position(study: Study) -> Iterator[Finding]:
 
     Real: hand-picked few-shot examples of several benchmarks.
     """
-    if study.docs is None or study.docs.fewshot_kind != "given" or study.shots < 4:
+    if not has_given_shots(study) or study.shots < 4:
         return
     instances = study.instances if study.has_real_docs else study.instances[:1]
     answers = [shot.answer for instance in instances for shot in shots_of(instance)]

@@ -10,7 +10,14 @@ from typing import Any, Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import choices_of, continuations, finding, question_message
+from pytest_promptfmt.rules.rule_views import (
+    choices_of,
+    continuations,
+    finding,
+    first_text,
+    instruction_key,
+    question_message,
+)
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 
@@ -87,7 +94,7 @@ def options_not_shown(study: Study) -> Iterator[Finding]:
     if study.is_multimodal or study.has_guessed_text:
         return
     for instance in study.real_instances[:1]:
-        text = instance.prompts[0].text if instance.prompts else ""
+        text = first_text(instance)
         if study.generates:
             scored = {str(one.target).strip() for one in study.real_instances}
         else:
@@ -137,7 +144,7 @@ def asked_form(study: Study) -> Iterator[Finding]:
                 )
                 return
         if study.generates and _LETTER.search(text):
-            options = dict(_OPTION_TEXT.findall(instance.prompts[0].text if instance.prompts else ""))
+            options = dict(_OPTION_TEXT.findall(first_text(instance)))
             target = instance.target
             if isinstance(target, str) and len(options) > 1 and len(target.strip()) > 1:
                 letter = next((letter for letter, option in options.items() if option == target.strip()), None)
@@ -313,7 +320,7 @@ def named_labels(study: Study) -> Iterator[Finding]:
                 yield finding(
                     "the instruction names other labels than are scored",
                     f"{', '.join(named)}; scored are {', '.join(map(str, choices))}",
-                    "description" if study.task.description else "doc_to_text",
+                    instruction_key(study),
                     instance,
                 )
                 return
@@ -321,7 +328,7 @@ def named_labels(study: Study) -> Iterator[Finding]:
                 yield finding(
                     "the instruction names a label that is not scored",
                     f"{strange[0]}; scored are {', '.join(map(str, choices))}",
-                    "description" if study.task.description else "doc_to_text",
+                    instruction_key(study),
                     instance,
                 )
                 return
@@ -360,7 +367,7 @@ def number_of_options(study: Study) -> Iterator[Finding]:
             yield finding(
                 "the prompt names another number of options than there are",
                 f"{found[0]}; there are {count}",
-                "description" if study.task.description else "doc_to_text",
+                instruction_key(study),
                 instance,
             )
 
@@ -397,7 +404,7 @@ def labels_named_numbers_scored(study: Study) -> Iterator[Finding]:
             yield finding(
                 "the instruction names labels in words, but numbers are scored",
                 f"{found[0][-60:]}; scored is {', '.join(sorted(scored))}",
-                "description" if study.task.description else "doc_to_text",
+                instruction_key(study),
                 instance,
             )
 

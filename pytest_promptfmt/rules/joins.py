@@ -13,7 +13,15 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, Prompt, Span, join
 from pytest_promptfmt.rules.fixes import Fix, rewritten, whitespace, without_trailing_space
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import around, finding, question_message, severity_of_shots, shots_of
+from pytest_promptfmt.rules.rule_views import (
+    around,
+    finding,
+    first_prompts,
+    first_text,
+    questions,
+    severity_of_shots,
+    shots_of,
+)
 from pytest_promptfmt.rules.task_code import literal_end, literal_start
 from pytest_promptfmt.rules.templates import find_literal_break
 from pytest_promptfmt.study import Study
@@ -139,7 +147,7 @@ def trailing_space(study: Study) -> Iterator[Finding]:
         # not rendered, but nothing comes after the end of the template
         yield finding("the prompt ends with a space", written[-30:], "doc_to_text")
     for instance in study.instances:
-        text = instance.prompts[0].text if instance.prompts else ""
+        text = first_text(instance)
         if text[-1:] in (" ", "\t", "\u00a0") and text.strip():
             span = instance.prompts[0].span_at(len(text))
             yield finding(
@@ -185,26 +193,25 @@ def glued_description(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #2334 (mmlu_pro), and 689 tasks of its 0.4.13.
     """
-    for instance in study.instances[:1]:
-        for prompt in instance.prompts[:1]:
-            described = [span.text for span in prompt.spans if span.origin.part == "description"]
-            description = "".join(described)
-            after = "".join(span.text for span in prompt.spans[len(described) :])
-            if not description or not after or description[-1].isspace() or after[0].isspace():
-                return
-            if find_literal_break(description[-6:]) is not None:
-                return  # a newline was meant, and PF126 reports it
-            wide = _WIDE.match(description[-1]) is not None or _WIDE.match(after[0]) is not None
-            needs_none = description[-1] in _WIDE_ENDS
-            yield finding(
-                "no space or newline between the description and the question",
-                f"{description[-30:]}{after[:20]}",
-                "description",
-                instance,
-                span=(len(description), len(description)),
-                severity=Severity.INFO if needs_none else Severity.WARNING if wide else None,
-                do=r'end the description with "\n\n"',
-            )
+    for instance, prompt in first_prompts(study.instances[:1]):
+        described = [span.text for span in prompt.spans if span.origin.part == "description"]
+        description = "".join(described)
+        after = "".join(span.text for span in prompt.spans[len(described) :])
+        if not description or not after or description[-1].isspace() or after[0].isspace():
+            return
+        if find_literal_break(description[-6:]) is not None:
+            return  # a newline was meant, and PF126 reports it
+        wide = _WIDE.match(description[-1]) is not None or _WIDE.match(after[0]) is not None
+        needs_none = description[-1] in _WIDE_ENDS
+        yield finding(
+            "no space or newline between the description and the question",
+            f"{description[-30:]}{after[:20]}",
+            "description",
+            instance,
+            span=(len(description), len(description)),
+            severity=Severity.INFO if needs_none else Severity.WARNING if wide else None,
+            do=r'end the description with "\n\n"',
+        )
 
 
 @rule("PF204", "glued-text", severity=Severity.WARNING, family=Family.PROMPT)
@@ -226,10 +233,7 @@ def glued_text(study: Study) -> Iterator[Finding]:
 
     Real: eval-framework #195 (naturalqs), HELM #3790 (InfiniteBench).
     """
-    for instance in study.instances[:1]:
-        message = question_message(instance)
-        if message is None:
-            return
+    for instance, message in questions(study.instances[:1]):
         spans = [span for span in message.content if span.text]
         glued = [pair for pair in pairwise(spans) if _is_glued(*pair, is_real=study.has_real_docs)]
         others = [pair for pair in glued if not _LABEL_END.search(pair[0].text)]
@@ -276,20 +280,19 @@ def many_newlines(study: Study) -> Iterator[Finding]:
 
     Real: qqp in lm-evaluation-harness before #1661 began every question with a newline.
     """
-    for instance in study.instances[:1]:
-        for prompt in instance.prompts[:1]:
-            for found in _BLANK_LINES.finditer(prompt.text):
-                first, last = prompt.span_at(found.start()), prompt.span_at(found.end() - 1)
-                if first is None or last is None or first is last or first.origin.field or last.origin.field:
-                    continue  # within one text, the author wrote it
-                yield finding(
-                    "two blank lines where two parts of the prompt meet",
-                    around(prompt.text, found, 16),
-                    last.origin.keys or ("doc_to_text",),
-                    instance,
-                    span=found.span(),
-                )
-                return
+    for instance, prompt in first_prompts(study.instances[:1]):
+        for found in _BLANK_LINES.finditer(prompt.text):
+            first, last = prompt.span_at(found.start()), prompt.span_at(found.end() - 1)
+            if first is None or last is None or first is last or first.origin.field or last.origin.field:
+                continue  # within one text, the author wrote it
+            yield finding(
+                "two blank lines where two parts of the prompt meet",
+                around(prompt.text, found, 16),
+                last.origin.keys or ("doc_to_text",),
+                instance,
+                span=found.span(),
+            )
+            return
 
 
 @rule("PF206", "leading-whitespace", severity=Severity.WARNING, family=Family.PROMPT)
@@ -309,17 +312,16 @@ def leading_whitespace(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness before #1661 (qqp).
     """
-    for instance in study.instances[:1]:
-        for prompt in instance.prompts[:1]:
-            text = prompt.text
-            if text[:1].isspace() and text.strip() and prompt.spans[0].origin.field is None:
-                yield finding(
-                    "the prompt begins with whitespace",
-                    text[:24],
-                    prompt.spans[0].origin.keys or ("doc_to_text",),
-                    instance,
-                    span=(0, len(text) - len(text.lstrip())),
-                )
+    for instance, prompt in first_prompts(study.instances[:1]):
+        text = prompt.text
+        if text[:1].isspace() and text.strip() and prompt.spans[0].origin.field is None:
+            yield finding(
+                "the prompt begins with whitespace",
+                text[:24],
+                prompt.spans[0].origin.keys or ("doc_to_text",),
+                instance,
+                span=(0, len(text) - len(text.lstrip())),
+            )
 
 
 @rule("PF207", "glued-choice", severity=Severity.WARNING, family=Family.PROMPT)

@@ -16,8 +16,10 @@ from pytest_promptfmt.rules.rule_views import (
     around,
     choices_of,
     finding,
+    first_prompts,
     question_message,
     question_template,
+    questions,
     written_texts,
 )
 from pytest_promptfmt.study import Study
@@ -83,9 +85,8 @@ def no_cue(study: Study) -> Iterator[Finding]:
     """
     if study.task.gen_prefix is not None or not study.task.has_question:
         return
-    for instance in study.instances[:1]:
-        message = question_message(instance)
-        if message is None or len(instance.prompts) != 1:
+    for instance, message in questions(study.instances[:1]):
+        if len(instance.prompts) != 1:
             return
         lines = message.text.rstrip().splitlines()
         options = [_OPTION_START.match(line) is not None for line in lines[-3:]]
@@ -324,21 +325,20 @@ def label_twice(study: Study) -> Iterator[Finding]:
 
     Real: datasets whose options or questions begin with their label, as some copies of ARC and MMLU do.
     """
-    for instance in study.instances[:3]:
-        for prompt in instance.prompts[:1]:
-            own = "".join(span.text for span in prompt.spans if span.origin.shot is None)
-            twice = list(_TWICE.finditer(own))
-            of_words = [one for one in twice if one[1].endswith(":")]
-            # One doubled letter may be the initials of a name.
-            found = next(iter(of_words or (twice if len({one[1] for one in twice}) > 1 else ())), None)
-            if found is not None and not study.has_guessed_text:
-                yield finding(
-                    "a label is printed twice in a row",
-                    around(own, found, 10),
-                    "gen_prefix" if study.task.gen_prefix else "doc_to_text",
-                    instance,
-                )
-                return
+    for instance, prompt in first_prompts(study.instances[:3]):
+        own = "".join(span.text for span in prompt.spans if span.origin.shot is None)
+        twice = list(_TWICE.finditer(own))
+        of_words = [one for one in twice if one[1].endswith(":")]
+        # One doubled letter may be the initials of a name.
+        found = next(iter(of_words or (twice if len({one[1] for one in twice}) > 1 else ())), None)
+        if found is not None and not study.has_guessed_text:
+            yield finding(
+                "a label is printed twice in a row",
+                around(own, found, 10),
+                "gen_prefix" if study.task.gen_prefix else "doc_to_text",
+                instance,
+            )
+            return
 
 
 @rule("PF253", "options-listed-twice", severity=Severity.WARNING, family=Family.PROMPT)

@@ -14,7 +14,7 @@ from pytest_promptfmt.rules.rule_views import (
     around,
     continuations,
     finding,
-    question_message,
+    questions,
     shots_of,
     written_texts,
 )
@@ -57,9 +57,8 @@ def open_fence(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #3092 (humaneval_instruct).
     """
-    for instance in study.instances[:1]:
-        message = question_message(instance)
-        if message is None or "```" not in message.text:
+    for instance, message in questions(study.instances[:1]):
+        if "```" not in message.text:
             return
         constant = "".join(span.text if span.origin.field is None else "\0" for span in message.content)
         last = constant.rfind("```")
@@ -145,9 +144,8 @@ def open_bracket(study: Study) -> Iterator[Finding]:
 
     Real: prompts of multilingual benchmarks whose translations lost a bracket.
     """
-    for instance in study.instances[:1]:
-        message = question_message(instance)
-        if message is None or study.has_guessed_text:
+    for instance, message in questions(study.instances[:1]):
+        if study.has_guessed_text:
             return
         constant = "".join(span.text if span.origin.field is None else COLUMN for span in message.content)
         place = None if _CODE.search(constant) else _open_place(constant)

@@ -16,8 +16,9 @@ from pytest_promptfmt.rules.rule_views import (
     around,
     continuations,
     finding,
-    question_message,
+    first_prompts,
     question_template,
+    questions,
     skeleton,
     written_texts,
 )
@@ -60,13 +61,12 @@ def repeated_block(study: Study) -> Iterator[Finding]:
 
     Real: instructions that are both in a template and in its include.
     """
-    for instance in study.instances[:1]:
-        for prompt in instance.prompts[:1]:
-            blocks = [block.strip() for block in prompt.text.split("\n\n")]
-            for before, after in pairwise(blocks):
-                if before == after and len(before) >= 30:
-                    yield finding("the same paragraph appears twice in a row", before, "doc_to_text", instance)
-                    return
+    for instance, prompt in first_prompts(study.instances[:1]):
+        blocks = [block.strip() for block in prompt.text.split("\n\n")]
+        for before, after in pairwise(blocks):
+            if before == after and len(before) >= 30:
+                yield finding("the same paragraph appears twice in a row", before, "doc_to_text", instance)
+                return
 
 
 @rule("PF226", "mixed-colons", severity=Severity.WARNING, family=Family.PROMPT)
@@ -92,21 +92,20 @@ def mixed_colons(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #2587 (mgsm_zh, mgsm_ja).
     """
-    for instance in study.demonstrated[:1]:
-        for prompt in instance.prompts[:1]:
-            kinds: dict[str, set[str]] = {}
-            for line in prompt.text.splitlines():
-                found = _COLON_LABEL.match(line.strip())
-                if found is not None:
-                    kinds.setdefault(found[1], set()).add(found[2])
-            for label, colons in kinds.items():
-                if len(colons) > 1:
-                    yield finding(
-                        "the same label appears with two kinds of colon",
-                        f"{label}: and {label}：",
-                        "doc_to_text",
-                        instance,
-                    )
+    for instance, prompt in first_prompts(study.demonstrated[:1]):
+        kinds: dict[str, set[str]] = {}
+        for line in prompt.text.splitlines():
+            found = _COLON_LABEL.match(line.strip())
+            if found is not None:
+                kinds.setdefault(found[1], set()).add(found[2])
+        for label, colons in kinds.items():
+            if len(colons) > 1:
+                yield finding(
+                    "the same label appears with two kinds of colon",
+                    f"{label}: and {label}：",
+                    "doc_to_text",
+                    instance,
+                )
 
 
 @rule("PF228", "raw-key", severity=Severity.WARNING, family=Family.PROMPT)
@@ -132,12 +131,11 @@ def raw_key(study: Study) -> Iterator[Finding]:
         if found is not None:
             yield _raw_key(found[1], instance.index, None)
             return
-    for instance in study.real_instances[:1]:
-        for prompt in instance.prompts[:1]:
-            for before, span in pairwise(prompt.spans):
-                if span.origin.field and _KEY_VALUE.fullmatch(span.text) and re.search(r"[a-z] \Z", before.text):
-                    yield _raw_key(span.text, instance.index, span.origin.field)
-                    return
+    for instance, prompt in first_prompts(study.real_instances[:1]):
+        for before, span in pairwise(prompt.spans):
+            if span.origin.field and _KEY_VALUE.fullmatch(span.text) and re.search(r"[a-z] \Z", before.text):
+                yield _raw_key(span.text, instance.index, span.origin.field)
+                return
 
 
 def _raw_key(key: str, doc: int, field: str | None) -> Finding:
@@ -206,10 +204,7 @@ def label_without_colon(study: Study) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #769 (boolq for T5).
     """
-    for instance in study.instances[:1]:
-        message = question_message(instance)
-        if message is None:
-            return
+    for instance, message in questions(study.instances[:1]):
         labels = [
             (before.text, span.origin.field)
             for before, span in pairwise(message.content)
@@ -310,10 +305,7 @@ def text_shown_twice(study: Study) -> Iterator[Finding]:
 
     Real: IBM/unitxt #1920 (the instruction of the data beside that of the template).
     """
-    for instance in study.real_instances[:1]:
-        message = question_message(instance)
-        if message is None:
-            return
+    for instance, message in questions(study.real_instances[:1]):
         texts = {name: value.strip() for name, value in instance.doc.items() if isinstance(value, str)}
         for name, text in texts.items():
             held = sum(text in other for key, other in texts.items() if key != name)

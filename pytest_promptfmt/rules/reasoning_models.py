@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from pytest_promptfmt.answers.completions import THINK_END, is_nothing
 from pytest_promptfmt.answers.phrasings import Answers, answers_of, contract_sentences
 from pytest_promptfmt.answers.subject import Subject
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.profiles.template_probes import ThinkingMarks, thinking_marks
+from pytest_promptfmt.rules.generation import BUDGETS
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.study import ProfileView
@@ -21,10 +23,9 @@ _OPENED: Final = re.compile(r"(?:<(?:\w+:)?(?:think|thinking|reasoning|thought)>
 _BREAKS: Final = re.compile(r"\s+|[.,:;]\s*")
 """Stops that every reasoning holds."""
 
-_BUDGETS: Final = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _LEAST_BUDGET: Final = 1024
 _SHOWN: Final = 40
-_SENTENCES: Final = ("The answer is {}.", "The answer is ({}).", "#### {}", "\\boxed{{{}}}", "Answer: {}", "{}")
+_SENTENCES: Final[Sequence[str]] = data_table("rules")["after_reasoning"]
 _NUMBERS: Final = ("42", "17")
 
 
@@ -89,7 +90,7 @@ def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
             )
             break
     kwargs = study.task.generation_kwargs or {}
-    budget = next((kwargs[key] for key in _BUDGETS if key in kwargs), 256)
+    budget = next((kwargs[key] for key in BUDGETS if key in kwargs), 256)
     if isinstance(budget, int) and not isinstance(budget, bool) and 0 < budget < _LEAST_BUDGET:
         yield finding(
             "the budget of tokens is too small for the reasoning that the chat template opens",

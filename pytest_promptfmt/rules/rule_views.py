@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Finding, Severity
-from pytest_promptfmt.core.prompt import Instance, Message, Span
+from pytest_promptfmt.core.prompt import Instance, Message, Prompt, Span
 from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.configuration import WrittenTemplate
@@ -93,6 +94,11 @@ def finding(
     )
 
 
+def words(name: str) -> frozenset[str]:
+    """Return a list of words of `data/rules.yaml`."""
+    return frozenset(str(data_table("rules")[name]).split())
+
+
 def around(text: str, place: re.Match[str] | int, before: int = 20, after: int | None = None) -> str:
     """Return so many characters of a text before and after a match or index; as many after as before by default."""
     start, end = (place, place) if isinstance(place, int) else place.span()
@@ -128,6 +134,39 @@ def question_message(instance: Instance) -> Message | None:
     return last
 
 
+def questions(instances: Iterable[Instance]) -> Iterator[tuple[Instance, Message]]:
+    """Yield each rendered doc with the message that asks about it, where there is one."""
+    for instance in instances:
+        message = question_message(instance)
+        if message is not None:
+            yield instance, message
+
+
+def first_prompts(instances: Iterable[Instance]) -> Iterator[tuple[Instance, Prompt]]:
+    """Yield each rendered doc with its first prompt, where there is one."""
+    return ((instance, instance.prompts[0]) for instance in instances if instance.prompts)
+
+
+def first_text(instance: Instance) -> str:
+    """Return the text of the first prompt of a doc, "" without one."""
+    return instance.prompts[0].text if instance.prompts else ""
+
+
+def instruction_key(study: Study) -> str:
+    """Return the key in which a task instructs the model."""
+    return "description" if study.task.description else "doc_to_text"
+
+
+def comparing_key(study: Study) -> str:
+    """Return the key of what stands between a completion and the gold answer: filters if there are any, or metrics."""
+    return "filter_list" if study.task.filter_list else "metric_list"
+
+
+def scores_exact_match(study: Study) -> bool:
+    """Return whether exact_match is the only metric, written or by default."""
+    return set(study.metrics or ("exact_match",)) == {"exact_match"}
+
+
 def severity_of_shots(study: Study) -> Severity | None:
     """Return how bad a mistake of few-shot examples is at most: None where the run shows them.
 
@@ -137,6 +176,11 @@ def severity_of_shots(study: Study) -> Severity | None:
     if study.shots > 0:
         return None
     return Severity.INFO if study.task.num_fewshot == 0 else Severity.WARNING
+
+
+def has_given_shots(study: Study) -> bool:
+    """Return whether few-shot examples come from the user's own docs."""
+    return study.docs is not None and study.docs.fewshot_kind == "given"
 
 
 def continuations(instance: Instance) -> list[str]:

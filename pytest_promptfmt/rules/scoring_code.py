@@ -13,18 +13,14 @@ from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import finding
+from pytest_promptfmt.rules.rule_views import finding, words
 from pytest_promptfmt.rules.scores import scored_by
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import METRICS, TaskMetric, score_doc
 
-_LOWER: Final = frozenset({"wer", "cer", "mer", "rmse", "mse", "mae"}) | {
-    name for name, metric in METRICS.items() if not metric.higher_is_better
-}
-_HIGHER: Final = frozenset({"rouge1", "rouge2", "rougeL", "em", "accuracy", "pass@1", "anls", "comet"}) | {
-    name for name, metric in METRICS.items() if metric.higher_is_better
-}
+_LOWER: Final = words("lower_is_better") | {name for name, metric in METRICS.items() if not metric.higher_is_better}
+_HIGHER: Final = words("higher_is_better") | {name for name, metric in METRICS.items() if metric.higher_is_better}
 _SECONDS: Final = 2.0
 _LONG: Final = 80
 

@@ -9,7 +9,15 @@ from typing import Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Message
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import Shot, finding, question_message, severity_of_shots, shots_of
+from pytest_promptfmt.rules.rule_views import (
+    Shot,
+    finding,
+    has_given_shots,
+    question_message,
+    scores_exact_match,
+    severity_of_shots,
+    shots_of,
+)
 from pytest_promptfmt.rules.shot_layout import ANNOUNCED
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import looks_for_answers
@@ -50,7 +58,7 @@ def shot_repeated(study: Study) -> Iterator[Finding]:
 
     Real: hand-written examples, and few-shot splits with duplicate rows.
     """
-    is_given = study.docs is not None and study.docs.fewshot_kind == "given"
+    is_given = has_given_shots(study)
     for instance in study.demonstrated[:1] if is_given else ():
         seen: set[str] = set()
         for shot in shots_of(instance):
@@ -144,7 +152,7 @@ def answer_otherwise(study: Study) -> Iterator[Finding]:
     """
     if not study.generates or study.has_own_scorer or looks_for_answers(study.task):
         return
-    if set(study.metrics or ("exact_match",)) != {"exact_match"} or not study.has_real_docs:
+    if not scores_exact_match(study) or not study.has_real_docs:
         return
     golds = [instance.target for instance in study.real_instances]
     if not golds or not all(isinstance(gold, str) and len(gold.split()) == 1 for gold in golds):
@@ -189,7 +197,7 @@ def shots_without_reasoning(study: Study) -> Iterator[Finding]:
     target, shots = study.written.doc_to_target, study.task.fewshot
     if not study.generates or study.has_own_scorer or not looks_for_answers(study.task):
         return
-    if set(study.metrics or ("exact_match",)) != {"exact_match"} or shots.samples is not None or shots.doc_to_target:
+    if not scores_exact_match(study) or shots.samples is not None or shots.doc_to_target:
         return
     if not isinstance(target, str) or not _PLAIN.fullmatch(target.strip()):
         return
@@ -231,7 +239,7 @@ def delimiter_in_shots(study: Study) -> Iterator[Finding]:
     Real: passages with blank lines in tasks whose delimiter is a blank line.
     """
     delimiter = study.task.fewshot_delimiter
-    is_given = study.docs is not None and study.docs.fewshot_kind == "given"
+    is_given = has_given_shots(study)
     for instance in study.demonstrated[:1] if is_given and delimiter.strip(" ") else ():
         for shot in shots_of(instance):
             spans = (span for message in shot.messages for span in message.content)

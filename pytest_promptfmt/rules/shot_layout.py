@@ -16,13 +16,20 @@ from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import around, choices_of, finding, question_message, severity_of_shots, shots_of
+from pytest_promptfmt.rules.rule_views import (
+    around,
+    choices_of,
+    finding,
+    instruction_key,
+    question_message,
+    severity_of_shots,
+    shots_of,
+    words,
+)
 from pytest_promptfmt.study import Study
 
 _LABEL: Final = re.compile(r"^[ \t>*#]*([^\W\d_](?:[\w -]{0,18}\w)?)\**[ \t]?[:：]", re.MULTILINE)
-_ANSWERS: Final = frozenset({"a", "answer", "output", "response", "solution", "label"}) | {
-    word.casefold() for word in answer_words().values()
-}
+_ANSWERS: Final = words("answer_labels") | {word.casefold() for word in answer_words().values()}
 _LEAST_WRITTEN: Final = 2
 """Solved examples in a text that show a layout; one alone may be a part of the question."""
 
@@ -239,7 +246,7 @@ def announced_examples(study: Study) -> Iterator[Finding]:
             yield finding(
                 "the prompt announces examples but has none",
                 around(text, found, 10, 30),
-                "description" if study.task.description else "doc_to_text",
+                instruction_key(study),
                 instance,
             )
 

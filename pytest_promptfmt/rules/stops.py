@@ -14,7 +14,7 @@ from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Span, join
 from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import finding, shots_of
+from pytest_promptfmt.rules.rule_views import finding, first_text, has_given_shots, shots_of
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import looks_for_answers
@@ -108,7 +108,7 @@ def no_stop_before_next_question(study: Study) -> Iterator[Finding]:
         return
     plain = unicodedata.normalize("NFKC", following)
     similar = [stop for stop in texts if unicodedata.normalize("NFKC", stop) in plain]
-    is_sure = study.shots > 0 and study.docs is not None and study.docs.fewshot_kind == "given"
+    is_sure = study.shots > 0 and has_given_shots(study)
     if similar or is_sure:
         yield finding(
             "no stop sequence matches the text after an answer",
@@ -347,7 +347,7 @@ def stop_before_answer(study: Study) -> Iterator[Finding]:
         return
     delimiter = study.task.target_delimiter
     for instance in study.instances[:1]:
-        text = instance.prompts[0].text if instance.prompts else ""
+        text = first_text(instance)
         for number, stop in enumerate(study.stop_texts):
             if stop and delimiter.startswith(stop) and text.strip() and not text[-1].isspace():
                 # a chat model begins without a newline
@@ -407,7 +407,7 @@ def stop_of_one_character(study: Study) -> Iterator[Finding]:
     targets = [str(instance.target) for instance in study.instances]
     if not targets or not all("«" in target for target in targets):
         return  # labels, or something that code makes
-    shown = study.instances[0].prompts[0].text if study.instances[0].prompts else ""
+    shown = first_text(study.instances[0])
     if _LISTED.search(shown):
         return
     for number, stop in enumerate(study.stop_texts):

@@ -16,6 +16,7 @@ from pytest_promptfmt.rules.rule_views import (
     finding,
     own_spans,
     question_message,
+    questions,
     written_texts,
 )
 from pytest_promptfmt.study import Study
@@ -91,9 +92,8 @@ def list_printed(study: Study) -> Iterator[Finding]:
         if listed is not None and not _MEANS_PYTHON.search(text):
             yield finding("a list, mapping or tuple is printed as Python writes it", listed[0][:60], template.keys)
             return
-    for instance in study.instances[:1]:
-        message = question_message(instance)
-        if message is None or study.has_guessed_text:
+    for instance, message in questions(study.instances[:1]):
+        if study.has_guessed_text:
             return
         for name, value in instance.doc.items():
             printed = python_value(value, message.text)
