@@ -66,12 +66,8 @@ def filters_change_gold(study: Study) -> Iterator[Finding]:
             if stages.problem is None and not chain.is_right(trial.question, doc, stages.extracted):
                 if stages.stopped != gold:
                     continue  # a stop sequence cuts it, which PF903 reports
-                yield finding(
-                    "the filters make the gold answer wrong",
-                    f"{gold!r} becomes {stages.extracted!r}",
-                    ("filter_list", number),
-                    trial.instance,
-                )
+                saw = f"{gold!r} becomes {stages.extracted!r}"
+                yield finding("the filters make the gold answer wrong", saw, ("filter_list", number), trial.instance)
                 return
 
 
@@ -107,11 +103,9 @@ def gold_cut(study: Study) -> Iterator[Finding]:
             return  # one of the pipelines reads all of them
         found.append((number, *cut))
     for number, text, read, doc in found[:1]:
+        saw = f"{text!r} is read as {read!r}"
         yield finding(
-            "a filter reads only a part of the gold answer, or nothing of it",
-            f"{text!r} is read as {read!r}",
-            ("filter_list", number),
-            doc,
+            "a filter reads only a part of the gold answer, or nothing of it", saw, ("filter_list", number), doc
         )
 
 
@@ -343,8 +337,5 @@ def answers_stay_a_list(study: Study) -> Iterator[Finding]:
         except Exception:
             continue  # PF109 says why
         if isinstance(left, list | tuple):
-            yield finding(
-                "after the filters an answer is still a list",
-                ", ".join(str(step.get("function")) for step in task.filter_list[number]["filter"]),
-                ("filter_list", number),
-            )
+            saw = ", ".join(str(step.get("function")) for step in task.filter_list[number]["filter"])
+            yield finding("after the filters an answer is still a list", saw, ("filter_list", number))

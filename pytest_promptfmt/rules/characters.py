@@ -87,11 +87,8 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
     for template, text in written_texts(study):
         found = _ODD.search(text)
         if found is not None:
-            yield finding(
-                "odd punctuation in the text of a template",
-                around(text, found, 20, 12).replace(COLUMN, "…"),
-                template.keys,
-            )
+            saw = around(text, found, 20, 12).replace(COLUMN, "…")
+            yield finding("odd punctuation in the text of a template", saw, template.keys)
     for instance in study.real_instances[:1]:
         message = question_message(instance)
         for before, after in pairwise(message.content if message is not None else ()):
@@ -131,11 +128,8 @@ def damaged_text(study: Study) -> Iterator[Finding]:
         for text in template.text.constants:
             found = _MOJIBAKE.search(text) or _ENTITY.search(text)
             if found is not None and not (found[0].startswith("<") and "html" in text.casefold()):
-                yield finding(
-                    "a template has HTML entities or text in the wrong encoding",
-                    around(text, found, 16)[:SHOWN],
-                    template.keys,
-                )
+                saw = around(text, found, 16)[:SHOWN]
+                yield finding("a template has HTML entities or text in the wrong encoding", saw, template.keys)
                 return
     for instance in study.real_instances:
         for span in own_spans(study, instance):
@@ -172,11 +166,8 @@ def letter_of_another_script(study: Study) -> Iterator[Finding]:
         text = skeleton(template.source)
         for found in _LETTER.finditer(text):
             if any(_is_of_alphabet(char) for char in around(text, found, 1)):
-                yield finding(
-                    "a Latin letter is glued to a word of another script",
-                    around(text, found, 15).replace("\0", "…"),
-                    template.keys,
-                )
+                saw = around(text, found, 15).replace("\0", "…")
+                yield finding("a Latin letter is glued to a word of another script", saw, template.keys)
                 return
 
 
@@ -239,13 +230,9 @@ def invisible_character(study: Study) -> Iterator[Finding]:
         narrow = _NARROW.search(text)
         found = invisible or narrow
         if found is not None:
-            yield finding(
-                f"invisible character U+{ord(found[0]):04X} {unicodedata.name(found[0], '')}".rstrip(),
-                around(text, found),
-                keys,
-                severity=None if invisible else Severity.INFO,
-                do="delete it" if invisible else "use an ordinary space, unless the language needs this one",
-            )
+            message = f"invisible character U+{ord(found[0]):04X} {unicodedata.name(found[0], '')}".rstrip()
+            do = "delete it" if invisible else "use an ordinary space, unless the language needs this one"
+            yield finding(message, around(text, found), keys, severity=None if invisible else Severity.INFO, do=do)
         elif not unicodedata.is_normalized("NFC", text):
             yield finding(
                 "decomposed accents, which look the same as composed ones",
@@ -258,13 +245,8 @@ def invisible_character(study: Study) -> Iterator[Finding]:
         for text in continuations(instance):
             found = _INVISIBLE.search(text)
             if found is not None and len(text) <= _SHORT:
-                yield finding(
-                    f"invisible character U+{ord(found[0]):04X} in a choice",
-                    text,
-                    "doc_to_choice",
-                    instance,
-                    do="delete it in process_docs",
-                )
+                message = f"invisible character U+{ord(found[0]):04X} in a choice"
+                yield finding(message, text, "doc_to_choice", instance, do="delete it in process_docs")
                 return
 
 
@@ -293,10 +275,8 @@ def look_alike_letters(study: Study) -> Iterator[Finding]:
         strange = [text for text in labels if any(letter in _LOOK_ALIKE for letter in text)]
         if strange and any(_LATIN.search(text) for text in labels):
             letter = next(letter for letter in strange[0] if letter in _LOOK_ALIKE)
+            saw = ", ".join(labels)
             yield finding(
-                f"a label with {unicodedata.name(letter).title()} among Latin labels",
-                ", ".join(labels),
-                "doc_to_choice",
-                instance,
+                f"a label with {unicodedata.name(letter).title()} among Latin labels", saw, "doc_to_choice", instance
             )
             return

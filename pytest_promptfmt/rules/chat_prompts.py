@@ -16,7 +16,7 @@ from pytest_promptfmt.rules.rule_views import around, finding
 from pytest_promptfmt.study import ProfileView
 
 _INDENTED: Final = re.compile(r"[\r\n]*(?:[ ]{2,}|\t)(?=\S)")
-_SAID: Final = 60
+_SHOWN: Final = 60
 
 
 @rule("PF421", "system-text-lost", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
@@ -59,13 +59,9 @@ def system_text_lost(view: ProfileView) -> Iterator[Finding]:
                         do="nothing to fix; the system text becomes part of the first user turn",
                     )
                 continue
-            how = "refuses system messages, so lm-eval drops them"
-            yield finding(
-                f"the chat template {how if facts.system == 'refused' else 'drops the system text'}",
-                message.text[:_SAID],
-                keys,
-                instance,
-            )
+            refuses = "refuses system messages, so lm-eval drops them"
+            how = refuses if facts.system == "refused" else "drops the system text"
+            yield finding(f"the chat template {how}", message.text[:_SHOWN], keys, instance)
 
 
 @rule("PF422", "turns-refused", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
@@ -98,7 +94,7 @@ def turns_refused(view: ProfileView) -> Iterator[Finding]:
         return
     yield finding(
         "the chat template refuses the turns of this task",
-        str(cause)[:_SAID],
+        str(cause)[:_SHOWN],
         "fewshot_config" if view.study.shots else "doc_to_text",
         severity=Severity.INFO if any(answer_in_user_turn(view.study)) else None,
     )
@@ -141,7 +137,7 @@ def whitespace_stripped(view: ProfileView) -> Iterator[Finding]:
                 "the chat template strips the indentation of a message's first line"
                 if is_code
                 else "the chat template strips whitespace at the ends of messages",
-                text[:_SAID] if is_code or text[0].isspace() else text[-_SAID // 2 :],
+                text[:_SHOWN] if is_code or text[0].isspace() else text[-_SHOWN // 2 :],
                 _key_of(message.content if text[0].isspace() else message.content[::-1]),
                 instance,
                 severity=None if is_code else Severity.INFO,
@@ -186,12 +182,8 @@ def text_altered(view: ProfileView) -> Iterator[Finding]:
 
 
 def _altered(message: Message, doc: int) -> Finding:
-    return finding(
-        f"the chat template drops or changes the text of {message.role} messages",
-        message.text.strip()[:_SAID],
-        _key_of(message.content),
-        doc,
-    )
+    what = f"the chat template drops or changes the text of {message.role} messages"
+    return finding(what, message.text.strip()[:_SHOWN], _key_of(message.content), doc)
 
 
 @rule("PF425", "control-tokens-in-text", severity=Severity.ERROR, family=Family.CHAT, scope="profile")
@@ -273,7 +265,7 @@ def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
             if message.role == "assistant" and mark and thought and thought not in prompt.text:
                 yield finding(
                     "the chat template removes the reasoning of few-shot examples",
-                    message.text[:_SAID],
+                    message.text[:_SHOWN],
                     _key_of(message.content),
                     instance,
                 )
@@ -316,16 +308,12 @@ def begun_answer_changed(view: ProfileView) -> Iterator[Finding]:
         if facts.prefill == "differs" or facts.prefill_gap.strip():
             what = "adds text between the generation prompt and" if facts.prefill == "gap" else "does not put"
             where = "" if facts.prefill == "gap" else " after the generation prompt"
-            yield finding(
-                f"the chat template {what} gen_prefix{where}",
-                facts.prefill_gap or prompt.text[-_SAID:],
-                "gen_prefix",
-                instance,
-            )
+            saw = facts.prefill_gap or prompt.text[-_SHOWN:]
+            yield finding(f"the chat template {what} gen_prefix{where}", saw, "gen_prefix", instance)
         elif last.text != last.text.rstrip() and facts.prefill_lost:
             yield finding(
                 "the chat template strips the space at the end of gen_prefix",
-                prompt.text[-_SAID // 2 :],
+                prompt.text[-_SHOWN // 2 :],
                 "gen_prefix",
                 instance,
                 severity=Severity.INFO,

@@ -11,7 +11,7 @@ from pytest_promptfmt.profiles.profile_loading import LoadedProfile
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
 
-_SAID: Final = 80
+_SHOWN: Final = 80
 
 
 @rule("PF401", "default-system-text", severity=Severity.WARNING, family=Family.CHAT, scope="template")
@@ -44,7 +44,7 @@ def default_system_text(loaded: LoadedProfile) -> Iterator[Finding]:
     if facts is not None and facts.default_system and not loaded.profile.system_instruction:
         yield finding(
             "the chat template adds a default system text",
-            facts.default_system[:_SAID],
+            facts.default_system[:_SHOWN],
             loaded.place_of(re.split(r"[.!?,]", facts.default_system)[0][:30]),
         )
 
@@ -154,17 +154,13 @@ def answer_begins_elsewhere(loaded: LoadedProfile) -> Iterator[Finding]:
     if facts.answer == "gap":
         is_blank = not facts.answer_gap.strip()
         what = "whitespace" if is_blank else "text"
-        yield finding(
-            f"finished answers begin with {what} that the generation prompt lacks",
-            facts.answer_gap,
-            loaded.place(),
-            severity=Severity.INFO if is_blank else None,
-            do=_against(facts.answer_gap),
-        )
+        message = f"finished answers begin with {what} that the generation prompt lacks"
+        severity = Severity.INFO if is_blank else None
+        yield finding(message, facts.answer_gap, loaded.place(), severity=severity, do=_against(facts.answer_gap))
         return
     yield finding(
         "finished answers do not begin as the generation prompt ends",
-        (facts.generation_prompt or "")[-_SAID:],
+        (facts.generation_prompt or "")[-_SHOWN:],
         loaded.place_of("add_generation_prompt"),
         do=_against(facts.generation_prompt or ""),
     )
@@ -232,10 +228,8 @@ def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
         return
     for where in facts.escapes_html:
         if where == "content" or _has_tools(loaded):
-            yield finding(
-                f"the chat template escapes {where} as HTML",
-                at=loaded.place_of("|safe", "| safe", "|e", "| e", "escape"),
-            )
+            message = f"the chat template escapes {where} as HTML"
+            yield finding(message, at=loaded.place_of("|safe", "| safe", "|e", "| e", "escape"))
 
 
 def _has_tools(loaded: LoadedProfile) -> bool:
@@ -269,13 +263,10 @@ def undefined_in_template(loaded: LoadedProfile) -> Iterator[Finding]:
         return
     for undefined in facts.undefined:
         is_token = undefined.name.endswith("_token")
-        yield finding(
-            f"the chat template prints the undefined name {undefined.name!r}",
-            loaded.line(undefined.line),
-            loaded.place(undefined.line),
-            severity=Severity.INFO if is_token else None,
-            do="set the model's tokenizer in the profile" if is_token else "",
-        )
+        message = f"the chat template prints the undefined name {undefined.name!r}"
+        saw = loaded.line(undefined.line)
+        do = "set the model's tokenizer in the profile" if is_token else ""
+        yield finding(message, saw, loaded.place(undefined.line), severity=Severity.INFO if is_token else None, do=do)
 
 
 @rule("PF408", "indented-markers", severity=Severity.WARNING, family=Family.CHAT, scope="template")

@@ -50,12 +50,9 @@ def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
     if plain:
         count = len(tokenizer.ids(plain[0], add_special_tokens=False))
         are_all = len(plain) == len(marks)
-        yield finding(
-            f"the tokenizer encodes {'the' if are_all else 'some'} control tokens of the template as text",
-            f"{plain[0]} is {count} tokens" + (f"; also {', '.join(plain[1:4])}" if plain[1:] else ""),
-            loaded.place_of(plain[0]),
-            severity=None if are_all else Severity.INFO,
-        )
+        message = f"the tokenizer encodes {'the' if are_all else 'some'} control tokens of the template as text"
+        saw = f"{plain[0]} is {count} tokens" + (f"; also {', '.join(plain[1:4])}" if plain[1:] else "")
+        yield finding(message, saw, loaded.place_of(plain[0]), severity=None if are_all else Severity.INFO)
 
 
 @rule("PF414", "bos-twice", severity=Severity.ERROR, family=Family.CHAT, scope="template")
@@ -152,11 +149,8 @@ def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
     if tokenizer is None or profile.split != "lm-eval" or profile.mode == "generate":
         return
     if ends_every_text(tokenizer):
-        yield finding(
-            "the tokenizer adds an end token, which is scored as answer",
-            shown_tokens(tokenizer, tokenizer.ids("red")),
-            profile.origin,
-        )
+        saw = shown_tokens(tokenizer, tokenizer.ids("red"))
+        yield finding("the tokenizer adds an end token, which is scored as answer", saw, profile.origin)
 
 
 @rule("PF416", "lossy-tokenizer", severity=Severity.WARNING, family=Family.TOKENS, scope="template")
@@ -185,12 +179,8 @@ def lossy_tokenizer(loaded: LoadedProfile) -> Iterator[Finding]:
     probes += [(*probe, Severity.INFO) for probe in data_table("rules")["indistinct_by_normalization"]]
     for what, text, same, severity in probes:
         if tokenizer.ids(text, add_special_tokens=False) == tokenizer.ids(same, add_special_tokens=False):
-            yield finding(
-                f"the tokenizer does not preserve {what}",
-                f"{text} and {same} are the same tokens",
-                loaded.profile.origin,
-                severity=severity,
-            )
+            saw = f"{text} and {same} are the same tokens"
+            yield finding(f"the tokenizer does not preserve {what}", saw, loaded.profile.origin, severity=severity)
 
 
 @rule("PF418", "file-unlike-auto-tokenizer", severity=Severity.INFO, family=Family.TOKENS, scope="template")

@@ -50,12 +50,10 @@ def labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
         lengths = [len(scored.ids) for scored in choices]
         if len(set(lengths)) > 1:
             has_digits = any(any(map(str.isdigit, scored.continuation)) for scored in choices)
+            saw = ", ".join(_tokens(tokenizer, scored) for scored in choices[:_TOKENS])
+            severity = Severity.INFO if has_digits or tokenizer.is_archetype else None
             yield finding(
-                "labels have different numbers of tokens",
-                ", ".join(_tokens(tokenizer, scored) for scored in choices[:_TOKENS]),
-                "doc_to_choice",
-                choices[0].instance,
-                severity=Severity.INFO if has_digits or tokenizer.is_archetype else None,
+                "labels have different numbers of tokens", saw, "doc_to_choice", choices[0].instance, severity=severity
             )
             return
 
@@ -87,12 +85,8 @@ def same_first_token(view: ProfileView) -> Iterator[Finding]:
     for choices in _label_lists(view):
         firsts = [scored.ids[len(_blank_ids(tokenizer, scored)) :][:1] for scored in choices]
         if all(firsts) and len(set(firsts)) < len(firsts) and len({scored.ids for scored in choices}) == len(choices):
-            yield finding(
-                "labels begin with the same token",
-                ", ".join(_tokens(tokenizer, scored) for scored in choices[:_TOKENS]),
-                "doc_to_choice",
-                choices[0].instance,
-            )
+            saw = ", ".join(_tokens(tokenizer, scored) for scored in choices[:_TOKENS])
+            yield finding("labels begin with the same token", saw, "doc_to_choice", choices[0].instance)
             return
 
 
@@ -164,12 +158,8 @@ def choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
             if one.ids and one.ids == other.ids and one.continuation != other.continuation:
                 if one.continuation.strip() == other.continuation.strip():
                     continue  # only spaces differ: a rule about choices reports it
-                yield finding(
-                    "two choices have the same tokens",
-                    f"{one.continuation} | {other.continuation}",
-                    "doc_to_choice",
-                    one.instance,
-                )
+                saw = f"{one.continuation} | {other.continuation}"
+                yield finding("two choices have the same tokens", saw, "doc_to_choice", one.instance)
                 return
 
 

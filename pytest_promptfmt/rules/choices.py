@@ -108,13 +108,8 @@ def same_choices(study: Study) -> Iterator[Finding]:
             same = len(set(choices)) < len(choices)
             if not same and study.has_own_scorer:
                 return  # it may add the scores of `yes` and `Yes`
-            yield finding(
-                "two choices are equal" if same else "two choices differ only in case or whitespace",
-                str(choices),
-                "doc_to_choice",
-                instance,
-                severity=None if same else Severity.WARNING,
-            )
+            message = "two choices are equal" if same else "two choices differ only in case or whitespace"
+            yield finding(message, str(choices), "doc_to_choice", instance, severity=None if same else Severity.WARNING)
 
 
 @rule("PF707", "letters-shown-texts-scored", severity=Severity.WARNING, family=Family.ANSWERS)
@@ -145,11 +140,9 @@ def letters_shown(study: Study) -> Iterator[Finding]:
         if len(listed) >= len(choices) and list(listed.values())[-len(choices) :] == choices:
             if any(len(choice) == 1 for choice in choices):
                 return
+            saw = f"{next(iter(listed))}. {choices[0]}, scored {choices[0]!r}"
             yield finding(
-                "the options are listed with letters, but their texts are scored",
-                f"{next(iter(listed))}. {choices[0]}, scored {choices[0]!r}",
-                "doc_to_choice",
-                instance,
+                "the options are listed with letters, but their texts are scored", saw, "doc_to_choice", instance
             )
 
 

@@ -117,11 +117,9 @@ def outer_name_in_loop(study: Study) -> Iterator[Finding]:
                 items = items if isinstance(items, Sequence) else ()
                 own = [one[name] for one in items if isinstance(one, Mapping) and name in one]
                 if name in doc and any(value != doc[name] for value in own):
+                    saw = f"{{{{{name}}}}} in the loop over {looped}"
                     yield finding(
-                        "a loop prints a column of the doc, not of the example",
-                        f"{{{{{name}}}}} in the loop over {looped}",
-                        template.keys,
-                        field=name,
+                        "a loop prints a column of the doc, not of the example", saw, template.keys, field=name
                     )
                     return
 
@@ -198,12 +196,8 @@ def _joined_in_template(study: Study) -> Iterator[Finding]:
         return  # what needs the function says why
     mappings = {fact.path for fact in row_facts(function) if fact.kind == "mapping"}
     for path in sorted(listed & mappings, key=str):
-        yield finding(
-            "the answer is made of the keys of a mapping",
-            f"{code} looks keys up in {path[0]!r}, which {written} joins",
-            "doc_to_target",
-            field=path[0],
-        )
+        saw = f"{code} looks keys up in {path[0]!r}, which {written} joins"
+        yield finding("the answer is made of the keys of a mapping", saw, "doc_to_target", field=path[0])
 
 
 @rule("PF712", "first-character-as-answer", severity=Severity.WARNING, family=Family.ANSWERS)
@@ -237,13 +231,8 @@ def first_character(study: Study) -> Iterator[Finding]:
                 continue
             if target in listed_labels(instance) or _names(instance, target):
                 continue
-            yield finding(
-                "the answer is one character of a longer text",
-                f"{target!r} of {value[:40]!r}",
-                "doc_to_target",
-                instance,
-                field=name,
-            )
+            saw = f"{target!r} of {value[:40]!r}"
+            yield finding("the answer is one character of a longer text", saw, "doc_to_target", instance, field=name)
             return
 
 

@@ -68,14 +68,12 @@ def repeated_key(view: FileView) -> Iterator[Finding]:
         for key, position in repeated:
             first, last = values.get((position.line or 0, position.column or 0), ("", "?"))
             is_equal = first == last
-            yield finding(
+            message = (
                 "the key is repeated with the same value"
                 if is_equal
-                else "the key is repeated, and only the last value counts",
-                str(key),
-                position,
-                severity=Severity.WARNING if is_equal else None,
+                else "the key is repeated, and only the last value counts"
             )
+            yield finding(message, str(key), position, severity=Severity.WARNING if is_equal else None)
 
 
 def _in_quotes(study: Study, finding: Finding) -> Fix | None:
@@ -105,11 +103,8 @@ def not_text(study: Study) -> Iterator[Finding]:
     values = choices.items() if isinstance(choices, dict) else enumerate(choices) if isinstance(choices, list) else ()
     for number, choice in values:
         if not isinstance(choice, str):
-            yield finding(
-                f"YAML reads this choice as {type(choice).__name__}, not as text",
-                str(choice),
-                ("doc_to_choice", number),
-            )
+            message = f"YAML reads this choice as {type(choice).__name__}, not as text"
+            yield finding(message, str(choice), ("doc_to_choice", number))
 
 
 @rule("PF103", "overwritten-by-format", severity=Severity.WARNING, family=Family.CONFIG)
@@ -142,11 +137,8 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
     template = getattr(study.task, "template", None)
     written = study.given.config.get("doc_to_text")
     if template is not None and written is not None:
-        yield finding(
-            f"the task's doc_to_text replaces the prompt of template {template.template_type!r}",
-            str(written),
-            "template",
-        )
+        message = f"the task's doc_to_text replaces the prompt of template {template.template_type!r}"
+        yield finding(message, str(written), "template")
 
 
 @rule("PF105", "unseen-suffix", severity=Severity.WARNING, family=Family.CONFIG, scope="file")
@@ -188,11 +180,8 @@ def unused_generation_arguments(study: Study) -> Iterator[Finding]:
     Real: several multiple-choice tasks of lm-evaluation-harness 0.4.13.
     """
     if not study.generates and study.task.generation_kwargs:
-        yield finding(
-            "generation_kwargs have no effect: the task does not generate",
-            str(dict(study.task.generation_kwargs)),
-            "generation_kwargs",
-        )
+        saw = str(dict(study.task.generation_kwargs))
+        yield finding("generation_kwargs have no effect: the task does not generate", saw, "generation_kwargs")
 
 
 def _known_own_key(study: Study, finding: Finding) -> Fix | None:
@@ -230,12 +219,8 @@ def unknown_own_key(study: Study) -> Iterator[Finding]:
     known = _own_keys(study)
     for key in study.task.own_metadata:
         if key not in known:
-            yield finding(
-                "unknown key of metadata.promptfmt",
-                str(key),
-                ("metadata", "promptfmt", str(key)),
-                do=did_you_mean(str(key), known) or f"use one of {', '.join(known)}",
-            )
+            do = did_you_mean(str(key), known) or f"use one of {', '.join(known)}"
+            yield finding("unknown key of metadata.promptfmt", str(key), ("metadata", "promptfmt", str(key)), do=do)
 
 
 @rule("PF108", "overridden-by-library-prompt", severity=Severity.WARNING, family=Family.CONFIG)
@@ -357,11 +342,8 @@ def folded_lines(view: FileView) -> Iterator[Finding]:
             if _LINE.match(after.strip())
         ]
         if len(joined) > 1:
-            yield finding(
-                "a folded text joins lines of options or labels",
-                " ".join(joined)[:80],
-                Position(view.path, number + 1, 1),
-            )
+            saw = " ".join(joined)[:80]
+            yield finding("a folded text joins lines of options or labels", saw, Position(view.path, number + 1, 1))
 
 
 @rule("PF115", "quoted-value", severity=Severity.WARNING, family=Family.CONFIG)
@@ -387,12 +369,9 @@ def quoted_value(study: Study) -> Iterator[Finding]:
     for keys, values in entries:
         for key, value in values.items() if isinstance(values, Mapping) else ():
             if _is_quoted(key, value):
-                yield finding(
-                    "a boolean or number is text",
-                    f'{key}: "{value}"',
-                    (*keys, key),
-                    severity=Severity.ERROR if value.strip().casefold() == "false" else None,
-                )
+                saw = f'{key}: "{value}"'
+                severity = Severity.ERROR if value.strip().casefold() == "false" else None
+                yield finding("a boolean or number is text", saw, (*keys, key), severity=severity)
 
 
 def _is_quoted(key: Any, value: Any) -> bool:

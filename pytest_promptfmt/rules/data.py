@@ -57,12 +57,8 @@ def missing_value_printed(study: Study) -> Iterator[Finding]:
         for prompt in instance.prompts[:1]:
             for span in prompt.spans:
                 if span.origin.shot is None and span.origin.field in empty and span.text in ("None", "nan", "NaN"):
-                    yield finding(
-                        f'a missing value was rendered as the word "{span.text}"',
-                        f"column {span.origin.field!r}",
-                        span,
-                        instance,
-                    )
+                    saw = f"column {span.origin.field!r}"
+                    yield finding(f'a missing value was rendered as the word "{span.text}"', saw, span, instance)
                 elif span.origin.shot is None and span.origin.field and span.text in ("undefined", "nan", "NaN"):
                     yield finding(
                         f'the data contain the word "{span.text}" for a missing value',
@@ -173,12 +169,9 @@ def text_dropped(study: Study) -> Iterator[Finding]:
                 and full not in whole
                 and (cut in whole if len(cut) >= 8 else _ends_line(cut, instance))
             ):
+                saw = f"{full[:50]} became {cut[:40]}"
                 yield finding(
-                    "a text of the data lost its brackets and their contents",
-                    f"{full[:50]} became {cut[:40]}",
-                    "doc_to_text",
-                    instance,
-                    field=name,
+                    "a text of the data lost its brackets and their contents", saw, "doc_to_text", instance, field=name
                 )
 
 
@@ -253,14 +246,8 @@ def _changed(left: list[tuple[str, str]], explained: set[str], whole: str, doc: 
         if len(bare) < _SOME or bare in explained or bare not in bare_whole:
             continue
         only_blanks = _spaced(value) in spaced_whole
-        yield finding(
-            f"code changes {'whitespace' if only_blanks else 'case or punctuation'} of a text of the data",
-            value,
-            "doc_to_text",
-            doc,
-            field=name,
-            severity=Severity.INFO if only_blanks else None,
-        )
+        message = f"code changes {'whitespace' if only_blanks else 'case or punctuation'} of a text of the data"
+        yield finding(message, value, "doc_to_text", doc, field=name, severity=Severity.INFO if only_blanks else None)
 
 
 def _bare(text: str) -> str:
@@ -357,11 +344,6 @@ def text_cut_off(study: Study) -> Iterator[Finding]:
             for number, doc in enumerate(study.real_docs):
                 text = doc.get(name)
                 if isinstance(text, str) and len(text.rstrip()) > limit > 1 and text[limit - 1] not in ".!?\n":
-                    yield finding(
-                        "a text is cut inside a sentence",
-                        f"{text[max(0, limit - 30) : limit]} ← {text[limit : limit + 20]}",
-                        template.keys,
-                        number,
-                        field=name,
-                    )
+                    saw = f"{text[max(0, limit - 30) : limit]} ← {text[limit : limit + 20]}"
+                    yield finding("a text is cut inside a sentence", saw, template.keys, number, field=name)
                     return

@@ -55,11 +55,8 @@ def filters_without_generation(study: Study) -> Iterator[Finding]:
     """
     written: Any = study.task.filter_list
     if written and not study.generates and study.renders_fields and looks_for_answers(study.task):
-        yield finding(
-            "a filter looks for an answer, but nothing is generated",
-            f"output_type: {study.task.output_type}",
-            "filter_list",
-        )
+        saw = f"output_type: {study.task.output_type}"
+        yield finding("a filter looks for an answer, but nothing is generated", saw, "filter_list")
 
 
 @rule("PF501", "exact-match-keeps-space", severity=Severity.WARNING, family=Family.EXTRACTION)
@@ -101,11 +98,8 @@ def exact_match_keeps_space(study: Study) -> Iterator[Finding]:
     last = prompt.span_at(len(text))
     if last is None or text[-1:] in ("", "\n") or (last.origin.field is not None and not study.has_real_docs):
         return  # a synthetic column does not show how the prompt ends
-    yield finding(
-        "exact_match compares completions with their leading space",
-        f"{text[-20:]}{task.target_delimiter}…",
-        comparing_key(study),
-    )
+    saw = f"{text[-20:]}{task.target_delimiter}…"
+    yield finding("exact_match compares completions with their leading space", saw, comparing_key(study))
 
 
 @rule("PF509", "reasoning-compared-whole", severity=Severity.ERROR, family=Family.EXTRACTION)
@@ -177,11 +171,8 @@ def fence_with_language(study: Study) -> Iterator[Finding]:
         if tag is not None:
             missed.append((number, tag))
     for number, tag in missed[:1]:
-        yield finding(
-            "a filter finds code only in a block that names its language",
-            f"```{tag} is read, ``` is not",
-            ("filter_list", number),
-        )
+        saw = f"```{tag} is read, ``` is not"
+        yield finding("a filter finds code only in a block that names its language", saw, ("filter_list", number))
 
 
 @rule("PF525", "asked-sentence-compared-whole", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
@@ -270,11 +261,9 @@ def label_compared_whole(study: Study) -> Iterator[Finding]:
     forms = (f"Answer: {label}", f"The answer is {label}")
     pipeline = chain.pipelines[0]
     if _scores(chain, pipeline, trial, trial.gold) and not any(_scores(chain, pipeline, trial, one) for one in forms):
+        saw = f"{forms[0]!r} and {forms[1]!r} are wrong, {trial.gold!r} is right"
         yield finding(
-            "the label of an option is compared with the whole completion",
-            f"{forms[0]!r} and {forms[1]!r} are wrong, {trial.gold!r} is right",
-            "metric_list",
-            trial.instance,
+            "the label of an option is compared with the whole completion", saw, "metric_list", trial.instance
         )
 
 

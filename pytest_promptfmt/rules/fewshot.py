@@ -259,12 +259,8 @@ def unlike_question(study: Study) -> Iterator[Finding]:
             message = "only the question has a cue" if cue.strip() else "only few-shot examples have a cue"
         else:
             message = "few-shot examples end with another cue than the question"
-        yield finding(
-            message,
-            f"{other!r} in a few-shot example, {cue!r} in the question",
-            ("fewshot_config", "doc_to_text"),
-            instance,
-        )
+        saw = f"{other!r} in a few-shot example, {cue!r} in the question"
+        yield finding(message, saw, ("fewshot_config", "doc_to_text"), instance)
 
 
 def _goes_on_as(cue: str, shot: Shot) -> bool:

@@ -91,12 +91,8 @@ def stop_cuts_answer(study: Study) -> Iterator[Finding]:
             hit = next(((doc, text) for doc, text in texts if stop and _cuts(stop, text.strip())), None)
             if hit is not None:
                 at = hit[1].find(stop)
-                yield finding(
-                    f"a stop sequence is inside the {kind}",
-                    f"{stop!r} in {around(hit[1], at, 30, 20)}",
-                    (*UNTIL, number),
-                    hit[0],
-                )
+                saw = f"{stop!r} in {around(hit[1], at, 30, 20)}"
+                yield finding(f"a stop sequence is inside the {kind}", saw, (*UNTIL, number), hit[0])
                 return
 
 
@@ -229,12 +225,8 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
         if key == "max_length":
             yield finding("max_length includes the prompt", str(key), ("generation_kwargs", key), do="use max_gen_toks")
         elif key not in _KNOWN:
-            yield finding(
-                "unknown generation argument",
-                str(key),
-                ("generation_kwargs", str(key)),
-                do=did_you_mean(str(key), _KNOWN) or "",
-            )
+            do = did_you_mean(str(key), _KNOWN) or ""
+            yield finding("unknown generation argument", str(key), ("generation_kwargs", str(key)), do=do)
 
 
 @rule(
@@ -316,11 +308,9 @@ def gold_longer_than_budget(study: Study) -> Iterator[Finding]:
     for instance in study.real_instances if budgets else ():
         target = instance.target
         if isinstance(target, str) and len(target.split()) > max(budgets):
+            saw = f"{len(target.split())} words, {max(budgets)} tokens"
             yield finding(
-                "the gold answer has more words than tokens may be generated",
-                f"{len(target.split())} words, {max(budgets)} tokens",
-                "generation_kwargs",
-                instance,
+                "the gold answer has more words than tokens may be generated", saw, "generation_kwargs", instance
             )
             return
 
@@ -348,9 +338,7 @@ def reasoning_without_generation(study: Study) -> Iterator[Finding]:
     for instance, _ in questions(study.instances[:1]):
         found = _STEPS.search(join(constant_spans(instance)))
         if found is not None:
+            saw = found[0]
             yield finding(
-                "the prompt asks for reasoning, but the choices are scored right after it",
-                found[0],
-                "doc_to_text",
-                instance,
+                "the prompt asks for reasoning, but the choices are scored right after it", saw, "doc_to_text", instance
             )

@@ -69,11 +69,8 @@ def doubled_space(study: Study) -> Iterator[Finding]:
     for template, text in written_texts(study):
         found = _DOUBLE.search(text)
         if found is not None:
-            yield finding(
-                "two spaces in a row around a Jinja tag",
-                around(text, found, 16, 12).replace(COLUMN, "…").replace(BRANCH, "{%…%}"),
-                template.keys,
-            )
+            saw = around(text, found, 16, 12).replace(COLUMN, "…").replace(BRANCH, "{%…%}")
+            yield finding("two spaces in a row around a Jinja tag", saw, template.keys)
 
 
 @rule("PF262", "space-doubled", severity=Severity.WARNING, family=Family.PROMPT)
@@ -105,11 +102,8 @@ def space_doubled(study: Study) -> Iterator[Finding]:
         if not 0 < len(found) <= _MOST_DOUBLED or _MANY_SPACES.search(text) or "```" in text:
             continue
         at = found[0].start()
-        yield finding(
-            "two spaces inside a line of the template",
-            around(text, at, 16).replace("\N{REPLACEMENT CHARACTER}", "{{…}}"),
-            template.keys,
-        )
+        saw = around(text, at, 16).replace("\N{REPLACEMENT CHARACTER}", "{{…}}")
+        yield finding("two spaces inside a line of the template", saw, template.keys)
 
 
 @rule("PF263", "label-glued-to-column", severity=Severity.WARNING, family=Family.PROMPT)
@@ -134,12 +128,9 @@ def label_glued_to_column(study: Study) -> Iterator[Finding]:
     """
     match = None if study.has_real_docs else _GLUED_LABEL.search(question_template(study))
     if match is not None and match[1] in COMMON:  # others may hold whole examples, which end with a newline
-        yield finding(
-            "a label follows a column without a space or newline",
-            question_template(study)[max(0, match.start() - 16) : match.end()],
-            "doc_to_text",
-            severity=Severity.INFO if match[1] in _LONG_TEXTS else None,
-        )
+        saw = question_template(study)[max(0, match.start() - 16) : match.end()]
+        severity = Severity.INFO if match[1] in _LONG_TEXTS else None
+        yield finding("a label follows a column without a space or newline", saw, "doc_to_text", severity=severity)
 
 
 @rule("PF264", "odd-target-delimiter", severity=Severity.WARNING, family=Family.PROMPT)
@@ -198,11 +189,8 @@ def texts_without_space(study: Study) -> Iterator[Finding]:
         if isinstance(named, FunctionRef):
             for node in definitions(named):
                 for line, before, after in _glued_texts(named, node):
-                    yield finding(
-                        "two texts are joined without a space",
-                        f"{before[-30:]}{after[:20]}",
-                        Position(named.file, line, 1),
-                    )
+                    saw = f"{before[-30:]}{after[:20]}"
+                    yield finding("two texts are joined without a space", saw, Position(named.file, line, 1))
                     return
 
 
@@ -257,12 +245,9 @@ def list_joined(study: Study) -> Iterator[Finding]:
                 continue
             key = next((key for key, text in shown if isinstance(text, str) and "".join(values) in text), None)
             if key is not None:
+                saw = "".join(values)[:80]
                 yield finding(
-                    "the texts of a list are printed without anything between them",
-                    "".join(values)[:80],
-                    key,
-                    instance,
-                    field=name,
+                    "the texts of a list are printed without anything between them", saw, key, instance, field=name
                 )
                 return
 
@@ -292,11 +277,8 @@ def instruction_glued(study: Study) -> Iterator[Finding]:
     for template in study.templates:
         found = _SENTENCE_END.search(skeleton(template.source)) if template.keys[-1] == "doc_to_text" else None
         if found is not None and not any(_begins_with_space(study, doc) for doc in study.real_docs[:1]):
-            yield finding(
-                "a sentence ends directly before a column, without a space",
-                found[0].replace("\0", "{{…}}"),
-                template.keys,
-            )
+            saw = found[0].replace("\0", "{{…}}")
+            yield finding("a sentence ends directly before a column, without a space", saw, template.keys)
 
 
 def _begins_with_space(study: Study, doc: Mapping[str, object]) -> bool:

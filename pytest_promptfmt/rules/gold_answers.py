@@ -107,12 +107,9 @@ def padded_target(study: Study) -> Iterator[Finding]:
         if not isinstance(target, str) or "\n" in target.strip() or not target.strip():
             continue
         if target[0].isspace() or (study.has_real_docs and target[-1].isspace()):
+            severity = None if target[0].isspace() and is_exact else Severity.WARNING
             yield finding(
-                "the gold answer begins or ends with whitespace",
-                target,
-                "doc_to_target",
-                instance,
-                severity=None if target[0].isspace() and is_exact else Severity.WARNING,
+                "the gold answer begins or ends with whitespace", target, "doc_to_target", instance, severity=severity
             )
             return
 
@@ -145,12 +142,8 @@ def several_correct_answers(study: Study) -> Iterator[Finding]:
             continue
         marked = _marked_right(instance.doc, choices)
         if marked is not None and sum(marked) > 1:
-            yield finding(
-                "one choice counts as correct, but the doc marks several",
-                f"{marked} for {choices!r}",
-                "doc_to_target",
-                instance,
-            )
+            saw = f"{marked} for {choices!r}"
+            yield finding("one choice counts as correct, but the doc marks several", saw, "doc_to_target", instance)
             return
 
 
@@ -200,12 +193,9 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
         else:
             return  # a column that agrees, or none that says it: not all docs contradict
     for instance, name, value, gold in contradicted[:1]:
+        saw = f"{value!r} in the column, {gold!r} is gold"
         yield finding(
-            "the gold choice is not the one that the answer column names",
-            f"{value!r} in the column, {gold!r} is gold",
-            "doc_to_target",
-            instance,
-            field=name,
+            "the gold choice is not the one that the answer column names", saw, "doc_to_target", instance, field=name
         )
 
 
@@ -249,12 +239,8 @@ def index_as_answer(study: Study) -> Iterator[Finding]:
         if not held or re.search(rf"(?<!\d){index}[.):]", shown) or any(str(index) in value for _, value in held):
             return
     for instance in study.real_instances[:1]:
-        yield finding(
-            "the answer to write is the index of a choice",
-            f"{instance.target!r} is asked for",
-            "doc_to_target",
-            instance,
-        )
+        saw = f"{instance.target!r} is asked for"
+        yield finding("the answer to write is the index of a choice", saw, "doc_to_target", instance)
 
 
 @rule("PF721", "float-as-gold", severity=Severity.WARNING, family=Family.ANSWERS)

@@ -136,12 +136,8 @@ def asked_form(study: Study) -> Iterator[Finding]:
             words = {asked[1].casefold(), asked[2].casefold()}
             bare = {one.strip(" .,!()[]\"'").casefold() for one in scored}
             if len(bare) > 1 and not words & bare:
-                yield finding(
-                    "the prompt asks for other answers than are scored",
-                    f"asks for {asked[1]} or {asked[2]}, scored are {', '.join(map(repr, scored[:4]))}",
-                    "doc_to_text",
-                    instance,
-                )
+                saw = f"asks for {asked[1]} or {asked[2]}, scored are {', '.join(map(repr, scored[:4]))}"
+                yield finding("the prompt asks for other answers than are scored", saw, "doc_to_text", instance)
                 return
         if study.generates and _LETTER.search(text):
             options = dict(_OPTION_TEXT.findall(first_text(instance)))
@@ -212,12 +208,8 @@ def labels_unlikelisted_labels(study: Study) -> Iterator[Finding]:
                 do="score a label for each option",
             )
         if len(listed) == len(labels) and listed != labels:
-            yield finding(
-                "the scored labels are not those of the listed options",
-                f"{', '.join(listed)} are listed, {', '.join(labels)} are scored",
-                "doc_to_choice",
-                instance,
-            )
+            saw = f"{', '.join(listed)} are listed, {', '.join(labels)} are scored"
+            yield finding("the scored labels are not those of the listed options", saw, "doc_to_choice", instance)
 
 
 def _is_written_out(study: Study) -> bool:
@@ -270,12 +262,8 @@ def range_unlike_options(study: Study) -> Iterator[Finding]:
         if not study.has_real_docs and any(last in _OPTION_LABEL.findall(text) for text in _constants(study)):
             return  # a branch lists it, which the synthetic docs do not take
         if last != listed[-1]:
-            yield finding(
-                "the prompt names another last option than it lists",
-                f"{asked[0][-30:]}, and {listed[-1]} is the last one",
-                "doc_to_text",
-                instance,
-            )
+            saw = f"{asked[0][-30:]}, and {listed[-1]} is the last one"
+            yield finding("the prompt names another last option than it lists", saw, "doc_to_text", instance)
 
 
 def _constants(study: Study) -> list[str]:
@@ -317,20 +305,14 @@ def named_labels(study: Study) -> Iterator[Finding]:
             if len(named_set) < _LEAST or (not named_set & scored and not is_other):
                 continue
             if hidden:
+                saw = f"{', '.join(named)}; scored are {', '.join(map(str, choices))}"
                 yield finding(
-                    "the instruction names other labels than are scored",
-                    f"{', '.join(named)}; scored are {', '.join(map(str, choices))}",
-                    instruction_key(study),
-                    instance,
+                    "the instruction names other labels than are scored", saw, instruction_key(study), instance
                 )
                 return
             if len(strange) == 1 and len(named_set) > len(scored):
-                yield finding(
-                    "the instruction names a label that is not scored",
-                    f"{strange[0]}; scored are {', '.join(map(str, choices))}",
-                    instruction_key(study),
-                    instance,
-                )
+                saw = f"{strange[0]}; scored are {', '.join(map(str, choices))}"
+                yield finding("the instruction names a label that is not scored", saw, instruction_key(study), instance)
                 return
 
 
@@ -364,11 +346,9 @@ def number_of_options(study: Study) -> Iterator[Finding]:
             return
         said = _NUMBERS.get(found[1].casefold()) or int(found[1])
         if said != count:
+            saw = f"{found[0]}; there are {count}"
             yield finding(
-                "the prompt names another number of options than there are",
-                f"{found[0]}; there are {count}",
-                instruction_key(study),
-                instance,
+                "the prompt names another number of options than there are", saw, instruction_key(study), instance
             )
 
 
@@ -401,11 +381,9 @@ def labels_named_numbers_scored(study: Study) -> Iterator[Finding]:
         found = _NAMES_LABELS.search(text)
         are_numbers = bool(scored) and all(len(one) == 1 and one.isdigit() for one in scored)
         if found is not None and are_numbers and not any(re.search(rf"(?<!\w){one}(?![\w:])", text) for one in scored):
+            saw = f"{found[0][-60:]}; scored is {', '.join(sorted(scored))}"
             yield finding(
-                "the instruction names labels in words, but numbers are scored",
-                f"{found[0][-60:]}; scored is {', '.join(sorted(scored))}",
-                instruction_key(study),
-                instance,
+                "the instruction names labels in words, but numbers are scored", saw, instruction_key(study), instance
             )
 
 

@@ -351,12 +351,8 @@ def glued_choice(study: Study) -> Iterator[Finding]:
             # synthetic docs have » at the end of a column, whose real texts end with a letter or full stop
             ends = last == "»" or (last.isascii() and (last.isalnum() or last in ":?."))
             if last and ends and first.isascii() and first.isalnum():
-                yield finding(
-                    "no delimiter between the question and the choices",
-                    f"{context[-24:]}{continuation[:16]}",
-                    "target_delimiter",
-                    instance,
-                )
+                saw = f"{context[-24:]}{continuation[:16]}"
+                yield finding("no delimiter between the question and the choices", saw, "target_delimiter", instance)
                 return
 
 

@@ -111,11 +111,9 @@ def hidden_name(view: FileView) -> Iterator[Finding]:
     for tag in tags_of(view.config):
         entry = view.index.find(tag)
         if entry is not None and entry.kind != "tag":
+            message = f"the tag has the name of a {entry.kind}: lm-eval drops one"
             yield finding(
-                f"the tag has the name of a {entry.kind}: lm-eval drops one",
-                tag,
-                view.yaml.locate(("tag",)),
-                do=f"rename the tag; the {entry.kind} is in {entry.position}",
+                message, tag, view.yaml.locate(("tag",)), do=f"rename the tag; the {entry.kind} is in {entry.position}"
             )
 
 
@@ -314,9 +312,5 @@ def group_remark(view: FileView) -> Iterator[Finding]:
         return
     for note in view.file.notes:
         if "written twice" not in note:
-            yield finding(
-                re.sub(r"'[^']*'", "…", note),
-                note,
-                view.yaml.locate(("group",)),
-                severity=None if "refuses" in note or "that one name" in note else Severity.WARNING,
-            )
+            severity = None if "refuses" in note or "that one name" in note else Severity.WARNING
+            yield finding(re.sub(r"'[^']*'", "…", note), note, view.yaml.locate(("group",)), severity=severity)

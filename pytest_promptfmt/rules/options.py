@@ -93,12 +93,8 @@ def no_cue(study: Study) -> Iterator[Finding]:
         letters = [line.lstrip(" (")[:1] for line in lines[-2:]]
         in_order = len(letters) == 2 and ord(letters[1] or "\0") == ord(letters[0] or "\0") + 1
         if len(lines) >= 3 and all(options[-2:]) and in_order and not _SAYS_HOW.search(join(constant_spans(instance))):
-            yield finding(
-                "the prompt ends with the last option, without an answer cue",
-                message.text[-40:],
-                "doc_to_text",
-                instance,
-            )
+            saw = message.text[-40:]
+            yield finding("the prompt ends with the last option, without an answer cue", saw, "doc_to_text", instance)
 
 
 @rule("PF239", "uneven-options", severity=Severity.WARNING, family=Family.PROMPT)
@@ -191,11 +187,9 @@ def labels_out_of_order(study: Study) -> Iterator[Finding]:
         follow = all(ord(after) == ord(before) + 1 for before, after in pairwise(labels))
         if (follow and labels[0] in _FIRST) or not _is_of_one_kind(labels):
             continue
+        saw = ", ".join(labels)
         yield finding(
-            "the labels of the options do not follow each other from the first one",
-            ", ".join(labels),
-            "doc_to_text",
-            instance,
+            "the labels of the options do not follow each other from the first one", saw, "doc_to_text", instance
         )
         return
 
@@ -293,12 +287,8 @@ def glued_options(study: Study) -> Iterator[Finding]:
         glued = [option for option in (listing.options if listing is not None else ()) if _is_glued(option.before)]
         if listing is not None and glued:
             start = glued[0].start
-            yield finding(
-                "an option has no space or newline before it",
-                around(listing.text, start, 20, 12),
-                "doc_to_text",
-                instance,
-            )
+            saw = around(listing.text, start, 20, 12)
+            yield finding("an option has no space or newline before it", saw, "doc_to_text", instance)
             return
 
 

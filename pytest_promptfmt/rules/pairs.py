@@ -63,12 +63,8 @@ def open_fence(study: Study) -> Iterator[Finding]:
         constant = "".join(span.text if span.origin.field is None else "\0" for span in message.content)
         last = constant.rfind("```")
         if constant.count("```") % 2 and "\0" in constant[last:] and constant[: constant.find("```")].strip():
-            yield finding(
-                "a code fence is opened but never closed",
-                message.text[message.text.rfind("```") :][:60],
-                "doc_to_text",
-                instance,
-            )
+            saw = message.text[message.text.rfind("```") :][:60]
+            yield finding("a code fence is opened but never closed", saw, "doc_to_text", instance)
 
 
 @rule("PF234", "broken-formula", severity=Severity.WARNING, family=Family.FEWSHOT)
@@ -197,11 +193,8 @@ def unbalanced_quotes(study: Study) -> Iterator[Finding]:
                 at = text.rfind(mark)
                 if not text[at + 1 :].strip():
                     continue  # the answer goes on in the quotation
-                yield finding(
-                    "a quotation is opened but not closed",
-                    around(text, at, 20, 40).replace(COLUMN, "…"),
-                    template.keys,
-                )
+                saw = around(text, at, 20, 40).replace(COLUMN, "…")
+                yield finding("a quotation is opened but not closed", saw, template.keys)
 
 
 @rule("PF742", "stray-quote-in-choice", severity=Severity.WARNING, family=Family.ANSWERS)

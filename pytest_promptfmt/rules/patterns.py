@@ -62,11 +62,8 @@ def unescaped_dot(study: Study) -> Iterator[Finding]:
             continue
         found = _LAST_DOT.search(text) or _NUMBER_DOT.search(text)
         if found is not None:
-            yield finding(
-                "an unescaped dot in a pattern matches any character",
-                text[-60:] if found.end() >= len(text) - 2 else text[found.start() : found.start() + 60],
-                keys,
-            )
+            saw = text[-60:] if found.end() >= len(text) - 2 else text[found.start() : found.start() + 60]
+            yield finding("an unescaped dot in a pattern matches any character", saw, keys)
 
 
 @rule("PF522", "special-token-as-pattern", severity=Severity.ERROR, family=Family.EXTRACTION)

@@ -100,12 +100,8 @@ def mixed_colons(study: Study) -> Iterator[Finding]:
                 kinds.setdefault(found[1], set()).add(found[2])
         for label, colons in kinds.items():
             if len(colons) > 1:
-                yield finding(
-                    "the same label appears with two kinds of colon",
-                    f"{label}: and {label}：",
-                    "doc_to_text",
-                    instance,
-                )
+                saw = f"{label}: and {label}："
+                yield finding("the same label appears with two kinds of colon", saw, "doc_to_text", instance)
 
 
 @rule("PF228", "raw-key", severity=Severity.WARNING, family=Family.PROMPT)
@@ -174,11 +170,9 @@ def abstention(study: Study) -> Iterator[Finding]:
         for quoted in _QUOTED.findall(join(constant_spans(instance))):
             near = [choice for choice in choices if _bare(choice) == _bare(quoted) and _bare(quoted)]
             if near and quoted not in choices:
+                saw = f"{quoted!r} is quoted, {near[0]!r} is scored"
                 yield finding(
-                    "the prompt quotes an answer that differs slightly from the choice",
-                    f"{quoted!r} is quoted, {near[0]!r} is scored",
-                    "doc_to_text",
-                    instance,
+                    "the prompt quotes an answer that differs slightly from the choice", saw, "doc_to_text", instance
                 )
                 return
 
@@ -213,12 +207,9 @@ def label_without_colon(study: Study) -> Iterator[Finding]:
         with_colon = any(re.search(rf"\b{re.escape(name)}: ?\Z", text, re.I) for text, name in labels)
         for text, name in labels:
             if with_colon and re.search(rf"(?:^|[\n ]){re.escape(name)} \Z", text):
+                saw = f"{text[-20:]}…"
                 yield finding(
-                    "a label has no colon, but another label has one",
-                    f"{text[-20:]}…",
-                    "doc_to_text",
-                    instance,
-                    field=name,
+                    "a label has no colon, but another label has one", saw, "doc_to_text", instance, field=name
                 )
 
 
@@ -247,19 +238,13 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
         spaced |= {found[0][:-2] for found in _OPTION_COLUMN.finditer(text)}
         glued = [label for label, colon in labels if colon == ":" and len(label) > 1]
         if spaced and glued and len(glued) <= len(spaced):
-            yield finding(
-                "a label has no space after its colon, but other labels have one",
-                f"{glued[0]}:… beside {sorted(spaced)[0]} …",
-                template.keys,
-            )
+            saw = f"{glued[0]}:… beside {sorted(spaced)[0]} …"
+            yield finding("a label has no space after its colon, but other labels have one", saw, template.keys)
             continue
         found = _GLUED_LABEL.search(text)
         if found is not None:
-            yield finding(
-                "a label is glued to the text before it",
-                around(text, found, 20, 8).replace(COLUMN, "…"),
-                template.keys,
-            )
+            saw = around(text, found, 20, 8).replace(COLUMN, "…")
+            yield finding("a label is glued to the text before it", saw, template.keys)
 
 
 @rule("PF242", "repeated-description", severity=Severity.WARNING, family=Family.PROMPT)

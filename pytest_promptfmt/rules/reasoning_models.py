@@ -139,11 +139,9 @@ def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
     except PromptfmtError:
         return  # the item `scoring` says why
     if misread is not None:
+        do = f"give lm-eval think_end_token={marks.close}, and write it as metadata.promptfmt.think_end_token"
         yield finding(
-            "a filter reads the reasoning of the profile's model as the answer",
-            misread,
-            "filter_list",
-            do=f"give lm-eval think_end_token={marks.close}, and write it as metadata.promptfmt.think_end_token",
+            "a filter reads the reasoning of the profile's model as the answer", misread, "filter_list", do=do
         )
 
 

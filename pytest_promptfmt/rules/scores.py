@@ -68,11 +68,9 @@ def normalises_to_nothing(study: Study) -> Iterator[Finding]:
     for trial, texts in _normalised(trials_of(study)):
         for target, text in texts.items():
             if not text and (target == trial.gold or len(texts) > 1):
+                saw = repr(target)
                 yield finding(
-                    "nothing is left of an answer after what exact_match ignores",
-                    repr(target),
-                    _METRICS,
-                    trial.instance,
+                    "nothing is left of an answer after what exact_match ignores", saw, _METRICS, trial.instance
                 )
 
 
@@ -98,12 +96,8 @@ def normalise_alike(study: Study) -> Iterator[Finding]:
     """
     for trial, texts in _normalised(trials_of(study)):
         if _is_ambiguous(texts):
-            yield finding(
-                "some options are the same after what exact_match ignores",
-                repr(sorted(texts)),
-                _METRICS,
-                trial.instance,
-            )
+            saw = repr(sorted(texts))
+            yield finding("some options are the same after what exact_match ignores", saw, _METRICS, trial.instance)
 
 
 @rule("PF604", "scorer-crashes", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
@@ -140,13 +134,8 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
     for trial in tried:
         reads_marks = scoring.is_synthetic and "«" in trial.error
         if trial.error and not is_guessed and not reads_marks and not trial.error.startswith(_LACKS):
-            yield finding(
-                "scoring ends with an exception",
-                trial.error,
-                scored_by(trials),
-                trial.instance,
-                do=scoring_fix(scoring, trial.question) or "make scoring expect any answer",
-            )
+            do = scoring_fix(scoring, trial.question) or "make scoring expect any answer"
+            yield finding("scoring ends with an exception", trial.error, scored_by(trials), trial.instance, do=do)
 
 
 @rule("PF605", "gold-does-not-win", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
@@ -229,12 +218,8 @@ def empty_wins(study: Study) -> Iterator[Finding]:
         if not _is_scored(trial, trials) or not _beats_nonsense(trial) or trial.instance.index in explained:
             continue
         if trial.empty is not None and trial.best is not None and trial.empty >= trial.best:
-            yield finding(
-                "an empty completion scores as the gold answer does",
-                f"{trial.empty:g} for '', {trial.best:g} for {trial.gold!r}",
-                scored_by(trials),
-                trial.instance,
-            )
+            saw = f"{trial.empty:g} for '', {trial.best:g} for {trial.gold!r}"
+            yield finding("an empty completion scores as the gold answer does", saw, scored_by(trials), trial.instance)
 
 
 @rule("PF607", "another-choice-wins", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
@@ -329,11 +314,8 @@ def random_fallback(study: Study) -> Iterator[Finding]:
                 random.seed(seed)
                 found.add(repr(trials.chain.read(pipeline, NONSENSE, doc, "nonsense").extracted))
             if len(found) > 1:
-                yield finding(
-                    "the filters answer by chance where they find nothing",
-                    f"{' or '.join(sorted(found))} by {pipeline.name!r}",
-                    ("filter_list", number),
-                )
+                saw = f"{' or '.join(sorted(found))} by {pipeline.name!r}"
+                yield finding("the filters answer by chance where they find nothing", saw, ("filter_list", number))
     finally:
         random.setstate(state)
 

@@ -94,12 +94,8 @@ def underflow(study: Study) -> Iterator[Finding]:
     for trial in trials.choices:
         for name, value in trial.all_tiny.items():
             if value is not None and math.isnan(value):
-                yield finding(
-                    "a metric is NaN for very small log-likelihoods",
-                    f"{name} is NaN around {TINY:g}",
-                    scored_by(trials),
-                    trial.instance,
-                )
+                saw = f"{name} is NaN around {TINY:g}"
+                yield finding("a metric is NaN for very small log-likelihoods", saw, scored_by(trials), trial.instance)
 
 
 @rule("PF611", "space-counts-as-length", severity=Severity.ERROR, family=Family.SCORING, scope="scoring")
@@ -127,11 +123,9 @@ def space_counts_as_length(study: Study) -> Iterator[Finding]:
     for trial in trials_of(study).choices:
         for name, (with_space, without) in trial.spaced.items():
             score = "nothing" if without is None else f"{without:g}"
+            saw = f"the same log-likelihoods score {with_space:g} with it and {score} without it"
             yield finding(
-                f"all choices begin with a space, which {name} counts as length",
-                f"the same log-likelihoods score {with_space:g} with it and {score} without it",
-                "doc_to_choice",
-                trial.instance,
+                f"all choices begin with a space, which {name} counts as length", saw, "doc_to_choice", trial.instance
             )
 
 
@@ -154,11 +148,8 @@ def wrong_direction(study: Study) -> Iterator[Finding]:
     for index, entry in enumerate(study.task.metric_list or ()):
         name, said = entry.get("metric"), entry.get("higher_is_better")
         if isinstance(name, str) and isinstance(said, bool) and name in (_LOWER if said else _HIGHER):
-            yield finding(
-                "higher_is_better contradicts the metric",
-                f"{name}: {str(said).lower()}",
-                ("metric_list", index, "higher_is_better"),
-            )
+            saw = f"{name}: {str(said).lower()}"
+            yield finding("higher_is_better contradicts the metric", saw, ("metric_list", index, "higher_is_better"))
 
 
 @rule("PF615", "metric-never-given", severity=Severity.ERROR, family=Family.SCORING, scores=True)
@@ -214,11 +205,8 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
     for index, entry in enumerate(task.metric_list or ()):
         name = entry.get("metric")
         if isinstance(name, str) and name not in given:
-            yield finding(
-                "process_results never returns this metric",
-                f"{name}; it returns {', '.join(sorted(given))}",
-                ("metric_list", index),
-            )
+            saw = f"{name}; it returns {', '.join(sorted(given))}"
+            yield finding("process_results never returns this metric", saw, ("metric_list", index))
 
 
 def _trials(study: Study) -> Trials | None:
@@ -294,11 +282,8 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
             continue
         signed = [each if metric.higher_is_better else -each for each in found]
         if all(each <= 0 for each in signed) and (any(each < 0 for each in signed) or _is_only(differences)):
-            yield finding(
-                "the gold answer does not score better than a wrong one",
-                f"{name}: {'less than' if any(signed) else 'the same as'} nonsense, for every doc",
-                _key(study),
-            )
+            saw = f"{name}: {'less than' if any(signed) else 'the same as'} nonsense, for every doc"
+            yield finding("the gold answer does not score better than a wrong one", saw, _key(study))
 
 
 def _compare(found: dict[str, list[float]], gold: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> None:
@@ -365,13 +350,9 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
                 continue  # a stop sequence comes first
             scores = [_values(trials, trial, one.extracted) for one in stages]
             if best and nonsense and all(_is_lost(best, nonsense, score) for score in scores):
-                yield finding(
-                    f"the gold answer is wrong {what}",
-                    f"{form!r} scores as nonsense does, {gold!r} does not",
-                    _key(study),
-                    trial.instance,
-                    severity=Severity.INFO if form.endswith(".") else None,
-                )
+                saw = f"{form!r} scores as nonsense does, {gold!r} does not"
+                severity = Severity.INFO if form.endswith(".") else None
+                yield finding(f"the gold answer is wrong {what}", saw, _key(study), trial.instance, severity=severity)
                 return
 
 

@@ -101,13 +101,9 @@ def other_labels(study: Study) -> Iterator[Finding]:
             if own is None or other is None or own == other:
                 continue
             what = "another label than" if own[0] != other[0] else "another space after their label than"
-            yield finding(
-                f"few-shot examples have {what} the question",
-                f"{''.join(other)!r} in a few-shot example, {''.join(own)!r} in the question",
-                ("fewshot_config", "doc_to_text"),
-                instance,
-                severity=severity_of_shots(study),
-            )
+            message = f"few-shot examples have {what} the question"
+            saw = f"{''.join(other)!r} in a few-shot example, {''.join(own)!r} in the question"
+            yield finding(message, saw, ("fewshot_config", "doc_to_text"), instance, severity=severity_of_shots(study))
             return
 
 

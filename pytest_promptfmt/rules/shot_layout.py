@@ -97,11 +97,8 @@ def fewer_docs_than_shots(study: Study) -> Iterator[Finding]:
     Real: five rows of a dataset kept beside a task that shows eight examples.
     """
     if study.failure is None and study.shots < study.requested_shots:
-        yield finding(
-            "there are fewer docs than few-shot examples",
-            f"{study.shots} of {study.requested_shots} can be drawn",
-            "num_fewshot",
-        )
+        saw = f"{study.shots} of {study.requested_shots} can be drawn"
+        yield finding("there are fewer docs than few-shot examples", saw, "num_fewshot")
 
 
 @rule("PF809", "question-unlike-written-examples", severity=Severity.WARNING, family=Family.FEWSHOT)
@@ -137,12 +134,8 @@ def unlike_written_examples(study: Study) -> Iterator[Finding]:
             missing, where = written.answer, "after the question"
         else:
             return
-        yield finding(
-            f"the solved examples have a label that is missing {where}",
-            f"{missing}: in the examples, then {tail[-60:]}",
-            "doc_to_text",
-            instance,
-        )
+        saw = f"{missing}: in the examples, then {tail[-60:]}"
+        yield finding(f"the solved examples have a label that is missing {where}", saw, "doc_to_text", instance)
 
 
 @rule("PF810", "shot-answer-not-a-choice", severity=Severity.WARNING, family=Family.FEWSHOT)
@@ -208,11 +201,8 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
                 if not asked or not told or counted["B"]:  # `A:` and `B:` are options
                     continue
                 if max(asked, told) > _LEAST_WRITTEN and abs(asked - told) > 1:
-                    yield finding(
-                        "solved examples have unequal numbers of questions and answers",
-                        f"{asked} times {question}:, {told} times {answer}:",
-                        template.keys,
-                    )
+                    saw = f"{asked} times {question}:, {told} times {answer}:"
+                    yield finding("solved examples have unequal numbers of questions and answers", saw, template.keys)
 
 
 @rule("PF812", "announced-examples-missing", severity=Severity.WARNING, family=Family.FEWSHOT)
@@ -243,12 +233,8 @@ def announced_examples(study: Study) -> Iterator[Finding]:
         labels = Counter(label[1].casefold() for label in _LABEL.finditer(text))
         shown = sum(labels[word] for word in _ANSWERS) + labels["example"] + labels["examples"]
         if shown < _LEAST_WRITTEN and len(text) - found.end() < _MUCH:
-            yield finding(
-                "the prompt announces examples but has none",
-                around(text, found, 10, 30),
-                instruction_key(study),
-                instance,
-            )
+            saw = around(text, found, 10, 30)
+            yield finding("the prompt announces examples but has none", saw, instruction_key(study), instance)
 
 
 _MUCH: Final = 300
@@ -306,13 +292,8 @@ def _severity_of_glue(study: Study, after: str) -> Severity | None:
 
 def _glued(study: Study, before: str, after: str, key: str) -> Finding:
     what = "one and the next" if key == "fewshot_delimiter" else "question and answer"
-    return finding(
-        f"few-shot examples have no whitespace between {what}",
-        f"{before[-24:]}{after[:16]}",
-        key,
-        0,
-        severity=_severity_of_glue(study, after),
-    )
+    message = f"few-shot examples have no whitespace between {what}"
+    return finding(message, f"{before[-24:]}{after[:16]}", key, 0, severity=_severity_of_glue(study, after))
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,13 +106,8 @@ def _finding(
     what: str, error: str, keys: tuple[str | int, ...], *, doc: int | None = None, lacks_resource: bool = False
 ) -> Finding:
     message = f"scoring fails when {what}"
-    return finding(
-        "scoring was not tested: its Python module does not import" if lacks_resource else message,
-        error,
-        keys,
-        doc,
-        severity=Severity.INFO if lacks_resource else None,
-    )
+    message = "scoring was not tested: its Python module does not import" if lacks_resource else message
+    return finding(message, error, keys, doc, severity=Severity.INFO if lacks_resource else None)
 
 
 def _setting_up(error: PromptfmtError) -> Finding:

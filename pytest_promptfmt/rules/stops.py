@@ -275,11 +275,8 @@ def shadowed_stop(study: Study) -> Iterator[Finding]:
     for number, stop in enumerate(stops):
         shadow = next((other for other in stops if other and other != stop and other in stop), None)
         if shadow is not None:
-            yield finding(
-                "a stop sequence never fires: it contains another one",
-                f"{stop!r} contains {shadow!r}",
-                (*UNTIL, number),
-            )
+            saw = f"{stop!r} contains {shadow!r}"
+            yield finding("a stop sequence never fires: it contains another one", saw, (*UNTIL, number))
             return
 
 
@@ -314,15 +311,11 @@ def stop_unlike_shots(study: Study) -> Iterator[Finding]:
         if not any(stop in begin for stop in study.stop_texts for begin in begins):
             plain = [unicodedata.normalize("NFKC", begin) for begin in begins]
             wide = [stop for stop in labels if any(unicodedata.normalize("NFKC", stop) in begin for begin in plain)]
-            yield finding(
-                "no stop sequence matches the start of the next question",
-                f"{labels[0]!r}, but a question begins with {begins[0][:40]}",
-                UNTIL,
-                instance,
-                do=f"use the character of the prompt: {wide[0]!r} differs only in the width of a character"
-                if wide
-                else "",
+            saw = f"{labels[0]!r}, but a question begins with {begins[0][:40]}"
+            do = (
+                f"use the character of the prompt: {wide[0]!r} differs only in the width of a character" if wide else ""
             )
+            yield finding("no stop sequence matches the start of the next question", saw, UNTIL, instance, do=do)
 
 
 @rule("PF912", "stop-before-answer", severity=Severity.ERROR, family=Family.GENERATION, scores=True)

@@ -72,12 +72,8 @@ def missing_function(study: Study) -> Iterator[Finding]:
         file = function.directory / f"{function.module.replace('.', '/')}.py"
         names = _names_in(file)
         if names is not None and function.name not in names:
-            yield finding(
-                f"{file.name} does not define this function",
-                str(function),
-                function.position,
-                do=did_you_mean(function.name, names) or f"define {function.name} in {display_path(file)}",
-            )
+            do = did_you_mean(function.name, names) or f"define {function.name} in {display_path(file)}"
+            yield finding(f"{file.name} does not define this function", str(function), function.position, do=do)
 
 
 @lru_cache(maxsize=4096)
@@ -155,12 +151,9 @@ def hook_signature(view: FileView) -> Iterator[Finding]:
         takes = hook.args.vararg is not None or len(own) >= len(needed)
         lacks_kwargs = hook.name == "construct_requests" and hook.args.kwarg is None and len(own) < len(needed) + 3
         if required > len(needed) or not takes or lacks_kwargs:
-            yield finding(
-                "a hook of the task class does not take what lm-eval passes to it",
-                f"{hook.name}({', '.join(one.arg for one in own)})",
-                "class",
-                do=f"write {hook.name}({', '.join(needed)}{', **kwargs' if lacks_kwargs else ''})",
-            )
+            saw = f"{hook.name}({', '.join(one.arg for one in own)})"
+            do = f"write {hook.name}({', '.join(needed)}{', **kwargs' if lacks_kwargs else ''})"
+            yield finding("a hook of the task class does not take what lm-eval passes to it", saw, "class", do=do)
 
 
 def _hooks_of(classes: Mapping[str, ast.ClassDef], name: str, seen: set[str]) -> Iterator[ast.FunctionDef]:
@@ -325,13 +318,9 @@ def missing_value_in_code(study: Study) -> Iterator[Finding]:
         for span in instance.prompts[0].spans if study.asks_by_code and instance.prompts else ():
             found = _MISSING.search(span.text) if span.origin.shot is None and span.origin.field is None else None
             if found is not None and found[0] not in whole:
-                yield finding(
-                    f'code prints a missing value as the word "{found[0]}"',
-                    f"{around(span.text, found, 30, 10)}; column {empty[0]!r} is empty",
-                    "doc_to_text",
-                    instance,
-                    field=empty[0],
-                )
+                message = f'code prints a missing value as the word "{found[0]}"'
+                saw = f"{around(span.text, found, 30, 10)}; column {empty[0]!r} is empty"
+                yield finding(message, saw, "doc_to_text", instance, field=empty[0])
                 return
 
 

@@ -73,14 +73,8 @@ def markup_not_rendered(study: Study) -> Iterator[Finding]:
             "until" if keys[0] == "generation_kwargs" else ".".join(str(each) for each in keys if isinstance(each, str))
         )
         if isinstance(text, str) and _MARKUP.search(text):
-            yield finding(
-                f"{key} contains a template, but is not rendered",
-                text,
-                keys,
-                do='write one template that returns the list: "{{[a, b]}}"'
-                if key != "until"
-                else "write the text itself",
-            )
+            do = 'write one template that returns the list: "{{[a, b]}}"' if key != "until" else "write the text itself"
+            yield finding(f"{key} contains a template, but is not rendered", text, keys, do=do)
             return
 
 
@@ -149,12 +143,9 @@ def quoted_name(study: Study) -> Iterator[Finding]:
             is_column = text in columns
             is_common = text.casefold() in COMMON and not study.has_real_docs and text not in template.text.names
             if is_column or is_common or (_COLUMN_LIKE.fullmatch(text) and not template.text.names):
-                yield finding(
-                    "a quoted name in braces prints the name, not the column",
-                    "{{'" + text + "'}}",
-                    template.keys,
-                    do="remove the quotes: {{" + text + "}}",
-                )
+                saw = "{{'" + text + "'}}"
+                do = "remove the quotes: {{" + text + "}}"
+                yield finding("a quoted name in braces prints the name, not the column", saw, template.keys, do=do)
                 break
 
 
@@ -185,12 +176,8 @@ def constant_field(study: Study) -> Iterator[Finding]:
         if isinstance(choices, list) and source in choices:
             continue  # the same answer for every doc, on purpose
         if _COLUMN_LIKE.fullmatch(source) and not (template.keys[-1] == "doc_to_text" and study.is_multimodal):
-            yield finding(
-                f"{template.keys[-1]} is not a column: every doc gets the same text",
-                source,
-                template.keys,
-                do=f"use a column: {', '.join(study.docs.columns[:8])}",
-            )
+            message = f"{template.keys[-1]} is not a column: every doc gets the same text"
+            yield finding(message, source, template.keys, do=f"use a column: {', '.join(study.docs.columns[:8])}")
 
 
 @rule("PF125", "constant-prompt", severity=Severity.ERROR, family=Family.TEMPLATES)
@@ -395,9 +382,5 @@ def unknown_decontamination_column(study: Study) -> Iterator[Finding]:
     names = read_template(query).names if "{" in query else {query}
     for name in sorted(names):
         if name not in study.docs.columns and _IDENTIFIER.fullmatch(name):
-            yield finding(
-                "doc_to_decontamination_query is not a column",
-                name,
-                "doc_to_decontamination_query",
-                do=f"use a column: {', '.join(study.docs.columns[:8])}",
-            )
+            do = f"use a column: {', '.join(study.docs.columns[:8])}"
+            yield finding("doc_to_decontamination_query is not a column", name, "doc_to_decontamination_query", do=do)

@@ -45,11 +45,9 @@ def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
     """
     for scored in _each(view):
         if not scored.ids and scored.continuation.strip():
+            saw = f"{scored.context[-_TAIL:]}|{scored.continuation}"
             yield finding(
-                "the answer merges with the prompt, leaving no token to score",
-                f"{scored.context[-_TAIL:]}|{scored.continuation}",
-                _seam_keys(view),
-                scored.instance,
+                "the answer merges with the prompt, leaving no token to score", saw, _seam_keys(view), scored.instance
             )
             return
 
@@ -92,15 +90,13 @@ def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
         is_same_text = tokenizer.decode(given) == tokenizer.decode(whole)
         cut = len(scored.pair.context_ids)
         around = slice(max(0, cut - 3), cut + 3)
-        yield finding(
+        message = (
             "a token crosses the boundary between prompt and answer and is split"
             if is_same_text
-            else "a token crosses the boundary between prompt and answer: the text changes",
-            f"{shown_tokens(tokenizer, given[around])} for {shown_tokens(tokenizer, whole[around])}",
-            _seam_keys(view),
-            scored.instance,
-            severity=Severity.INFO if is_same_text else None,
+            else "a token crosses the boundary between prompt and answer: the text changes"
         )
+        saw = f"{shown_tokens(tokenizer, given[around])} for {shown_tokens(tokenizer, whole[around])}"
+        yield finding(message, saw, _seam_keys(view), scored.instance, severity=Severity.INFO if is_same_text else None)
         return
 
 

@@ -142,12 +142,8 @@ def object_printed(study: Study) -> Iterator[Finding]:
         for text, keys in shown:
             found = _OBJECT.search(text)
             if found is not None:
-                yield finding(
-                    "a Python object is printed instead of text",
-                    re.sub(r"0x[0-9a-f]+", "0x…", found[0]),
-                    keys,
-                    instance,
-                )
+                saw = re.sub(r"0x[0-9a-f]+", "0x…", found[0])
+                yield finding("a Python object is printed instead of text", saw, keys, instance)
                 return
 
 
@@ -175,12 +171,8 @@ def name_not_filled_in(study: Study) -> Iterator[Finding]:
             found = _NAMED.search(span.text)
             found = found or (_column_in_braces(span.text, instance.doc) if study.asks_by_code else None)
             if found is not None:
-                yield finding(
-                    "a placeholder was not filled in",
-                    around(span.text, found, 16)[:SHOWN],
-                    span.origin.keys or ("doc_to_text",),
-                    instance,
-                )
+                saw = around(span.text, found, 16)[:SHOWN]
+                yield finding("a placeholder was not filled in", saw, span.origin.keys or ("doc_to_text",), instance)
                 return
 
 
@@ -212,21 +204,16 @@ def note_left(study: Study) -> Iterator[Finding]:
         for text in template.text.constants:
             found = _NOTE.search(text) or (None if study.is_multimodal else _MEDIA.search(text))
             if found is not None:
-                yield finding(
-                    "a note or the place of an image is left in the text of a template",
-                    around(text, found, 16)[:SHOWN],
-                    template.keys,
-                )
+                saw = around(text, found, 16)[:SHOWN]
+                yield finding("a note or the place of an image is left in the text of a template", saw, template.keys)
                 return
     for instance in study.real_instances if not study.is_multimodal else ():
         message = question_message(instance)
         found = _MEDIA.search(message.text) if message is not None else None
         if message is not None and found is not None:
+            saw = around(message.text, found, 16)[:SHOWN]
             yield finding(
-                "the question has the place of an image that the model does not get",
-                around(message.text, found, 16)[:SHOWN],
-                "doc_to_text",
-                instance,
+                "the question has the place of an image that the model does not get", saw, "doc_to_text", instance
             )
             return
 
