@@ -24,7 +24,7 @@ from pytest_promptfmt.formats.fields import (
     printed,
     sealed,
 )
-from pytest_promptfmt.formats.format import TEXT_FIELDS, Format
+from pytest_promptfmt.formats.format import ORDERS, TEXT_FIELDS, Format
 from pytest_promptfmt.formats.labels import LABEL_SETS, NUMBERS, ChoiceLabels, first_labels, label_count
 
 LABEL_VARIABLES = ("_num_choices", "_choice_labels", "_choice_list_and", "_choice_list_or")
@@ -196,24 +196,12 @@ def _full_texts(format_: Format, choices: FormatChoices, answer: FormatField) ->
     return list(choices.fixed) if choices.fixed is not None else f"{{{{ {choices.texts} }}}}"
 
 
-_ORDER_KEYS = {
-    "reversed": "-loop.index0",
-    "alphabetical": "_choice|string|lower",
-    "alphabetical_descending": "_choice|string|lower",
-    "shortest_first": "_choice|string|length",
-    "longest_first": "-(_choice|string|length)",
-    "correct_first": "loop.index0 != _gold",
-    "correct_last": "loop.index0 == _gold",
-}
-
-
 def _in_order(format_: Format, choices: FormatChoices, answer: FormatField) -> tuple[str, str]:
     """Return what must be written before, and an expression of, the choices in the order shown."""
     if format_.choice_order == "as_is":
         return "", choices.expression
     before = _gold(choices, answer) if format_.choice_order.startswith("correct") else ""
-    key = _ORDER_KEYS[format_.choice_order]
-    collect = f"_order.of + [[{key}, loop.index0, _choice|string]]"
+    collect = f"_order.of + [[{ORDERS[format_.choice_order]}, loop.index0, _choice|string]]"
     descending = "reverse=true" if format_.choice_order.endswith("descending") else ""
     return (
         f"{before}{{% set _order = namespace(of=[]) %}}"

@@ -17,16 +17,17 @@ from pytest_promptfmt.core.errors import FormatError, Position, did_you_mean
 from pytest_promptfmt.formats.fields import grammar
 from pytest_promptfmt.formats.labels import LABEL_SETS, NUMBERS, ChoiceLabels, checked_labels
 
-ORDERS: tuple[str, ...] = (
-    "as_is",
-    "reversed",
-    "alphabetical",
-    "alphabetical_descending",
-    "shortest_first",
-    "longest_first",
-    "correct_first",
-    "correct_last",
-)
+ORDERS: Mapping[str, str] = {
+    "as_is": "",
+    "reversed": "-loop.index0",
+    "alphabetical": "_choice|string|lower",
+    "alphabetical_descending": "_choice|string|lower",
+    "shortest_first": "_choice|string|length",
+    "longest_first": "-(_choice|string|length)",
+    "correct_first": "loop.index0 != _gold",
+    "correct_last": "loop.index0 == _gold",
+}
+"""The orders of choices, each with the Jinja expression by which they are sorted."""
 OUTPUT_TYPES = ("multiple_choice", "generate_until")
 
 
@@ -125,7 +126,7 @@ TEXT_FIELDS: tuple[str, ...] = (
 _PLAIN_TEXTS = ("target_delimiter", "fewshot_delimiter", "abstention")
 _MAY_BE_NULL = {field.name for field in dataclasses.fields(Format) if str(field.type).endswith("| None")}
 _CHOSEN: Mapping[str, tuple[str, ...]] = {
-    "choice_order": ORDERS,
+    "choice_order": tuple(ORDERS),
     "answer_as": ("label", "text"),
     "scored": ("all", "gold"),
 }

@@ -56,12 +56,27 @@ def known_formats(directory: Path | None = None) -> Mapping[str, Format]:
     return MappingProxyType(formats)
 
 
-def find_format(name: str, directory: Path | None = None, position: Position | None = None) -> Format:
+def find_format(
+    name: str, directory: Path | None = None, position: Position | None = None, *, route: tuple[str, ...] = ()
+) -> Format:
     """Return the format of that name. Raises FormatError with a did-you-mean when there is none.
 
-    Of the published formats and the files of `directory/formats/` only what this one starts from is read.
+    Of published formats and the files of `directory/formats/` only those that this one starts from are read. `route`
+    are the formats that start from it: a name among them means the format that is not in a file.
     """
-    return _find(name, directory, position, ())
+    format_ = _file_format(name, directory, route) if name not in route else None
+    format_ = format_ or _registered.get(name) or _entry_point_formats().get(name)
+    if format_ is not None:
+        return format_
+    try:
+        return published_format(name)
+    except KeyError:
+        known = [*_all_published(), *_entry_point_formats(), *_registered, *_file_names(directory)]
+        raise FormatError(
+            f"there is no format {name!r}",
+            position=position,
+            hint=did_you_mean(name, known) or f"there are {', '.join(known)}",
+        ) from None
 
 
 @cache
@@ -76,22 +91,6 @@ def published_format(name: str) -> Format:
     format_ = _read_format(_DATA / f"{name}.yaml", start)
     assert format_ is not None, "a task or group is not a format"
     return format_
-
-
-def _find(name: str, directory: Path | None, position: Position | None, route: tuple[str, ...]) -> Format:
-    format_ = _file_format(name, directory, route) if name not in route else None
-    format_ = format_ or _registered.get(name) or _entry_point_formats().get(name)
-    if format_ is not None:
-        return format_
-    try:
-        return published_format(name)
-    except KeyError:
-        known = [*_all_published(), *_entry_point_formats(), *_registered, *_file_names(directory)]
-        raise FormatError(
-            f"there is no format {name!r}",
-            position=position,
-            hint=did_you_mean(name, known) or f"there are {', '.join(known)}",
-        ) from None
 
 
 @cache
@@ -132,15 +131,12 @@ def _file_names(directory: Path | None) -> list[str]:
 
 
 def _file_format(name: str, directory: Path | None, route: tuple[str, ...]) -> Format | None:
-    """Return the format in `formats/<name>.yaml`; None when there is no such file, or when it is a task or group.
-
-    `route` are the formats that start from this one: a name among them means the format that is not in a file.
-    """
+    """Return the format in `formats/<name>.yaml`; None when there is no such file, or when it is a task or group."""
     if directory is None or name not in _file_names(directory):
         return None
 
     def start(base: str | None, position: Position) -> Format:
-        return _find(base or "mcqa", directory, position, (*route, name))
+        return find_format(base or "mcqa", directory, position, route=(*route, name))
 
     return _read_format(directory / FOLDER / f"{name}.yaml", start)
 

@@ -89,11 +89,9 @@ class TemplateConfig(ABC):
         options = {name: getattr(self, name) for name in _options_of(type(self))}
         return {"template_type": self.template_type or type(self).__name__, **options}
 
-    def shown_choices(self, count: int | None = None, /) -> FormatChoices | None:
-        """Return the choices that the prompt shows: of a doc with `count`, else as many as there are labels."""
-        labels = self.to_format().choice_labels or ()
-        items = tuple(f"{{{{choices[{index}]}}}}" for index in range(len(labels) if count is None else count))
-        return FormatChoices("choices", items=items) if items and labels else None
+    def shown_choices(self, _count: int | None = None, /) -> FormatChoices | None:
+        """Return the choices that the prompt shows: of a doc with so many, else as many as there are labels."""
+        return None
 
     def _layout(self) -> dict[str, Any]:
         """Return the fields of the format that this kind of template adds."""
@@ -141,9 +139,18 @@ class LabelledChoices(TemplateConfig):
         self.choice_labels = list(checked_labels(self.choice_labels) or DEFAULT_LABELS)
         check_choice_format(self.choice_format)
 
+    def shown_choices(self, count: int | None = None, /) -> FormatChoices | None:
+        """Return the columns of the choices, one by one; None where the prompt leaves them out."""
+        count = len(self.choice_labels) if count is None else count
+        items = tuple(f"{{{{choices[{index}]}}}}" for index in range(count)) if self._shows_choices() else ()
+        return FormatChoices("choices", items=items) if items else None
+
+    def _shows_choices(self) -> bool:
+        return self._shown_by is None or getattr(self, self._shown_by)
+
     def _layout(self) -> dict[str, Any]:
-        is_shown = self._shown_by is None or getattr(self, self._shown_by)
-        return {"choice_labels": tuple(self.choice_labels) if is_shown else None, "choice_format": self.choice_format}
+        labels = tuple(self.choice_labels) if self._shows_choices() else None
+        return {"choice_labels": labels, "choice_format": self.choice_format}
 
     def _converted(self, kind: type[_Labelled], **changes: Any) -> _Labelled:
         """Return a template of another kind with the same labels, delimiters and prefix; converting it reverts this."""
