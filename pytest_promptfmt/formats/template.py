@@ -335,33 +335,42 @@ def known_templates() -> Mapping[str, type[TemplateConfig]]:
     return MappingProxyType(known)
 
 
+def mmlu_template() -> MCQTemplateConfig:
+    """Return `A. choice` lines and `Answer:`."""
+    return MCQTemplateConfig()
+
+
+def gpqa_template() -> MCQTemplateConfig:
+    """Return `(A) choice` on one line and `Answer:`."""
+    return MCQTemplateConfig(choice_format="({label}) {choice}", choice_delimiter=" ")
+
+
+def numbered_template(n: int = 4) -> MCQTemplateConfig:
+    """Return `1. choice` lines and `Answer:` for `n` choices."""
+    return MCQTemplateConfig(choice_labels=first_labels("numbers", n))
+
+
+def cloze_template(show_choices: bool = True) -> ClozeTemplateConfig:
+    """Return a blank after the question, with or without the labelled options on the next line."""
+    return ClozeTemplateConfig(show_choices=show_choices)
+
+
 class TemplateFactory:
     """The proposal's maker of templates: by style, from mappings, and from one kind to the other."""
 
-    @staticmethod
-    def create_mmlu_style() -> MCQTemplateConfig:
-        """Return `A. choice` lines and `Answer:`."""
-        return MCQTemplateConfig()
-
-    @staticmethod
-    def create_gpqa_style() -> MCQTemplateConfig:
-        """Return `(A) choice` on one line and `Answer:`."""
-        return MCQTemplateConfig(choice_format="({label}) {choice}", choice_delimiter=" ")
+    create_mmlu_style = staticmethod(mmlu_template)
+    create_gpqa_style = staticmethod(gpqa_template)
+    create_cloze_with_options = staticmethod(cloze_template)
 
     @staticmethod
     def create_numbered_style(num_choices: int = 4) -> MCQTemplateConfig:
-        """Return `1. choice` lines and `Answer:` for that many choices."""
-        return MCQTemplateConfig(choice_labels=first_labels("numbers", num_choices))
-
-    @staticmethod
-    def create_cloze_with_options() -> ClozeTemplateConfig:
-        """Return a blank after the question and the labelled options on the next line."""
-        return ClozeTemplateConfig()
+        """Return `numbered_template(num_choices)`."""
+        return numbered_template(num_choices)
 
     @staticmethod
     def create_pure_cloze() -> ClozeTemplateConfig:
-        """Return a blank after the question, without options."""
-        return ClozeTemplateConfig(show_choices=False)
+        """Return `cloze_template(show_choices=False)`."""
+        return cloze_template(show_choices=False)
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> TemplateConfig:
@@ -412,17 +421,3 @@ def check_convertible(target_type: str) -> None:
     if target_type not in ("mcq", "cloze"):
         hint = did_you_mean(target_type, ("mcq", "cloze"))
         raise FormatError(f"a template cannot be converted to {target_type!r}", hint=hint)
-
-
-mmlu_template = TemplateFactory.create_mmlu_style
-gpqa_template = TemplateFactory.create_gpqa_style
-
-
-def numbered_template(n: int = 4) -> MCQTemplateConfig:
-    """Return `TemplateFactory.create_numbered_style(n)`."""
-    return TemplateFactory.create_numbered_style(n)
-
-
-def cloze_template(show_choices: bool = True) -> ClozeTemplateConfig:
-    """Return the cloze template, with or without its options shown."""
-    return ClozeTemplateConfig(show_choices=show_choices)
