@@ -127,12 +127,8 @@ class ServerModel:
         assert ask.continuation is not None
         ids = [*ask.context_ids, *ask.continuation_ids]
         prompt: Any = ids or f"{ask.context}{ask.continuation}"
-        answer = self._ask(
-            lambda: self._client.completions.create(
-                model=self._model, prompt=prompt, max_tokens=1, echo=True, logprobs=1, temperature=0
-            ),
-            "log-likelihoods",
-        )
+        wanted = {"prompt": prompt, "max_tokens": 1, "echo": True, "logprobs": 1}
+        answer = self._ask(self._client.completions, "log-likelihoods", **wanted)
         given = getattr(answer.choices[0], "logprobs", None) if answer.choices else None
         if given is None or not given.token_logprobs or not given.top_logprobs:
             raise ModelError(
@@ -179,17 +175,7 @@ class ServerModel:
 
     def _completion(self, ask: Ask) -> Generation:
         prompt: Any = list(ask.context_ids) or ask.context
-        answer = self._ask(
-            lambda: self._client.completions.create(
-                model=self._model,
-                prompt=prompt,
-                max_tokens=ask.max_tokens,
-                stop=list(ask.stop[:_MOST_STOPS]) or None,
-                temperature=0,
-                seed=0,
-            ),
-            "completions",
-        )
+        answer = self._ask(self._client.completions, "completions", prompt=prompt, **_limits(ask))
         text = answer.choices[0].text if answer.choices else None
         return self._written(ask, answer, text, sent=ask.context_ids or None)
 
@@ -200,18 +186,8 @@ class ServerModel:
         # Both are of vLLM and transformers: the model continues the last message instead of starting a new one.
         continues = messages[-1]["role"] == "assistant"
         extra = {"continue_final_message": True, "add_generation_prompt": False} if continues else {}
-        answer = self._ask(
-            lambda: self._client.chat.completions.create(
-                model=self._model,
-                messages=messages,
-                max_tokens=ask.max_tokens,
-                stop=list(ask.stop[:_MOST_STOPS]) or None,
-                temperature=0,
-                seed=0,
-                extra_body=extra,
-            ),
-            "chat completions",
-        )
+        wanted = {"messages": messages, "extra_body": extra, **_limits(ask)}
+        answer = self._ask(self._client.chat.completions, "chat completions", **wanted)
         message = getattr(answer.choices[0], "message", None) if answer.choices else None
         return self._written(ask, answer, getattr(message, "content", None), sent=None)
 
@@ -223,11 +199,15 @@ class ServerModel:
         tokens = getattr(answer.usage, "completion_tokens", None) if answer.usage else None
         return Generation(text=text, finish="stop" if cut_here else ended, tokens=tokens or 0, sent=sent)
 
-    def _ask(self, request: Callable[[], Any], what: str) -> Any:
-        answer = _asked(self._url, request, what)
+    def _ask(self, interface: Any, what: str, **wanted: Any) -> Any:
+        answer = _asked(self._url, lambda: interface.create(model=self._model, temperature=0, **wanted), what)
         if not isinstance(getattr(answer, "choices", None), list):
             raise ModelError(f"the answer of the server {self._url} is not a list of {what}")
         return answer
+
+
+def _limits(ask: Ask) -> dict[str, Any]:
+    return {"max_tokens": ask.max_tokens, "stop": list(ask.stop[:_MOST_STOPS]) or None, "seed": 0}
 
 
 class _AnsweredError(ModelError):

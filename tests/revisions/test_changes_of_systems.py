@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 from promptfmt_command import git, promptfmt
+from slices import needs
+
+pytestmark = needs("eval_framework", "helm", "templates")
 
 CLASSES = """
 class Base:

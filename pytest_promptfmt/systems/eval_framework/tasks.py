@@ -217,6 +217,10 @@ def task_of_class_file(file: YamlFile, path: Path) -> Task:
     Raises SourceError for an unknown key, and for values of the wrong type.
     """
     config = file.config
+
+    def wrong(key: str, shown: str, hint: str) -> SourceError:
+        return SourceError(f"{key} is {shown}", position=file.locate((key,)), hint=hint)
+
     for key in config:
         if key not in _KEYS:
             raise SourceError(
@@ -227,23 +231,17 @@ def task_of_class_file(file: YamlFile, path: Path) -> Task:
     ref, written = _reference(config["class"], path, file.locate(("class",)))
     name = config.get("task", ref.name)
     if not isinstance(name, str) or not name:
-        raise SourceError(f"task is {name!r}", position=file.locate(("task",)), hint="write the name of the task")
+        raise wrong("task", f"{name!r}", "write the name of the task")
     shots = config.get("num_fewshot")
     if shots is not None and (isinstance(shots, bool) or not isinstance(shots, int) or shots < 0):
-        raise SourceError(
-            f"num_fewshot is {shots!r}", position=file.locate(("num_fewshot",)), hint="write a whole number from 0"
-        )
+        raise wrong("num_fewshot", f"{shots!r}", "write a whole number from 0")
     metadata = config.get("metadata") or {}
     if not isinstance(metadata, Mapping):
-        raise SourceError(f"metadata is {metadata!r:.60}", position=file.locate(("metadata",)), hint="write a mapping")
+        raise wrong("metadata", f"{metadata!r:.60}", "write a mapping")
     docs = config.get("docs")
     if docs is not None:
         if not isinstance(docs, str | list | Mapping):
-            raise SourceError(
-                f"docs is {docs!r:.60}",
-                position=file.locate(("docs",)),
-                hint="write a file, a list of docs, or a mapping of splits to either",
-            )
+            raise wrong("docs", f"{docs!r:.60}", "write a file, a list of docs, or a mapping of splits to either")
         metadata = _with_docs(metadata, docs)
     return Task(
         name=name,

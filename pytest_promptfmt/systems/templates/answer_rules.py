@@ -175,11 +175,10 @@ def reasoning_tags(trial: TemplateTrial) -> Iterator[Finding]:
         yield from _lost_reasoning(trial)
         thought, answered = (trial.text("reasoning") or "").partition(_REASONING)[::2]
         if thought and ANSWER in answered and not answered.partition(ANSWER)[0].strip():
-            yield Finding(
-                message="reasoning and answer are written without anything between them",
-                saw=f"reasoning: {excerpt(_REASONING + answered, 0, len(_REASONING))}",
-                conversation="reasoning",
-                position=trial.place_of("reasoning_content", "reasoning", "thinking"),
+            yield trial.conversations["reasoning"].finding(
+                "reasoning and answer are written without anything between them",
+                excerpt(_REASONING + answered, 0, len(_REASONING)),
+                trial.place_of("reasoning_content", "reasoning", "thinking"),
             )
     history = (trial.text("turns") or "").rpartition("Does gold tarnish?")[0]
     empty = _EMPTY.search(history)

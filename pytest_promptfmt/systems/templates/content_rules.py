@@ -73,12 +73,11 @@ def text_lost(trial: TemplateTrial) -> Iterator[Finding]:
     for name, without in _IMAGES.items():
         seen, unseen = trial.text(name), trial.text(without)
         if seen and unseen and seen.split() == unseen.split() and trial.conversations[name] in trial.applicable():
-            yield Finding(
-                message=f"an image leaves no trace in the prompt: {trial.conversations[name].about}",
-                saw=f"{name}: {excerpt(seen)}",
-                conversation=name,
-                position=trial.place_of("'image'", '"image"', "'text'", '"text"'),
-                severity=Severity.WARNING if name == "image" and trial.mentions("image") else Severity.INFO,
+            yield trial.conversations[name].finding(
+                f"an image leaves no trace in the prompt: {trial.conversations[name].about}",
+                excerpt(seen),
+                trial.place_of("'image'", '"image"', "'text'", '"text"'),
+                Severity.WARNING if name == "image" and trial.mentions("image") else Severity.INFO,
             )
             return  # servers make an image of an address before the template sees it
 

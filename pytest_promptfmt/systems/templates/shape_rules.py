@@ -216,8 +216,7 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: Llama 3.1, functionary 3.1, Mistral Nemo.
     """
-    found = trial.attributed(lambda each: frozenset({1} if _is_encoded_twice(trial, each) else ()))
-    for conversation, _ in list(found)[:1]:
+    for conversation in list(trial.simplest(lambda each: _is_encoded_twice(trial, each)))[:1]:
         text = trial.whole(conversation) or ""
         yield conversation.finding(
             "arguments given as JSON text are encoded a second time",
@@ -226,12 +225,11 @@ def arguments_encoded_twice(trial: TemplateTrial) -> Iterator[Finding]:
         )
     escaped = trial.text("call-unicode-argument") or ""
     if "\\u0441" in escaped.lower():
-        yield Finding(
-            message="arguments of other scripts are written as escapes",
-            saw=f"call-unicode-argument: {excerpt(escaped, escaped.lower().find(chr(92) + 'u0441'))}",
-            conversation="call-unicode-argument",
-            position=trial.place_of("ensure_ascii", "arguments"),
-            severity=Severity.INFO,
+        yield trial.conversations["call-unicode-argument"].finding(
+            "arguments of other scripts are written as escapes",
+            excerpt(escaped, escaped.lower().find(chr(92) + "u0441")),
+            trial.place_of("ensure_ascii", "arguments"),
+            Severity.INFO,
         )
     for conversation, what in trial.attributed(lambda each: frozenset(_quoted(trial, each))):
         text = trial.whole(conversation) or ""
@@ -303,10 +301,5 @@ def tools_not_written(trial: TemplateTrial) -> Iterator[Finding]:
         names = ("celsius", "argon", "badge", "Printed on the sleeve", "Plans a firing.", "dry_run")
         lacking = [name for name in names if name not in deep]
         if lacking:
-            yield Finding(
-                message="parts of a tool's schema are not in the prompt",
-                saw=f"tools-deep: {', '.join(lacking)}",
-                conversation="tools-deep",
-                position=trial.place_of("tools"),
-                severity=Severity.INFO,
-            )
+            message, place = "parts of a tool's schema are not in the prompt", trial.place_of("tools")
+            yield trial.conversations["tools-deep"].finding(message, ", ".join(lacking), place, Severity.INFO)

@@ -88,7 +88,6 @@ class ConversationAssembler:
 
     def __init__(self, assembly: TemplateAssembly) -> None:
         self._conversations = assembly.conversations
-        self._trials: dict[str, TemplateTrial] = {}
 
     def layout(self, _number: int, _doc: Doc) -> None:
         """Return nothing: conversations share nothing."""

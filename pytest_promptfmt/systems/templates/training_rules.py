@@ -85,10 +85,7 @@ def _trained_otherwise(inference: TemplateTrial, training: TemplateTrial) -> Ite
             (ours, theirs or "") for ours, theirs in zip(*texts, strict=True) if ours is not None and ours != theirs
         ]
 
-    def faults(conversation: Conversation) -> frozenset[str]:
-        return frozenset({"text"} if differing(conversation) else ())
-
-    for conversation, _ in inference.attributed(faults):
+    for conversation in inference.simplest(differing):
         ours, theirs = differing(conversation)[0]
         at = first_difference(ours, theirs)
         yield conversation.finding(
@@ -229,18 +226,16 @@ def stop_token_outside_mask(trial: TemplateTrial) -> Iterator[Finding]:
 
     Real: TRL PR #5988 and #6044 (GLM-4 MoE), axolotl PR #3756.
     """
-    spans = [(text, span) for _, text, mask in _masked(trial, "turns") for span in _joined(mask)]
-    for number, (text, (first, last)) in enumerate(spans):
+    spans = [
+        (conversation, text, span) for conversation, text, mask in _masked(trial, "turns") for span in _joined(mask)
+    ]
+    for number, (conversation, text, (first, last)) in enumerate(spans):
         inside = text[first:last].rstrip()
         if any(inside.endswith(marker) for marker in trial.markers(inside)[-1:]):
             continue
         is_last = number == len(spans) - 1
-        yield Finding(
-            message=f"the mask of {'the last' if is_last else 'an'} answer ends without a stop token",
-            saw=f"turns: {excerpt(text, last)}",
-            conversation="turns",
-            position=trial.place_of("endgeneration"),
-        )
+        message = f"the mask of {'the last' if is_last else 'an'} answer ends without a stop token"
+        yield conversation.finding(message, excerpt(text, last), trial.place_of("endgeneration"))
         if not is_last and number:
             return
 

@@ -213,6 +213,11 @@ class TemplateTrial:
                 for key in sorted(found - simpler, key=str):
                     yield conversation, key
 
+    def simplest(self, shows: Callable[[Conversation], object]) -> Iterator[Conversation]:
+        """Yield the simplest conversations that show something."""
+        for conversation, _ in self.attributed(lambda each: frozenset({True} if shows(each) else ())):
+            yield conversation
+
     def rendered_by(self, renderer: Renderer, conversation: Conversation, state: State) -> Rendering:
         """Return what another compiled template makes of a state; nothing of it is kept."""
         return self.syntax_error or self._rendered(conversation, state, renderer=renderer)

@@ -395,11 +395,7 @@ def bos_in_some_prompts(trial: TemplateTrial) -> Iterator[Finding]:
     if not bos or not (trial.text("question", generation_prompt=True) or "").startswith(bos):
         return
 
-    def faults(conversation: Conversation) -> frozenset[str]:
-        text = trial.whole(conversation)
-        return frozenset({"bos"} if text is not None and bos not in text else ())
-
-    for conversation, _ in trial.attributed(faults):
+    for conversation in trial.simplest(lambda each: (text := trial.whole(each)) is not None and bos not in text):
         yield conversation.finding(
             f"BOS is missing: {conversation.about}",
             excerpt(trial.whole(conversation) or ""),
