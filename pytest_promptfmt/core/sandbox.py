@@ -1,158 +1,297 @@
 """A Jinja sandbox that also refuses to make texts too large to be a prompt.
 
 Jinja's own sandbox keeps templates away from Python's internals, but not from `'a' * 10**10`. Both template dialects,
-that of tasks and that of chat templates, are built on the environment below. What is too large is decided in
-sizes.py; time, and the total of many values of allowed size, are limited by the caller.
+that of tasks and that of chat templates, are built on the environment below. How large a result would be is computed
+before it is made, also where no limits of the operating system hold (`workers = 0`, notebooks). Sizes are in characters
+and elements; what is contained more than once counts each time, as printing would show it. Time is limited by the
+caller.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from types import BuiltinMethodType
 from typing import Any, Final
 
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
-from jinja2.runtime import Context, LoopContext, Macro
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
 from jinja2.utils import generate_lorem_ipsum
 from markupsafe import Markup
 
-from pytest_promptfmt.core import sizes
+from pytest_promptfmt.core.errors import LimitExceededError
+
+MAX_CHARACTERS: Final = 10_000_000
+"""The longest text that a template may make, at any point of its work."""
+
+_MAX_BITS: Final = 100_000
+_PIECES_AT_ONCE: Final = 1000
+_CONTAINERS: Final = (list, tuple, dict, set, frozenset)
+"""Types that can contain the same value many times over: `[x, x]` with such an `x`, and so on."""
+_TEXTS: Final = (str, bytes)
+_SEQUENCES: Final = (*_TEXTS, list, tuple)
+_SCALARS: Final = frozenset((int, bool, float, type(None)))
+_NUMBER: Final = re.compile(r"\d+")
+_STAR_WIDTH: Final = re.compile(r"%[^%a-zA-Z]*\*")
 
 _TEXT_METHODS: Final = frozenset(name for name in dir(str) if name[0] != "_") - {"format", "format_map"}
 _MAPPING_NAMES: Final = frozenset(dir(dict))
 _READING_METHODS: Final = frozenset(("get", "items", "keys", "values"))
 _LOOP_NUMBERS: Final = frozenset(("first", "index", "index0", "last", "length", "revindex", "revindex0"))
-_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "gt": operator.gt,
-    "gteq": operator.ge,
-    "lt": operator.lt,
-    "lteq": operator.le,
-    "in": lambda left, right: left in right,
-    "notin": lambda left, right: left not in right,
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+
+def require(size: int) -> None:
+    """Refuse a text or list of more than `MAX_CHARACTERS` characters or elements with LimitExceededError."""
+    if size > MAX_CHARACTERS:
+        raise LimitExceededError(
+            f"the template makes a text or list of more than {MAX_CHARACTERS:,} characters or elements",
+            hint="look for a repetition, a width or a loop with a huge number",
+        )
+
+
+def checked(value: Any) -> Any:
+    """Return a text or container whose text is not too long, also one that contains a value many times over."""
+    if isinstance(value, _CONTAINERS):
+        require(_size_of(value))
+    elif isinstance(value, _TEXTS):
+        require(len(value))
+    return value
+
+
+def _size_of(value: Any) -> int:
+    """Return about how many characters `str(value)` has."""
+    return _size(value, {})
+
+
+def _size(value: Any, known: dict[int, int]) -> int:
+    if isinstance(value, _TEXTS):
+        return len(value)
+    if not isinstance(value, _CONTAINERS):
+        return 1
+    size = known.get(id(value))
+    if size is None:
+        size = 2
+        for part in (*value, *value.values()) if isinstance(value, dict) else value:
+            if type(part) is str:
+                size += len(part)
+            else:
+                size += 1 if type(part) in _SCALARS else _size(part, known)
+        known[id(value)] = size
+    return size
+
+
+def _joined(pieces: Iterable[str]) -> str:
+    """Return the pieces as one text; an endless iterable is read only up to the limit."""
+    if isinstance(pieces, list | tuple):
+        require(sum(map(len, pieces)))
+        return "".join(pieces)
+    endless, kept, size = iter(pieces), list[str](), 0
+    while some := list(islice(endless, _PIECES_AT_ONCE)):
+        size += sum(map(len, some))
+        require(size)
+        kept += some
+    return "".join(kept)
+
+
+def _listed(values: Any) -> Any:
+    """Return the values of an iterator as a list, unless they are too many; anything else as it is."""
+    if isinstance(values, (str, int, float, *_CONTAINERS)):
+        return values
+    kept = list(islice(values, MAX_CHARACTERS + 1))
+    require(len(kept))
+    return kept
+
+
+def _check_bits(bits: int) -> None:
+    if bits > _MAX_BITS:
+        raise LimitExceededError("the template computes with a number of more than 30,000 digits")
+
+
+# -- results of operators, methods and filters, before they are made ---------------------------------------------------
+
+
+def _check_operator(operator: str, left: Any, right: Any) -> None:
+    numbers = isinstance(left, int) and isinstance(right, int)
+    if operator == "%" and isinstance(left, _TEXTS):
+        values = right.values() if isinstance(right, Mapping) else right if isinstance(right, tuple) else (right,)
+        _check_percent(left if isinstance(left, str) else left.decode("latin-1"), *values)
+    elif operator == "+" and isinstance(left, _SEQUENCES) and isinstance(right, _SEQUENCES):
+        require(len(left) + len(right))
+    elif operator == "*" and numbers:
+        _check_bits(left.bit_length() + right.bit_length())
+    elif operator == "*":
+        for sequence, count in ((left, right), (right, left)):
+            if isinstance(count, int) and isinstance(sequence, _SEQUENCES):
+                require(len(sequence) * max(count, 0))
+    elif operator == "**" and numbers:
+        _check_bits(left.bit_length() * max(right, 0))
+
+
+def _check_percent(pattern: Any, *values: Any, **named: Any) -> None:
+    values = (*values, *named.values())
+    if _STAR_WIDTH.search(str(pattern)):
+        _check_width(pattern, *values)
+    _check_format(str(pattern), "%", values)
+
+
+def _check_format(pattern: str, mark: str, values: Collection[Any]) -> None:
+    _check_spec(pattern)
+    require(pattern.count(mark) * max(map(_size_of, values), default=0))
+
+
+def _check_spec(written: str) -> None:
+    """Refuse a text with a number that would be a huge width or precision."""
+    for number in _NUMBER.findall(written):
+        require(int(number[:20]))
+
+
+def _check_width(_value: Any, *args: Any, **named: Any) -> None:
+    for each in (*args, *named.values()):
+        require(abs(each) if isinstance(each, int) else 0)
+
+
+def _check_repeated(value: Any, *args: Any, **named: Any) -> None:
+    """Refuse a value of which each character may be replaced by the largest argument."""
+    largest = max((abs(x) if isinstance(x, int) else _size_of(x) for x in (*args, *named.values())), default=1)
+    require(_size_of(value) * largest)
+
+
+def _check_wordwrap(s: Any, _width: Any = 79, _breaks: Any = True, wrapstring: Any = "", **_: Any) -> None:
+    _check_repeated(s, wrapstring)
+
+
+def _check_replace(s: Any, old: Any, new: Any, count: Any = None) -> None:
+    text, old, new = (each if isinstance(each, bytes) else str(each) for each in (s, old, new))
+    found = text.count(old)
+    require((found if not isinstance(count, int) or count < 0 else min(found, count)) * len(new))
+
+
+def _check_join(pieces: Any, d: Any = "", *_: Any, **__: Any) -> None:
+    require(_size_of(pieces) + len(pieces) * len(d))
+
+
+def _check_json(value: Any, *args: Any, **named: Any) -> None:
+    elements, depth = _elements(value, 0)
+    steps = (each if isinstance(each, int) else _size_of(each) for each in (*args, *named.values()) if each is not None)
+    require(_size_of(value) + elements * depth * max(steps, default=0))
+
+
+def _elements(value: Any, depth: int) -> tuple[int, int]:
+    """Return how many values there are in a value of known size, itself included, and how deep they lie."""
+    if not isinstance(value, list | tuple | dict):
+        return 1, depth
+    counts = [_elements(part, depth + 1) for part in (value.values() if isinstance(value, dict) else value)]
+    return 1 + sum(count for count, _ in counts), max((deep for _, deep in counts), default=depth)
+
+
+_Check = Callable[..., None]
+_METHODS: Final[Mapping[str, _Check]] = {
+    **dict.fromkeys(("center", "ljust", "rjust", "to_bytes", "zfill"), _check_width),
+    **dict.fromkeys(("expandtabs", "translate"), _check_repeated),
+    "join": lambda separator, pieces=(): _check_join(pieces, separator),
+    "replace": _check_replace,
 }
-_COMPARING_TESTS: Final = frozenset(
-    "eq == equalto ne != gt > greaterthan ge >= lt < lessthan le <= in".split()  # noqa: SIM905
-)
+"""The checks of the owner and arguments of a method of texts, bytes and numbers."""
+_FILTERS: Final[Mapping[str, _Check]] = {
+    **dict.fromkeys(("batch", "center", "round", "slice"), _check_width),
+    **dict.fromkeys(("indent", "urlize"), _check_repeated),
+    "format": _check_percent,
+    "join": _check_join,
+    "replace": _check_replace,
+    "tojson": _check_json,
+    "wordwrap": _check_wordwrap,
+}
+"""The checks of the value and arguments of a filter, by Jinja's own names of these."""
+
+
+def _apply(check: _Check | None, values: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    try:
+        if check is not None:
+            check(*values, **named)
+    except TypeError:
+        return  # wrong arguments: the function's own error is better
+
+
+def limited_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the filter with its sizes checked before and after; how Jinja calls it stays as it is."""
+    skip = 1 if getattr(function, "jinja_pass_arg", None) is not None else 0
+
+    @functools.wraps(function)
+    def limited(*args: Any, **named: Any) -> Any:
+        values = args[skip:]
+        if name in ("join", "sum") and values:
+            values = (_listed(values[0]), *values[1:])  # the filter would read all of an iterator as well
+        for value in (*values, *named.values()):
+            checked(value)
+        _apply(_FILTERS.get(name), values, named)
+        return checked(function(*args[:skip], *values, **named))
+
+    return limited
+
+
+def _limited_lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> str:  # noqa: A002
+    require(n * max * 20)
+    return generate_lorem_ipsum(n, html, min, max)
+
+
+# -- the environment ---------------------------------------------------------------------------------------------------
 
 
 class LimitedSandbox(ImmutableSandboxedEnvironment):
     """Jinja's immutable sandbox; making a text longer than `MAX_CHARACTERS` raises LimitExceededError."""
 
     intercepted_binops = frozenset({"*", "**", "%", "+"})
+    checked = staticmethod(checked)
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for name, function in list(self.filters.items()):
-            self.filters[name] = self.limited_filter(function, sizes.FILTERS.get(name))
-        for name in _COMPARING_TESTS:
-            test: Any = self.tests[name]
-            self.tests[name] = _limit_test(test)
+        self.filters.update({name: limited_filter(name, function) for name, function in self.filters.items()})
         self.globals["lipsum"] = _limited_lipsum
-
-    @staticmethod
-    def limited_filter(function: Callable[..., Any], check: Callable[..., None] | None) -> Callable[..., Any]:
-        """Return the filter with its sizes checked before and after; how Jinja calls it stays as it is."""
-        skip = 1 if getattr(function, "jinja_pass_arg", None) is not None else 0
-        reads_all = check in (sizes.FILTERS["join"], sizes.FILTERS["sum"])
-
-        @functools.wraps(function)
-        def limited(*args: Any, **kwargs: Any) -> Any:
-            values = args[skip:]
-            for value in (*values, *kwargs.values()):
-                if isinstance(value, sizes.CONTAINERS):
-                    sizes.require_size(value)
-            if reads_all and values and not isinstance(values[0], (str, int, float, *sizes.CONTAINERS)):
-                # A generator must be read to know its size; the filter would read it all as well.
-                values = (sizes.listed(values[0]), *values[1:])
-                args = (*args[:skip], *values)
-            if check is not None:
-                _apply(check, values, kwargs)
-            result = function(*args, **kwargs)
-            if isinstance(result, str):
-                sizes.require(len(result))
-            return result
-
-        return limited
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
         """Return the joined pieces of a macro, block or template."""
-        return sizes.joined(pieces)
+        return _joined(pieces)
 
     @staticmethod
     def text(value: Any) -> str:
         """Return `str(value)`, as `{{ value }}` prints it."""
-        if value.__class__ is str:
-            return value
-        sizes.require_size(value)
-        return str(value)
+        return value if value.__class__ is str else str(checked(value))
 
     @classmethod
     def joined(cls, values: Sequence[Any]) -> str:
         """Return what `a ~ b` prints."""
-        return sizes.joined([cls.text(value) for value in values])
-
-    @staticmethod
-    def compared(value: Any, *operands: tuple[str, Any]) -> Any:
-        """Return what a comparison of values gives, or a chain of them: each operand with its operator in Jinja."""
-        # Python compares deeply shared containers without checking for signals.
-        if isinstance(value, sizes.CONTAINERS):
-            sizes.require_size(value)
-        result = True
-        for name, other in operands:
-            if isinstance(other, sizes.CONTAINERS):
-                sizes.require_size(other)
-            result = _COMPARISONS[name](value, other)
-            if not result:
-                break
-            value = other
-        return result
-
-    @staticmethod
-    def hashed(value: Any) -> Any:
-        """Return a value that becomes the key of a mapping, or is looked up in one."""
-        if value.__class__ is tuple:
-            sizes.require_size(value)
-        return value
+        return _joined([cls.text(value) for value in values])
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Return the result of an operator, unless it would be too large."""
-        sizes.OPERATORS[operator](left, right)
+        _check_operator(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Return the result of a call, unless it would be too large."""
         owner = getattr(__obj, "__self__", None)
-        if isinstance(owner, (str, bytes, int)):
+        if isinstance(owner, str | bytes | int):
             name = __obj.__name__
             # Inside loops and blocks Jinja adds its own arguments.
             own = {name: value for name, value in kwargs.items() if name not in ("_loop_vars", "_block_vars")}
-            if name == "join" and args and not isinstance(args[0], (str, *sizes.CONTAINERS)):
-                args = (sizes.listed(args[0]), *args[1:])
-            check = sizes.METHODS.get(name)
-            if check is not None:
-                _apply(check, (owner, *args), own)
+            if name == "join" and args:
+                args = (_listed(args[0]), *args[1:])
+            _apply(_METHODS.get(name), (owner, *args), own)
             if owner.__class__ is str and __obj.__class__ is BuiltinMethodType:
                 # A method of `str` has none of the attributes that Jinja looks for in a callable.
-                result = __obj(*args, **own)
-                if result.__class__ is str:
-                    sizes.require(len(result))
-                return result
-        elif __obj.__class__ is not Macro:
-            # Other functions may compare, hash and print what they are given.
+                return checked(__obj(*args, **own))
+        else:
             for value in (*args, *kwargs.values()):
-                if isinstance(value, sizes.CONTAINERS):
-                    sizes.require_size(value)
-        result = super().call(__context, __obj, *args, **kwargs)
-        if isinstance(result, str):
-            sizes.require(len(result))
-        return result
+                checked(value)
+        return checked(super().call(__context, __obj, *args, **kwargs))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """Return an attribute or item of a value; what cannot do harm of texts, mappings and loops without checks."""
@@ -171,11 +310,9 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
         if super().wrap_str_format(value) is None:
             return None
         pattern: str = value.__self__
-        formatter: SandboxedFormatter = (
-            _LimitedEscapeFormatter(self, escape=pattern.escape)
-            if isinstance(pattern, Markup)
-            else _LimitedFormatter(self)
-        )
+        formatter = _LimitedFormatter(self)
+        if isinstance(pattern, Markup):
+            formatter = _LimitedEscapeFormatter(self, escape=pattern.escape)
 
         @functools.wraps(value)
         def limited(*args: Any, **kwargs: Any) -> str:
@@ -183,7 +320,7 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
                 if kwargs or len(args) != 1:
                     raise TypeError("format_map takes one mapping")
                 kwargs, args = args[0], ()
-            sizes.check_format(pattern, [*args, *kwargs.values()])
+            _check_format(pattern, "{", [*args, *kwargs.values()])
             return type(pattern)(formatter.vformat(pattern, args, kwargs))
 
         return limited
@@ -192,7 +329,7 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
 class _LimitedFormatter(SandboxedFormatter):
     def format_field(self, value: Any, format_spec: str) -> Any:
         # By now a width that came from a value is part of the specification.
-        sizes.check_format_spec(format_spec)
+        _check_spec(format_spec)
         return super().format_field(value, format_spec)
 
 
@@ -201,7 +338,11 @@ class _LimitedEscapeFormatter(_LimitedFormatter, SandboxedEscapeFormatter):
 
 
 class LimitedGenerator(CodeGenerator):
-    """Jinja's compiler, which prints, compares and hashes through `LimitedSandbox`."""
+    """Jinja's compiler, which prints through `LimitedSandbox`, and checks each container that a template makes.
+
+    So comparing and hashing, which Python does without looking for signals, ends for those that contain themselves over
+    and over.
+    """
 
     def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
         if frame.eval_ctx.volatile or frame.eval_ctx.autoescape:
@@ -220,74 +361,23 @@ class LimitedGenerator(CodeGenerator):
             self.write(", ")
         self.write("))")
 
-    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:  # noqa: N802
-        """Write a comparison; one with a constant is as quick as Python's own, and as harmless."""
-        operands = [node.expr, *(operand.expr for operand in node.ops)]
-        if len([operand for operand in operands if not _is_constant(operand)]) < _MANY:
-            super().visit_Compare(node, frame)
-            return
-        self.write("environment.compared(")
-        self.visit(node.expr, frame)
-        for operand in node.ops:
-            self.write(f", ({operand.op!r}, ")
-            self.visit(operand.expr, frame)
-            self.write(")")
-        self.write(")")
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
+        """Write a list."""
+        self._write_checked(super().visit_List, node, frame)
 
-    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802
-        """Write a lookup."""
-        if isinstance(node.arg, nodes.Slice) or _is_constant(node.arg):
-            super().visit_Getitem(node, frame)
-            return
-        self.write("environment.getitem(")
-        self.visit(node.node, frame)
-        self.write(", environment.hashed(")
-        self.visit(node.arg, frame)
-        self.write("))")
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
+        """Write a tuple, or the names that one is assigned to."""
+        self._write_checked(super().visit_Tuple, node, frame)
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
         """Write a mapping."""
-        self.write("{")
-        for pair in node.items:
-            self.write("" if _is_constant(pair.key) else "environment.hashed")
-            self.write("(")
-            self.visit(pair.key, frame)
-            self.write("): ")
-            self.visit(pair.value, frame)
-            self.write(", ")
-        self.write("}")
+        self._write_checked(super().visit_Dict, node, frame)
 
-
-_MANY: Final = 2
-
-
-def _is_constant(node: nodes.Expr) -> bool:
-    if isinstance(node, nodes.List | nodes.Tuple):
-        return all(_is_constant(item) for item in node.items)
-    return isinstance(node, nodes.Const)
+    def _write_checked(self, write: Callable[[Any, Frame], None], node: Any, frame: Frame) -> None:
+        is_plain = getattr(node, "ctx", "load") != "load" or not any(node.find_all((nodes.Name, nodes.Call)))
+        self.write("" if is_plain else "environment.checked(")
+        write(node, frame)
+        self.write("" if is_plain else ")")
 
 
 LimitedSandbox.code_generator_class = LimitedGenerator
-
-
-def _limit_test(test: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(test)
-    def limited(value: Any, other: Any) -> Any:
-        sizes.require_size(value)
-        sizes.require_size(other)
-        return test(value, other)
-
-    return limited
-
-
-def _apply(check: Callable[..., None], values: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    try:
-        check(*values, **kwargs)
-    except TypeError:
-        # Wrong arguments: the function's own error is better.
-        return
-
-
-def _limited_lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> str:  # noqa: A002
-    sizes.require(n * max * 20)
-    return generate_lorem_ipsum(n, html, min, max)

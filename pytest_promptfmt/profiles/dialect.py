@@ -28,7 +28,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Macro
 from jinja2.utils import Namespace, internal_code
 
-from pytest_promptfmt.core import sandbox, sizes
+from pytest_promptfmt.core import sandbox
 from pytest_promptfmt.core.files import private_directory, write_atomically
 from pytest_promptfmt.core.sandbox import LimitedSandbox
 
@@ -244,7 +244,7 @@ def _new_environment(undefined: type[Undefined]) -> LimitedSandbox:
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], undefined=undefined
     )
     environment.template_class = _ChatTemplate
-    environment.filters["tojson"] = environment.limited_filter(_tojson, sizes.check_json)
+    environment.filters["tojson"] = sandbox.limited_filter("tojson", _tojson)
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["dict"] = _TemplateDict()
     environment.globals["namespace"] = _TemplateNamespace

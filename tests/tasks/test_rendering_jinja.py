@@ -211,6 +211,10 @@ BOMBS = [
     "{{ '{a:{w}}'.format_map({'a': 1, 'w': 999999999}) }}",
     "{{ (('a' * 1000000) | safe).replace('', 'b' * 1000000) }}",
     "{{ (['a'] * 1000) | tojson(indent=10**9) }}",
+    "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x | batch(2, n.x) | list %}{% endfor %}",
+    "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = cycler(n.x, n.x).items %}{% endfor %}",
+    "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = dict(a=n.x, b=n.x) %}{% endfor %}",
+    "{% macro m(n) %}{{ m(n - 1, varargs, varargs) if n else varargs }}{% endmacro %}{{ m(60) }}",
 ]
 TWINS = (
     "{% set n = namespace(x=('a',), y=('a',)) %}"

@@ -25,8 +25,7 @@ from pytest_promptfmt.core.errors import (
     did_you_mean,
     shortened,
 )
-from pytest_promptfmt.core.sandbox import LimitedGenerator, LimitedSandbox
-from pytest_promptfmt.core.sizes import MAX_CHARACTERS
+from pytest_promptfmt.core.sandbox import MAX_CHARACTERS, LimitedGenerator, LimitedSandbox
 
 Piece = tuple[str, str | None, int | None]
 """Text, the column it prints (None for constant text), and the template's line (None for constant text)."""
