@@ -30,7 +30,7 @@ from mutation_operators import OPERATORS, Named
 from pytest_promptfmt.answers.battery import try_answers
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Reported, Severity
-from pytest_promptfmt.core.network import go_offline
+from pytest_promptfmt.core.limits import go_offline
 from pytest_promptfmt.core.profile import PLAIN
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.formats import laid_out

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Reported
-from pytest_promptfmt.core.network import go_offline
+from pytest_promptfmt.core.limits import go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES, resolve_profiles
 from pytest_promptfmt.rules.linter import Linter, check_file, check_scoring
 from pytest_promptfmt.rules.rule_registry import known_rules

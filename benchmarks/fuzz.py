@@ -119,7 +119,7 @@ def _written(folder: Path, name: str, data: bytes) -> Path:
 def read_task(folder: Path, data: bytes) -> object:
     from pytest_promptfmt.answers.recordings import recordings_of
     from pytest_promptfmt.core.errors import PromptfmtError
-    from pytest_promptfmt.study.expectations import expected_completions, expected_failures
+    from pytest_promptfmt.study.scoring import expected_completions, expected_failures
     from pytest_promptfmt.systems import recognized
     from pytest_promptfmt.systems.task_files import read_task_file
     from pytest_promptfmt.tasks.docs.doc_sources import _Search
@@ -277,7 +277,7 @@ def read_format(folder: Path, data: bytes) -> object:
 
 
 def read_completions(folder: Path, data: bytes) -> object:
-    from pytest_promptfmt.study.expectations import expected_completions
+    from pytest_promptfmt.study.scoring import expected_completions
     from pytest_promptfmt.systems.task_files import load_tasks
 
     _written(folder, "c.completions.jsonl", data)
@@ -969,8 +969,8 @@ def report(state: State) -> Iterator[str]:
 
 
 _PRELOADED: Final = (
-    "answers.recordings", "chat.conversation", "cli.review", "formats.registry", "models.recording", "results.baseline",
-    "settings.profiles", "snapshots.changes", "snapshots.lock", "study.expectations", "systems.task_files", "tokens.loader",
+    "answers.recordings", "cli.review", "formats.format_registry", "models.recording", "results.baseline",
+    "settings.profiles", "snapshots.changes", "snapshots.lock", "study.scoring", "systems.task_files", "profiles.tokenizer_loader",
 )  # fmt: skip
 """What children would import again for each batch."""
 

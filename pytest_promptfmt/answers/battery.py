@@ -45,8 +45,7 @@ from pytest_promptfmt.core.errors import LimitExceededError, ScoringError, TooSl
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.task import UNSET
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.study.expectations import ExpectedCompletion, expected_failures, unmet_expectations
-from pytest_promptfmt.study.scoring import Scoring
+from pytest_promptfmt.study.scoring import ExpectedCompletion, Scoring, expected_failures, unmet_expectations
 from pytest_promptfmt.tasks import FilterPipeline, Question
 
 BATTERY_SECONDS: Final = 30.0

@@ -8,13 +8,11 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 
 @cache
 def data_table(name: str) -> Mapping[str, Any]:
     """Return the mapping in `data/<name>.yaml`; its values are shared and must not be changed."""
+    import yaml  # rendering needs no YAML otherwise
+
     text = (resources.files("pytest_promptfmt") / "data" / f"{name}.yaml").read_text("utf-8")
-    return MappingProxyType(yaml.load(text, _LOADER))
+    return MappingProxyType(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))

@@ -1,22 +1,24 @@
-"""Limits of processor time around authors' code: templates, functions, regular expressions.
+"""Conditions under which authors' code runs: limits of processor time, no exits, no network, its own random state.
 
-They hold in a process that was made for such code, a worker or a command, once that has called `apply_here`: there a
-timer interrupts the code, with a message that says where. In any other process, such as pytest's own or a notebook's,
-nothing is interrupted. What swallows every interruption, or never returns from C, is ended with its worker. Processor
-time is counted, so that a verdict is the same on a busy machine. Limits of size live where the text is made.
+Limits hold in a process that was made for such code, a worker or a command, once that has called `apply_here`: there a
+timer interrupts the code, with a message that names it. In any other process, such as pytest's own or a notebook's,
+nothing is interrupted. Code that swallows every interruption, or never returns from C, is ended with its worker.
+Processor time is counted, so that a verdict is the same on a busy machine. Sizes are limited in core/sandbox.py.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType, TracebackType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from pytest_promptfmt.core.errors import LimitExceededError, Position
 
@@ -140,3 +142,82 @@ def _is_ours(frame: FrameType | None) -> bool:
 
 _FRAMES_IN_SIGNAL: Final = 4
 _LIMIT_CODE: Final = (_Limit.__enter__.__code__, _Limit.__exit__.__code__, _wind.__code__)
+
+
+# -- network: Hugging Face's libraries read these variables when they are imported -------------------------------------
+
+_HUB: Final = "HF_HUB_OFFLINE"
+_VARIABLES: Final = (_HUB, "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE")
+
+_set_here: set[str] = set()
+"""The variables that the user had not set."""
+
+
+def go_offline() -> None:
+    """Make Hugging Face's libraries fail at once, without retries, where they would ask the hub; keeps what is set."""
+    for name in _VARIABLES:
+        if name not in os.environ:
+            os.environ[name] = "1"
+            _set_here.add(name)
+
+
+def is_offline() -> bool:
+    """Return whether neither the user nor this run lets Hugging Face's libraries ask the hub."""
+    return os.environ.get(_HUB, "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+@contextmanager
+def online() -> Iterator[None]:
+    """Undo `go_offline` inside the block; the user's own variables still apply."""
+    taken = {name: os.environ.pop(name) for name in _set_here if name in os.environ}
+    _update_loaded_hub(taken, offline=False)
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
+        _update_loaded_hub(taken, offline=True)
+
+
+def _update_loaded_hub(taken: dict[str, str], *, offline: bool) -> None:
+    # huggingface_hub reads the variable once, and this constant before each request.
+    constants: Any = sys.modules.get("huggingface_hub.constants")
+    if constants is not None and _HUB in taken:
+        constants.HF_HUB_OFFLINE = offline
+
+
+# -- random state ------------------------------------------------------------------------------------------------------
+
+
+class OwnRandomness:
+    """Python's and numpy's global random state as a task's functions see it: seeded, and separate from all others."""
+
+    _PYTHON_SEED: Final = 0
+    _NUMPY_SEED: Final = 1234
+
+    def __init__(self) -> None:
+        self._python: Any = None
+        self._numpy: Any = None
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Put the task's own state in place for the block, and the earlier one back after it."""
+        numpy = sys.modules.get("numpy.random")
+        earlier = random.getstate()
+        earlier_numpy = numpy.get_state() if numpy is not None else None
+        if self._python is None:
+            random.seed(self._PYTHON_SEED)
+        else:
+            random.setstate(self._python)
+        if numpy is not None:
+            if self._numpy is None:
+                numpy.seed(self._NUMPY_SEED)
+            else:
+                numpy.set_state(self._numpy)
+        try:
+            yield
+        finally:
+            self._python = random.getstate()
+            random.setstate(earlier)
+            if numpy is not None:
+                self._numpy = numpy.get_state()
+                numpy.set_state(earlier_numpy)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_promptfmt.core.errors import ModelError, TokenizerError
-from pytest_promptfmt.core.network import online
+from pytest_promptfmt.core.limits import online
 from pytest_promptfmt.models.model import ModelOptions
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError, did_you_mean
-from pytest_promptfmt.core.network import go_offline
+from pytest_promptfmt.core.limits import go_offline
 from pytest_promptfmt.core.profile import DEFAULT_PROFILES
 from pytest_promptfmt.core.text import escape_controls
 from pytest_promptfmt.engine.store import Store

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_promptfmt.core import limits
 from pytest_promptfmt.core.errors import OUT_OF_MEMORY, LimitExceededError, Position, PromptfmtError
-from pytest_promptfmt.core.network import is_offline
+from pytest_promptfmt.core.limits import is_offline
 from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.engine.workers import Job, Limits, Lost, Pool
 from pytest_promptfmt.plugin.items.item import PromptItem

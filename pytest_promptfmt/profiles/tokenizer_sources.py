@@ -18,7 +18,7 @@ from typing import Final, Literal
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position, TokenizerError, did_you_mean, display_path
 from pytest_promptfmt.core.files import hub_cache
-from pytest_promptfmt.core.network import online
+from pytest_promptfmt.core.limits import online
 from pytest_promptfmt.core.profile import builtin_template
 
 MISTRAL_PREFIX: Final = "mistral:"

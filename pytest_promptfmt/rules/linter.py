@@ -79,14 +79,14 @@ class Linter:
         if has_own_profiles:
             seen = seen[:1]  # all of them have one template, which rules about tasks try with every conversation
         run = _Run(selection, study.given.path or Path(), study.given.id, study, file, study.given.system)
-        study.failure  # noqa: B018  # rendering has limits of its own
+        study.prepare()  # rendering has limits of its own
         run.apply("task", study, lambda rule: rule.family is Family.SCORING)  # these set limits as well
         with _limit(study):
             run.apply("task", study, lambda rule: rule.family is not Family.SCORING)
             if file is not None:
                 run.apply("file", file)
         for view in seen:
-            view.failure, view.facts  # noqa: B018  # rendered, and the chat template tried out, by limits of their own
+            view.prepare()
             with _limit(study):
                 run.apply("profile", view, profile=view.name)
                 if has_own_profiles or (view.name in introduces if introduces is not None else self._meets(view)):

@@ -49,7 +49,7 @@ class ProfileView:
 
     def render(self) -> tuple[Instance, ...]:
         """Return the rendered docs for this profile; raises as `load`, and what stops rendering."""
-        self.study.material  # noqa: B018  # what stops all profiles comes before what stops this one
+        self.study.require_material()  # what stops all profiles comes before what stops this one
         return self.study.render(self.load().profile)
 
     @cached_property
@@ -95,6 +95,10 @@ class ProfileView:
     def real_instances(self) -> Sequence[Instance]:
         """Return the rendered docs when the docs are the user's own."""
         return self.instances if self.study.has_real_docs else ()
+
+    def prepare(self) -> tuple[PromptfmtError | None, TemplateFacts | None]:
+        """Render for this profile and try its chat template now, under their own limits; return both results."""
+        return self.failure, self.facts
 
     @property
     def facts(self) -> TemplateFacts | None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import TaskDocs
+from pytest_promptfmt.core.errors import Position, ScoringError, did_you_mean
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.core.task import UNSET, Task
 from pytest_promptfmt.tasks import (
     FilterPipeline,
     Question,
@@ -64,3 +69,159 @@ def stops_of(instances: Sequence[Instance]) -> tuple[Any, ...]:
     requests = instances[0].requests if instances else ()
     until = (requests[0].generation_kwargs or {}).get("until") or () if requests else ()
     return (until,) if isinstance(until, str) else tuple(until)
+
+
+_KEYS: Final = ("id", "completion", "expected", "correct", "doc", "pipeline", "task")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpectedCompletion:
+    """One completion. `expected` is the extraction (UNSET: not given, None: nothing), `correct` whether it scores.
+
+    `doc` is the number of the doc it answers, from 0; `pipeline` the one it is for, None for all.
+    """
+
+    id: str
+    completion: str
+    expected: Any = UNSET
+    correct: bool | None = None
+    doc: int = 0
+    pipeline: str | None = None
+
+    def expects(self, extracted: Any) -> bool:
+        """Return whether this is the expected extraction."""
+        if self.expected is None:
+            return extracted is None or str(extracted).strip() in ("", "[invalid]", "[]")
+        return bool(extracted == self.expected) or str(extracted).strip() == str(self.expected).strip()
+
+
+def expected_completions(task: Task) -> tuple[ExpectedCompletion, ...]:
+    """Return the completions of `metadata.promptfmt.completions`, then of `<stem>.completions.jsonl`.
+
+    Lines of the sidecar with a `task` count for that task (or task@format) alone. Raises ScoringError with the line of
+    an entry that cannot be used.
+    """
+    entries = task.own_metadata.get("completions") or ()
+    position = task.position("metadata", "promptfmt", "completions")
+    if not isinstance(entries, list | tuple):
+        raise ScoringError("completions must be a list of mappings with the key `completion`", position=position)
+    found = [_expected(entry, f"told-{number}", position) for number, entry in enumerate(entries, start=1)]
+    found += _of_sidecar(task)
+    twice = next((name for name, count in Counter(one.id for one in found).items() if count > 1), None)
+    if twice is not None:
+        raise ScoringError(f"two completions have the id {twice!r}", position=position)
+    return tuple(found)
+
+
+def has_expectations(task: Task) -> bool:
+    """Return whether a task's author writes down completions or expected failures, so that its scoring is tried."""
+    sidecar = sidecar_of(task)
+    written = {"completions", "expected_failures"} & set(task.own_metadata)
+    return bool(written) or (sidecar is not None and gate.is_there(sidecar))
+
+
+def sidecar_of(task: Task) -> Path | None:
+    """Return where the sidecar of a task's file would lie."""
+    return task.path.with_name(f"{task.path.stem}.completions.jsonl") if task.path is not None else None
+
+
+def _of_sidecar(task: Task) -> Iterator[ExpectedCompletion]:
+    path = sidecar_of(task)
+    if path is None or not gate.is_there(path):
+        return
+    try:
+        lines = gate.read_text(path, "utf-8-sig").split("\n")  # Windows begins text files with a byte order mark
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScoringError(f"the completions cannot be read: {error}", position=Position(path)) from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        position = Position(path, number)
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ScoringError(f"this line is no JSON: {error}", position=position) from error
+        if isinstance(entry, Mapping) and entry.get("task") not in (None, task.name, task.id):
+            continue
+        yield _expected(entry, f"line-{number}", position)
+
+
+def _expected(entry: Any, name: str, position: Position | None) -> ExpectedCompletion:
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("completion"), str):
+        raise ScoringError(
+            f"a completion is a mapping with the text `completion`, not {entry!r}",
+            position=position,
+            hint='{completion: "The answer is (C).", expected: "C"}',
+        )
+    for key in entry:
+        if key not in _KEYS:
+            raise ScoringError(
+                f"a completion has no {key!r}; there are {', '.join(_KEYS)}",
+                position=position,
+                hint=did_you_mean(str(key), _KEYS),
+            )
+    pipeline = entry.get("pipeline")
+    if pipeline is not None and not isinstance(pipeline, str):
+        raise ScoringError(f"pipeline is {pipeline!r}; it must be the name of a filter pipeline", position=position)
+    doc = entry.get("doc", 0)
+    if isinstance(doc, bool) or not isinstance(doc, int) or doc < 0:
+        raise ScoringError(f"doc is {doc!r}; it must be the number of a doc, from 0", position=position)
+    if "expected" not in entry and "correct" not in entry:
+        raise ScoringError(
+            "a completion needs `expected` (the extraction, null for nothing) or `correct` (true or false)",
+            position=position,
+        )
+    return ExpectedCompletion(
+        id=str(entry.get("id", name)),
+        completion=entry["completion"],
+        expected=entry.get("expected", UNSET),
+        correct=None if entry.get("correct") is None else bool(entry["correct"]),
+        doc=doc,
+        pipeline=pipeline,
+    )
+
+
+def expected_failures(task: Task) -> Mapping[str, str]:
+    """Return `metadata.promptfmt.expected_failures`: phrasing to the reason why its failure is accepted.
+
+    Those below a key such as `@cot` count for the task in that format alone. Raises ScoringError for another shape or
+    a reason that is missing.
+    """
+    given: Any = task.own_metadata.get("expected_failures") or {}
+    expected: dict[str, str] = {}
+    for name, reason in _entries(given, task).items():
+        if str(name).startswith("@"):
+            inner = _entries(reason or {}, task)
+            expected |= _with_reasons(inner, task) if str(name)[1:] == task.format else {}
+        else:
+            expected |= _with_reasons({name: reason}, task)
+    return expected
+
+
+def _entries(given: Any, task: Task) -> Mapping[Any, Any]:
+    if not isinstance(given, Mapping):
+        raise ScoringError(
+            "expected_failures must be a mapping from phrasing to reason",
+            position=task.position("metadata", "promptfmt", "expected_failures"),
+        )
+    return given
+
+
+def _with_reasons(given: Mapping[Any, Any], task: Task) -> dict[str, str]:
+    for name, reason in given.items():
+        if not isinstance(reason, str) or not reason.strip():
+            position = task.position("metadata", "promptfmt", "expected_failures", name)
+            raise ScoringError(f"the expected failure {name!r} needs a reason", position=position)
+    return {str(name): reason for name, reason in given.items()}
+
+
+def unmet_expectations(expected: Mapping[str, str], failing: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return what is wrong with the expected failures: those that do not fail, and names of no phrasing."""
+    problems = []
+    for name, reason in expected.items():
+        if name not in known:
+            close = did_you_mean(name, known)
+            problems.append(f"expected failure {name!r} is no phrasing here" + (f"; {close}" if close else ""))
+        elif name not in failing:
+            problems.append(f"expected failure {name!r} does not fail any more ({reason}): remove it")
+    return problems

@@ -11,9 +11,10 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final, TypeVar, cast
 
+from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.docs import Doc, DocsKind, PlacedDocs, TaskDocs
 from pytest_promptfmt.core.errors import PromptfmtError, ScoringError
 from pytest_promptfmt.core.limits import time_limit
@@ -23,8 +24,7 @@ from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.profiles.profile_loading import LoadedProfile, load_profile
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study.configuration import Configuration, WrittenTemplate, read_template
-from pytest_promptfmt.study.expectations import ExpectedCompletion, expected_completions
-from pytest_promptfmt.study.scoring import Scoring
+from pytest_promptfmt.study.scoring import ExpectedCompletion, Scoring, expected_completions
 from pytest_promptfmt.tasks import (
     TaskRenderer,
     bind_functions,
@@ -38,13 +38,6 @@ from pytest_promptfmt.tasks import (
 
 _TRIED_SHOTS: Final = 2
 """Few-shot examples that rules look at where the run shows none."""
-
-_REASONING: Final = re.compile(
-    r"step[- ]by[- ]step|chain[- ]of[- ]thought|\bthink (?:carefully|through)|show your (?:work|reasoning)"
-    r"|schritt[- ]für[- ]schritt|étape par étape|pas[- ](?:à|a)[- ]pas|paso a paso|passo a passo|stap voor stap"
-    r"|steg (?:för|for) steg|krok po kroku|шаг за шагом|пошагов|adım adım|一步一步|逐步|단계별|ステップ(?:・)?バイ",
-    re.IGNORECASE,
-)
 
 T = TypeVar("T")
 Load = Callable[[Profile], LoadedProfile]
@@ -115,6 +108,10 @@ class Study(Configuration):
             "bound for scoring",
             lambda: bind_scoring(self.bound, trusted=settings.trusts, time_limit=settings.import_limit),
         )
+
+    def require_material(self) -> None:
+        """Raise what stops `material`."""
+        self._material(self.settings.docs)
 
     @property
     def material(self) -> Material:
@@ -202,6 +199,10 @@ class Study(Configuration):
     def renders_fields(self) -> bool:
         """Return whether its prompts are field mappings as lm-eval renders them, and its answers scored as there."""
         return self.given.assembly.renders_fields
+
+    def prepare(self) -> PromptfmtError | None:
+        """Render now, under the limits of rendering; return what stops that, as `failure` does from now on."""
+        return self.failure
 
     @cached_property
     def failure(self) -> PromptfmtError | None:
@@ -316,7 +317,7 @@ class Study(Configuration):
             return False
         texts = [constant for template in self.templates for constant in template.text.constants]
         texts += [join(constant_spans(instance)) for instance in self.instances[:1]]
-        return any(_REASONING.search(text) for text in texts)
+        return any(map(_reasoning().search, texts))
 
 
 class Studies:
@@ -347,6 +348,12 @@ class Studies:
         if isinstance(known[1], PromptfmtError):
             raise known[1].with_traceback(None)
         return known[1]
+
+
+@cache
+def _reasoning() -> re.Pattern[str]:
+    phrases = (phrase for each in data_table("reasoning_phrases").values() for phrase in each)
+    return re.compile("|".join(phrases), re.IGNORECASE)
 
 
 def constant_spans(instance: Instance) -> tuple[Span, ...]:

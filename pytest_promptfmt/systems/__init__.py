@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkab
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import SettingsError
-from pytest_promptfmt.tasks import TaskFile
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.finding import Reported
     from pytest_promptfmt.core.task import Task
-    from pytest_promptfmt.tasks import TaskIndex, YamlFile
+    from pytest_promptfmt.tasks import TaskFile, TaskIndex, YamlFile
 
 GROUP: Final = "pytest_promptfmt.systems"
 """The entry point group in which packages name their systems."""

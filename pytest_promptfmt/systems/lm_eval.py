@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final
 from pytest_promptfmt import tasks
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.systems import HEAD_BYTES, ReadContext, ReadsClasses, System, known_systems
-from pytest_promptfmt.tasks import TaskFile
 
 if TYPE_CHECKING:
     from pytest_promptfmt.core.task import Task
-    from pytest_promptfmt.tasks import YamlFile
+    from pytest_promptfmt.tasks import TaskFile, YamlFile
 
 
 class LmEval(System):

@@ -28,8 +28,7 @@ from pytest_promptfmt.core.errors import (
 )
 from pytest_promptfmt.core.limits import exits_raise, must_propagate, time_limit
 from pytest_promptfmt.core.task import FunctionRef, Task
-from pytest_promptfmt.tasks.hub_loads import load_for, put_off
-from pytest_promptfmt.tasks.missing_packages import can_wait, imported_without, missing_package
+from pytest_promptfmt.tasks.deferred_imports import can_wait, imported_without, load_for, missing_package, put_off
 from pytest_promptfmt.tasks.scoring.registered import with_registered
 
 IMPORT_SECONDS: Final = 60.0

@@ -6,14 +6,15 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import yaml
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
-from pytest_promptfmt.tasks.task_file import FileKind
 from pytest_promptfmt.tasks.yaml_file import YamlFile, read_yaml
+
+FileKind = Literal["task", "group", "class"]
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from pytest_promptfmt.core.docs import TaskDocs
-from pytest_promptfmt.core.errors import PromptfmtError
+from pytest_promptfmt.core.docs import Doc, TaskDocs
+from pytest_promptfmt.core.errors import PromptfmtError, RenderError
+from pytest_promptfmt.core.limits import OwnRandomness
 from pytest_promptfmt.core.profile import PLAIN, Profile
-from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.core.randomness import OwnRandomness
-from pytest_promptfmt.core.task import Assembler, Task
+from pytest_promptfmt.core.prompt import Instance, Place, Prompt, Request
+from pytest_promptfmt.core.task import Assembler, OutputType, Task
+from pytest_promptfmt.profiles.chat_prompt import join_system, prompt_of
+from pytest_promptfmt.tasks.rendering.context import ContextBuilder, DocParts
 from pytest_promptfmt.tasks.rendering.sampling import drawable
-
-__all__ = ["TaskRenderer", "render_task"]
 
 
 def render_task(
@@ -106,3 +107,199 @@ def renderer_with_shots(task: Task, docs: TaskDocs, num_fewshot: int | None) -> 
     if drawn < asked:
         return TaskRenderer(replace(task, num_fewshot=drawn), docs, num_fewshot=drawn), drawn
     return TaskRenderer(task, docs, num_fewshot=num_fewshot), drawn
+
+
+# -- lm-eval's way: prompts, and requests by output type ---------------------------------------------------------------
+
+
+class LmEvalAssembler:
+    """Tasks as lm-eval 0.4.13 puts them together: field mappings, few-shot delimiters, target delimiters."""
+
+    def __init__(self, task: Task, docs: TaskDocs, num_fewshot: int | None) -> None:
+        self._task = task
+        self._context = ContextBuilder(task, docs, num_fewshot)
+        self._requests = RequestBuilder.for_task(self._context)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Return whether no function runs and nothing is drawn at random while docs are laid out."""
+        return self._context.is_repeatable
+
+    def layout(self, number: int, doc: Doc) -> DocParts:
+        """Return description, shots and question of a doc."""
+        return self._context.layout(number, doc)
+
+    def instance(self, layout: DocParts, number: int, doc: Doc, profile: Profile) -> Instance:
+        """Return the doc for a profile: one prompt for each question of its layout, and its requests."""
+        system = join_system(profile.system_instruction, layout.description, self._task)
+        is_chat = profile.joins_messages
+        where = str(Place(self._task.id, number)) if is_chat else ""
+        prompts = tuple(
+            [prompt_of(profile, system, (*layout.shots, question), where=where) for question in layout.questions]
+        )
+        requests = self._requests.requests(layout, number, prompts, chat=is_chat)
+        return Instance(index=number, doc=doc, prompts=prompts, requests=requests, target=layout.target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """One doc, laid out and rendered for one profile."""
+
+    layout: DocParts
+    number: int
+    prompts: Sequence[Prompt]
+    is_chat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBuilder:
+    """Makes the requests of a task's docs; raises RenderError on construction for arguments lm-eval refuses."""
+
+    context: ContextBuilder
+    generation_kwargs: Mapping[str, Any]
+    delimiter: str
+    chat_delimiter: str
+    with_unconditional: bool
+
+    @classmethod
+    def for_task(cls, context: ContextBuilder) -> RequestBuilder:
+        """Return the builder for the context's task."""
+        task = context.task
+        return cls(
+            context=context,
+            generation_kwargs=generation_arguments(task),
+            delimiter=task.target_delimiter,
+            chat_delimiter=_chat_delimiter(task),
+            with_unconditional=any(_metric_name(metric) == "acc_mutual_info" for metric in task.metric_list or ()),
+        )
+
+    def requests(self, layout: DocParts, number: int, prompts: Sequence[Prompt], *, chat: bool) -> tuple[Request, ...]:
+        """Return the requests for a doc, in lm-eval's order."""
+        return _BUILDERS[self.context.task.output_type](self, _Laid(layout, number, prompts, chat))
+
+
+def generation_arguments(task: Task) -> Mapping[str, Any]:
+    """Return the generation arguments with lm-eval 0.4.13's defaults filled in; empty for other output types.
+
+    Without `until` generation stops at the few-shot delimiter. Raises RenderError for a temperature that is no
+    number.
+    """
+    if not task.generates:
+        return {}
+    if task.generation_kwargs is None:
+        return {"temperature": 0.0, "do_sample": False, "max_gen_toks": 256, "until": [task.fewshot_delimiter]}
+    arguments = dict(task.generation_kwargs)
+    if "temperature" in arguments:
+        try:
+            arguments["temperature"] = float(arguments["temperature"])
+        except (TypeError, ValueError) as error:
+            raise RenderError(
+                f"generation_kwargs of {task.name!r}: temperature must be a number, not {arguments['temperature']!r}",
+                position=task.position("generation_kwargs", "temperature"),
+            ).naming(repr(task.name)) from error
+    arguments.setdefault("until", [task.fewshot_delimiter])
+    return arguments
+
+
+def _chat_delimiter(task: Task) -> str:
+    # lm-eval checks the gen prefix as written, not as rendered.
+    written = task.gen_prefix
+    keeps = isinstance(written, str) and written != "" and not written[-1].isspace()
+    return task.target_delimiter if keeps else ""
+
+
+def _metric_name(metric: Any) -> Any:
+    return metric.get("metric") if isinstance(metric, Mapping) else metric
+
+
+def _choice_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
+    context = builder.context
+    choices = context.choices_of(laid.layout, laid.number)
+    delimiter = builder.chat_delimiter if laid.is_chat else builder.delimiter
+    requests: list[Request] = []
+    if context.has_several_inputs:
+        continuation = f"{delimiter}{context.target_of(laid.layout, laid.number)}"
+        requests.extend(
+            Request(
+                kind="loglikelihood",
+                index=index,
+                context=prompt.text,
+                continuation=continuation,
+                prompt=index,
+                gold=index == laid.layout.text,
+            )
+            for index, prompt in enumerate(laid.prompts)
+        )
+    else:
+        gold = gold_indices(laid.layout.target, choices)
+        text = laid.prompts[0].text
+        try:
+            continuations = [f"{delimiter}{choice}" for choice in choices]
+        except TypeError as error:
+            message = f"doc_to_choice of {context.task.id!r}, doc {laid.number + 1} must give a list, not {choices!r}"
+            raise RenderError(message, position=context.task.position("doc_to_choice")) from error
+        requests.extend(
+            Request(
+                kind="loglikelihood",
+                index=index,
+                context=text,
+                continuation=continuation,
+                prompt=0,
+                gold=index in gold,
+            )
+            for index, continuation in enumerate(continuations)
+        )
+    if builder.with_unconditional:
+        first = len(requests)
+        requests.extend(
+            Request(kind="loglikelihood", index=first + index, context="", continuation=f"{delimiter}{choice}")
+            for index, choice in enumerate(choices)
+        )
+    return tuple(requests)
+
+
+def gold_indices(target: Any, choices: Any) -> tuple[int, ...]:
+    """Return the indices of the right choices: the target itself, or the position of its text; none outside."""
+    golds = target if isinstance(target, list) else [target]
+    found = []
+    for gold in golds:
+        if isinstance(gold, str):
+            try:
+                gold = list(choices).index(gold)
+            except (TypeError, ValueError):
+                continue
+        if isinstance(gold, int):
+            found.append(int(gold))
+    return tuple(found)
+
+
+def _likelihood_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
+    target = builder.context.target_of(laid.layout, laid.number)
+    return (
+        Request(kind="loglikelihood", index=0, context=laid.prompts[0].text, continuation=target, prompt=0, gold=True),
+    )
+
+
+def _rolling_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
+    target = builder.context.target_of(laid.layout, laid.number)
+    return (Request(kind="loglikelihood_rolling", index=0, continuation=target),)
+
+
+def _generation_requests(builder: RequestBuilder, laid: _Laid) -> tuple[Request, ...]:
+    return (
+        Request(
+            kind="generate_until",
+            index=0,
+            context=laid.prompts[0].text,
+            generation_kwargs=copy.deepcopy(builder.generation_kwargs),
+            prompt=0,
+        ),
+    )
+
+
+_BUILDERS: Final[Mapping[OutputType, Callable[[RequestBuilder, _Laid], tuple[Request, ...]]]] = {
+    "loglikelihood": _likelihood_requests,
+    "multiple_choice": _choice_requests,
+    "loglikelihood_rolling": _rolling_requests,
+    "generate_until": _generation_requests,
+}

@@ -20,13 +20,13 @@ from typing import Any, ClassVar, Final
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.docs import Doc, TaskDocs
 from pytest_promptfmt.core.errors import CodeNotAllowedError, FunctionError, RenderError, UnavailableError
+from pytest_promptfmt.core.limits import OwnRandomness
 from pytest_promptfmt.core.profile import Profile
 from pytest_promptfmt.core.prompt import Instance, Place, Request
-from pytest_promptfmt.core.randomness import OwnRandomness
 from pytest_promptfmt.core.task import FIELDS, OUTPUT_TYPES, Assembly, FunctionRef, OutputType, Task
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
 from pytest_promptfmt.tasks.functions import load_function
-from pytest_promptfmt.tasks.rendering.assembly import LmEvalAssembler
+from pytest_promptfmt.tasks.renderer import LmEvalAssembler
 from pytest_promptfmt.tasks.rendering.context import DocParts
 from pytest_promptfmt.tasks.task_config import task_from_config, value_kinds
 from pytest_promptfmt.tasks.yaml_file import YamlFile

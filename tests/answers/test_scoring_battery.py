@@ -25,15 +25,15 @@ from pytest_promptfmt.core.docs import TaskDocs
 from pytest_promptfmt.core.errors import MetricUnavailableError, ScoringError, TooSlowError
 from pytest_promptfmt.core.task import FewShot, Task
 from pytest_promptfmt.formats import known_formats
-from pytest_promptfmt.study.expectations import (
+from pytest_promptfmt.study.scoring import (
     ExpectedCompletion,
+    Scoring,
     expected_completions,
     expected_failures,
     unmet_expectations,
 )
-from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.tasks.renderer import TaskRenderer
-from pytest_promptfmt.tasks.scoring.regexes import within_budget
+from pytest_promptfmt.tasks.scoring.budget import within_budget
 from pytest_promptfmt.tasks.scoring.results import Question
 
 CAPITALS = Answers(

@@ -16,9 +16,8 @@ from pytest_promptfmt.core.errors import TooSlowError
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.tasks.renderer import TaskRenderer
-from pytest_promptfmt.tasks.scoring.regexes import within_budget
+from pytest_promptfmt.tasks.scoring.budget import ValueCache, plain_key, within_budget
 from pytest_promptfmt.tasks.scoring.results import Question
-from pytest_promptfmt.tasks.scoring.value_cache import ValueCache, plain_key
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.0, -0.0, 1.0, 0.5]) | st.text("01a", max_size=2)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from pytest_promptfmt.core.errors import LimitExceededError
-from pytest_promptfmt.tasks.scoring.regexes import within_budget
+from pytest_promptfmt.tasks.scoring.budget import within_budget
 
 # Patterns of the shapes that were measured in shipped extractors, with inputs that hurt them.
 ATTACKS = {

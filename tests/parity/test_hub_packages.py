@@ -11,11 +11,11 @@ import pytest
 PUT_OFF = """
 import importlib.util
 import sys
-from pytest_promptfmt.tasks.hub_loads import PutOff, put_off
+from pytest_promptfmt.tasks.deferred_imports import Deferred, put_off
 
 with put_off(b"import evaluate; evaluate.load('accuracy')"):
     import evaluate
-    assert type(evaluate.load("accuracy")) is PutOff
+    assert type(evaluate.load("accuracy")) is Deferred
 assert evaluate.load.__module__.startswith("evaluate.")
 assert "torch" not in sys.modules
 assert "transformers.pipelines" not in sys.modules

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_promptfmt.core.task import OutputType, Task
-from pytest_promptfmt.tasks.scoring.aggregations import AGGREGATIONS
-from pytest_promptfmt.tasks.scoring.metrics import DEFAULT_METRICS, METRICS, metrics_of
+from pytest_promptfmt.tasks.scoring.metrics import AGGREGATIONS, DEFAULT_METRICS, METRICS, metrics_of
 from pytest_promptfmt.tasks.scoring.results import Question, process_results
 
 pytest.importorskip("lm_eval")

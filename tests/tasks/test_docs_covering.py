@@ -7,7 +7,7 @@ import pytest
 
 from pytest_promptfmt.core.errors import CodeNotAllowedError, PromptfmtError
 from pytest_promptfmt.systems.task_files import load_tasks
-from pytest_promptfmt.tasks.docs.covering import covering_rows
+from pytest_promptfmt.tasks.docs.frozen_docs import covering_rows
 
 HEAD = "task: one\ntest_split: test\noutput_type: generate_until\ndoc_to_target: answer\n"
 CODE = """

@@ -13,9 +13,8 @@ from hypothesis import assume, given, strategies as st
 
 from pytest_promptfmt.core.task import Dataset, Task
 from pytest_promptfmt.tasks.docs.doc_sources import load_docs
-from pytest_promptfmt.tasks.synthetic.column_words import read_name
-from pytest_promptfmt.tasks.synthetic.columns_read import columns_read
-from pytest_promptfmt.tasks.synthetic.synthetic_docs import synthetic_docs
+from pytest_promptfmt.tasks.synthetic.doc_values import read_name
+from pytest_promptfmt.tasks.synthetic.synthetic_docs import columns_read, synthetic_docs
 
 UNKNOWN = ["foo", "bar", "frage", "x", "Ünbekannt"]
 ROLES = [

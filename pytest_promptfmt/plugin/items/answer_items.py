@@ -38,7 +38,7 @@ from pytest_promptfmt.snapshots.content import (
     recording_document,
 )
 from pytest_promptfmt.snapshots.paths import SnapshotPath
-from pytest_promptfmt.study.expectations import has_expectations
+from pytest_promptfmt.study.scoring import has_expectations
 from pytest_promptfmt.tasks import looks_for_answers
 
 

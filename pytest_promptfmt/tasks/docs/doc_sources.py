@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc, DocsKind, TaskDocs
 from pytest_promptfmt.core.errors import CodeNotAllowedError, DocsError, Position, PromptfmtError, did_you_mean
-from pytest_promptfmt.core.limits import time_limit
-from pytest_promptfmt.core.randomness import OwnRandomness
+from pytest_promptfmt.core.limits import OwnRandomness, time_limit
 from pytest_promptfmt.core.task import FunctionRef, Spec, Task, Unset
 from pytest_promptfmt.tasks.docs.data_files import MAX_DOCS, needs_datasets, read_data_file, read_named_file
 from pytest_promptfmt.tasks.docs.local_data import local_files

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.errors import Position, PromptfmtError, ScoringError, did_you_mean
 from pytest_promptfmt.core.task import FunctionRef, Task
-from pytest_promptfmt.tasks.scoring.value_cache import plain_key
+from pytest_promptfmt.tasks.scoring.budget import plain_key
 
 NUMBER_AFTER_HASHES: Final = r"#### (\-?[0-9\.\,]+)"
 NOT_FOUND: Final = "[invalid]"

@@ -20,9 +20,8 @@ from typing import Any, Final, Literal
 
 from pytest_promptfmt.core.errors import Position, ScoringError
 from pytest_promptfmt.core.task import Task
-from pytest_promptfmt.tasks.scoring.aggregations import AGGREGATIONS
 from pytest_promptfmt.tasks.scoring.filters import FILTERS
-from pytest_promptfmt.tasks.scoring.metrics import METRICS, Metric
+from pytest_promptfmt.tasks.scoring.metrics import AGGREGATIONS, METRICS, Metric
 
 FILTER_GROUP: Final = "pytest_promptfmt.filters"
 """The entry point group of filters: the name of each, and a class or function that makes it, as lm-eval's are."""

@@ -12,8 +12,8 @@ from pytest_promptfmt.core.errors import ScoringError
 from pytest_promptfmt.core.prompt import Place
 from pytest_promptfmt.core.task import OutputType, Task
 from pytest_promptfmt.tasks.rendering.field_mappings import choice_field, target_field, text_field
+from pytest_promptfmt.tasks.scoring.budget import plain_key
 from pytest_promptfmt.tasks.scoring.metrics import TaskMetric
-from pytest_promptfmt.tasks.scoring.value_cache import plain_key
 
 OUTSIDE: Final = -100
 """What a gold answer outside the choices becomes."""

@@ -15,8 +15,7 @@ from functools import lru_cache, partial
 from types import FunctionType
 from typing import Any, Final
 
-from pytest_promptfmt.tasks.synthetic.shapes import ELEMENT, Fact, Kind, Path
-from pytest_promptfmt.tasks.synthetic.template_names import SAME_TEXT_METHODS
+from pytest_promptfmt.tasks.synthetic.shapes import ELEMENT, SAME_TEXT_METHODS, Fact, Kind, Path
 
 _MAX_DEPTH: Final = 3
 """Calls of helpers that are followed."""
@@ -321,3 +320,63 @@ class _Walk(ast.NodeVisitor):
             is_number = is_constant and isinstance(getattr(other, "value", None), int | float)
             if path and is_number and isinstance(node.op, (*_ARITHMETIC, ast.Add)):
                 self.note(path, "number")
+
+
+class ReadDoc(dict[str, Any]):
+    """A doc like any other; names that are asked for, of columns it has or lacks, are added to `names` in that order.
+
+    Who takes the whole doc has read all of it.
+    """
+
+    def __init__(self, doc: Mapping[str, Any], names: dict[str, None]) -> None:
+        """Take the columns of a doc, and where to note their names."""
+        super().__init__(doc)
+        self._names = names
+
+    def _note(self, name: Any) -> None:
+        if isinstance(name, str):
+            self._names[name] = None
+
+    def _note_all(self) -> None:
+        self._names.update(dict.fromkeys(name for name in dict.keys(self) if isinstance(name, str)))
+
+    def __getitem__(self, name: Any) -> Any:
+        self._note(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: Any) -> bool:
+        self._note(name)
+        return super().__contains__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        self._note_all()
+        return super().__iter__()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Return how to copy it: as an ordinary doc."""
+        return dict, (self.copy(),)
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        """Return a column, as of any doc."""
+        self._note(name)
+        return super().get(name, default)
+
+    def pop(self, name: Any, *default: Any) -> Any:
+        """Return a column and remove it, as of any doc."""
+        self._note(name)
+        return super().pop(name, *default)
+
+    def copy(self) -> dict[str, Any]:
+        """Return an ordinary doc."""
+        self._note_all()
+        return dict(super().items())
+
+    def items(self) -> Any:
+        """Return all columns with their values, as of any doc."""
+        self._note_all()
+        return super().items()
+
+    def values(self) -> Any:
+        """Return all values, as of any doc."""
+        self._note_all()
+        return super().values()

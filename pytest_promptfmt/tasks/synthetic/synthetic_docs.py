@@ -1,15 +1,15 @@
 """Docs made from a task's own templates, for tasks whose data is not available.
 
 They are readable (`«question 1»`), the same everywhere, differ from doc to doc, and have a valid gold answer that
-changes from doc to doc. template_shapes.py finds what the templates use, doc_values.py makes the values,
-column_words.py says what a text calls its column; here guesses are tried until every field accepts them.
+changes from doc to doc. template_shapes.py finds what the templates use, doc_values.py makes the values; here guesses
+are tried until every field accepts them.
 `process_docs` is not applied: these docs imitate what it returns.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -28,9 +28,9 @@ from pytest_promptfmt.core.errors import (
 from pytest_promptfmt.core.prompt import Place
 from pytest_promptfmt.core.task import FunctionRef, Spec, Task, Unset
 from pytest_promptfmt.tasks.rendering import field_mappings as rendering
-from pytest_promptfmt.tasks.synthetic.code_shapes import code_facts
+from pytest_promptfmt.tasks.rendering.field_mappings import fields_of
+from pytest_promptfmt.tasks.synthetic.code_shapes import ReadDoc, code_facts
 from pytest_promptfmt.tasks.synthetic.doc_values import ChoiceShape, DocPlan, Guess, Guesses
-from pytest_promptfmt.tasks.synthetic.read_docs import ReadDoc
 from pytest_promptfmt.tasks.synthetic.shapes import Fact, Path
 from pytest_promptfmt.tasks.synthetic.template_shapes import template_shapes
 
@@ -384,3 +384,37 @@ def _is_valid(text: Any, choices: Any, target: Any) -> bool:
     if isinstance(target, int):
         return isinstance(text, str) and 0 <= target < len(choices)
     return isinstance(text, str) and target in choices
+
+
+def columns_read(task: Task, columns: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return the keys that read columns, such as `fewshot_config.doc_to_text`, each with these in the order of reading.
+
+    `columns` are those of the docs, which are synthetic. Of a function they are those that it asked for. Nothing is
+    known of a task that is put together in its own way.
+    """
+    if not task.assembly.renders_fields:
+        return {}
+    called = columns_of_functions(task)
+    named = {
+        ".".join(keys): dict.fromkeys(called.get(keys, ()) if callable(spec) else _names(spec, columns))
+        for keys, spec in _read_specs(task)
+    }
+    return {key: tuple(names) for key, names in named.items() if names}
+
+
+def _read_specs(task: Task) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield from fields_of(task)
+    yield ("description",), task.description
+    yield ("gen_prefix",), task.gen_prefix
+    if not isinstance(task.fewshot.gen_prefix, Unset):
+        yield ("fewshot_config", "gen_prefix"), task.fewshot.gen_prefix
+
+
+def _names(spec: Any, columns: Collection[str]) -> Iterator[str]:
+    if isinstance(spec, Mapping | list | tuple):
+        for part in spec.values() if isinstance(spec, Mapping) else spec:
+            yield from _names(part, columns)
+    elif isinstance(spec, str) and spec in columns:
+        yield spec
+    elif isinstance(spec, str):
+        yield from (name for name, *_ in (fact.path for fact in template_shapes(spec).facts) if name is not None)

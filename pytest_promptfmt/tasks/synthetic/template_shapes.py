@@ -12,11 +12,15 @@ from typing import Any, Final, Literal
 
 from jinja2 import Environment, TemplateError, nodes
 
-from pytest_promptfmt.tasks.synthetic.shapes import ELEMENT, Fact, Kind, Path, Shapes
-from pytest_promptfmt.tasks.synthetic.template_names import (
+from pytest_promptfmt.tasks.synthetic.shapes import (
     CASTS,
+    ELEMENT,
     SAME_TEXT_METHODS,
+    Fact,
+    Kind,
     Names,
+    Path,
+    Shapes,
     between,
     constant_of,
     options_of,

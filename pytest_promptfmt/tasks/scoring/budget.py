@@ -1,24 +1,29 @@
-"""Users' filters and metrics on one text: too slow is what takes ever more time as the text grows, on any machine."""
+"""Trying users' filters and metrics on many texts: a time budget for each call, and a cache of what plain values gave.
+
+A call is too slow if its time grows too fast with the length of the text, on any machine. Many tasks read and score
+alike, and synthetic docs have the same answers: a value that depends on plain values only is cached under all of them.
+Nothing is cached that depends on code of a task.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pytest_promptfmt.core.errors import LimitExceededError
 from pytest_promptfmt.core.limits import time_limit
 
 BUDGET_SECONDS: Final = 0.5
-"""The processor time that one filter pipeline has for one completion, before it is asked how its time grows."""
+"""The processor time that one filter pipeline has for one completion, before the growth of its time is measured."""
 
 _NOTICED: Final = 0.1
-"""The part of the budget from which it is asked."""
+"""The part of the budget from which on that is measured."""
 
 _PATIENCE: Final = 20
-"""How many budgets a call has whose time grows as it should."""
+"""How many budgets a call has if its time grows slowly."""
 
 _MEASURABLE_SECONDS: Final = 0.004
 _TIMED_SECONDS: Final = 0.05
@@ -43,8 +48,8 @@ T = TypeVar("T")
 def within_budget(call: Callable[[Any], T], text: Any, *, what: str, seconds: float = BUDGET_SECONDS) -> T:
     """Return `call(text)`; raises LimitExceededError for one that is too slow, else whatever the call raises.
 
-    Of what is no text nobody can say how its time grows: that has the patience of one that grows as it should. Where
-    limits do not hold (`apply_here` of core/limits.py) the call is not ended, and judged by how its time grows as well.
+    Inputs that are not text cannot be scaled, so they get the longer time limit. Where limits do not hold
+    (`apply_here` of core/limits.py) the call is not ended, but still refused if its time grows too fast.
     """
     if not isinstance(text, str):
         with time_limit(seconds * _PATIENCE, what):
@@ -133,3 +138,50 @@ def _shortened(text: str, length: int) -> str:
         return text
     kept = min(_KEPT_AT_END, length // 2)
     return text[: length - kept] + text[len(text) - kept :]
+
+
+_MOST_DEPTH: Final = 20
+_OVERHEAD: Final = 300
+"""How many characters an entry counts in addition to its texts."""
+
+
+def plain_key(value: Any, depth: int = 0) -> Hashable | None:
+    """Return what is equal for values that are equal and of equal types, part by part; None for any other object.
+
+    Plain are texts, numbers, truth values, null, and lists, tuples and mappings of them; no subclasses.
+    """
+    kind = type(value)
+    if kind is str:
+        return value  # type: ignore[no-any-return]
+    if kind is int or kind is bool or value is None:
+        return kind, value
+    if kind is float:
+        return kind, repr(value)  # 0.0 and -0.0 are equal, and NaN is not equal to itself
+    if (kind is not list and kind is not tuple and kind is not dict) or depth > _MOST_DEPTH:
+        return None
+    parts = [plain_key(part, depth + 1) for part in ([*value, *value.values()] if kind is dict else value)]
+    return None if None in parts else (kind, *parts)
+
+
+class ValueCache(Generic[T]):
+    """Values by their keys. `most` is the number of characters that both may hold together; then all is forgotten.
+
+    Values are shared by all who ask, and must not be changed by them.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._held = most, 0
+        self._values: dict[Hashable, T] = {}
+
+    def get(self, key: Hashable) -> T | None:
+        """Return the value of a key; None where it is not known."""
+        return self._values.get(key)
+
+    def keep(self, key: Hashable, value: T, characters: int) -> T:
+        """Return a value that is kept from now on; `characters` is the length of the texts in it and in its key."""
+        if self._held + characters + _OVERHEAD > self._most:
+            self._values.clear()
+            self._held = 0
+        self._held += characters + _OVERHEAD
+        self._values[key] = value
+        return value

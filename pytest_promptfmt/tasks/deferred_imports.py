@@ -1,0 +1,280 @@
+"""Loads and packages that a module needs only later: a task is rendered and linted without them.
+
+What a module loads from a hub while it is imported (`evaluate.load(…)`) is loaded when it is used. A module that
+imports packages which are not installed is imported without them, and only what uses such a package fails.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, DistributionFinder
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Final, NoReturn, cast
+
+from pytest_promptfmt.core import gate
+from pytest_promptfmt.core.files import is_installed
+
+_LOADS: Final = (("evaluate", "load"), ("datasets", "load_dataset"))
+
+_UNUSED: Final = "transformers.pipelines"
+"""`evaluate` imports it for evaluators that run models, and torch with it: seconds and 300 MB that no task uses."""
+
+_importing = 0
+"""How many imports are under way in which loads are put off."""
+
+
+class Deferred:
+    """The value of a call that is made when the value is used; during the import, its own calls are deferred too."""
+
+    def __init__(self, what: str, load: Callable[[], Any]) -> None:
+        self.__what = what
+        self.__load = load
+        self.__loaded: list[Any] = []
+
+    def value(self) -> Any:
+        """Return what was to be loaded; raises whatever loading raises, each time."""
+        if not self.__loaded:
+            self.__loaded.append(self.__load())
+        return self.__loaded[0]
+
+    def __repr__(self) -> str:
+        """Return what would be loaded."""
+        return f"<{self.__what}, not loaded yet>"
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of what was to be loaded."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.__later(lambda value: getattr(value, name))
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        """Call what was to be loaded."""
+        return self.__later(lambda value: value(*args, **given))
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return an item of what was to be loaded."""
+        return self.__later(lambda value: value[key])
+
+    def __later(self, use: Callable[[Any], Any]) -> Any:
+        return Deferred(self.__what, lambda: use(self.value())) if _importing else use(self.value())
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over what was to be loaded, which loads it."""
+        return iter(self.value())
+
+    def __len__(self) -> int:
+        """Return the length of what was to be loaded, which loads it."""
+        return len(self.value())
+
+    def __bool__(self) -> bool:
+        """Return the truth of what was to be loaded, which loads it."""
+        return bool(self.value())
+
+
+@contextmanager
+def put_off(source: bytes) -> Iterator[None]:
+    """Put off loads inside the block, which imports a module with this source."""
+    global _importing
+    with ExitStack() as stack:
+        for module, name in _LOADS:
+            if module.encode() in source and name.encode() in source:
+                with suppress(ImportError), _without(_UNUSED):
+                    owner = importlib.import_module(module)
+                    load = getattr(owner, name)
+                    stack.callback(setattr, owner, name, load)
+                    setattr(owner, name, _later(f"{module}.{name}", load))
+        _importing += 1
+        try:
+            yield
+        finally:
+            _importing -= 1
+
+
+@contextmanager
+def _without(module: str) -> Iterator[None]:
+    """Let a module that is not imported yet look as if it were not installed inside the block."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]  # Python's own mark for it
+    try:
+        yield
+    finally:
+        del sys.modules[module]
+
+
+def _later(what: str, load: Callable[..., Any]) -> Callable[..., Deferred]:
+    def loaded_later(*args: Any, **given: Any) -> Deferred:
+        return Deferred(f"{what}({', '.join(map(repr, args))})", lambda: load(*args, **given))
+
+    return loaded_later
+
+
+def load_for(function: object) -> str | None:
+    """Load what a function may use and was put off; return why something cannot be loaded here, else None."""
+    for reached in functions_reached(function):
+        for name in reached.names & reached.scope.keys():
+            value = reached.scope[name]
+            if type(value) is Deferred:
+                try:
+                    reached.scope[name] = value.value()
+                except Exception as error:  # whatever a hub, a package or a download raises
+                    return f"{value!r}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return None
+
+
+# -- functions that a function may call, read from compiled code; nothing is run ---------------------------------------
+
+_Cached: Final = type(functools.lru_cache(lambda: None))
+_FOLLOWED: Final = (FunctionType, type, functools.partial, _Cached)
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedFunction:
+    """One function on the way: the names that its code mentions, and the global names of its module."""
+
+    names: frozenset[str]
+    scope: dict[str, Any]
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Return the values of the names that are global."""
+        return tuple(self.scope[name] for name in self.names if name in self.scope)
+
+
+def functions_reached(function: object) -> Iterator[ReachedFunction]:
+    """Yield the functions that a function, class or partial may come to through global names, itself the first."""
+    waiting: list[object] = [function]
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, functools.partial):
+            value = value.func
+        if isinstance(value, FunctionType | _Cached):
+            value = getattr(value, "__wrapped__", value)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, type):
+            waiting += [member for member in vars(value).values() if isinstance(member, FunctionType)]
+        elif isinstance(value, FunctionType) and not is_installed(value.__code__.co_filename):
+            reached = ReachedFunction(frozenset(_names_in(value.__code__)), value.__globals__)
+            yield reached
+            waiting += [each for each in reached.values if type(each) in _FOLLOWED]
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+# -- packages that are not installed -----------------------------------------------------------------------------------
+
+_CLOSE: Final = 0.8
+"""How alike two names are, from 0 to 1, of which one is taken for a misspelling of the other."""
+
+
+def missing_package(error: BaseException) -> str:
+    """Return the name whose absence made an import fail, also behind an error raised for it; "" for other errors."""
+    name = ""
+    found: BaseException | None = error
+    while isinstance(found, ImportError):
+        if isinstance(found, ModuleNotFoundError) and found.name and " " not in found.name:
+            name = found.name
+        found = found.__cause__ or found.__context__
+    return name
+
+
+def can_wait(name: str, beside: Path | None) -> bool:
+    """Return whether a missing name is that of a package that is not installed, and no mistake of the author.
+
+    It is taken for a mistake where a part of an installed package is missing, where the folder of the module or one
+    above it has that name, and where it is close to the name of something installed.
+    """
+    package = name.partition(".")[0]
+    if package in sys.modules or package in _installed():
+        return False
+    for folder in beside.parents if beside is not None else ():
+        if not gate.is_allowed(folder / "-"):
+            break
+        if (folder / f"{package}.py").is_file() or (folder / package).is_dir():
+            return False
+    return not difflib.get_close_matches(package, _installed(), n=1, cutoff=_CLOSE)
+
+
+@cache
+def _installed() -> frozenset[str]:
+    return frozenset(sys.stdlib_module_names).union(each.name for each in pkgutil.iter_modules())
+
+
+@contextmanager
+def imported_without(names: Sequence[str]) -> Iterator[None]:
+    """Let imports of these packages succeed inside the block; using anything of them fails."""
+    finder = _Absent(frozenset(name.partition(".")[0] for name in names))
+    sys.meta_path.append(finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name, module in list(sys.modules.items()):  # asking a module for its class may import others
+            if isinstance(module, Deferred):
+                sys.modules.pop(name, None)
+
+
+class _Absent(MetaPathFinder, Loader):
+    """Finds packages that are not installed, and their versions."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+
+    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        is_absent = fullname.partition(".")[0] in self._names
+        return ModuleSpec(fullname, self, is_package=True) if is_absent else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return cast(ModuleType, Deferred(f"package {spec.name}", partial(_raise_missing, spec.name)))
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+    def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
+        if context.name in self._names:
+            yield _AbsentDistribution()
+
+
+class _AbsentDistribution(Distribution):
+    """The distribution of a package that is not there: its version satisfies each requirement."""
+
+    @property
+    def version(self) -> str:
+        return _AnyVersion("9999")
+
+    def read_text(self, _filename: str) -> str | None:
+        return None
+
+    def locate_file(self, path: Any) -> Any:
+        return Path(path)
+
+
+class _AnyVersion(str):
+    __slots__ = ()
+
+    def startswith(self, *_prefix: Any) -> bool:
+        return True
+
+
+def _raise_missing(name: str) -> NoReturn:
+    raise ModuleNotFoundError(f"No module named {name!r}", name=name)
