@@ -214,6 +214,7 @@ BOMBS = [
     "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x | batch(2, n.x) | list %}{% endfor %}",
     "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = cycler(n.x, n.x).items %}{% endfor %}",
     "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = dict(a=n.x, b=n.x) %}{% endfor %}",
+    "{% set n = namespace(l=[]) %}{% for i in range(9999) %}{% set n.l = [n.l, [0] * 999999] %}{% endfor %}",
     "{% macro m(n) %}{{ m(n - 1, varargs, varargs) if n else varargs }}{% endmacro %}{{ m(60) }}",
 ]
 TWINS = (
