@@ -36,6 +36,11 @@ SLICES = {
 MISSING = frozenset(name for name, part in SLICES.items() if not (PACKAGE / part.folder).exists())
 
 
+def is_missing(module: str) -> bool:
+    """Return whether a module, by its path in the package, was deleted with its slice."""
+    return any(module.startswith(f"{SLICES[name].folder}/") for name in MISSING)
+
+
 def needs(*names: str) -> pytest.MarkDecorator:
     """Return a mark that skips tests where one of these slices was deleted."""
     missing = sorted(MISSING.intersection(names))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from slices import is_missing
 
 from pytest_promptfmt.core import gate
 
@@ -192,4 +193,4 @@ def test_only_these_modules_open_files_without_the_gate() -> None:
         calls = (node.func for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call))
         if any(map(opens_by_itself, calls)):
             found.add(path.relative_to(root).as_posix())
-    assert found == OPENS_BY_ITSELF.keys()
+    assert found == {name for name in OPENS_BY_ITSELF if not is_missing(name)}

@@ -9,6 +9,7 @@ from pathlib import Path
 import forked_runs
 import pytest
 from linting import linted, study_of
+from slices import SLICES, needs
 
 from pytest_promptfmt.core.errors import SettingsError
 from pytest_promptfmt.core.finding import shown
@@ -344,6 +345,7 @@ def test_explain_of_an_unknown_code_suggests_one() -> None:
     assert "did you mean 'glued-description'?" in shown.stderr
 
 
+@needs(*SLICES)
 def test_the_pages_of_the_rules_are_up_to_date(tmp_path: Path) -> None:
     assert promptfmt("docs", str(tmp_path)).returncode == 0
     written = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}
