@@ -100,7 +100,8 @@ def format_of(task: Task, name: str) -> Format:
         base = find_format(entry.base, directory, task.position(*entry.keys))
         with placed(lambda field: task.position(*entry.keys, field)):
             return dataclasses.replace(base.changed(entry.overrides), name=name)
-    if entries and not _is_single(task):
+    is_single = [entry.keys for entry in entries.values()] == [("formats",)]  # then a suffix may name any other
+    if entries and not is_single:
         known = name in known_formats(directory)
         raise FormatError(
             f"task {task.name!r} has no format {name!r}; it declares {', '.join(entries)}",
@@ -290,12 +291,6 @@ def _declared(task: Task) -> tuple[_Declared, ...]:
         base = _checked_name(value["type"], task, ("formats", "type"))
         return (_Declared(base, base, _without_type(value), ("formats",)),)
     return tuple(_declared_entry(task, key, entry) for key, entry in value.items())
-
-
-def _is_single(task: Task) -> bool:
-    """Return whether `formats:` names one format, so that a suffix may name any other."""
-    value = task.config.get("formats")
-    return isinstance(value, str) or (isinstance(value, Mapping) and "type" in value)
 
 
 def _declared_entry(task: Task, key: Any, entry: Any) -> _Declared:
