@@ -40,7 +40,7 @@ class TaskDocs:
 
     `columns` are the names that count as columns: those of the evaluated docs (lm-eval 0.4.13 uses the same list for
     shots). `origin` and `fewshot_origin` describe where the docs came from (`2 synthetic`, `3 from arc.docs.jsonl`),
-    for the snapshot header alone: what they are is `kind` and `fewshot_kind`.
+    only for the snapshot header: their kinds are `kind` and `fewshot_kind`.
     """
 
     evaluated: tuple[Doc, ...]

@@ -49,7 +49,7 @@ class PromptfmtError(Exception):
         self.cause = message
 
     def naming(self, subject: str) -> Self:
-        """Return the error, whose message names `subject`, a task or doc, which is no part of its cause."""
+        """Return the error, whose message names `subject`, a task or doc, which is not part of its cause."""
         self.cause = self.message.replace(subject, "…")
         return self
 
@@ -81,7 +81,7 @@ class CodeNotAllowedError(UnavailableError):
 class FunctionError(PromptfmtError):
     """A `!function` that does not resolve, or whose module does not import.
 
-    `lacks_resource` says that the module itself may be fine: it needs a package, data or a network that is not here.
+    `lacks_resource`: the module itself may be fine, but needs a package, data or a network that is missing here.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ def traceback_of_user(error: BaseException) -> TracebackType | None:
 
 
 def place_in_user_code(error: BaseException) -> str | None:
-    """Return file and line of the user's file nearest to the error's origin, None where there is none."""
+    """Return file and line of the user's file nearest to the error's origin; None if there are none."""
     traceback = traceback_of_user(error)
     if traceback is None:
         return None

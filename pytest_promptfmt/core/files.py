@@ -41,7 +41,7 @@ def private_directory(name: str, base: Path | None = None) -> Path | None:
     """Return the folder `name` of the cache, created if missing; None where nothing can be kept safely.
 
     `base` is the cache directory, by default `cache_directory()`. Compiled code is read back from here, so the folder
-    must belong to the user and be writable by the user alone: links, other users' folders, and folders that others can
+    must belong to the user and be writable only by the user: links, other users' folders, and folders that others can
     write to are refused.
     """
     base = base or cache_directory()
@@ -59,7 +59,7 @@ def private_directory(name: str, base: Path | None = None) -> Path | None:
 
 
 def cache_directory() -> Path | None:
-    """Return the folder of all caches of this plugin, whether or not it exists; None where there is none.
+    """Return the folder of all caches of this plugin, whether or not it exists; None if no place is known.
 
     `$PROMPTFMT_CACHE_DIR`, or `pytest-promptfmt` in the system's folder for caches.
     """

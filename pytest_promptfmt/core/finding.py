@@ -1,4 +1,4 @@
-"""What a rule says (`Finding`), and the same with its rule and task (`Reported`), as reports need it: values only."""
+"""Findings as values: as a rule yields them (`Finding`), and with rule and task, as reports need them (`Reported`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Severity(StrEnum):
 
 
 class Effect(StrEnum):
-    """What a mistake is expected to do to the score: whose answers it concerns, the most docs first."""
+    """The expected effect of a mistake on the score: which answers it concerns, the most docs first."""
 
     EVERY_DOC = "every doc"
     SOME_DOCS = "some docs"
@@ -38,7 +38,7 @@ class Effect(StrEnum):
 
 
 class Family(StrEnum):
-    """What a rule looks at; each is one part of the docs."""
+    """The subject of a rule; each is one part of the docs."""
 
     RULES = "rules themselves"
     CONFIG = "configuration"
@@ -59,7 +59,7 @@ class Family(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One thing a rule has to say.
+    """One mistake, or possible mistake, that a rule found.
 
     `message` is the same for the same mistake, and must not name docs or tasks: equal messages are one entry of a
     report. `saw` is the text that was seen, `do` what to do now: by default the `Fix` of the rule's docstring. The
@@ -91,7 +91,7 @@ class Reported(Finding):
     """A finding with its rule and task, ready to be shown and to travel as JSON.
 
     `position` is where the mistake is written, None for a built-in profile; `keys` are in the task's own words, `saw`
-    is visible text. `file` is the task's; it and `task` are "" for what concerns a profile alone. `profiles` are those
+    is visible text. `file` is the task's; it and `task` are "" for findings about a profile only. `profiles` are those
     that see it, none where it concerns the task itself. `stable_keys` are the same in another run: one for each
     profile, or one where there are none. `effect` is what it is expected to do to the score.
     """
@@ -203,8 +203,8 @@ def merged(findings: Iterable[Reported]) -> list[Reported]:
 def identity(code: str, file: str, task: str, profile: str, finding: Finding) -> str:
     """Return what makes a finding the same one in another run, after edits that have nothing to do with it.
 
-    Lines, docs and places in a list may move, and another release may word the message differently. What was seen
-    counts only where the author wrote it: what a doc shows changes with the docs.
+    Lines, docs and places in a list may move, and another release may word the message differently. The text that
+    was seen counts only where the author wrote it: the text of a doc changes with the docs.
     """
     place = [key for key in finding.keys if isinstance(key, str)]
     saw = shown(finding.saw) if finding.doc is None else ""

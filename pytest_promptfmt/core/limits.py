@@ -38,7 +38,7 @@ class _TimeUp(BaseException):
 
 
 def apply_here() -> None:
-    """Let limits hold in this process from now on, in its main thread; nothing happens where there is no such timer."""
+    """Let limits hold in this process from now on, in its main thread; systems without such a timer have none."""
     global _applies
     if hasattr(signal, "setitimer") and not _applies:
         signal.signal(signal.SIGPROF, _interrupt)

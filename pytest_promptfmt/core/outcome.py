@@ -1,4 +1,4 @@
-"""What became of one test: a typed value, which becomes a mapping only where it leaves the process or enters a file."""
+"""The outcome of one test: a typed value, which becomes a mapping only where it leaves the process or enters a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_promptfmt.core.finding import Reported, Severity
 
 Category = Literal["error", "damaged", "misread", "changed", "new", "renamed", "obsolete", "header-only"]
 CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
-"""What may be wrong with a snapshot or with the way to it, the most urgent first."""
+"""Problems with a snapshot or with the way to it, the most urgent first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -59,13 +59,13 @@ class Outcome:
 
     `findings` are those to be reported; `globs` the per-file ignores for the item's file, `used_globs` those that took
     a finding away. `detail` shows the first of a cluster in full. `snapshot` is the snapshot file, and `new_text` what
-    --snapshot-update would write to it, where that was asked for. `sections` are the titles of the sections of a
+    --snapshot-update would write to it, where that is needed. `sections` are the titles of the sections of a
     snapshot that changed. `figures` are a row of the table about a model, by
     column. `tokens` is the line about the tokens that followed the text.
     `view` is what the HTML report shows of the item, where one is wanted: JSON, compressed, as text. `accepted` is what
-    the baseline accepts; it may call an entry fixed where the item was `rendered`, where the rules looked at the task
-    (`linted` has "") or at how a profile sees it (its name), where those about scoring did (`scored`), and in the
-    profiles in which a model was `asked`. `is_synthetic` says that its docs were made from the templates,
+    the baseline accepts; it may call an entry fixed where the item was `rendered`, where the task was linted
+    (`linted` has "") or its prompts for a profile (its name), where those about scoring did (`scored`), and in the
+    profiles in which a model was `asked`. `is_synthetic`: its docs were made from the templates,
     `unseen` names the keys that give pictures or sound, which are not rendered.
     """
 

@@ -29,7 +29,7 @@ RECORDED: Final = ".jsonl"
 """The ending of a file that keeps what an engine behind a server rendered."""
 
 NODE_ENGINE: Final = ENGINES[1]
-"""The engine that is a program of its own, of which nobody sees what it is made of."""
+"""The engine that is a separate program, whose inputs are unknown."""
 
 OWN: Final = "own"
 """The name of a tokenizer's default chat template."""
@@ -44,7 +44,7 @@ class Profile:
     `template_file` is the file it was read from, `template_name` the tokenizer's own template that `load_profile`
     inserts. `special_tokens` are variables of the template (`bos_token` …); `template_args` win over them.
     `fewshot_as_turns` renders shots as user and assistant turns (lm-eval's multi-turn), otherwise as text inside one
-    user turn. `mode` is what the model is asked for, `split` how context and continuation become tokens: encoded
+    user turn. `mode` is the kind of request, `split` how context and continuation become tokens: encoded
     together and cut (lm-eval), or separately. `formatter` is a formatter of eval-framework that joins the messages
     instead of a chat template. `engine` renders the chat template besides, to be compared: one of `ENGINES`, or the
     path of a recording of a server. `clock` is what `strftime_now` sees, pinned so that snapshots do not change
@@ -142,7 +142,7 @@ BUILTIN_PROFILES: Final[tuple[str, ...]] = (
     *(f"{_FORMATTER}{name}" for name in FORMATTER_NAMES),
 )
 DEFAULT_PROFILES: Final[tuple[str, ...]] = ("plain", "chat-chatml", "chat-llama2")
-"""Text alone, a byte-level tokenizer, and a SentencePiece one."""
+"""Only text, a byte-level tokenizer, and a SentencePiece one."""
 
 
 @cache

@@ -190,7 +190,7 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What would be sent to the model for one doc; lm-eval 0.4.13's `Instance`.
+    """The prompts and requests that would be sent to the model for one doc; lm-eval 0.4.13's `Instance`.
 
     `context` is None for rolling log-likelihood, "" for an unconditional one. `prompt` is the index of the
     instance's prompt that is the context, None where the context is not a prompt. `gold` marks the right continuation.
@@ -247,7 +247,7 @@ def joined_spans(first: Spans, second: Spans, gap: Spans) -> Spans:
 
 
 def meet_without_space(first: Spans, second: Spans) -> bool:
-    """Return whether there is no whitespace where `second` follows `first`."""
+    """Return whether `first` and `second` meet without whitespace."""
     return bool(first) and not first[-1].text[-1].isspace() and not second[0].text[0].isspace()
 
 

@@ -127,7 +127,7 @@ class RecordedScores:
 class Recorded:
     """One completion: of the doc with this number (from 0), or of the doc that the record itself holds.
 
-    `extractions` and `scores` are what the recording says, by filter pipeline (None: of any). `task` is the name or
+    `extractions` and `scores` are those of the recording, by filter pipeline (None: of any). `task` is the name or
     `name@format` that the record is for, None for any. `request` is the hash of what was asked, where it was kept.
     `target` is None where none is recorded.
     """

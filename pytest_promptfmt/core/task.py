@@ -1,4 +1,4 @@
-"""What is asked: tasks and their few-shot settings, as frozen values that every system produces.
+"""Tasks and their few-shot settings, as frozen values that every system produces.
 
 A `Task` holds what the author wrote, typed and unrendered. How systems, formats and profiles turn it into prompts is
 decided in `systems/`, `tasks/` and `formats/`; nothing here imports them except `FieldAssembly` and the two convenience
@@ -117,7 +117,7 @@ class Assembler(Protocol):
     """Puts the prompts and requests of one task's docs together.
 
     Made once for a task and its docs. `layout` is called once for each doc, in their order, and what it returns is
-    kept and handed back to `instance` for every profile; so whatever draws shots, calls the user's functions or
+    kept and handed back to `instance` for every profile; so code that draws shots, calls the user's functions or
     costs time belongs in `layout`, and only what a profile changes in `instance`.
     """
 
@@ -153,7 +153,7 @@ class Assembly(ABC):
     """Whether field mappings are rendered, and answers scored, as lm-eval does."""
 
     brings_profiles: ClassVar[bool] = False
-    """Whether `profiles` see the prompts, whatever profiles the run has."""
+    """Whether `profiles` see the prompts instead of the profiles of the run."""
 
     is_class: ClassVar[bool] = False
     """Whether it is a Python class of the user, which `bound` has to import before there are prompts."""
@@ -168,7 +168,7 @@ class Assembly(ABC):
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """Return the profiles that it brings, each with a snapshot of its own."""
+        """Return the profiles that it brings, each with its own snapshot."""
         return ()
 
     @property

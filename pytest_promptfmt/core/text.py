@@ -1,6 +1,6 @@
 """Texts, and characters that cannot be seen: which of them a snapshot shows by name, and how such a name is read.
 
-The table is written out instead of asked of `unicodedata`: its categories differ between Python versions, and a
+The table is written out instead of taken from `unicodedata`: its categories differ between Python versions, and a
 snapshot must not.
 """
 
@@ -97,7 +97,7 @@ def unshow(shown: str) -> str:
 
 
 def escape_controls(text: str) -> str:
-    r"""Return the text so that whoever shows it obeys nothing in it: everything that is printed goes through here.
+    r"""Return the text with terminal control sequences escaped: all text that is printed goes through here.
 
     Control characters, which a terminal obeys, become `\x1b`, and those that change the direction or the line `\u202e`;
     tabs and line feeds stay. Commands of a CI server get a backslash: `\::error::`, `##\[error]`.

@@ -15,7 +15,7 @@ _CONTROL: Final = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-
 
 
 def position_of(path: Path, mark: Any) -> Position:
-    """Return the place of a PyYAML mark, which counts from 0; the file alone without one."""
+    """Return the place of a PyYAML mark, which counts from 0; without one, only the file."""
     return Position(path) if mark is None else Position(path, mark.line + 1, mark.column + 1)
 
 

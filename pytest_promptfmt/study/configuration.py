@@ -1,4 +1,4 @@
-"""What the author of a task wrote, as far as several rules ask for it: texts, templates, stop sequences, metrics."""
+"""The configuration of a task, in the parts that several rules read: texts, templates, stop sequences, metrics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WrittenTemplate:
 
 
 class Configuration:
-    """The configuration of a task: what follows from it alone, without docs and prompts."""
+    """The configuration of a task, and what follows from it without docs and prompts."""
 
     @property
     def task(self) -> Task:
@@ -141,7 +141,7 @@ class Configuration:
 
 @lru_cache(maxsize=16384)
 def read_template(source: str) -> TemplateText:
-    """Return what is in a template; only its text when it does not parse (rendering says why)."""
+    """Return what is in a template; only its text when it does not parse (rendering reports why)."""
     if "{{" not in source and "{%" not in source and "{#" not in source:
         return TemplateText(constants=(source,) if source else ())
     try:

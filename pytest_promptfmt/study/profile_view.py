@@ -18,7 +18,7 @@ from pytest_promptfmt.study.study import Study
 
 @dataclass(frozen=True, slots=True)
 class ScoredContinuation:
-    """One continuation whose likelihood is asked for, in tokens."""
+    """One continuation whose likelihood is requested, in tokens."""
 
     instance: Instance
     request: Request
@@ -35,7 +35,7 @@ class ScoredContinuation:
 class ProfileView:
     """The study of a task as one profile sees it; `name` is what the run calls the profile.
 
-    `instances` are empty when they cannot be rendered; `failure` says why.
+    `instances` are empty when they cannot be rendered; `failure` is the reason.
     """
 
     def __init__(self, study: Study, profile: Profile, *, name: str) -> None:
@@ -67,7 +67,7 @@ class ProfileView:
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """Return the tokenizer, None where there is none or it cannot be loaded."""
+        """Return the tokenizer, None without one or if it cannot be loaded."""
         return self.loaded.tokenizer
 
     @cached_property
@@ -77,7 +77,7 @@ class ProfileView:
 
     @cached_property
     def failure(self) -> PromptfmtError | None:
-        """Return why this profile alone cannot render the task, None where it can."""
+        """Return why only this profile cannot render the task, None if it can, or if no profile can."""
         if self.study.failure is not None:
             return None
         try:
@@ -121,8 +121,8 @@ class ProfileView:
     def scored(self) -> tuple[tuple[ScoredContinuation, ...], ...]:
         """Return the continuations of each doc that follow a prompt and are scored.
 
-        None without a tokenizer, none that are too long to be looked at, and none where the split is not made for the
-        tokenizer, which is a finding of its own.
+        Empty without a tokenizer, and where the split does not fit the tokenizer, which is a separate finding; without
+        those that are too long to be encoded.
         """
         tokenizer, encode = self.tokenizer, self.pairs
         if tokenizer is None or encode is None or self.profile.mode == "generate":

@@ -1,4 +1,8 @@
-"""What scoring needs of a task: functions bound, docs rendered without a chat template, filters and metrics built."""
+"""A task as scoring needs it: functions bound, docs rendered without a chat template, filters and metrics built.
+
+Expected completions are those that users write down with what should be read from them: in the YAML's metadata or a
+sidecar.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +102,7 @@ class ExpectedCompletion:
 def expected_completions(task: Task) -> tuple[ExpectedCompletion, ...]:
     """Return the completions of `metadata.promptfmt.completions`, then of `<stem>.completions.jsonl`.
 
-    Lines of the sidecar with a `task` count for that task (or task@format) alone. Raises ScoringError with the line of
+    Lines of the sidecar with a `task` only count for that task (or task@format). Raises ScoringError with the line of
     an entry that cannot be used.
     """
     entries = task.own_metadata.get("completions") or ()
@@ -184,7 +188,7 @@ def _expected(entry: Any, name: str, position: Position | None) -> ExpectedCompl
 def expected_failures(task: Task) -> Mapping[str, str]:
     """Return `metadata.promptfmt.expected_failures`: phrasing to the reason why its failure is accepted.
 
-    Those below a key such as `@cot` count for the task in that format alone. Raises ScoringError for another shape or
+    Those below a key such as `@cot` only count for the task in that format. Raises ScoringError for another shape or
     a reason that is missing.
     """
     given: Any = task.own_metadata.get("expected_failures") or {}
@@ -221,7 +225,9 @@ def unmet_expectations(expected: Mapping[str, str], failing: Sequence[str], know
     for name, reason in expected.items():
         if name not in known:
             close = did_you_mean(name, known)
-            problems.append(f"expected failure {name!r} is no phrasing here" + (f"; {close}" if close else ""))
+            problems.append(
+                f"expected failure {name!r} is not a phrasing of this task" + (f"; {close}" if close else "")
+            )
         elif name not in failing:
             problems.append(f"expected failure {name!r} does not fail any more ({reason}): remove it")
     return problems

@@ -1,8 +1,8 @@
-"""One task@format under the settings of a run: whatever is needed of it is made at most once, by its study.
+"""One task@format under the settings of a run: each part of it is made at most once, by its study.
 
-Functions are bound, docs loaded, prompts rendered and texts encoded when somebody asks for them first. What stops a
-part is kept like the part, and raised each time it is asked for. Only the study of the task worked on last is held, so
-that a run over thousands of tasks stays small.
+Functions are bound, docs loaded, prompts rendered and texts encoded when they are first needed. An error that stops a
+part is cached like the part, and raised each time. Only the study of the most recent task is held, so that a run over
+thousands of tasks stays small.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Load = Callable[[Profile], LoadedProfile]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Material:
-    """What the profiles of a task share: its functions bound, its docs, and what renders them."""
+    """The parts of a task that its profiles share: functions bound, docs, and what renders them."""
 
     task: Task
     docs: TaskDocs
@@ -56,8 +56,8 @@ class Material:
 class Study(Configuration):
     """One task@format: `given` is the task as it was collected, `settings` are those of its folder.
 
-    The properties that rules look at raise nothing: they are empty where the task cannot be rendered, and `failure`
-    says why. Every other one raises the PromptfmtError that stopped it.
+    The properties for rules raise nothing: they are empty where the task cannot be rendered, and `failure` is the
+    reason. Every other one raises the PromptfmtError that stopped it.
     """
 
     def __init__(self, given: Task, settings: Settings, load: Load | None = None) -> None:
@@ -69,7 +69,7 @@ class Study(Configuration):
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what `make` gives, kept under a key as long as the study is; its PromptfmtError is raised each time.
 
-        For whoever derives something costly from the task: two makers must not share a key.
+        For costly values that are derived from the task: two makers must not share a key.
         """
         if key not in self._made:
             try:
@@ -128,7 +128,7 @@ class Study(Configuration):
 
     @property
     def expected(self) -> tuple[ExpectedCompletion, ...]:
-        """Return the completions that the task's author wrote down; raises ScoringError for some that make no sense."""
+        """Return the completions that the task's author wrote down; raises ScoringError for invalid ones."""
         return self.once("expected", lambda: expected_completions(self.given))
 
     @property
@@ -189,7 +189,7 @@ class Study(Configuration):
 
     @cached_property
     def task(self) -> Task:
-        """Return the task as its author wrote it; a task class with what only its code can say, where that may run."""
+        """Return the task as its author wrote it; a task class with what its code defines, where that may run."""
         if self.given.assembly.is_class:
             with suppress(PromptfmtError):
                 return self.bound
@@ -230,12 +230,12 @@ class Study(Configuration):
 
     @property
     def requested_shots(self) -> int:
-        """Return the number of few-shot examples that the task or the settings ask for."""
+        """Return the number of few-shot examples that the task or the settings request."""
         return self.task.shots(self.settings.num_fewshot)
 
     @property
     def has_real_docs(self) -> bool:
-        """Return whether the docs are the user's own; synthetic ones say nothing about data."""
+        """Return whether the docs are the user's own; synthetic ones show nothing about data."""
         return self.docs is not None and self.docs.kind == "given"
 
     @property
@@ -250,7 +250,7 @@ class Study(Configuration):
 
     @cached_property
     def demonstrated(self) -> Sequence[Instance]:
-        """Return rendered docs with few-shot examples: `instances`, or a doc with 2 where the run asks for none.
+        """Return rendered docs with few-shot examples: `instances`, or a doc with 2 where the run has none.
 
         Empty where there are no examples, or only synthetic ones.
         """
@@ -268,7 +268,7 @@ class Study(Configuration):
 
     @property
     def shots_failure(self) -> PromptfmtError | None:
-        """Return what stops rendering with few-shot examples where the run asks for none, None when nothing does."""
+        """Return what stops rendering with few-shot examples where the run has none, None when nothing does."""
         return self._tried_shots[2] if self.failure is None and self.shots == 0 else None
 
     @cached_property
@@ -326,7 +326,7 @@ class Studies:
     def __init__(self, settings_of: Callable[[Task], Settings]) -> None:
         self._settings_of = settings_of
         self._last: Study | None = None
-        # By identity, for two folders may give one name to different profiles; the profile is kept alive beside it.
+        # By identity, for two folders may give one name to different profiles; the profile is kept alive with it.
         self._profiles: dict[int, tuple[Profile, LoadedProfile | PromptfmtError]] = {}
 
     def of(self, task: Task) -> Study:
@@ -365,7 +365,7 @@ def constant_spans(instance: Instance) -> tuple[Span, ...]:
 
 
 def _of_first_question(instance: Instance) -> Instance:
-    """Return the instance with its first question alone, and what that is scored by, where its doc asks several."""
+    """Return the instance with only its first question, and what that is scored by, where its doc has several."""
     own = instance.requests[0].doc if instance.requests else None
     if own is None:
         return instance

@@ -46,8 +46,8 @@ _registered: dict[str, System] = {}
 class ReadContext:
     """The facts of a run that a reader may need.
 
-    `index` holds the names of tasks and groups below the folders of the run. `trusted` says whether a Python file may
-    be imported, `import_limit` is the seconds that one import may take.
+    `index` holds the names of tasks and groups below the folders of the run. `trusted` decides whether a Python file
+    may be imported, `import_limit` is the seconds that one import may take.
     """
 
     index: TaskIndex | None = None
@@ -56,7 +56,7 @@ class ReadContext:
 
 
 class System(ABC):
-    """One harness or kind of file. A subclass sets `name` and `suffixes`; the rest says how files are read.
+    """One harness or kind of file. A subclass sets `name` and `suffixes`; the rest is how files are read.
 
     The class lives in a module that is imported at every start; what reads files is imported when it is called.
     Further abilities are small protocols, next to the code that uses them: `ReadsClasses`, `ListsFiles`,
@@ -173,7 +173,7 @@ def check_template(
 
     `template` is Jinja source, or a path: a Jinja or JSON file of transformers, a GGUF file, or a folder with one of
     them. `tokenizer` is a folder or file that `load_tokenizer` takes; it gives the special tokens. `conversations` take
-    the place of the built-in ones and of those beside the template. `engines` (`minijinja`) render them as well, to be
+    the place of the built-in ones and of those next to the template. `engines` (`minijinja`) render them as well, to be
     compared. Raises SourceError for a file without template, TokenizerError for a tokenizer that cannot be loaded, and
     SettingsError where an engine or the system of templates is missing.
     """

@@ -1,4 +1,4 @@
-"""Which tasks a file, a folder or a mapping defines, whatever system they are of."""
+"""The tasks that a file, a folder or a mapping defines, of any system."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_promptfmt.tasks import (
 
 @runtime_checkable
 class ListsFiles(Protocol):
-    """A system that finds its files below a folder in a way of its own."""
+    """A system that finds its files below a folder in its own way."""
 
     def files(self, folder: Path) -> Iterator[Path]:
         """Yield the files that `load_tasks` reads, sorted."""
@@ -49,9 +49,9 @@ def read_task_file(
 ) -> TaskFile | None:
     """Return what a file defines; None for files that have nothing to do with tasks.
 
-    Members of groups are looked up in `index`, else below the file's own folder. `trusted` says whether a Python file
-    may be imported, `import_limit` seconds long. Raises SourceError, with the position, for a file that cannot be read
-    as what it looks like.
+    Members of groups are looked up in `index`, else below the file's own folder. `trusted` decides whether a Python
+    file may be imported, `import_limit` seconds long. Raises SourceError, with the position, for a file that looks like
+    one with tasks and cannot be read.
     """
     path = Path(path)
     try:

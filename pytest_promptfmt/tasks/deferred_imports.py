@@ -1,7 +1,7 @@
 """Loads and packages that a module needs only later: a task is rendered and linted without them.
 
-What a module loads from a hub while it is imported (`evaluate.load(…)`) is loaded when it is used. A module that
-imports packages which are not installed is imported without them, and only what uses such a package fails.
+Loads from a hub during an import (`evaluate.load(…)`) are deferred until their result is used. A module that imports
+packages which are not installed is imported without them, and only code that uses such a package fails.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Deferred:
         self.__loaded: list[Any] = []
 
     def value(self) -> Any:
-        """Return what was to be loaded; raises whatever loading raises, each time."""
+        """Return the loaded value; raises what loading raises, each time."""
         if not self.__loaded:
             self.__loaded.append(self.__load())
         return self.__loaded[0]
@@ -129,7 +129,7 @@ def load_for(function: object) -> str | None:
             if type(value) is Deferred:
                 try:
                     reached.scope[name] = value.value()
-                except Exception as error:  # whatever a hub, a package or a download raises
+                except Exception as error:  # of a hub, a package or a download
                     return f"{value!r}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
     return None
 

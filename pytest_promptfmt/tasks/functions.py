@@ -1,6 +1,6 @@
 """`!function` references: found and imported as lm-eval 0.4.13 does, but only where code may run.
 
-Importing a task's module runs it, so every file is checked before it runs. A failed import is remembered, so that two
+Importing a task's module runs it, so every file is checked before it runs. A failed import is cached, so that two
 hundred tasks do not each pay for it.
 """
 
@@ -51,7 +51,7 @@ _failures: dict[tuple[str, int | None], tuple[str, str | None, bool, str]] = {}
 """Module file (or dotted name) and mtime to why its import failed: the arguments of `_ImportFailedError`."""
 
 _incomplete: dict[str, _ImportFailedError] = {}
-"""Names of modules that were imported without a package that is not installed, to what that import said."""
+"""Names of modules that were imported without a package that is not installed, to the error of that import."""
 
 
 def functions_of(task: Task) -> tuple[FunctionRef, ...]:
@@ -240,7 +240,7 @@ class _ImportFailedError(Exception):
         """Return the error for what was to be imported."""
         message = f"{what}: {self.message}"
         error = FunctionError(message, position=position, hint=self.hint, lacks_resource=self.lacks_resource)
-        if self.missing:  # whichever module asks for it
+        if self.missing:  # the same cause for all modules that need it
             error.cause = f"no module named {self.missing!r}"
         return error
 
@@ -248,7 +248,7 @@ class _ImportFailedError(Exception):
 def _module_beside(
     file: Path, ref: FunctionRef, position: Position | None, trusted: Callable[[Path], bool], seconds: float
 ) -> ModuleType:
-    """Return the module of the file beside the YAML, loaded again when the file has changed."""
+    """Return the module of the file next to the YAML, loaded again when the file has changed."""
     _require_trusted(file, f"!function {ref}", position, trusted)
     name = _module_name(file)
     mtime = file.stat().st_mtime_ns

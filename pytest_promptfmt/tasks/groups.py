@@ -33,7 +33,7 @@ _MAX_MEMBERS: Final = 100_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupTasks:
-    """What a group file adds to the tasks that exist without it.
+    """The tasks that a group file adds to those that exist without it.
 
     `tasks` are its inline tasks and the members whose config it changes, named `group.member`. `unresolved` are the
     names of members that the index does not know. `notes` are places where lm-eval 0.4.13 itself fails or does nothing.
@@ -325,7 +325,7 @@ def _own_metadata(metadata: Any) -> Any:
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Return whether two values mean the same; a function is the same wherever its tag is written."""
+    """Return whether two values mean the same; a function is the same in all places where its tag is written."""
     if isinstance(first, FunctionRef) and isinstance(second, FunctionRef):
         return (first.module, first.name, first.directory) == (second.module, second.name, second.directory)
     if isinstance(first, Mapping) and isinstance(second, Mapping):

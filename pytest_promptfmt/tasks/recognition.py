@@ -40,7 +40,7 @@ _UNUSUAL: Final = re.compile(
 """Signs of keys with a tag, an anchor, `?` or an escape, of aliases, or merged in: such a file is parsed."""
 _MAX_LEVELS: Final = 100
 _LINE_ENDS: Final = re.compile(rb"\r\n?|\xc2\x85|\xe2\x80[\xa8\xa9]")
-"""What ends a line in YAML besides a line feed."""
+"""Line ends of YAML other than a line feed."""
 _FLOW_KEY: Final = re.compile(rb"""[{,]\s*["']?([A-Za-z_]\w*)["']?\s*:""")
 
 
@@ -81,7 +81,7 @@ def looks_like_task(data: bytes) -> bool:
 
 
 def _spelt_names(data: bytes) -> set[str]:
-    """Return the top-level keys however they are spelt, as far as the file is well-formed.
+    """Return the top-level keys in any spelling, up to the first error in the file.
 
     That is with tags, anchors, aliases, `?`, escapes, and what `<<` brings in from mappings of the same file.
     """

@@ -23,7 +23,7 @@ def render_task(
 ) -> Iterator[Instance]:
     """Yield the rendered instance of every doc, in order, for one profile.
 
-    `num_fewshot` wins over the task's own number, unless the task says 0 (lm-eval 0.4.13). Raises RenderError,
+    `num_fewshot` wins over the task's own number, unless that is 0 (lm-eval 0.4.13). Raises RenderError,
     LimitExceededError or CodeNotAllowedError at the first doc that fails; what was yielded before is good.
     """
     return TaskRenderer(task, docs, num_fewshot=num_fewshot, keep=False).instances(profile)
@@ -33,7 +33,7 @@ class TaskRenderer:
     """Renders the docs of one task for any number of profiles; what profiles share is made once.
 
     The shots are drawn once, in the order of the docs, and are the same for every profile. With
-    `keep=False` nothing is remembered, and only one profile can be rendered.
+    `keep=False` nothing is cached, and only one profile can be rendered.
     """
 
     def __init__(self, task: Task, docs: TaskDocs, *, num_fewshot: int | None = None, keep: bool = True) -> None:
@@ -98,7 +98,7 @@ class TaskRenderer:
 
 
 def renderer_with_shots(task: Task, docs: TaskDocs, num_fewshot: int | None) -> tuple[TaskRenderer, int]:
-    """Return a renderer and how many shots it draws: fewer than asked for where docs in files are too few for that.
+    """Return a renderer and how many shots it draws: fewer than requested where files have too few docs.
 
     Raises as `TaskRenderer`.
     """

@@ -65,7 +65,7 @@ def task_of_class(file: YamlFile, path: Path) -> Task | None:
 
 
 def _asked_in_text(ref: FunctionRef) -> OutputType | None:
-    """Return the type of the first request that the text of a class makes, None where that does not say."""
+    """Return the type of the first request that the text of a class makes, None if it is not a constant."""
     try:
         module = ast.parse(gate.read_bytes(ref.file, limit=MAX_BYTES))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -202,7 +202,7 @@ def _splits(made: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _metrics(made: Any) -> list[Mapping[str, Any]]:
-    """Return the metrics that a class averages; none where it cannot say without a dataset."""
+    """Return the metrics that a class averages; none where it needs a dataset for that."""
     with suppress(Exception):
         better = made.higher_is_better()
         return [
@@ -225,7 +225,7 @@ class _AnyDoc(dict[str, Any]):
 
 
 def _asked(made: Any, task: Task) -> dict[str, Any]:
-    """Return the output type and generation arguments of the first request that the class makes, as far as it says."""
+    """Return the output type and generation arguments of the first request of the class, where they are known."""
     with suppress(Exception):
         first = _requests(made, _AnyDoc(), "", metadata=(task.name, 0, 1), apply_chat_template=False)[0]
         if first.request_type == "generate_until":

@@ -24,7 +24,7 @@ class TaskFile:
     """A file that defines tasks: one, a group, or Python task classes.
 
     `names` are the names that it registers; `tasks` are the tasks that it defines or changes. `unresolved` are members
-    of a group that the index does not know, `yaml` is what was read of a YAML file. `notes` are remarks for people; for
+    of a group that the index does not know, `yaml` is what was read of a YAML file. `notes` are for people; for
     a class of lm-eval's own, why it has no tasks. `problems` are parts that cannot be used, while the rest can.
     """
 

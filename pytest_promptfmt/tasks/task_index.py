@@ -56,10 +56,10 @@ class IndexEntry:
 
 
 class KnownEntries(Protocol):
-    """What earlier runs know of files."""
+    """The entries of files as earlier runs found them."""
 
     def get(self, path: Path) -> tuple[IndexEntry | None] | None:
-        """Return the entry of a file (None: it has none) as a tuple of one; None where nobody knows."""
+        """Return the entry of a file (None: it has none) as a tuple of one; None if unknown."""
 
     def put(self, path: Path, entry: IndexEntry | None, made_of: Iterable[str]) -> None:
         """Keep what was found in a file; what is at these paths makes it what it is."""
@@ -167,7 +167,7 @@ class TaskIndex:
         return tuple(self._dropped.get(path, ()))
 
     def answer(self, question: str, about: str) -> Any:
-        """Return, in JSON's types, what the index says to something that was `asked`: another answer, another outcome.
+        """Return, in JSON's types, the answer to a question of `asked`: with another one, the outcome may be another.
 
         What is in the files that an answer names is not part of it.
         """

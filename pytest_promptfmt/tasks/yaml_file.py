@@ -1,7 +1,7 @@
 """YAML files with their includes, merged as lm-eval 0.4.13 merges them.
 
-What the keys mean is decided elsewhere. Unlike lm-eval, which silently drops a file it cannot read, every problem here
-is a SourceError that names the line.
+The meaning of the keys is decided elsewhere. Unlike lm-eval, which silently drops a file it cannot read, every problem
+here is a SourceError that names the line.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def _expanded(written: str) -> str:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the kind of data file by the end of its name, None when it is none."""
+    """Return the kind of data file by the end of its name, None for other files."""
     return SUFFIXES.get(path.suffix.lower())
 
 

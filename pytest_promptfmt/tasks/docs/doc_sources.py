@@ -1,8 +1,8 @@
 """Where the docs of a task come from, without a network: the nearest of several places, else synthetic ones.
 
-In order: docs that come with the task itself, `metadata.promptfmt.docs`, sidecar files beside the task or in its folder
-of docs, its local data files, and docs made from the templates (synthetic_docs.py). The function `custom_dataset`
-usually downloads, so it is called only where the metadata say so. How a file is read is decided in data_files.py.
+In order: docs that come with the task itself, `metadata.promptfmt.docs`, sidecar files next to the task or in its
+folder of docs, its local data files, and docs made from the templates (synthetic_docs.py). `custom_dataset` usually
+downloads, so it is called only where the metadata request it. How a file is read is decided in data_files.py.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class _Search:
     def _sidecar(self, *suffixes: str) -> _Source | None:
         """Return the first file that has the name of the task or its file, with one of the suffixes.
 
-        It is beside the task, else in its folder of docs. Anything with that name counts: a folder or a broken link is
+        It is next to the task, else in its folder of docs. Anything with that name counts: a folder or a broken link is
         reported, not skipped.
         """
         task_path = self.task.path
@@ -350,7 +350,7 @@ def _processed(process_docs: Callable[..., Any], docs: list[Doc], task: Task, ke
     """Return what `process_docs` makes of the docs; it is given a `datasets.Dataset`, as in lm-eval 0.4.13."""
     datasets = _datasets(f"{'.'.join(keys)} of {task.name}", task.position(*keys))
     names = dict.fromkeys(name for doc in docs for name in doc)
-    # from_list alone would drop the columns that the first doc does not have.
+    # Without this, from_list would drop the columns that the first doc does not have.
     even = [{name: doc.get(name) for name in names} for doc in docs]
     with _QuietDatasets(datasets):
         made = _run(lambda: list(process_docs(datasets.Dataset.from_list(even))), task, keys)
@@ -374,7 +374,7 @@ def _not_allowed(function: FunctionRef, task: Task, keys: tuple[str, ...]) -> Co
 
 
 def _run(function: Callable[[], Any], task: Task, keys: tuple[str, ...]) -> Any:
-    """Return what the user's function gives, within its time limit; raises DocsError for whatever it raises.
+    """Return what the user's function gives, within its time limit; raises DocsError for any exception of it.
 
     What it draws at random is what it draws for the first task of a run of lm-eval, which sets the seeds itself.
     """

@@ -1,4 +1,4 @@
-"""Real docs of a dataset, chosen by row number and kept beside the task, so that tests need no network and no dataset.
+"""Real docs of a dataset, chosen by row number and kept next to the task: tests need neither network nor dataset.
 
 Only `promptfmt freeze` uses this module. Only for a dataset of the hub does it use the network, through Hugging Face
 datasets.
@@ -128,7 +128,7 @@ def _from_hub(task: Task, split: str | None, rows: Rows, revision: str | None) -
 
 
 def _about(path: str, revision: str | None) -> Any:
-    """Return the hub's information about a dataset at a revision, None where there is none."""
+    """Return the hub's information about a dataset at a revision, None if it has no such dataset."""
     from huggingface_hub import HfApi
 
     try:
@@ -249,7 +249,7 @@ LOOKED_AT: Final = 500
 """Rows from the start of a split that are tried."""
 
 _TEMPLATE: Final = "<template>"
-"""What Jinja calls the file of the code that it makes of a template."""
+"""The file name that Jinja gives the code of a template."""
 
 Step = tuple[int, int, int]
 """A code object by its identity, and two positions in its bytecode that ran one after the other; -1 is the start."""
@@ -322,7 +322,7 @@ def _noted(folders: Sequence[str], steps: set[Step], known: set[int]) -> Iterato
     def is_of_task(frame: FrameType) -> bool:
         name = frame.f_code.co_filename
         if frame.f_code.co_name == "<module>":
-            return False  # runs once, whatever the row
+            return False  # runs once, not for each row
         return name == _TEMPLATE or (name.startswith(tuple(folders)) and "site-packages" not in name)
 
     def each_call(frame: FrameType, _event: str, _argument: object) -> Any:

@@ -71,7 +71,7 @@ def local_files(task: Task) -> LocalFiles | None:
     is_path = path.startswith(("./", "../", "/", "~"))
     position = task.position("dataset_path")
     if (is_path or kind_of(Path(path)) is not None) and gate.refusal_of_name(path) is not None:
-        named_file(Path(), path, position)  # which says why
+        named_file(Path(), path, position)  # raises with the reason
     for folder in _starts(task):
         if gate.refusal_of_name(path) is not None:
             break
@@ -164,7 +164,7 @@ def _patterns(given: Any, position: Position | None) -> dict[str, list[str]]:
 
 
 def _matches(folder: Path, path: Path) -> list[Path]:
-    """Return the files that a path or glob means, sorted; opening them says which are none."""
+    """Return the files that a path or glob means, sorted; some may turn out unreadable when opened."""
     parts = path.relative_to(folder).parts if path.is_relative_to(folder) else path.parts
     plain = list(takewhile(lambda part: not re.search(r"[*?\[]", part), parts))
     try:

@@ -39,7 +39,7 @@ _CACHED_TURNS: Final = 4096
 
 @dataclass(slots=True)
 class DocParts:
-    """What all profiles share of a doc.
+    """The parts of a doc that all profiles share.
 
     `questions` are the final turns, one for each prompt; `text` is doc_to_text's value (the gold index where the
     choices are inputs); `choices` is None for a task without choices.

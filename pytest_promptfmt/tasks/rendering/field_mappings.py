@@ -30,14 +30,14 @@ FUNCTION_SECONDS: Final = 10.0
 
 
 class Value(NamedTuple):
-    """What a field gives for a doc: any value, and the spans of its text when it is one."""
+    """The value of a field for a doc, and the spans of its text when it is one."""
 
     value: Any
     spans: tuple[Span, ...] = ()
 
 
 Convert = Callable[[str], Any]
-"""What a rendered template becomes: the text itself, or the value it represents."""
+"""From a rendered template to the text itself, or to the value it represents."""
 
 
 class FieldMapping:
@@ -160,7 +160,7 @@ class FieldMapping:
         spans: list[Span] = []
         for text, column, _ in pieces:
             if text:
-                # Markup, from `|safe` or `|escape`, would escape whatever is added to it.
+                # Markup, from `|safe` or `|escape`, would escape text that is added to it.
                 text = text if text.__class__ is str else str.__str__(text)
                 spans.append(Span(text, origins.get((shot, column)) or self.origin(shot, column)))
         return Value("".join([span.text for span in spans]), tuple(spans))
@@ -172,7 +172,7 @@ class FieldMapping:
 def call_function(spec: Spec, *arguments: Any, key: str, where: str, position: Position | None, **options: Any) -> Any:
     """Return what a user's function returns.
 
-    Raises RenderError from whatever the function raises (SystemExit too, KeyboardInterrupt not),
+    Raises RenderError from any exception of the function (SystemExit too, KeyboardInterrupt not),
     LimitExceededError after `FUNCTION_SECONDS`, CodeNotAllowedError for a function that was never resolved.
     """
     if isinstance(spec, FunctionRef):

@@ -159,7 +159,7 @@ class Template:
     def pieces(self, doc: Mapping[str, Any]) -> list[Piece]:
         """Return the rendered pieces; joined they are what lm-eval 0.4.13 prints for the doc.
 
-        Raises whatever Jinja and the doc's own values raise, and LimitExceededError.
+        Raises what Jinja and the doc's own values raise, and LimitExceededError.
         """
         if "self" in doc:
             # lm-eval passes the columns as keyword arguments of a method.
@@ -254,8 +254,8 @@ def _explained(
     if type(error) is TemplateRuntimeError:
         return RenderError(f"{key} {where}: {shortened(error.message or '')}", position=position)
     if isinstance(error, MemoryError):
-        said = "needs more memory (MemoryError) than a worker may have"
-        return RenderError(f"{key} {where}{at} {said}", position=position, hint=OUT_OF_MEMORY)
+        problem = "needs more memory (MemoryError) than a worker may have"
+        return RenderError(f"{key} {where}{at} {problem}", position=position, hint=OUT_OF_MEMORY)
     what = shortened(f"{type(error).__name__}: {error}")
     return RenderError(f"{key} {where}{at} failed with {what}", position=position)
 

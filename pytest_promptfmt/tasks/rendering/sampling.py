@@ -23,7 +23,7 @@ Draw = Callable[[int, Doc | None], Sequence[Shot]]
 
 
 def leaves_evaluated_doc_out(task: Task) -> bool:
-    """Return whether the evaluated doc is kept out of its own shots.
+    """Return whether the evaluated doc is excluded from its shots.
 
     lm-eval 0.4.13 compares the names of the splits, so it does when both are missing, and does not when the pool
     is the test split only because nothing else is there.
@@ -75,7 +75,7 @@ def draw_shots(task: Task, draw: Draw, count: int, doc: Doc, number: int, pool: 
 def drawable(task: Task, docs: TaskDocs, count: int) -> int:
     """Return how many shots can be drawn, at most `count`: docs in files may be a few rows of a larger split.
 
-    Samples that the task itself holds, and samplers of its own, are all there is: `count` is returned for them.
+    `count` for samples in the task itself and for a user's sampler, whose pool is complete.
     """
     is_few = docs.fewshot_kind == "given" and isinstance(task.fewshot.sampler, str)
     if count <= 0 or not is_few or task.fewshot.samples is not None or not task.assembly.renders_fields:

@@ -27,7 +27,7 @@ _PATIENCE: Final = 20
 
 _MEASURABLE_SECONDS: Final = 0.004
 _TIMED_SECONDS: Final = 0.05
-"""What takes less is timed again until so much is together: some systems count processor time in steps of 4 ms."""
+"""Shorter calls are repeated up to this total: some systems count processor time in steps of 4 ms."""
 
 _REPEATS: Final = 12
 _FIRST_BITS: Final = 4
@@ -40,13 +40,13 @@ _KEPT_AT_END: Final = 8
 """Of a shortened text the end is kept: it is where a match fails that then backtracks."""
 
 _MOST_GROWTH: Final = 1.5
-"""The power of the length that time may grow with: 1 where each character is looked at, 2 where each pair is."""
+"""The power of the length that time may grow with: 1 for work per character, 2 for work per pair."""
 
 T = TypeVar("T")
 
 
 def within_budget(call: Callable[[Any], T], text: Any, *, what: str, seconds: float = BUDGET_SECONDS) -> T:
-    """Return `call(text)`; raises LimitExceededError for one that is too slow, else whatever the call raises.
+    """Return `call(text)`; raises LimitExceededError for one that is too slow, else what the call raises.
 
     Inputs that are not text cannot be scaled, so they get the longer time limit. Where limits do not hold
     (`apply_here` of core/limits.py) the call is not ended, but still refused if its time grows too fast.
@@ -88,7 +88,7 @@ def _slowness(patterns: tuple[str, ...], text: str) -> str | None:
         within_budget(strip, text, what="")
     except LimitExceededError as error:
         return error.message
-    except Exception:  # noqa: BLE001, RUF100  # the metric raises the same, and says where
+    except Exception:  # noqa: BLE001, RUF100  # the metric raises the same, with its place
         pass
     return None
 
@@ -127,7 +127,7 @@ def _once(call: Callable[[str], object], text: str, seconds: float) -> float:
             call(text)
     except LimitExceededError:
         return seconds
-    except Exception:  # noqa: BLE001, RUF100  # the whole text tells what the call raises
+    except Exception:  # noqa: BLE001, RUF100  # the call with the whole text raises it
         pass
     return time.process_time() - began
 

@@ -28,14 +28,14 @@ NOT_FOUND: Final = "[invalid]"
 
 
 class Filter(Protocol):
-    """What a pipeline needs of a step once it is built."""
+    """A step of a pipeline once it is built."""
 
     def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
         """Return the filtered responses, in the order of the docs."""
 
 
 class RegexFilter:
-    """Gives the chosen match of a pattern in each response, without outer blanks; the fallback where there is none."""
+    """Gives the chosen match of a pattern in each response, stripped; the fallback without a match."""
 
     def __init__(
         self, regex_pattern: str = NUMBER_AFTER_HASHES, group_select: int = 0, fallback: Any = NOT_FOUND
@@ -187,7 +187,7 @@ class MapFilter:
 
 
 class TakeFirstFilter:
-    """Gives the first of what stands for each doc; of a text that is its first character."""
+    """Gives the first response of each doc; of a text that is its first character."""
 
     def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
         """Return one value for each doc."""
@@ -208,7 +208,7 @@ class TakeFirstKFilter:
 
 
 class MajorityVoteFilter:
-    """Gives the response that occurs most often, the earliest of equals, in a list of its own."""
+    """Gives a list of the response that occurs most often, the earliest of equals."""
 
     def apply(self, resps: Any, docs: Sequence[Doc]) -> Iterable[Any]:
         """Return one list for each doc."""
@@ -227,7 +227,7 @@ class CustomFilter:
 
 
 class SpanFilter:
-    """Rewrites named entities as `per: name $ loc: place`; entries that say `none` are dropped."""
+    """Rewrites named entities as `per: name $ loc: place`; entries `none` are dropped."""
 
     _LABELS: Final = MappingProxyType(
         {
@@ -259,8 +259,8 @@ class SpanFilter:
 class KnownFilter:
     """A filter and what it does to responses; what is unknown of other filters is the default.
 
-    `picks` says that it picks an answer out of a text, so that there is something to miss, `keeps_text` that it passes
-    responses on as they are, `reads_docs` that its result may depend on the doc.
+    `picks`: it picks an answer out of a text, so that one can be missed. `keeps_text`: responses stay unchanged.
+    `reads_docs`: its result may depend on the doc.
     """
 
     make: Callable[..., Filter]
@@ -303,13 +303,13 @@ class FilterStep:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> Filter:
-        """Return the filter; raises whatever its class raises for these arguments."""
+        """Return the filter; raises what its class raises for these arguments."""
         return self.filter.make(**self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class FilterPipeline:
-    """A named row of filters. Each application builds the filters anew, so wrong arguments show only then."""
+    """A named row of filters. Each application builds the filters again, so wrong arguments show only then."""
 
     name: str
     steps: tuple[FilterStep, ...]
@@ -321,7 +321,7 @@ class FilterPipeline:
 
     @property
     def fallbacks(self) -> frozenset[str]:
-        """Return what the task's filters say where they find nothing; a label alone may also be an answer."""
+        """Return what the task's filters give where they find nothing, without single labels: those may be answers."""
         said = (str(value).strip() for value in self._arguments("fallback"))
         return frozenset(text for text in said if len(text) > 1 or not text.isalnum())
 
@@ -332,7 +332,7 @@ class FilterPipeline:
 
     @property
     def fingerprint(self) -> Hashable | None:
-        """Return what is equal for pipelines that do the same; None where a doc, a function or an object has a say."""
+        """Return what is equal for pipelines that do the same; None if it depends on docs, functions or objects."""
         parts = [(step.filter.make, plain_key(dict(step.arguments))) for step in self.steps]
         if any(step.filter.reads_docs for step in self.steps) or any(arguments is None for _, arguments in parts):
             return None
@@ -342,7 +342,7 @@ class FilterPipeline:
         return (step.arguments[name] for step in self.steps if name in step.arguments)
 
     def apply(self, responses: Sequence[Sequence[Any]], docs: Sequence[Doc]) -> list[Any]:
-        """Return the extraction of each doc, from its repeats; raises whatever a filter raises."""
+        """Return the extraction of each doc, from its repeats; raises what a filter raises."""
         values: Any = list(responses)
         for step in self.steps:
             values = step().apply(values, docs)
@@ -354,7 +354,7 @@ class FilterPipeline:
 
 
 TAKE_FIRST: Final = FilterPipeline("none", (FilterStep(FILTERS["take_first"]),))
-"""What a task without `filter_list` has."""
+"""The filters of a task without `filter_list`."""
 
 
 def pipelines_of(task: Task) -> tuple[FilterPipeline, ...]:
@@ -422,7 +422,7 @@ def buildable_pipelines_of(task: Task) -> tuple[FilterPipeline, ...]:
 
 
 def _parameters(make: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of what a callable takes; none for one that does not say."""
+    """Return the names of a callable's arguments; none if its signature is unknown."""
     try:
         return tuple(signature(make).parameters)
     except (TypeError, ValueError):

@@ -83,7 +83,7 @@ def acc_all(items: Sequence[tuple[Any, Mapping[str, Any]]]) -> Any:
 class Metric:
     """A registered metric: its function, the name of its default aggregation, and which way is better.
 
-    `compares_text` says that it compares the whole completion with the right answer.
+    `compares_text`: it compares the whole completion with the right answer.
     """
 
     function: MetricFunction
@@ -218,14 +218,14 @@ def _function(name: str, from_evaluate: bool) -> MetricFunction | None:
     if known is not None and not from_evaluate:
         return known.function
     if not gate.allows_code():
-        return None  # it is a Python file, which may lie beside the task
+        return None  # it is a Python file, which may be next to the task
     if not _may_be_had(name):
         return None
     try:
         import evaluate
 
         compute: MetricFunction = evaluate.load(name).compute
-    except Exception:  # lm-eval 0.4.13 goes on without it, whatever went wrong
+    except Exception:  # lm-eval 0.4.13 continues without it after any error
         return None
     return compute
 
@@ -240,7 +240,7 @@ def _may_be_had(name: str) -> bool:
 
 
 def key_of_metrics(metrics: Sequence[TaskMetric]) -> Hashable | None:
-    """Return what is equal for metrics that give equal scores for equal answers; None where code has a say."""
+    """Return what is equal for metrics that give equal scores for equal answers; None if they depend on code."""
     parts = [
         (metric.name, metric.aggregation, arguments, better)
         for metric in metrics
@@ -262,7 +262,7 @@ def gives_the_same(aggregation: Aggregation | None) -> bool:
 
 
 def takes_arguments(metric: TaskMetric) -> bool:
-    """Return whether the metric's function can take the arguments that its entry gives; True where nobody can tell."""
+    """Return whether the metric's function takes the arguments of its entry; True if its signature is unknown."""
     if metric.function is None or not metric.arguments:
         return True
     function = exact_match if metric.function is _exact_match_by_name else metric.function
@@ -379,7 +379,7 @@ AGGREGATIONS: Final[Mapping[str, Aggregation]] = MappingProxyType(
 """Every aggregation of lm-eval 0.4.13 by the name it is registered under."""
 
 OF_NUMBERS: Final = frozenset({mean, median, nanmean, perplexity, weighted_perplexity, bits_per_byte})
-"""Those that need no more than the numbers of a doc, so that one doc shows whether they work."""
+"""Those that only need the numbers of a doc, so that one doc shows whether they work."""
 
 
 def _weighted_mean(pairs: Sequence[tuple[Any, Any]]) -> Any:

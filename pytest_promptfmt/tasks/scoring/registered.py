@@ -1,8 +1,8 @@
 """Filters, metrics and aggregations beyond those of lm-eval 0.4.13: of packages, and of the lm-eval that is installed.
 
 A fork registers a filter in a file of `lm_eval/filters` and a metric in one of `lm_eval/api`, or either in a module
-that a task's functions come from. Its files are searched for the decorator first, so that nothing is imported for a
-name that nobody registers, and nothing that may not run.
+that a task's functions come from. Its files are searched for the decorator first, so that nothing is imported for an
+unknown name, and nothing that may not run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WHERE: Final[Mapping[Kind, tuple[str, str]]] = {
 def with_registered(task: Task, load: Load) -> Task:
     """Return the task with classes and functions in place of the names of filters and metrics that we do not have.
 
-    Names that nobody registers stay. Raises ScoringError for a package that cannot be loaded, and what `load` raises.
+    Unknown names stay. Raises ScoringError for a package that cannot be loaded, and what `load` raises.
     """
     position = task.position("filter_list")
     filters = task.filter_list and [

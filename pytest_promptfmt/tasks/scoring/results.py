@@ -16,12 +16,12 @@ from pytest_promptfmt.tasks.scoring.budget import plain_key
 from pytest_promptfmt.tasks.scoring.metrics import TaskMetric
 
 OUTSIDE: Final = -100
-"""What a gold answer outside the choices becomes."""
+"""The value of a gold answer outside the choices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What scoring needs of one doc.
+    """The values of one doc that scoring needs.
 
     `target`, `choices` and `text` are the values of doc_to_target, doc_to_choice (None: the task has none) and
     doc_to_text. `has_several_targets` and `has_several_inputs` are judged by the first doc of the task.
@@ -48,7 +48,7 @@ class LogLikelihood(tuple[float, bool]):
 
 
 def key_of_question(question: Question) -> Hashable | None:
-    """Return what is equal for questions to which equal answers score alike; None for what is no generation of text."""
+    """Return what is equal for questions to which equal answers score alike; None without generation."""
     target, choices = plain_key(question.target), plain_key(question.choices)
     if target is None or choices is None or question.output_type != "generate_until":
         return None
@@ -159,7 +159,7 @@ def _choice(metrics: Mapping[str, TaskMetric], question: Question, results: Sequ
 
 
 def gold_of(question: Question) -> Any:
-    """Return the gold index of a multiple-choice doc, or the list of them; OUTSIDE for one that is no choice."""
+    """Return the gold index of a multiple-choice doc, or the list of them; OUTSIDE for one that is not a choice."""
     gold = question.text if question.has_several_inputs else question.target
     count = len(question.choices)
     if isinstance(gold, list):

@@ -17,7 +17,7 @@ from pytest_promptfmt.tasks.scoring.metrics import DEFAULT_METRICS, METRICS
 def reading_of(values: Mapping[str, Any]) -> dict[str, str]:
     """Return what reads and scores answers, by name, from the keys of a task; what lm-eval assumes is written out.
 
-    A value that lm-eval refuses stands as it is written. Functions are named: their code is compared elsewhere.
+    A value that lm-eval refuses is shown as it is written. Functions are named: their code is compared elsewhere.
     """
     return dict(_lines(values))
 

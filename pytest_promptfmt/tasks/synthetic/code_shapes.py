@@ -1,7 +1,7 @@
-"""What a Python function asks of the doc that it is given, read from its source; the counterpart of template_shapes.py.
+"""The columns that a Python function uses of its doc, and how: read from its source, as template_shapes.py does.
 
-Only functions that may run get here, and none is called. What is not understood is left out: the docs are tried on the
-function afterwards.
+Only functions that may run get here, and none is called. Code that is not understood is left out: the docs are tried
+on the function afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ORDER: Final = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 def code_facts(function: Any) -> tuple[Fact, ...]:
-    """Return what a function that gets a doc as its first argument asks of it; nothing where its source is missing."""
+    """Return how a function uses the doc that is its first argument; nothing where its source is missing."""
     facts: list[Fact] = []
     with suppress(RecursionError):
         _read(function, [()], facts, 0)
@@ -39,7 +39,7 @@ def code_facts(function: Any) -> tuple[Fact, ...]:
 
 
 def row_facts(function: Any) -> tuple[Fact, ...]:
-    """Return what a function that gets a dataset asks of its rows, of columns that it leaves as they are.
+    """Return how a function that gets a dataset uses its rows, for columns that it leaves as they are.
 
     The functions are read that are written inside of it, and those that it gives to `map`.
     """
@@ -80,7 +80,7 @@ def _constant(node: ast.AST | None) -> Any:
 
 
 def _read(function: Any, paths: Sequence[Path | None], facts: list[Fact], depth: int) -> Path | None:
-    """Add what a function asks of its arguments, whose paths in the doc are given, None for something else.
+    """Add how a function uses its arguments, whose paths in the doc are given, None for something else.
 
     Returns the part of the doc that it ends by returning, None where that is something else.
     """
@@ -253,7 +253,7 @@ class _Walk(ast.NodeVisitor):
             self.note(path, "range", (0, len(options)))
 
     def visit_Call(self, node: ast.Call) -> None:
-        """Note what methods and functions say of their owner and arguments; follow helpers."""
+        """Note what methods and functions show about their owner and arguments; follow helpers."""
         self.generic_visit(node)
         first = self.path_of(node.args[0]) if node.args else None
         match node.func:
@@ -287,7 +287,7 @@ class _Walk(ast.NodeVisitor):
             self.note(first, "one of", tuple(options))
 
     def _returned(self, function: Any, arguments: Sequence[ast.AST]) -> Path | None:
-        """Return what a helper returns, where that is a part of the doc; what it asks of the doc is added."""
+        """Return what a helper returns, where that is a part of the doc; how it uses the doc is added."""
         paths = [self.path_of(argument) for argument in arguments]
         if self.depth < _MAX_DEPTH and inspect.isfunction(function) and any(path is not None for path in paths):
             return _read(function, paths, self.facts, self.depth + 1)
@@ -323,7 +323,7 @@ class _Walk(ast.NodeVisitor):
 
 
 class ReadDoc(dict[str, Any]):
-    """A doc like any other; names that are asked for, of columns it has or lacks, are added to `names` in that order.
+    """A doc that records the names it is read by, of columns it has or lacks, in `names` in that order.
 
     Who takes the whole doc has read all of it.
     """

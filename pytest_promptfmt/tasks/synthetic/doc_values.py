@@ -1,6 +1,6 @@
-"""The values of synthetic docs: what the fields of a task ask of each column, and what is put there.
+"""The values of synthetic docs: how the fields of a task use each column, and the value that fits.
 
-Which fields there are and whether they accept the values is decided in synthetic_docs.py. What a text calls its column
+Which fields there are and whether they accept the values is decided in synthetic_docs.py. The word for a column
 follows from `data/column_words.yaml`.
 """
 
@@ -19,7 +19,7 @@ from pytest_promptfmt.tasks.synthetic.shapes import ELEMENT, Fact, Path
 
 Guess = Literal["text", "index", "ordinal", "choice", "letter", "number", "digits", "list", "float", "date", "mapping"]
 Guesses = tuple[tuple[Path, Guess], ...]
-"""What to try for values whose type the templates leave open."""
+"""Guesses for values whose type the templates leave open."""
 
 _MAX_VALUES: Final = 2_000
 _MAX_NESTED: Final = 40
@@ -31,7 +31,7 @@ _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 @dataclass
 class ShapeNode:
-    """Everything the fields ask of the value at one path; `readers` are the roles of the fields that name it."""
+    """All uses of the value at one path; `readers` are the roles of the fields that name it."""
 
     path: Path
     readers: set[str] = field(default_factory=set)
@@ -40,7 +40,7 @@ class ShapeNode:
     facts: dict[str, list[Any]] = field(default_factory=dict)
 
     def child(self, step: str | None) -> ShapeNode:
-        """Return the node one step further down, new if nothing was asked of it yet."""
+        """Return the node one step further down, new if it was not used yet."""
         if step is ELEMENT:
             if self.element is None:
                 self.element = ShapeNode((*self.path, ELEMENT))
@@ -61,7 +61,7 @@ class ShapeNode:
 
 @dataclass(frozen=True)
 class ChoiceShape:
-    """What is known of the choices: how many, and the constants or the path of the list they come from."""
+    """The known facts about the choices: how many, and the constants or the path of the list they come from."""
 
     count: int
     constants: tuple[Any, ...] = ()
@@ -72,7 +72,7 @@ class ChoiceShape:
 class DocPlan:
     """How to make doc k: the shape of every column, and the guesses that turned out to work.
 
-    `reads` are the columns that each Python function asked for, in that order, by the key that names the function.
+    `reads` are the columns that each Python function read, in that order, by the key that names the function.
     """
 
     root: ShapeNode
@@ -98,7 +98,7 @@ class DocPlan:
         return [node.path for node in self.root.walk() if node.path and node.is_open and node.path[-1] is not ELEMENT]
 
     def find(self, path: Path) -> ShapeNode | None:
-        """Return the node at a path, None when nothing was asked of it."""
+        """Return the node at a path, None if nothing uses it."""
         node: ShapeNode | None = self.root
         for step in path:
             if node is None:
@@ -128,7 +128,7 @@ class _Maker:
         return {name: self.value(child, indices) for name, child in node.fields.items()}
 
     def value(self, node: ShapeNode, indices: tuple[int, ...]) -> Any:
-        """Return the value at one place; text where a hostile template asks for too much or goes in circles."""
+        """Return the value at one place; text where a hostile template needs too much or is circular."""
         self._made += 1
         if self._made > _MAX_VALUES or self._depth > _MAX_NESTED:
             return self.text(node, indices)
@@ -351,7 +351,7 @@ class Name:
 
 @lru_cache(maxsize=4096)
 def read_name(name: str) -> Name:
-    """Return what a name says: `option_b` is the second choice, `Question text` a question, `foo2` the second foo."""
+    """Return the parts of a name: `option_b` is the second choice, `Question text` a question, `foo2` a second foo."""
     if len(name) == 1 and name in _SUFFIXES.upper():
         return Name(CHOICE, "", _SUFFIXES.index(name.lower()))
     tokens = [_singular(token.lower()) for token in _TOKEN.findall(name)]
@@ -382,7 +382,7 @@ def names_choices(name: str) -> bool:
 class Use:
     """Something that a synthetic text is put into: the names that lead to it, and the roles of the fields that read it.
 
-    `is_list` says whether it is a list, or in one.
+    `is_list`: it is a list, or in one.
     """
 
     names: tuple[str, ...]
@@ -392,7 +392,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a synthetic text is called: its role, and the text with its number among those of the same role."""
+    """The word of a synthetic text: its role, and the text with its number among those of the same role."""
 
     role: str
     text: str

@@ -1,4 +1,4 @@
-"""What a Jinja template needs of the docs it is rendered with: which names it uses, and as what.
+"""The names of docs that a Jinja template uses, and as what: facts about paths from a doc to its values.
 
 Values only: `choices` has at least 4 elements, `label` is an index below 3. template_shapes.py reads them from a
 template, synthetic_docs.py makes docs from them.
@@ -25,7 +25,7 @@ Kind = Literal[
     "text",  # has text done to it
     "number",  # has arithmetic done to it
     "list",  # argument: the smallest length seen, 0 when unknown
-    "sized",  # its length is asked for: a list, or a text
+    "sized",  # its length is read: a list, or a text
     "mapping",
     "one of",  # argument: tuple of the only values that work
     "equals",  # argument: a constant it is compared with

@@ -59,7 +59,7 @@ def synthetic_docs(task: Task, *, count: int, split: str | None = None) -> tuple
 
 
 def columns_of_functions(task: Task) -> Mapping[tuple[str, ...], tuple[str, ...]]:
-    """Return which columns the task's Python functions asked for when its synthetic docs were made, by their keys."""
+    """Return which columns the task's Python functions read when its synthetic docs were made, by their keys."""
     return _plan_for(task.doc_source).reads
 
 
@@ -293,7 +293,7 @@ def _guess_ladder(plan: DocPlan, inputs: Path | None, target: Path | None, has_c
 
 
 class _MissingColumnError(Exception):
-    """A function asked for a column that the doc does not have."""
+    """A function read a column that the doc does not have."""
 
     def __init__(self, found: _Field, name: str) -> None:
         super().__init__(name)
@@ -305,7 +305,7 @@ class _MissingColumnError(Exception):
 class _Fit:
     """A plan that every field accepted: the number of choices it gave, and whether the gold answer is one of them.
 
-    `reads` are the columns that functions asked for, by their keys.
+    `reads` are the columns that functions read, by their keys.
     """
 
     choices: int | None
@@ -389,7 +389,7 @@ def _is_valid(text: Any, choices: Any, target: Any) -> bool:
 def columns_read(task: Task, columns: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Return the keys that read columns, such as `fewshot_config.doc_to_text`, each with these in the order of reading.
 
-    `columns` are those of the docs, which are synthetic. Of a function they are those that it asked for. Nothing is
+    `columns` are those of the docs, which are synthetic. Of a function they are those that it read. Nothing is
     known of a task that is put together in its own way.
     """
     if not task.assembly.renders_fields:

@@ -1,4 +1,4 @@
-"""A Jinja template read for what it asks of its docs: one pass over its syntax tree, into the facts of shapes.py.
+"""How a Jinja template uses its docs: one pass over its syntax tree, into the facts of shapes.py.
 
 Nothing is rendered and no values are made here.
 """
@@ -82,7 +82,7 @@ def _whole_expression(tree: nodes.Template) -> nodes.Node | None:
 
 
 class _Walk:
-    """One pass over a syntax tree; names are resolved as they are met, facts gathered in order."""
+    """One pass over a syntax tree; names are resolved and facts gathered in order."""
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
@@ -111,7 +111,7 @@ class _Walk:
             self.visit(node)
 
     def visit(self, node: nodes.Node) -> None:
-        """Gather what `node` and everything below it ask for."""
+        """Gather the facts of `node` and all nodes below it."""
         visitor = _VISITORS.get(type(node))
         if visitor is not None:
             visitor(self, node)
@@ -348,7 +348,7 @@ class _Walk:
                 self.note(side, kind)
 
     def _kind(self, node: nodes.Node) -> Literal["text", "number"] | None:
-        """Return what an operand of + is, where the template alone shows it."""
+        """Return what an operand of + is, where the template shows it."""
         if isinstance(node, nodes.Const):
             return "text" if isinstance(node.value, str) else "number"
         if isinstance(node, nodes.Add):
