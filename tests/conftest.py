@@ -49,6 +49,12 @@ def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
     return pytester
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for what several tests of a module begin with."""
+    return tmp_path_factory.mktemp("kept")
+
+
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> Project:
     """Return the folder that a test of the plugin works in."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,14 @@ class Project:
         for path in sorted(self.root.rglob("*"), reverse=True):
             if ".pytest_cache" not in path.parts and path.exists():
                 os.utime(path, (1_600_000_000, 1_600_000_000))
+
+    def make_once(self, kept: Path, make: Callable[[], None]) -> None:
+        """Write what `make` writes here: the first time by calling it, later from the copy that was kept of it."""
+        if kept.exists():
+            shutil.copytree(kept, self.root, dirs_exist_ok=True, symlinks=True)
+        else:
+            make()
+            shutil.copytree(self.root, kept, symlinks=True)
 
     def accept(self, *args: str) -> None:
         """Write the snapshots of everything that passes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import forked_runs
@@ -12,16 +13,21 @@ from promptfmt_command import promptfmt, write_task
 from pytest_promptfmt.results.pending import last_run_around
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three tasks with snapshots."""
-    monkeypatch.setenv("PROMPTFMT_CACHE_DIR", str(tmp_path / "cache"))
-    folder = tmp_path / "project"
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("accepted")
     for name in ("arc", "boolq", "cola"):
         write_task(folder, name)
     (folder / "pytest.ini").write_text("[pytest]\n", "utf-8")
     assert run_of(folder, "--snapshot-update") == 0
     return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path, accepted: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three tasks with snapshots."""
+    monkeypatch.setenv("PROMPTFMT_CACHE_DIR", str(tmp_path / "cache"))
+    return shutil.copytree(accepted, tmp_path / "project")
 
 
 def run_of(folder: Path, *options: str) -> int:

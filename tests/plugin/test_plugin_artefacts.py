@@ -22,8 +22,13 @@ def git(folder: Path, *args: str) -> str:
 
 
 @pytest.fixture
-def changed(project: Project) -> Project:
+def changed(project: Project, kept: Path) -> Project:
     """A git repository whose tasks are ahead of their snapshots in every way: the snapshots of main are committed."""
+    project.make_once(kept / "changed", lambda: write_changes(project))
+    return project
+
+
+def write_changes(project: Project) -> None:
     project.task("tasks/arc.yaml")
     project.task("tasks/boolq.yaml")
     project.task("tasks/cola.yaml")
@@ -40,7 +45,6 @@ def changed(project: Project) -> Project:
     project.task("tasks/new.yaml", doc_to_text="New: {{question}}")
     git(project.root, "add", "*.yaml")
     git(project.root, "commit", "-qm", "after")
-    return project
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])

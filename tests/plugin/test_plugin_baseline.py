@@ -10,13 +10,17 @@ OPTIONS = ("--promptfmt-baseline", "baseline.jsonl", "-o", "promptfmt_lint=true"
 
 
 @pytest.fixture
-def old(project: Project) -> Project:
+def old(project: Project, kept: Path) -> Project:
     """A project with mistakes of many years: two tasks with a double blank, one that cannot be read."""
+    project.make_once(kept / "old", lambda: write_mistakes(project))
+    return project
+
+
+def write_mistakes(project: Project) -> None:
     project.task("tasks/arc.yaml", doc_to_text="Q: {{question}}\nA: ", output_type="multiple_choice", doc_to_choice="c")
     project.task("tasks/wic.yaml", doc_to_text="Q: {{question}}\nA: ", output_type="multiple_choice", doc_to_choice="c")
     project.task("tasks/bad.yaml", doc_to_txt="x")
     project.accept()
-    return project
 
 
 def entries(project: Project) -> list[dict[str, str]]:

@@ -39,8 +39,13 @@ def _with_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def tree(project: Project) -> Project:
+def tree(project: Project, kept: Path) -> Project:
     """Return a project with a task of each kind: plain, with an include, by a function, with docs, in a group."""
+    project.make_once(kept / "tree", lambda: write_tree(project))
+    return project
+
+
+def write_tree(project: Project) -> None:
     project.write("pytest.ini", "[pytest]\n")
     project.write("conftest.py", SETTLED)  # puts the folder on the path of imports
     project.task("tasks/plain/arc.yaml")
@@ -54,7 +59,6 @@ def tree(project: Project) -> Project:
     project.write("tasks/docs/wic.docs.jsonl", '{"question": "why", "answer": "so"}\n')
     project.write("tasks/group.yaml", "group: all\ntask: [arc, wic]\n")
     project.accept("tasks")
-    return project
 
 
 def result(project: Project, *options: str) -> dict[str, Any]:
