@@ -61,6 +61,7 @@ def _written(file: IO[bytes]) -> str:
     return file.read().decode("utf-8", "replace")
 
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # without compiled files each new interpreter compiles the package
 _OWN_VARIABLES: Final = _read_at_start(os.environ)
 _servers: Final[dict[int, _Server]] = {}
 

@@ -545,6 +545,20 @@ def test_a_variable_that_code_asks_for_by_its_name_is_an_input(
     assert result(project)["counts"] == {"passed": 6}
 
 
+@pytest.mark.parametrize("name", ["HF_TEST", "LC_TEST", "PROMPTFMT_TEST"])
+def test_variables_that_libraries_read_are_inputs_of_all_tasks(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for task in ("a", "b"):
+        project.task(f"tasks/{task}.yaml")
+    project.write("conftest.py", SETTLED)
+    project.accept("tasks")
+    warm(project)
+    assert unchanged(project) == 1
+    monkeypatch.setenv(name, "1")
+    assert unchanged(project) == 0
+
+
 LOADING = """
 from pathlib import Path
 
