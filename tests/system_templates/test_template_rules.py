@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 
 import pytest
 
 from pytest_promptfmt import SourceError, check_template
-from pytest_promptfmt.core.finding import Severity
+from pytest_promptfmt.core.finding import Finding, Severity
 from pytest_promptfmt.core.profile import builtin_template
 from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
+from pytest_promptfmt.rules import rule_registry
+from pytest_promptfmt.rules.rule_registry import find_rule
 from pytest_promptfmt.systems.templates.conversations import Conversation, State, builtin_conversations
 from pytest_promptfmt.systems.templates.trial import TemplateTrial, lone_profile
 
@@ -42,6 +47,26 @@ def test_errors_come_first_and_know_line_and_fix() -> None:
     assert (first.code, first.severity) == ("PF430", Severity.ERROR)
     assert first.do
     assert check_template(PLAIN)[-1].severity is Severity.INFO
+
+
+def test_a_rule_that_raises_is_one_finding_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(trial: TemplateTrial) -> Iterator[Finding]:
+        raise KeyError(trial.source)
+
+    broken = replace(find_rule("PF440"), function=wraps(find_rule("PF440").function)(raising))
+    monkeypatch.setitem(rule_registry._rules, "PF440", broken)
+    findings = check_template(PLAIN)
+    (crash,) = [each for each in findings if each.code == "PF003"]
+    assert "PF440" in crash.message + crash.saw
+    assert len(findings) > 1
+
+
+def test_a_finding_without_a_place_is_that_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].role }}", "utf-8")
+    places = [each.position for each in check_template(tmp_path / "chat_template.jinja")]
+    assert places
+    assert all(each is not None and each.path == tmp_path / "chat_template.jinja" for each in places)
+    assert not [each for each in check_template("{{ messages[0].role }}") if each.position is not None]
 
 
 def test_what_a_simpler_conversation_shows_is_not_repeated() -> None:
