@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -112,4 +113,4 @@ def test_each_built_in_system_is_in_the_registry() -> None:
     folder = Path(sys.modules["pytest_promptfmt.systems"].__file__ or "").parent
     modules = {path.stem: path.read_text("utf-8") for path in folder.glob("*.py") if path.name != "__init__.py"}
     modules |= {path.parent.name: path.read_text("utf-8") for path in folder.glob("*/__init__.py")}
-    assert {name for name, text in modules.items() if "\nSYSTEM: Final" in text} == set(_BUILTIN)
+    assert {name for name, text in modules.items() if re.search(r"^SYSTEM\b", text, re.MULTILINE)} == set(_BUILTIN)
