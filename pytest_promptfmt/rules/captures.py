@@ -32,7 +32,7 @@ _LONG: Final = 2000
 
 @rule("PF511", "filters-change-gold", severity=Severity.ERROR, family=Family.EXTRACTION, scores=True)
 def filters_change_gold(study: Study) -> Iterator[Finding]:
-    r"""Report filters that pick nothing out of a completion, and make of the gold answer something that is not right.
+    r"""Report filters that pick nothing out of a completion, and turn the gold answer into a wrong one.
 
     Why: `lowercase` turns `Paris` into `paris`, which exact_match compares with `Paris`. A model that answers exactly
     the gold answer is wrong.
@@ -100,7 +100,7 @@ def gold_cut(study: Study) -> Iterator[Finding]:
             continue
         cut = next(filter(None, (_cut(chain, pipeline, trial) for trial in answers)), None)
         if cut is None:
-            return  # one of the pipelines reads all of them
+            return  # one of the pipelines reads all answers
         found.append((number, *cut))
     for number, text, read, doc in found[:1]:
         saw = f"{text!r} is read as {read!r}"
@@ -142,10 +142,10 @@ def _cut(chain: Chain, pipeline: FilterPipeline, trial: AnswerTrial) -> tuple[st
 
 @rule("PF521", "capture-runs-on", severity=Severity.WARNING, family=Family.EXTRACTION, scope="scoring")
 def capture_runs_on(study: Study) -> Iterator[Finding]:
-    r"""Report filters whose pattern goes on to the last closing mark of the line instead of the next one.
+    r"""Report filters whose pattern runs to the last closing mark of the line instead of the next one.
 
     Why: `\\boxed\{(.*)\}` is greedy. Of `\boxed{7}, which is \frac{14}{2}` it reads `7}, which is \frac{14}{2`, and a
-    right answer is wrong. Reported as info unless the prompt asks for reasoning or for the form that is misread.
+    right answer is wrong. Reported as info unless the prompt asks for reasoning or for the misread form.
 
     Example:
         output_type: generate_until
@@ -226,8 +226,8 @@ def _is_inside(read: str, text: str) -> bool:
 def capture_may_be_empty(study: Study) -> Iterator[Finding]:
     r"""Report a pattern that finds the words before an answer, and takes nothing where no answer follows them.
 
-    Why: models repeat the form they are asked for, `Answer: [LETTER]`, before they use it. `Answer: ([A-D]*)` then
-    reads nothing, though the answer comes in the next line. With `+` the first match is the answer.
+    Why: models repeat the demanded form, `Answer: [LETTER]`, before they use it. `Answer: ([A-D]*)` then reads nothing,
+    although the answer is in the next line. With `+` the first match is the answer.
 
     Example:
         output_type: generate_until
@@ -252,7 +252,7 @@ def capture_may_be_empty(study: Study) -> Iterator[Finding]:
 
 
 def _taken_empty(reader: Reader, answer: str, pipeline: FilterPipeline) -> tuple[str, str] | None:
-    """Return a sentence after its form with a placeholder, of which nothing is read, where the sentence alone is."""
+    """Return a text of which nothing is read: a sentence that is read, after its form with a placeholder."""
     sentences = (each for each in reader.sentences(answer) if each.strip() != answer)
     sentence = next((each for each in sentences if reader.is_read(pipeline, each, answer)), None)
     if sentence is None:
@@ -326,7 +326,7 @@ def answers_stay_a_list(study: Study) -> Iterator[Finding]:
     try:
         pipelines = pipelines_of(task)
     except PromptfmtError:
-        return  # PF109 says why
+        return  # PF109 reports it
     for number, pipeline in enumerate(pipelines):
         if pipeline.fingerprint is None:
             continue
@@ -335,7 +335,7 @@ def answers_stay_a_list(study: Study) -> Iterator[Finding]:
         except LimitExceededError:
             raise
         except Exception:
-            continue  # PF109 says why
+            continue  # PF109 reports it
         if isinstance(left, list | tuple):
             saw = ", ".join(str(step.get("function")) for step in task.filter_list[number]["filter"])
             yield finding("after the filters an answer is still a list", saw, ("filter_list", number))

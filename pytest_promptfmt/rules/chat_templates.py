@@ -205,8 +205,8 @@ def history_rewritten(loaded: LoadedProfile) -> Iterator[Finding]:
 def html_escaped(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template that writes `<`, `&` and quotes as HTML entities.
 
-    Why: the model reads `&lt;` where the task says `<`. In Jinja, one `|safe` escapes all text that is joined to
-    it. Tools and their arguments count only if the profile has tools.
+    Why: the model reads `&lt;` where the task has `<`. In Jinja, one `|safe` escapes all text that is joined to it.
+    Tools and their arguments count only if the profile has tools.
 
     Example:
         # file: promptfmt.yaml

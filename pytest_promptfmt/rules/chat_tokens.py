@@ -44,7 +44,7 @@ def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
     facts, tokenizer = loaded.facts, loaded.tokenizer
     if facts is None or tokenizer is None:
         return
-    # The BOS that a template writes is that of the tokenizer, and says nothing of whose template it is.
+    # The BOS that a template writes comes from the tokenizer, so it does not show whose template it is.
     marks = [mark for mark in facts.markers if _CONTROL.fullmatch(mark) and mark != facts.bos]
     plain = [mark for mark in marks if tokenizer.id_of(mark) not in tokenizer.ids(mark, add_special_tokens=False)]
     if plain:
@@ -130,7 +130,7 @@ def bos_missing(loaded: LoadedProfile) -> Iterator[Finding]:
 def end_token_scored(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a tokenizer that adds an end token to every text, if prompt and answer are encoded together.
 
-    Why: `split: lm-eval` cuts the tokens at the length of the prompt alone, which includes the end token. The scored
+    Why: `split: lm-eval` cuts the tokens at the length of the encoded prompt, which includes the end token. The scored
     tokens are shifted by one, and often only the end token is left. lm-eval encodes the two separately for such models.
 
     Example:

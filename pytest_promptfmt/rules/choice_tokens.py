@@ -136,8 +136,7 @@ def choice_begins_another(view: ProfileView) -> Iterator[Finding]:
 def choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
     r"""Report two different choices with the same tokens.
 
-    Why: for a tokenizer that drops case, accents or newlines they are one candidate, and the first one wins whatever
-    the model knows.
+    Why: for a tokenizer that drops case, accents or newlines they are one candidate, and the first one always wins.
 
     Example:
         # file: promptfmt.yaml

@@ -88,8 +88,7 @@ def empty_choice(study: Study) -> Iterator[Finding]:
 def same_choices(study: Study) -> Iterator[Finding]:
     r"""Report two choices that are equal, or differ only in case or whitespace.
 
-    Why: two equal candidates have equal scores. If one of them is the gold, the first one wins whatever the model
-    knows.
+    Why: two equal candidates have equal scores. If one of them is the gold, the first one always wins.
 
     Example:
         metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [iron, iron, gold], answer: 0}]}}
@@ -186,8 +185,8 @@ def _past(saw: str, keys: tuple[str, ...], doc: int) -> Finding:
 def single_choice(study: Study) -> Iterator[Finding]:
     """Report a multiple-choice doc with one choice: it is always right.
 
-    Why: the only candidate wins whatever the model says, and raises the score. The list of choices was cut, or holds
-    the gold answer alone.
+    Why: the only candidate always wins and raises the score. The list of choices was cut, or holds only the gold
+    answer.
 
     Example:
         metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron], answer: 0}]}}

@@ -30,10 +30,10 @@ _LONG: Final = 4000
 
 @rule("PF261", "misspelt-column", severity=Severity.WARNING, family=Family.NAMES)
 def misspelt_column(study: Study) -> Iterator[Finding]:
-    r"""Report a column whose name is a slip away from one that the task or most datasets have.
+    r"""Report a column whose name looks like a misspelling of one that many datasets have.
 
-    Why: without the dataset nothing says which columns there are, and synthetic docs have every column that a template
-    names. `{{qusetion}}` then renders like `{{question}}`, and fails in the evaluation. With real docs it is an error.
+    Why: without the dataset its columns are unknown, and synthetic docs have every column that a template names.
+    `{{qusetion}}` then renders like `{{question}}`, and fails in the evaluation. With real docs it is an error.
 
     Example:
         doc_to_text: "Question: {{qusetion}}\nAnswer:"
@@ -71,14 +71,14 @@ def meant(name: str, known: Collection[str] = COMMON) -> str | None:
     """Return the known name of which a name has two letters swapped, or one inside lost or doubled; None otherwise."""
     if len(name) < _SHORTEST - 1 or name in known or not name.isascii():
         return None
-    close = [each for each in known if len(each) >= _SHORTEST and _is_slip(name, each)]
+    close = [each for each in known if len(each) >= _SHORTEST and _is_misspelling(name, each)]
     return close[0] if len(close) == 1 else None
 
 
-def _is_slip(written: str, other: str) -> bool:
+def _is_misspelling(written: str, other: str) -> bool:
     start = next((at for at, (a, b) in enumerate(zip(written, other, strict=False)) if a != b), None)
     if start is None or start == 0:
-        return False  # one begins with the other, or they differ from the first letter on: names of their own
+        return False  # one begins with the other, or they differ from the first letter on: separate names
     if len(written) == len(other):
         swapped = other[:start] + other[start + 1 : start + 2] + other[start] + other[start + 2 :]
         return written == swapped
@@ -92,8 +92,8 @@ def _is_slip(written: str, other: str) -> bool:
 def outer_name_in_loop(study: Study) -> Iterator[Finding]:
     r"""Report a loop over examples that prints a column of the doc, where each example has one of the same name.
 
-    Why: `{% for x in examples %}{{x.question}} ({{kind}})` prints the kind of the doc after every example, so that a
-    name is asked for as a date.
+    Why: `{% for x in examples %}{{x.question}} ({{kind}})` prints the kind of the doc after every example, so that the
+    example of a name is shown as one of a date.
 
     Example:
         doc_to_text: "{% for x in examples %}{{x.question}} ({{kind}})\n{% endfor %}{{question}} ({{kind}})\nAnswer:"
@@ -151,8 +151,8 @@ def _loops(source: str) -> Iterator[tuple[str, str]]:
 def names_instead_of_values(study: Study) -> Iterator[Finding]:
     """Report an answer made of the keys of a mapping instead of its values.
 
-    Why: joining or looping over a mapping gives its keys. The answer is `number,date,spans` for every doc, in
-    few-shot examples and as gold. Without rows, code of `process_docs` that looks keys up in the column says so.
+    Why: joining or looping over a mapping gives its keys. The answer is `number,date,spans` for every doc, in few-shot
+    examples and as gold. Without rows, code of `process_docs` that looks up keys in the column shows it.
 
     Example:
         output_type: generate_until
@@ -193,7 +193,7 @@ def _joined_in_template(study: Study) -> Iterator[Finding]:
     try:
         function = load_function(code, trusted=study.settings.trusts, time_limit=study.settings.import_limit)
     except PromptfmtError:
-        return  # what needs the function says why
+        return  # reported where the function is needed
     mappings = {fact.path for fact in row_facts(function) if fact.kind == "mapping"}
     for path in sorted(listed & mappings, key=str):
         saw = f"{code} looks keys up in {path[0]!r}, which {written} joins"

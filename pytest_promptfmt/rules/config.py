@@ -111,7 +111,7 @@ def not_text(study: Study) -> Iterator[Finding]:
 def overwritten_by_format(study: Study) -> Iterator[Finding]:
     r"""Report a key of the task that its format replaces, and a `template:` that the task's own `doc_to_text` replaces.
 
-    Why: the format sets the layout. A `target_delimiter` or `doc_to_text` beside it has no effect, but looks as if it
+    Why: the format sets the layout. A `target_delimiter` or `doc_to_text` next to it has no effect, but looks as if it
     had. With `template:` it is the other way round: a written `doc_to_text` wins.
 
     Example:
@@ -123,9 +123,9 @@ def overwritten_by_format(study: Study) -> Iterator[Finding]:
         formats: mcqa
         doc_to_text: "{{question}}"
 
-    Fix: remove the key, or set it inside the format; beside `template:` keep one of the two.
+    Fix: remove the key, or set it inside the format; next to `template:` keep one of the two.
 
-    Real: the proposal for formats in lm-evaluation-harness does not say which of the two wins.
+    Real: the proposal for formats in lm-evaluation-harness does not define which of the two wins.
     """
     for overwritten in getattr(study.task, "overwritten", ()):
         yield Finding(
@@ -225,7 +225,7 @@ def unknown_own_key(study: Study) -> Iterator[Finding]:
 
 @rule("PF108", "overridden-by-library-prompt", severity=Severity.WARNING, family=Family.CONFIG)
 def overridden_by_prompt(study: Study) -> Iterator[Finding]:
-    """Report a field mapping beside `use_prompt`, which replaces it.
+    """Report a field mapping next to `use_prompt`, which replaces it.
 
     Why: both are in the file, but only one has an effect.
 
@@ -302,8 +302,8 @@ def _lines_of(path: Path, _stamp: tuple[int, int]) -> list[str]:
 def folded_lines(view: FileView) -> Iterator[Finding]:
     r"""Report lines of options or labels that a folded text (`>`) joins to one line.
 
-    Why: `>` replaces single newlines by spaces. What looks like a list in the file is
-    `Which one? A. iron B. gold Answer:` in the prompt. `|` keeps the lines.
+    Why: `>` replaces single newlines by spaces. A list in the file becomes `Which one? A. iron B. gold Answer:` in the
+    prompt. `|` keeps the lines.
 
     Example:
         doc_to_text: >-

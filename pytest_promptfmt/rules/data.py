@@ -289,7 +289,7 @@ def letters_made_small(study: Study) -> Iterator[Finding]:
     Silent with:
         doc_to_text: "{{question[:1] | upper}}{{question[1:]}}\nAnswer:"
 
-    Fix: change the first letter alone: `{{text[:1] | upper}}{{text[1:]}}`.
+    Fix: change only the first letter: `{{text[:1] | upper}}{{text[1:]}}`.
 
     Real: lm-evaluation-harness #608 (hellaswag, in Python: `Mr. smith from nasa`).
     """

@@ -28,10 +28,10 @@ _FEW_WORDS: Final = 8
 """Words of a gold answer that is an answer and no reasoning."""
 
 _FEWEST: Final = 3
-"""Options from which on labels are labels, and no Yes and No."""
+"""The least number of options whose labels are labels, not Yes and No."""
 
 _FEW_TOKENS: Final = 10
-"""A budget that has room for a label alone."""
+"""A budget that has room for a label only."""
 
 _LONGEST: Final = 200
 
@@ -40,8 +40,8 @@ _LONGEST: Final = 200
 def filters_without_generation(study: Study) -> Iterator[Finding]:
     r"""Report filters that look for an answer in a task that generates nothing.
 
-    Why: filters of lm-eval are applied to whatever the model returns. For log-likelihoods a regex finds nothing, gives
-    its fallback for every choice, and scoring fails at the end of the run.
+    Why: filters of lm-eval are applied to everything that the model returns. For log-likelihoods a regex finds nothing,
+    gives its fallback for every choice, and scoring fails at the end of the run.
 
     Example:
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "(A|B)"}, {function: take_first}]}]
@@ -51,7 +51,7 @@ def filters_without_generation(study: Study) -> Iterator[Finding]:
 
     Fix: remove `filter_list`, or set `output_type: generate_until`.
 
-    Real: generation tasks turned into multiple choice by their `output_type` alone.
+    Real: generation tasks of which only the `output_type` was changed to multiple choice.
     """
     written: Any = study.task.filter_list
     if written and not study.generates and study.renders_fields and looks_for_answers(study.task):
@@ -190,7 +190,7 @@ def asked_sentence_compared(study: Study) -> Iterator[Finding]:
     Silent with:
         filter_list: [{name: x, filter: [{function: regex, regex_pattern: "answer is (.+)"}, {function: take_first}]}]
 
-    Fix: add a filter that picks the answer, or ask for the answer alone.
+    Fix: add a filter that picks the answer, or ask for the answer only.
 
     Real: facebookresearch/multiloko #10.
     """
@@ -230,7 +230,7 @@ def label_compared_whole(study: Study) -> Iterator[Finding]:
     r"""Report a prompt with options, without examples, whose whole completion is compared with the label.
 
     Why: a model that has seen no example writes `Answer: B` or a sentence. Both are compared with `B` and wrong.
-    Nothing is reported if the prompt asks for the label alone, if there is a `gen_prefix`, or if only a few tokens are
+    Nothing is reported if the prompt asks for the label only, if there is a `gen_prefix`, or if only a few tokens are
     generated.
 
     Example:
@@ -243,7 +243,7 @@ def label_compared_whole(study: Study) -> Iterator[Finding]:
         filter_list:
         - {name: x, filter: [{function: regex, regex_pattern: "\\b([ABC])\\b"}, {function: take_first}]}
 
-    Fix: add a filter that picks the label, or ask for the label alone.
+    Fix: add a filter that picks the label, or ask for the label only.
 
     Real: lm-evaluation-harness #3842 (kormedmcqa).
     """

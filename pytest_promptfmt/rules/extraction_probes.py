@@ -35,7 +35,7 @@ def phrase_asked_nowhere(study: Study) -> Iterator[Finding]:
     r"""Report filters that only read an answer after words that nothing in the prompt asks for.
 
     Why: a model that gives the right answer in another form is counted as wrong. Reported as info if another filter of
-    the task reads the answer alone, and if few-shot examples may show the words: then 0 examples give 0 right answers.
+    the task reads the bare answer, and if few-shot examples may show the words: then 0 examples give 0 right answers.
     Examples that show the gold answer, with which what is read is compared, cannot show the words.
 
     Example:
@@ -100,7 +100,7 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
 
     Why: the pattern has fewer letters than the prompt has options, or a letter of another word is read. Docs whose
     answer is such an option are always wrong. It is an error if the prompt asks for the sentence, and an info if the
-    prompt ends with a cue after which most models write the label alone, or is in another language than the sentence.
+    prompt ends with a cue after which most models write only the label, or is in another language than the sentence.
 
     Example:
         output_type: generate_until
@@ -141,7 +141,7 @@ def some_options_unread(study: Study) -> Iterator[Finding]:
 
 
 def _of_free_answers(study: Study, reader: Reader) -> Severity:
-    """Return how bad it is that sentences are misread: an info where the prompt ends with a cue for the label alone."""
+    """Return how bad it is that sentences are misread: an info where the prompt ends with a cue for the label."""
     has_cue = reader.subject.prompt.rstrip().endswith((":", "："))
     return Severity.INFO if has_cue and not study.asks_for_reasoning else Severity.WARNING
 
@@ -250,7 +250,7 @@ def first_of_reasoning(study: Study) -> Iterator[Finding]:
 def number_cut(study: Study) -> Iterator[Finding]:
     r"""Report filters that cut a number at its thousands separator, or take a comma for a number.
 
-    Why: models write `1,234`. A pattern without the comma reads 1 or 234, a pattern of commas alone reads the comma
+    Why: models write `1,234`. A pattern without the comma reads 1 or 234, a pattern of only commas reads the comma
     after `42 apples, in total`. The answer is then another number, and nothing shows it. Reported as info if all
     answers of your docs have at most three digits.
 

@@ -254,7 +254,7 @@ def unlike_question(study: Study) -> Iterator[Finding]:
         if other is None or not (_is_cue(cue) or _is_cue(other)):
             return
         if cue.strip() == other.strip():
-            message = "few-shot examples and the question have another space beside their cue"
+            message = "few-shot examples and the question have different spaces next to their cue"
         elif not other.strip() or not cue.strip():
             message = "only the question has a cue" if cue.strip() else "only few-shot examples have a cue"
         else:

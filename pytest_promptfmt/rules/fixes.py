@@ -1,4 +1,4 @@
-"""What a rule knows of how to fix its finding: one edit of the YAML, and what it may change in a prompt.
+"""The fix of a finding as its rule describes it: one edit of the YAML, and what it may change in a prompt.
 
 A rule declares its fix with `@rule(…, fix=function)`. The function is given what the rule was given and the finding,
 and returns a `Fix`, or None for a finding that has no mechanical one. Whether the fix is right is proved by
@@ -44,7 +44,7 @@ def escapes(text: str) -> str:
 
 
 def anything(_text: str) -> str:
-    """Return the same for all texts: whatever the key prints may change."""
+    """Return the same for all texts: the output of the key may change."""
     return ""
 
 

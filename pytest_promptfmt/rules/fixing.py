@@ -2,7 +2,7 @@
 
 An edit is made in the file that holds the key. All tasks that include this file are checked and rendered before and
 after it: the finding has to be gone, no other error or warning may be new, and no text of any prompt or request may
-change beyond what the fix says.
+change beyond what the fix declares.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pytest_promptfmt.systems.task_files import read_task_file
 from pytest_promptfmt.tasks import TaskIndex, load_function
 
 _MOST_ROUNDS: Final = 8
-"""How often a file is looked at again after a fix, which may uncover another finding."""
+"""How often a file is linted again after a fix, which may uncover another finding."""
 
 _OF_ANSWERS: Final = ("doc_to_choice", "doc_to_target", "target_delimiter")
 _ANSWER: Final = "the answer of a request"
@@ -46,7 +46,7 @@ _versions = itertools.count(1)
 
 
 class Places(Protocol):
-    """What holds for the task files of each folder."""
+    """The settings and rules of the task files of each folder."""
 
     index: TaskIndex
 
@@ -80,7 +80,7 @@ def find_fixes(files: Iterable[Path], places: Places, *, below: Sequence[Path]) 
     """Return what fixing the findings of these task files changes; nothing is written.
 
     `places` has their settings and rules. Only files that are in or below one of `below` are changed: those that no
-    task of `files` may include from elsewhere. Raises SettingsError for settings that make no sense.
+    task of `files` may include from elsewhere. Raises SettingsError for invalid settings.
     """
     with tempfile.TemporaryDirectory(prefix="promptfmt-") as folder:
         return _Fixing(tuple(dict.fromkeys(files)), places, below, Path(folder)).run()
@@ -110,7 +110,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What is known of one task: its findings, those that can be fixed, and what its prompts are made of."""
+    """The findings of one task, those that can be fixed, and the pieces of its prompts."""
 
     findings: tuple[Reported, ...]
     fixes: tuple[tuple[Reported, Fix], ...]
@@ -273,7 +273,7 @@ class _Fixing:
                 fixes = tuple(_fixes_of(findings, selection, study, view))
                 prompts = tuple(_pieces(study)) if renders else ()
                 yield attempt.task.id, _Look(findings, fixes, prompts, study.failure is None)
-                view = None  # what concerns the file is said with its first task
+                view = None  # findings about the file are reported with its first task
 
 
 def _fixes_of(

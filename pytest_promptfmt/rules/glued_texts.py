@@ -135,7 +135,7 @@ def label_glued_to_column(study: Study) -> Iterator[Finding]:
 
 @rule("PF264", "odd-target-delimiter", severity=Severity.WARNING, family=Family.PROMPT)
 def odd_target_delimiter(study: Study) -> Iterator[Finding]:
-    r"""Report a `target_delimiter` of several spaces, or of a space beside a newline.
+    r"""Report a `target_delimiter` of several spaces, or of a space next to a newline.
 
     Why: the answer is then scored after two spaces, or after a space at the beginning of a line, which most tokenizers
     encode differently.
@@ -157,7 +157,7 @@ def odd_target_delimiter(study: Study) -> Iterator[Finding]:
 
 @rule("PF281", "texts-without-space", severity=Severity.WARNING, family=Family.PROMPT)
 def texts_without_space(study: Study) -> Iterator[Finding]:
-    r"""Report two texts beside each other in Python that have no space between the words where they meet.
+    r"""Report two adjacent texts in Python that have no space between the words where they meet.
 
     Why: Python joins `"choose one of" "two options"` to `choose one oftwo options`. In a prompt over several lines the
     space at the end of a line is easily forgotten.
@@ -213,7 +213,7 @@ def _glued_texts(named: FunctionRef, node: ast.FunctionDef) -> Iterator[tuple[in
 
 
 def _meet(before: str, after: str) -> bool:
-    """Return whether prose goes on in prose without anything between them."""
+    """Return whether prose continues in prose without anything between them."""
     is_prose = before.count(" ") > 1 and after.count(" ") > 1 and not _ESCAPED_END.search(before)
     return is_prose and before[-1].isalpha() and after[0].isalpha()
 
@@ -222,8 +222,8 @@ def _meet(before: str, after: str) -> bool:
 def list_joined(study: Study) -> Iterator[Finding]:
     r"""Report a list of the docs whose texts are printed without anything between them.
 
-    Why: `{{aliases | join}}` and `join('')` make `Oprah WinfreyOprah` of two names. As gold answer nobody gives it, in
-    a question nobody can read it.
+    Why: `{{aliases | join}}` and `join('')` make `Oprah WinfreyOprah` of two names. No answer equals it, and in a
+    question it cannot be read.
 
     Example:
         output_type: generate_until

@@ -119,7 +119,7 @@ def several_correct_answers(study: Study) -> Iterator[Finding]:
     r"""Report one gold answer although the doc marks several of the choices as correct.
 
     Why: a model that prefers the second correct answer is scored as wrong. Datasets with several correct answers have a
-    list of zeros and ones beside the list of choices, and a target of 0 uses only the first of them. Tasks with their
+    list of zeros and ones next to the list of choices, and a target of 0 uses only the first of them. Tasks with their
     own scoring code are not reported, because it may read the list.
 
     Example:
@@ -148,7 +148,7 @@ def several_correct_answers(study: Study) -> Iterator[Finding]:
 
 
 def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[int] | None:
-    """Return the list of zeros and ones beside the choices in a doc, or in one of its mappings."""
+    """Return the list of zeros and ones next to the choices in a doc, or in one of its mappings."""
     for fields in (doc, *(value for value in doc.values() if isinstance(value, Mapping))):
         lists = [value for value in fields.values() if isinstance(value, list) and len(value) == len(choices)]
         if not any([str(each).strip() for each in value] == list(choices) for value in lists):
@@ -191,7 +191,7 @@ def gold_unlike_column(study: Study) -> Iterator[Finding]:
                 contradicted.append((instance, name, str(value), gold))
                 break
         else:
-            return  # a column that agrees, or none that says it: not all docs contradict
+            return  # a column that agrees, or none with the answer: not all docs contradict
     for instance, name, value, gold in contradicted[:1]:
         saw = f"{value!r} in the column, {gold!r} is gold"
         yield finding(
@@ -204,7 +204,7 @@ def index_as_answer(study: Study) -> Iterator[Finding]:
     r"""Report the index of a choice as the answer that a model has to write, where no prompt shows the numbers.
 
     Why: `doc_to_target: answer` is right for multiple choice, where it is an index. A model that writes the answer
-    itself says `iron`, not `0`.
+    itself writes `iron`, not `0`.
 
     Example:
         output_type: generate_until
@@ -216,7 +216,7 @@ def index_as_answer(study: Study) -> Iterator[Finding]:
 
     Fix: use the text of the choice, or its letter as the prompt lists it.
 
-    Real: multiple-choice tasks turned into generation tasks by their `output_type` alone.
+    Real: multiple-choice tasks of which only the `output_type` was changed to generation.
     """
     if not study.generates or study.has_own_scorer or study.task.doc_to_choice is not None or study.has_guessed_text:
         return
@@ -239,7 +239,7 @@ def index_as_answer(study: Study) -> Iterator[Finding]:
         if not held or re.search(rf"(?<!\d){index}[.):]", shown) or any(str(index) in value for _, value in held):
             return
     for instance in study.real_instances[:1]:
-        saw = f"{instance.target!r} is asked for"
+        saw = f"{instance.target!r} is expected"
         yield finding("the answer to write is the index of a choice", saw, "doc_to_target", instance)
 
 
@@ -283,7 +283,7 @@ def target_with_other_words(study: Study) -> Iterator[Finding]:
     Silent with:
         doc_to_target: "{{['A', 'B', 'C'][answer]}}"
 
-    Fix: print the choice alone.
+    Fix: print only the choice.
 
     Real: mistakes of this kind stay unseen with synthetic docs, whose answers are in no list.
     """
@@ -301,7 +301,7 @@ def gold_with_marks(study: Study) -> Iterator[Finding]:
     r"""Report gold answers of a few words that all end with a full stop or are set in bold, and are compared as text.
 
     Why: `exact_match` compares `Lisbon` with `Lisbon.` and scores 0. Few-shot examples would show the mark; a task
-    without them does not. Answers that are sentences are left alone.
+    without them does not. Answers that are sentences are not reported.
 
     Example:
         output_type: generate_until

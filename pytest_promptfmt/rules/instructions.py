@@ -78,7 +78,7 @@ def options_not_shown(study: Study) -> Iterator[Finding]:
     r"""Report a prompt that asks for the letter of an option and lists no options.
 
     Why: the options are in another column than the one that is printed. The model can only guess a letter. Synthetic
-    docs are not looked at, because a real question may hold its options.
+    docs are skipped, because a real question may hold its options.
 
     Example:
         doc_to_text: "{{question}}\nAnswer with the letter of the option.\nAnswer:"
@@ -109,8 +109,8 @@ def options_not_shown(study: Study) -> Iterator[Finding]:
 def asked_form(study: Study) -> Iterator[Finding]:
     r"""Report a prompt that asks for yes or no, or for a letter, where something else is scored.
 
-    Why: a model that follows the prompt is never right. Whoever rewrites the prompt often forgets the choices, and the
-    other way round.
+    Why: a model that follows the prompt is never right. When the prompt is rewritten, its choices are often forgotten,
+    and the other way round.
 
     Example:
         doc_to_text: "{{question}} Is it mercury? Answer yes or no.\nAnswer:"
@@ -368,7 +368,7 @@ def labels_named_numbers_scored(study: Study) -> Iterator[Finding]:
     Silent with:
         doc_to_target: "{{['entailment', 'neutral', 'contradiction'][label]}}"
 
-    Fix: make words of the numbers in `doc_to_target`, or say in the prompt which number is which label.
+    Fix: make words of the numbers in `doc_to_target`, or explain in the prompt which number is which label.
 
     Real: allenai/natural-instructions #759 (sick).
     """

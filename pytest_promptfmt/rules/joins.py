@@ -123,7 +123,7 @@ def trailing_space(study: Study) -> Iterator[Finding]:
 
     Why: in most tokenizers a word includes the space before it. After a prompt that ends with a space, the model must
     begin with a token that it hardly ever saw there. Completions get worse or start with a second space. Without rows,
-    the literal text at the end of Python code is looked at.
+    the literal text at the end of Python code is checked.
 
     Example:
         output_type: generate_until
@@ -358,11 +358,11 @@ def glued_choice(study: Study) -> Iterator[Finding]:
 
 @rule("PF208", "text-begins-with-space", severity=Severity.WARNING, family=Family.PROMPT)
 def text_begins_with_space(study: Study) -> Iterator[Finding]:
-    r"""Report a space at the start of the scored text if there is no prompt before it.
+    r"""Report a space at the start of the scored text if no prompt comes before it.
 
     Why: with an empty `doc_to_text` the whole text is scored, and it begins with the target delimiter, a space by
     default. Training texts do not begin like this, and published scores of whole sentences are computed without the
-    space. Reported as info if a column alone is scored: all choices then begin alike.
+    space. Reported as info if only a column is scored: all choices then begin alike.
 
     Example:
         doc_to_text: ""

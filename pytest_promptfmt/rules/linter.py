@@ -25,7 +25,7 @@ _MOST_PER_RULE: Final = 250
 """The numbers of findings of one rule that are kept for one task, or for one profile of it."""
 
 _TRIED_APART: Final[frozenset[Scope]] = frozenset({"scoring", "model"})
-"""What rules of items beside the lint look at."""
+"""Scopes of rules that are applied by other items than the lint."""
 
 _MILDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
@@ -34,8 +34,8 @@ _MILDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 class LintResult:
     """The findings of one item by code, the per-file globs for its file, and those that took some away.
 
-    `failure` is what stopped rendering, so that only rules about what is written could run; `profiles` are those whose
-    prompts were looked at.
+    `failure` is what stopped rendering, so that only rules about the written task could run; `profiles` are those whose
+    prompts were linted.
     """
 
     findings: tuple[Reported, ...] = ()
@@ -51,7 +51,7 @@ class LintResult:
 
 
 class Linter:
-    """Applies the rules to the tasks of a run. What is said about a profile by itself is said once in a run."""
+    """Applies the rules to the tasks of a run, those about a profile by itself once in a run."""
 
     def __init__(self) -> None:
         self._known: list[Profile] = []
@@ -65,21 +65,21 @@ class Linter:
         file: FileView | None = None,
         introduces: Collection[str] | None = None,
     ) -> LintResult:
-        """Return what the rules say about a task, its file where that is given, and the profiles that see it.
+        """Return the findings about a task, its file if that is given, and the profiles that see it.
 
-        A task that cannot be rendered is checked as far as it is written; `Checked.failure` says why. Infos are kept
-        where a rule was selected by its code or prefix, and dropped by the report otherwise. Raises
-        LimitExceededError for the time limit; whatever else a rule raises becomes a finding.
+        Of a task that cannot be rendered only the written part is linted; `LintResult.failure` is the reason. Infos are
+        kept where a rule was selected by its code or prefix, and dropped by the report otherwise. Raises
+        LimitExceededError for the time limit; any other exception of a rule becomes a finding.
 
         `introduces` are the names of the profiles that this task is the first of a run to have, where that is known. A
-        task that brings its profiles, as a chat template does, introduces them whatever came before.
+        task that brings its profiles, as a chat template does, always introduces them.
         """
         seen = views if selection.looks_at_profiles else ()
         has_own_profiles = study.given.assembly.brings_profiles
         if has_own_profiles:
             seen = seen[:1]  # all of them have one template, which rules about tasks try with every conversation
         run = _Run(selection, study.given.path or Path(), study.given.id, study, file, study.given.system)
-        study.prepare()  # rendering has limits of its own
+        study.prepare()  # rendering has separate limits
         run.apply("task", study, lambda rule: rule.family is Family.SCORING)  # these set limits as well
         with _limit(study):
             run.apply("task", study, lambda rule: rule.family is not Family.SCORING)
@@ -95,7 +95,7 @@ class Linter:
         return replace(run.result("task", "file"), profiles=looked_at)
 
     def _meets(self, view: ProfileView) -> bool:
-        """Return whether a profile is met for the first time, and could be looked at."""
+        """Return whether a profile is seen for the first time, and could be rendered."""
         if view.profile in self._known or isinstance(view.failure, LimitExceededError):
             return False
         self._known.append(view.profile)
@@ -103,7 +103,7 @@ class Linter:
 
 
 def check_file(file: FileView, selection: Selection) -> LintResult:
-    """Return what the rules say about a file without tasks."""
+    """Return the findings about a file without tasks."""
     run = _Run(selection, file.path, file.name, None, file)
     run.apply("file", file)
     return run.result("file")
@@ -112,7 +112,7 @@ def check_file(file: FileView, selection: Selection) -> LintResult:
 def check_subjects(
     subjects: Mapping[Scope, object], selection: Selection, *, name: str, path: Path, system: str
 ) -> LintResult:
-    """Return what the rules of some scopes say about what has no task, as those that belong to a system see it."""
+    """Return the findings of rules of some scopes, and of a system, about subjects that belong to no task."""
     run = _Run(selection, path, name, None, None, system)
     for scope, subject in subjects.items():
         run.apply(scope, subject)
@@ -120,9 +120,9 @@ def check_subjects(
 
 
 def check_scoring(study: Study, selection: Selection, *, is_linted: bool) -> LintResult:
-    """Return what the rules about scoring say; those that `Linter.check` applies as well only where it does not run.
+    """Return the findings about scoring; those that `Linter.check` makes as well only where it does not run.
 
-    They set limits of their own. Raises PromptfmtError for a task that cannot be scored at all.
+    The rules set their own limits. Raises PromptfmtError for a task that cannot be scored at all.
     """
     trials_of(study)
     run = _Run(selection, study.given.path or Path(), study.given.id, study, None, study.given.system)
@@ -133,7 +133,7 @@ def check_scoring(study: Study, selection: Selection, *, is_linted: bool) -> Lin
 
 
 def check_model(study: Study, selection: Selection, judged: object, *, profile: str) -> LintResult:
-    """Return what the rules about models say about the answers to a task in one profile."""
+    """Return the findings about a model's answers to a task in one profile."""
     run = _Run(selection, study.given.path or Path(), study.given.id, study, None, study.given.system)
     run.apply("model", judged, profile=profile)
     return run.result("model")
@@ -182,7 +182,7 @@ class _Run:
         count: Counter[str] = Counter()
         try:
             for finding in rule.function(subject):
-                # The same in another doc says nothing new.
+                # The same finding in another doc is redundant.
                 seen = finding.saw if finding.doc is None else ""
                 same = (finding.message, finding.keys, finding.field, finding.position, seen)
                 if same not in kept and count[finding.message] < _MOST_PER_MESSAGE:
@@ -197,7 +197,7 @@ class _Run:
         return kept.values()
 
     def result(self, *scopes: Scope) -> LintResult:
-        """Return what remains, with what there is to say about ignores; `scopes` are those that were seen whole."""
+        """Return the findings that are not ignored, with those about ignores; `scopes` are those that were applied."""
         ignores = _Suppression(self)
         kept = [found for found in self.found if not ignores.suppress(found)]
         self.found.clear()
@@ -223,7 +223,7 @@ class _Suppression:
         self.used_globs: set[str] = set()
 
     def suppress(self, found: _Found) -> bool:
-        """Return whether a finding is ignored, and remember by what."""
+        """Return whether a finding is ignored, and record by what."""
         code = found.rule.code
         if found.rule.scope == "template":
             return False  # it belongs to no task, and no task can ignore it
@@ -242,7 +242,7 @@ class _Suppression:
         return Ignores(unknown=tuple(unknown), unused=tuple(self._unused(scopes)), crashes=crashes)
 
     def globs_about(self, scopes: Collection[Scope]) -> Iterator[str]:
-        """Yield the globs for the file without those about other scopes alone: whether they are of use is not seen."""
+        """Yield the globs for the file without those that only concern other scopes, whose use is not known."""
         is_apart = _TRIED_APART.issuperset(scopes)
         for glob, codes in self._globs.items():
             found = {rule.scope for rule in self._run.selection.chosen if rule.code.startswith(codes)}
@@ -299,7 +299,7 @@ def _reported(run: _Run, kept: Iterable[_Found]) -> Iterator[Reported]:
 
 
 def _position(run: _Run, finding: Finding) -> Position | None:
-    """Return where the mistake is written, at least the file; None for a template that is no file."""
+    """Return where the mistake is written, at least the file; None for a template without a file."""
     position = finding.position
     if position is None and run.study is not None:
         position = run.study.task.position(*finding.keys)

@@ -122,8 +122,8 @@ def group_metric(view: FileView) -> Iterator[Finding]:
     """Report a metric or filter of a group's average that none of its members has.
 
     Why: lm-eval averages what the members report as `metric,filter`. If no member has it, the row of the group stays
-    empty, without an error. Without a `filter_list` lm-eval 0.4.13 takes whatever filters the members have. Groups
-    inside the group are looked at as well.
+    empty, without an error. Without a `filter_list` lm-eval 0.4.13 takes the filters that the members have. Groups
+    inside the group are checked as well.
 
     Example:
         # file: group.yaml

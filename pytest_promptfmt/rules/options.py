@@ -69,8 +69,8 @@ class _Listing:
 def no_cue(study: Study) -> Iterator[Finding]:
     r"""Report a prompt that lists options and ends with the last of them, without a cue for the answer.
 
-    Why: a base model continues with the next option, not with an answer. An instruction before the options that says
-    how to answer counts as a cue.
+    Why: a base model continues with the next option, not with an answer. An instruction before the options on how to
+    answer counts as a cue.
 
     Example:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}"
@@ -223,7 +223,7 @@ def _shown(text: str, index: int, value: str) -> Iterator[_Option]:
 
 
 def _is_of_one_kind(labels: Sequence[str]) -> bool:
-    """Return whether labels look counted: equal, or all close together; letters of their own are meant."""
+    """Return whether labels look counted: equal, or close together; other letters are meant as they are."""
     codes = [ord(label) for label in labels]
     steps = {after - before for before, after in pairwise(codes)}
     return steps <= {0, 1} or (len(steps) > 1 and max(codes) - min(codes) <= len(codes) and codes == sorted(codes))
@@ -269,8 +269,8 @@ def option_not_listed(study: Study) -> Iterator[Finding]:
 def glued_options(study: Study) -> Iterator[Finding]:
     r"""Report an option that follows the one before without a space or newline.
 
-    Why: `{%-` and `-%}` remove the newline beside them, and a list joined with "" has none. The prompt reads
-    `A. ironB. gold`, in which `B.` is a part of a word.
+    Why: `{%-` and `-%}` remove the newline next to them, and a list joined with "" has none. The prompt reads `A.
+    ironB. gold`, in which `B.` is a part of a word.
 
     Example:
         doc_to_text: "{{question}}\n{%- for c in choices -%}\n{{'ABCDEF'[loop.index0]}}. {{c}}\n{%- endfor %}\nAnswer:"

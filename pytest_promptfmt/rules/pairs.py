@@ -160,7 +160,7 @@ def _open_place(text: str) -> int | None:
         if character in _OPENING:
             opened.append(place)
         elif character in _CLOSING:
-            if opened:  # whichever kind: intervals are open at one end
+            if opened:  # of any kind: intervals are open at one end
                 opened.pop()
             elif place not in labels:
                 return None  # text that closes what it never opened has its own use of brackets
@@ -192,7 +192,7 @@ def unbalanced_quotes(study: Study) -> Iterator[Finding]:
             if is_open:
                 at = text.rfind(mark)
                 if not text[at + 1 :].strip():
-                    continue  # the answer goes on in the quotation
+                    continue  # the answer continues the quotation
                 saw = around(text, at, 20, 40).replace(COLUMN, "…")
                 yield finding("a quotation is opened but not closed", saw, template.keys)
 
@@ -202,7 +202,7 @@ def stray_quote(study: Study) -> Iterator[Finding]:
     r"""Report a quote at one end of a choice that has no partner, where other choices have none.
 
     Why: a quote that was left over or forgotten is scored with the choice, and makes it less likely than the others.
-    Texts of your own docs are not looked at: an apostrophe may end a word.
+    Texts of your own docs are skipped: an apostrophe may end a word.
 
     Example:
         doc_to_choice: "{{[choices[0], choices[1] ~ '\"']}}"

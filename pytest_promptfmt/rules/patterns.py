@@ -96,9 +96,9 @@ def special_token_as_pattern(study: Study) -> Iterator[Finding]:
 def pattern_never_matches(study: Study) -> Iterator[Finding]:
     r"""Report a part of a pattern that can never match: text before the beginning, or after the end.
 
-    Why: `^` matches where a text begins, so `\sthe^` matches nothing. Its author meant another order, and what the
-    part should find is not found. Patterns of filters and of the task's Python code are looked at, those with
-    MULTILINE left out.
+    Why: `^` matches where a text begins, so `\sthe^` matches nothing. Its author meant another order, and what the part
+    should find is not found. Patterns of filters and of the task's Python code are checked, except those with
+    MULTILINE.
 
     Example:
         output_type: generate_until
@@ -266,7 +266,7 @@ def flag_as_count(study: Study) -> Iterator[Finding]:
 
     Fix: write `flags=`.
 
-    Real: a common slip of Python code, which newer versions of Python warn about.
+    Real: a common mistake in Python code, which newer versions of Python warn about.
     """
     for call, position in _calls_of(study):
         place = _BEFORE_FLAGS.get(_of_re(call), 99)

@@ -183,7 +183,7 @@ def _bare(text: str) -> str:
 
 @rule("PF231", "label-without-colon", severity=Severity.WARNING, family=Family.PROMPT)
 def label_without_colon(study: Study) -> Iterator[Finding]:
-    r"""Report a label without a colon beside a label with one, if both are named like their columns.
+    r"""Report a label without a colon next to a label with one, if both are named like their columns.
 
     Why: `question: … passage …` was meant to read `question: … passage: …`.
 
@@ -217,7 +217,7 @@ def label_without_colon(study: Study) -> Iterator[Finding]:
 def uneven_labels(study: Study) -> Iterator[Finding]:
     r"""Report a label glued to the sentence before it, or to its column where other labels have a space.
 
-    Why: `question:{{question}}` beside `passage: {{passage}}` is a typing error, and `True.Q:` a lost line break. Most
+    Why: `question:{{question}}` next to `passage: {{passage}}` is a typing error, and `True.Q:` a lost line break. Most
     tokenizers read both differently.
 
     Example:
@@ -276,8 +276,8 @@ def repeated_description(study: Study) -> Iterator[Finding]:
 def text_shown_twice(study: Study) -> Iterator[Finding]:
     r"""Report a sentence of the data that the question shows twice.
 
-    Why: a column was printed twice, or the template says what the data say already. Prompts become longer, and it is
-    not what other runs of the benchmark show.
+    Why: a column was printed twice, or the template repeats a text of the data. Prompts become longer, and it is not
+    what other runs of the benchmark show.
 
     Example:
         doc_to_text: "{{question}}\n{{question}}\nAnswer:"
@@ -288,7 +288,7 @@ def text_shown_twice(study: Study) -> Iterator[Finding]:
 
     Fix: print it once.
 
-    Real: IBM/unitxt #1920 (the instruction of the data beside that of the template).
+    Real: IBM/unitxt #1920 (the instructions of both the data and the template).
     """
     for instance, message in questions(study.real_instances[:1]):
         texts = {name: value.strip() for name, value in instance.doc.items() if isinstance(value, str)}
@@ -328,7 +328,7 @@ def cue_without_colon(study: Study) -> Iterator[Finding]:
 def label_lost_colon(study: Study) -> Iterator[Finding]:
     r"""Report a label of written examples that has a colon everywhere but once.
 
-    Why: models imitate the examples. Only labels of several words are looked at: `Answer the question` is a sentence.
+    Why: models imitate the examples. Only labels of several words are checked: `Answer the question` is a sentence.
 
     Example:
         description: "Old English: Hwæt.\nModern English: What.\nOld English: Hus.\nModern English House.\n"

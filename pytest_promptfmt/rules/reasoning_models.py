@@ -104,8 +104,8 @@ def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
 def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
     r"""Report filters that read an answer out of the reasoning, between the marks of the profile's own chat template.
 
-    Why: lm-eval cuts reasoning off at `</think>` unless it is told another mark. With a model that closes its reasoning
-    differently, a filter sees all of it, and reads the first answer that the model considered.
+    Why: lm-eval cuts reasoning off at `</think>` unless another mark is configured. With a model that closes its
+    reasoning differently, a filter sees all of it, and reads the first answer that the model considered.
 
     Example:
         # file: promptfmt.yaml
@@ -137,7 +137,7 @@ def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
     try:
         misread = _misread(Subject(view.study.scoring), marks)
     except PromptfmtError:
-        return  # the item `scoring` says why
+        return  # reported by the item `scoring`
     if misread is not None:
         do = f"give lm-eval think_end_token={marks.close}, and write it as metadata.promptfmt.think_end_token"
         yield finding(
@@ -146,7 +146,7 @@ def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
 
 
 def _misread(subject: Subject, marks: ThinkingMarks) -> str | None:
-    """Return what is read from a completion with reasoning, where the answer alone is read rightly; else None."""
+    """Return what is read from a completion with reasoning, where the bare answer is read rightly; else None."""
     answers = answers_of(subject.questions[0], subject.prompt)
     if answers is not None and answers.kind == "text" and subject.synthetic:
         answers = subject.imagined(answers)

@@ -39,7 +39,7 @@ _UNLIKE_FAMILY: Final[Mapping[Effect, str]] = {
     Effect.APPEARANCE: "PF103 PF105 PF108 PF129 PF134 PF205 PF206 PF225 PF226 PF237 PF238 PF240 PF242 PF757",
 }
 _EFFECTS: Final = {code: effect for effect, codes in _UNLIKE_FAMILY.items() for code in codes.split()}
-"""What built-in rules do that differ from their family."""
+"""The effect of built-in rules that differ from their family."""
 
 _PACKAGE: Final = __package__.partition(".")[0]
 _CODE: Final = re.compile(r"[A-Z]{2,8}[0-9]{3,4}")
@@ -54,12 +54,10 @@ class Rule:
     `scope` is what the function is given: the `Study` of each task@format (`task`, and `scoring` where its scoring is
     tried), a `ProfileView` for each profile that sees it, a `LoadedProfile` for each profile once in a run
     (`template`), a `FileView` for each YAML file, what a model answered where one is asked (`model`), or what became of
-    the `Ignores` of a task once all others have run.
-    `scores` says of a rule about tasks that what it finds spoils the score: where the lint of a task does not run, the
-    item `scoring` applies it.
-    `effect` is what its findings are expected to do to the score, None where `effect_of` derives it from
-    family and severity.
-    `fix` gives the edit that fixes one of its findings, where there is a mechanical one (`rules/fixes.py`).
+    the `Ignores` of a task once all others have run. `scores` marks a rule about tasks whose findings spoil the score:
+    where the lint of a task does not run, the item `scoring` applies it. `effect` is what its findings are expected to
+    do to the score, None where `effect_of` derives it from family and severity. `fix` gives the edit that fixes one of
+    its findings, where there is a mechanical one (`rules/fixes.py`).
     """
 
     code: str

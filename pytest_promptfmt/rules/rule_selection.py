@@ -44,7 +44,7 @@ class Selection:
     rootdir: Path = Path()
 
     lacks_rules: bool = False
-    """Whether the user's own rules are left out: then codes of theirs are known to nobody."""
+    """Whether the user's own rules are not loaded: then their codes are unknown."""
 
     positions: Mapping[str, Position] = field(default_factory=dict)
     """The positions of `select`, `ignore` and `per_file_ignores`, if they are in a file."""
@@ -77,7 +77,7 @@ class Selection:
         return tuple(rule for rule in self.rules.values() if self._chooses(rule.code))
 
     def about(self, scope: Scope, system: str | None) -> tuple[Rule, ...]:
-        """Return the rules of a scope that look at tasks of a system; None for whatever there is."""
+        """Return the rules of a scope that apply to tasks of a system; None for all systems."""
         known = self._about.get((scope, system))
         if known is None:
             found = (rule for rule in self.chosen if rule.scope == scope)
@@ -88,7 +88,7 @@ class Selection:
 
     @cached_property
     def looks_at_profiles(self) -> bool:
-        """Return whether a rule runs that looks at each profile."""
+        """Return whether a rule about profiles runs."""
         return any(rule.scope in ("profile", "template") for rule in self.chosen)
 
     def is_asked_for(self, code: str) -> bool:
@@ -109,7 +109,7 @@ class Selection:
         return tuple(glob for glob, _ in self.per_file if glob not in matched and not self._fits_a_file(glob))
 
     def _fits_a_file(self, glob: str) -> bool:
-        """Return whether a file below the rootdir matches, or there are too many to look at."""
+        """Return whether a file below the rootdir matches, or there are too many to check."""
         *folders, _ = glob.split("/")
         named = takewhile(lambda folder: not _WILDCARD.search(folder), folders)
         looked = 0
@@ -174,7 +174,7 @@ def _longest(code: str, prefixes: Iterable[str]) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ignores:
-    """What is known after all other rules have run: invalid and unused ignores, and rules that failed (code, error)."""
+    """Invalid and unused ignores, and rules that failed (code, error), known after all other rules have run."""
 
     unknown: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()

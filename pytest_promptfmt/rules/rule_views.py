@@ -1,4 +1,4 @@
-"""What the built-in rules share: a file of tasks, the parts of a rendered prompt, and how a finding is made."""
+"""Views and helpers of the built-in rules: a file of tasks, the parts of a prompt, and how a finding is made."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pytest_promptfmt.study.configuration import WrittenTemplate
 from pytest_promptfmt.tasks import TaskFile, TaskIndex, YamlFile
 
 COLUMN: Final = "\0"
-"""What stands for a value in the `skeleton` of a template."""
+"""The character for a value in the `skeleton` of a template."""
 
 BRANCH: Final = "\1"
-"""What stands for a tag in the `skeleton` of a template."""
+"""The character for a tag in the `skeleton` of a template."""
 
 SHOWN: Final = 60
 """Characters that are shown of a long text."""
@@ -158,7 +158,7 @@ def instruction_key(study: Study) -> str:
 
 
 def comparing_key(study: Study) -> str:
-    """Return the key of what stands between a completion and the gold answer: filters if there are any, or metrics."""
+    """Return the key of what compares a completion with the gold answer: filters if there are any, or metrics."""
     return "filter_list" if study.task.filter_list else "metric_list"
 
 
@@ -170,7 +170,7 @@ def scores_exact_match(study: Study) -> bool:
 def severity_of_shots(study: Study) -> Severity | None:
     """Return how bad a mistake of few-shot examples is at most: None where the run shows them.
 
-    It is a warning where only `--num_fewshot` shows them, and an info where the task says 0, which lm-eval 0.4.13 does
+    It is a warning where only `--num_fewshot` shows them, and an info where the task sets 0, which lm-eval 0.4.13 does
     not let the command line change.
     """
     if study.shots > 0:

@@ -25,7 +25,7 @@ _LACKS: Final = ("ImportError", "ModuleNotFoundError", "FileNotFoundError", "Con
 def empty_gold(study: Study) -> Iterator[Finding]:
     """Report a gold answer without any visible character.
 
-    Why: the completion that says nothing is the right one. Splits without labels often have such targets.
+    Why: the empty completion is the right one. Splits without labels often have such targets.
 
     Example:
         output_type: generate_until
@@ -50,7 +50,7 @@ def empty_gold(study: Study) -> Iterator[Finding]:
 def normalises_to_nothing(study: Study) -> Iterator[Finding]:
     """Report an answer of which nothing is left after what exact_match ignores.
 
-    Why: an empty completion, or one of punctuation alone, then equals the answer and counts as right.
+    Why: an empty completion, or one of punctuation only, then equals the answer and counts as right.
 
     Example:
         output_type: generate_until
@@ -61,7 +61,7 @@ def normalises_to_nothing(study: Study) -> Iterator[Finding]:
     Silent with:
         metadata: {promptfmt: {docs: [{question: "Which operator adds?", answer: plus}]}}
 
-    Fix: ignore less: an empty completion, or one of punctuation alone, counts as right.
+    Fix: ignore less: an empty completion, or one of punctuation only, counts as right.
 
     Real: HELM's quasi-exact match drops articles, and with them the answer A.
     """
@@ -105,8 +105,9 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
     """Report scoring that ends with an exception for some answer that a model may well give.
 
     Why: the evaluation ends there, hours after its start. That the gold answers themselves can be scored is tried by
-    PF109; here they are scored beside nothing at all and nonsense, and choices by several made-up log-likelihoods. A
-    function of the task may need columns that synthetic docs lack, so that its exceptions count on docs of your own.
+    PF109; here they are compared with an empty completion and nonsense, and choices with several synthetic
+    log-likelihoods. A function of the task may need columns that synthetic docs lack, so that its exceptions count on
+    docs of your own.
 
     Example:
         # file: example.yaml
@@ -142,7 +143,7 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
 def gold_does_not_win(study: Study) -> Iterator[Finding]:
     """Report a gold answer that scores as nonsense does, or a gold choice that loses when it is by far the likeliest.
 
-    Why: target and metric do not fit, and the score is the same whatever the model says.
+    Why: target and metric do not fit, and the score is the same for all answers.
 
     Example:
         # file: example.yaml
@@ -172,7 +173,7 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
                 f"{trial.gold!r} scores {trial.best:g}",
                 scored_by(trials),
                 trial.instance,
-                do="make target and metric fit: the score is the same whatever the model says",
+                do="make target and metric fit: the score is the same for all answers",
             )
     for choice in trials.choices:
         for name in _ACCURACIES:
@@ -191,7 +192,7 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
 def empty_wins(study: Study) -> Iterator[Finding]:
     """Report an empty completion that scores as much as the gold answer.
 
-    Why: a model that says nothing, or is cut off at once by a stop sequence, gets full marks.
+    Why: a model that writes nothing, or is cut off at once by a stop sequence, gets full marks.
 
     Example:
         # file: example.yaml

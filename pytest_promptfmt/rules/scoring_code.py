@@ -29,7 +29,7 @@ _LONG: Final = 80
 def tie_counts_as_right(study: Study) -> Iterator[Finding]:
     """Report choices that are equally likely and count as right, though the gold choice is not the first.
 
-    Why: a model that tells no choice from another gets full marks. Of equals lm-eval takes the first.
+    Why: a model that does not distinguish the choices gets full marks. Of equals lm-eval takes the first.
 
     Example:
         # file: example.yaml
@@ -52,7 +52,7 @@ def tie_counts_as_right(study: Study) -> Iterator[Finding]:
     trials = trials_of(study)
     for trial in trials.choices:
         is_tie = trial.all_equal.get("acc") == 1 and trial.other_best.get("acc") == 0
-        if is_tie and 0 not in trial.golds:  # of equals the first wins, which says nothing
+        if is_tie and 0 not in trial.golds:  # of equals the first wins, which proves nothing
             yield finding(
                 "equally likely choices count as right, and the gold choice is not the first",
                 "acc is 1",
@@ -131,7 +131,7 @@ def space_counts_as_length(study: Study) -> Iterator[Finding]:
 
 @rule("PF614", "wrong-direction", severity=Severity.WARNING, family=Family.SCORING, scores=True)
 def wrong_direction(study: Study) -> Iterator[Finding]:
-    """Report `higher_is_better` of a well-known metric that says the opposite of what the metric means.
+    """Report `higher_is_better` of a well-known metric that contradicts the meaning of the metric.
 
     Why: the results table shows an arrow for it, and tools that compare runs choose the worse model.
 
@@ -146,9 +146,9 @@ def wrong_direction(study: Study) -> Iterator[Finding]:
     Real: entries for perplexity and ter copied from entries for accuracy.
     """
     for index, entry in enumerate(study.task.metric_list or ()):
-        name, said = entry.get("metric"), entry.get("higher_is_better")
-        if isinstance(name, str) and isinstance(said, bool) and name in (_LOWER if said else _HIGHER):
-            saw = f"{name}: {str(said).lower()}"
+        name, is_higher = entry.get("metric"), entry.get("higher_is_better")
+        if isinstance(name, str) and isinstance(is_higher, bool) and name in (_LOWER if is_higher else _HIGHER):
+            saw = f"{name}: {str(is_higher).lower()}"
             yield finding("higher_is_better contradicts the metric", saw, ("metric_list", index, "higher_is_better"))
 
 
@@ -315,7 +315,7 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
     r"""Report a metric of your own for which the gold answer is wrong after a newline, or before a full stop.
 
     Why: models begin with a space or newline and end with a full stop as they like. A function that takes the first
-    line, or compares the text as it is, gives them nothing. A full stop alone is reported as info.
+    line, or compares the text as it is, gives them nothing. A full stop is reported as info.
 
     Example:
         # file: example.yaml

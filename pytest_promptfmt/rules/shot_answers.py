@@ -1,4 +1,4 @@
-"""Rules about few-shot examples beside the question: labels, the form of their answers, and examples shown twice."""
+"""Rules about few-shot examples and the question: labels, the form of answers, and repeated examples."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _FEW: Final = 3
 def shot_repeated(study: Study) -> Iterator[Finding]:
     """Report a few-shot example that the prompt shows twice.
 
-    Why: it was copied and not changed. The prompt has one example less than it says, and the model sees one answer more
-    often than the others.
+    Why: it was copied and not changed. The prompt has one example less than intended, and the model sees one answer
+    more often than the others.
 
     Example:
         num_fewshot: 2
@@ -185,7 +185,7 @@ def shots_without_reasoning(study: Study) -> Iterator[Finding]:
     Silent with:
         fewshot_config: {doc_to_target: "Tin does not rust. The answer is {{answer}}."}
 
-    Fix: give examples a `doc_to_target` of their own, in `fewshot_config`, with the reasoning and the sentence that the
+    Fix: give examples a separate `doc_to_target` in `fewshot_config`, with the reasoning and the sentence that the
     filters look for.
 
     Real: lm-evaluation-harness #3131 (gpqa_cot_n_shot).
@@ -256,7 +256,7 @@ def shot_answers_with_question(study: Study) -> Iterator[Finding]:
     r"""Report few-shot examples whose answer is a text that the question before it prints.
 
     Why: the target names the column of the question, or the source of a translation instead of the translation. The
-    examples teach the model to repeat what it is asked. Choices are left alone, which a question may list.
+    examples teach the model to repeat the question. Choices are not reported: a question may list them.
 
     Example:
         output_type: generate_until

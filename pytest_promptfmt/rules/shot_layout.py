@@ -31,7 +31,7 @@ from pytest_promptfmt.study import Study
 _LABEL: Final = re.compile(r"^[ \t>*#]*([^\W\d_](?:[\w -]{0,18}\w)?)\**[ \t]?[:：]", re.MULTILINE)
 _ANSWERS: Final = words("answer_labels") | {word.casefold() for word in answer_words().values()}
 _LEAST_WRITTEN: Final = 2
-"""Solved examples in a text that show a layout; one alone may be a part of the question."""
+"""Solved examples in a text that show a layout; a single one may be a part of the question."""
 
 ANNOUNCED: Final = re.compile(
     r"\b(?:here (?:are|is) (?:some|a few|an?|two|three|four|five|several)(?: \w+){0,2}? examples?\b"
@@ -94,7 +94,7 @@ def fewer_docs_than_shots(study: Study) -> Iterator[Finding]:
 
     Fix: add docs to the few-shot split, or lower `num_fewshot`.
 
-    Real: five rows of a dataset kept beside a task that shows eight examples.
+    Real: five rows of a dataset kept next to a task that shows eight examples.
     """
     if study.failure is None and study.shots < study.requested_shots:
         saw = f"{study.shots} of {study.requested_shots} can be drawn"
@@ -140,7 +140,7 @@ def unlike_written_examples(study: Study) -> Iterator[Finding]:
 
 @rule("PF810", "shot-answer-not-a-choice", severity=Severity.WARNING, family=Family.FEWSHOT)
 def shot_answer_not_a_choice(study: Study) -> Iterator[Finding]:
-    r"""Report few-shot examples whose answer is none of the scored labels.
+    r"""Report few-shot examples whose answer is not one of the scored labels.
 
     Why: the examples teach the model to answer `(B)` or `yes`, but `B` or `Yes` is scored. The score then depends on
     how likely an answer is that no example shows.
@@ -159,7 +159,7 @@ def shot_answer_not_a_choice(study: Study) -> Iterator[Finding]:
     Real: gpqa of lm-evaluation-harness showed letters without the brackets that were scored (#3404).
     """
     if not isinstance(study.written.doc_to_choice, list):
-        return  # each doc may have choices of its own
+        return  # each doc may have its own choices
     for instance in study.demonstrated[:1]:
         choices = {choice.strip() for choice in choices_of(study, instance)}
         shots = [shot for shot in shots_of(instance) if shot.answer and shot.answer.strip()]
@@ -197,11 +197,11 @@ def uneven_labels(study: Study) -> Iterator[Finding]:
         for text in template.text.constants:
             counted = Counter(found[1] for found in _LABEL.finditer(text))
             for question, answer in (("Q", "A"), ("Question", "Answer"), ("Input", "Output"), ("问题", "答案")):
-                asked, told = counted[question], counted[answer]
-                if not asked or not told or counted["B"]:  # `A:` and `B:` are options
+                questions, answers = counted[question], counted[answer]
+                if not questions or not answers or counted["B"]:  # `A:` and `B:` are options
                     continue
-                if max(asked, told) > _LEAST_WRITTEN and abs(asked - told) > 1:
-                    saw = f"{asked} times {question}:, {told} times {answer}:"
+                if max(questions, answers) > _LEAST_WRITTEN and abs(questions - answers) > 1:
+                    saw = f"{questions} times {question}:, {answers} times {answer}:"
                     yield finding("solved examples have unequal numbers of questions and answers", saw, template.keys)
 
 
@@ -238,7 +238,7 @@ def announced_examples(study: Study) -> Iterator[Finding]:
 
 
 _MUCH: Final = 300
-"""Characters of constant text after which the examples may well be there, in a form of their own."""
+"""Characters of constant text that may hold the examples in another form."""
 
 
 @rule("PF813", "glued-shots", severity=Severity.ERROR, family=Family.FEWSHOT)
@@ -260,7 +260,7 @@ def glued_shots(study: Study) -> Iterator[Finding]:
     Real: google/BIG-bench #474 (logical_deduction: no space before the answers of examples).
     """
     if study.has_guessed_text or not study.renders_fields:
-        return  # other systems join messages by rules of their own
+        return  # other systems join messages by their own rules
     is_real = study.has_real_docs
     for instance in study.with_shots[:1]:
         shots = shots_of(instance)

@@ -135,7 +135,7 @@ def _failures(scoring: Scoring) -> Iterator[Finding]:
     except LimitExceededError:
         raise
     except PromptfmtError:
-        return  # rendering says why
+        return  # reported by rendering
     for instance, question in zip(scoring.instances, questions, strict=True):
         yield from _of_doc(scoring, instance, question)
 

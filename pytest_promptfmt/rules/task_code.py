@@ -39,7 +39,7 @@ _HOOKS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "test_docs": (),
     }
 )
-"""What lm-eval 0.4.13 passes to the hooks of a task class, besides `self`."""
+"""The arguments that lm-eval 0.4.13 passes to the hooks of a task class, in addition to `self`."""
 
 _MISSING: Final = re.compile(r"(?<![\w.])(None|nan|NaN)(?![\w.])")
 _CHANCE: Final = ("choice", "choices", "randint", "random", "randrange", "sample", "shuffle", "uniform")
@@ -47,7 +47,7 @@ _CHANCE: Final = ("choice", "choices", "randint", "random", "randrange", "sample
 
 @rule("PF104", "missing-function", severity=Severity.ERROR, family=Family.CONFIG)
 def missing_function(study: Study) -> Iterator[Finding]:
-    """Report a `!function` whose file beside the YAML does not define it.
+    """Report a `!function` whose file next to the YAML does not define it.
 
     Why: metrics, filters and result functions are not needed to render
     prompts, so a removed name is only noticed when lm-eval builds the task. The file is parsed, not run.
@@ -171,7 +171,7 @@ def _hooks_of(classes: Mapping[str, ast.ClassDef], name: str, seen: set[str]) ->
 
 
 def parsed(function: FunctionRef) -> ast.Module | None:
-    """Return the parsed file beside the YAML that a function is looked up in; None if it cannot be read."""
+    """Return the parsed file next to the YAML that a function is looked up in; None if it cannot be read."""
     try:
         file = function.file
         status = os.stat(file)
@@ -189,8 +189,8 @@ def _parsed(file: Path, _stamp: tuple[int, int]) -> ast.Module:
 def missing_package(study: Study) -> Iterator[Finding]:
     r"""Report Python code of a task that imports a package which is not installed here.
 
-    Why: the module is imported without the package, so that prompts can be looked at. What uses the package, most
-    often scoring, is not tested, and lm-eval does not load the task at all.
+    Why: the module is imported without the package, so that prompts can be linted. Code that uses the package, most
+    often for scoring, is not tested, and lm-eval does not load the task at all.
 
     Example:
         # file: example.yaml
@@ -211,7 +211,7 @@ def missing_package(study: Study) -> Iterator[Finding]:
     Real: minerva_math and leaderboard_math of lm-evaluation-harness need sympy and math_verify to score.
     """
     if study.failure is not None:
-        return  # which says what is missing
+        return  # which reports what is missing
     found = next(filter(None, map(missing_for, functions_of(study.given))), None)
     if found is not None:
         yield finding(
@@ -224,9 +224,9 @@ def missing_package(study: Study) -> Iterator[Finding]:
 
 @rule("PF256", "prompt-by-chance", severity=Severity.WARNING, family=Family.PROMPT)
 def prompt_by_chance(study: Study) -> Iterator[Finding]:
-    r"""Report a question that Python code makes by chance, with numbers of the module `random` and no seed of its own.
+    r"""Report a question that Python code makes by chance, with numbers of the module `random` and without a seed.
 
-    Why: code that shuffles options without a generator of its own takes the numbers that happen to come next. Another
+    Why: code that shuffles options without its own generator takes the numbers that happen to come next. Another
     `--limit`, order of tasks or number of few-shot examples changes every prompt, and a gold label that is fixed
     elsewhere belongs to another option.
 
@@ -269,7 +269,7 @@ def definitions(named: object) -> Iterator[ast.FunctionDef]:
 
 @lru_cache(maxsize=16)
 def _functions_of(tree: ast.Module) -> Mapping[str, Sequence[ast.FunctionDef]]:
-    """Return the functions of a module by name, wherever they are defined."""
+    """Return the functions of a module by name, nested ones as well."""
     found: dict[str, list[ast.FunctionDef]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):

@@ -19,10 +19,10 @@ _TOKENS: Final = 8
 
 @rule("PF301", "nothing-left-to-score", severity=Severity.ERROR, family=Family.TOKENS, scope="profile")
 def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
-    r"""Report an answer without tokens of its own after the tokens of the prompt are cut off.
+    r"""Report an answer without any token left after the tokens of the prompt are cut off.
 
-    Why: lm-eval encodes prompt and answer together and cuts at the length of the prompt alone. If the end of the prompt
-    and the answer are one token (`:A`, `(A`), the cut leaves nothing, and the run stops with an assertion error.
+    Why: lm-eval encodes prompt and answer together and cuts at the length of the encoded prompt. If the end of the
+    prompt and the answer are one token (`:A`, `(A`), the cut leaves nothing, and the run stops with an assertion error.
 
     Example:
         # file: promptfmt.yaml
@@ -56,9 +56,9 @@ def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
 def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
     r"""Report a token that crosses the boundary between prompt and answer, so that the model gets a different text.
 
-    Why: the scored sequence is the tokens of the prompt alone plus the rest of the tokens of both. If `:` and the
-    newline after it are one token, the model gets `Answer:` and `A` and never sees the newline. Reported as info if the
-    text is the same and only its tokens differ.
+    Why: the scored sequence is the tokens of the prompt plus the rest of the tokens of both. If `:` and the newline
+    after it are one token, the model gets `Answer:` and `A` and never sees the newline. Reported as info if the text is
+    the same and only its tokens differ.
 
     Example:
         # file: promptfmt.yaml

@@ -242,7 +242,7 @@ def indentation_of_code(study: Study) -> Iterator[Finding]:
             Question: {doc["question"]}
             Answer:''')
 
-    Fix: use `inspect.cleandoc`, or write the lines as texts beside each other.
+    Fix: use `inspect.cleandoc`, or write the lines as adjacent texts.
 
     Real: afrimmlu and afrixnli of lm-evaluation-harness.
     """
@@ -259,8 +259,8 @@ def indentation_of_code(study: Study) -> Iterator[Finding]:
 def description_for_readers(study: Study) -> Iterator[Finding]:
     r"""Report a `description` that describes the benchmark to people.
 
-    Why: lm-eval prints the description before the first few-shot example of every prompt. What the task measures and
-    where its paper is belongs into `metadata` or a README.
+    Why: lm-eval prints the description before the first few-shot example of every prompt. The purpose of the task and
+    its paper belong into `metadata` or a README.
 
     Example:
         description: "A benchmark of 1,200 questions that measures how well models know metals.\n\n"

@@ -360,7 +360,7 @@ SHOTS = """metadata:
 @pytest.mark.parametrize(
     ("shown", "message"),
     [
-        ("Question: {{question}}\\nAnswer: ", "another space beside their cue"),
+        ("Question: {{question}}\\nAnswer: ", "different spaces next to their cue"),
         ("Question: {{question}}\\n", "only the question has a cue"),
         ("Question: {{question}}\\nReply:", "another cue"),
     ],
