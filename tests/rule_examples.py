@@ -37,11 +37,12 @@ _GENERATING: Final[Mapping[str, str]] = {
 def write_example(example: str, folder: Path) -> tuple[Path, ...]:
     """Write the files of an example, completed, below a folder, and return them.
 
-    A line `# file: name.yaml` begins a new file; without one the example is `example.yaml`. An example of profiles
+    A line `# file: name.yaml` begins a new file; text before the first one is `example.yaml`. An example of profiles
     only, with the files in their folders, gets an ordinary task. `␍` in a template is a carriage return.
     """
-    pieces = _FILE.split(example)
-    files = dict(zip(pieces[1::2], pieces[2::2], strict=True)) if len(pieces) > 1 else {"example.yaml": example}
+    task, *named = _FILE.split(example)
+    files = {"example.yaml": task} if task.strip() or not named else {}
+    files |= dict(zip(named[::2], named[1::2], strict=True))
     own = (".yaml", ".yml", ".json", _TEMPLATE)
     if not any(name.endswith(own) and name != _SETTINGS and "/" not in name for name in files):
         files["example.yaml"] = ""

@@ -28,10 +28,9 @@ def system_text_lost(view: ProfileView) -> Iterator[Finding]:
     system text becomes part of the first user turn.
 
     Example:
+        description: "Answer with a letter.\n\n"
         # file: promptfmt.yaml
         profiles: {mine: {extends: chat-gemma}}
-        # file: example.yaml
-        description: "Answer with a letter.\n\n"
 
     Silent with:
         # file: promptfmt.yaml
@@ -73,17 +72,15 @@ def turns_refused(view: ProfileView) -> Iterator[Finding]:
     info where PF806 names the cause.
 
     Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {extends: chat-gemma}}
-        # file: example.yaml
         num_fewshot: 1
         fewshot_config: {doc_to_target: ""}
-
-    Silent example:
         # file: promptfmt.yaml
         profiles: {mine: {extends: chat-gemma}}
-        # file: example.yaml
+
+    Silent example:
         num_fewshot: 1
+        # file: promptfmt.yaml
+        profiles: {mine: {extends: chat-gemma}}
 
     Fix: give each few-shot example an answer, or put the examples into one turn with `fewshot_as_turns: false`.
 
@@ -108,10 +105,9 @@ def whitespace_stripped(view: ProfileView) -> Iterator[Finding]:
     meaning. A newline at the end of a message is lost as well, mostly without harm.
 
     Example:
+        doc_to_text: "    return {{question}}\n    return"
         # file: promptfmt.yaml
         profiles: {mine: {extends: chat-llama3}}
-        # file: example.yaml
-        doc_to_text: "    return {{question}}\n    return"
 
     Silent with:
         # file: promptfmt.yaml
@@ -194,13 +190,11 @@ def control_tokens_in_text(view: ProfileView) -> Iterator[Finding]:
     role. Tokenizers encode such texts as control tokens anywhere, also without a chat template.
 
     Example:
+        metadata: {promptfmt: {docs: [{question: "What does <|im_end|> mean?", choices: [end, start], answer: 0}]}}
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
-        # file: example.yaml
-        metadata: {promptfmt: {docs: [{question: "What does <|im_end|> mean?", choices: [end, start], answer: 0}]}}
 
     Silent with:
-        # file: example.yaml
         metadata: {promptfmt: {docs: [{question: "What does <im_end> mean?", choices: [end, start], answer: 0}]}}
 
     Fix: drop such docs in `process_docs`, or insert a space into the token.
@@ -240,18 +234,16 @@ def demonstrated_reasoning_cut(view: ProfileView) -> Iterator[Finding]:
     Why: the few-shot examples are meant to show how to reason, but show only answers.
 
     Example:
+        output_type: generate_until
+        num_fewshot: 1
+        doc_to_target: "<think>Iron rusts.</think> {{choices[answer]}}"
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: mine.jinja}}
         # file: mine.jinja
         {% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}
         {% endfor %}
-        # file: example.yaml
-        output_type: generate_until
-        num_fewshot: 1
-        doc_to_target: "<think>Iron rusts.</think> {{choices[answer]}}"
 
     Silent with:
-        # file: example.yaml
         doc_to_target: "Iron rusts. {{choices[answer]}}"
 
     Fix: write the reasoning without the tags, or put the few-shot examples into one turn.
@@ -280,19 +272,17 @@ def begun_answer_changed(view: ProfileView) -> Iterator[Finding]:
     it, or omit the generation prompt. Others strip the space at its end, which is reported as info.
 
     Example:
+        gen_prefix: "The answer is"
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: mine.jinja}}
         # file: mine.jinja
         {% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}<think></think>{% endif %}{{ m.content }}
         {% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}
-        # file: example.yaml
-        gen_prefix: "The answer is"
 
     Silent example:
+        gen_prefix: "The answer is"
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: chatml}}
-        # file: example.yaml
-        gen_prefix: "The answer is"
 
     Fix: turn this off with a template argument if there is one, or remove `gen_prefix`.
 

@@ -30,13 +30,11 @@ def labels_of_unequal_length(view: ProfileView) -> Iterator[Finding]:
     length, and for an archetype, whose small vocabulary splits words that a real one does not.
 
     Example:
+        doc_to_choice: [A, B, Æß]
         # file: promptfmt.yaml
         profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2"}}
-        # file: example.yaml
-        doc_to_choice: [A, B, Æß]
 
     Silent with:
-        # file: example.yaml
         doc_to_choice: [A, B, C]
 
     Fix: use labels of one token each; `promptfmt show --tokens` prints the tokens.
@@ -66,13 +64,11 @@ def same_first_token(view: ProfileView) -> Iterator[Finding]:
     them. A full log-likelihood can.
 
     Example:
+        doc_to_choice: [(A), (B), (C)]
         # file: promptfmt.yaml
         profiles: {mine: {tokenizer: "archetype:sentencepiece-llama2"}}
-        # file: example.yaml
-        doc_to_choice: [(A), (B), (C)]
 
     Silent with:
-        # file: example.yaml
         doc_to_choice: [A, B, C]
 
     Fix: use bare letters, or labels with different first tokens.
@@ -99,14 +95,12 @@ def choice_begins_another(view: ProfileView) -> Iterator[Finding]:
     vocabularies split words that are one token elsewhere.
 
     Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2"}}
-        # file: example.yaml
         doc_to_choice: ["yes", yes and no, "no"]
         metric_list: [{metric: acc}]
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-gpt2"}}
 
     Silent with:
-        # file: example.yaml
         doc_to_choice: ["yes", "no", perhaps]
 
     Fix: score letters instead of texts, or end every choice with the same punctuation.
@@ -139,10 +133,9 @@ def choices_same_in_tokens(view: ProfileView) -> Iterator[Finding]:
     Why: for a tokenizer that drops case, accents or newlines they are one candidate, and the first one always wins.
 
     Example:
+        doc_to_choice: ["résumé", resume, "no"]
         # file: promptfmt.yaml
         profiles: {mine: {tokenizer: "archetype:wordpiece-bert", split: pairwise}}
-        # file: example.yaml
-        doc_to_choice: ["résumé", resume, "no"]
 
     Silent with:
         # file: promptfmt.yaml
@@ -170,10 +163,9 @@ def unknown_token(view: ProfileView) -> Iterator[Finding]:
     answers may become equal. Reported as info for an archetype, whose vocabulary is small.
 
     Example:
+        doc_to_choice: [你, 好, "no"]
         # file: promptfmt.yaml
         profiles: {mine: {tokenizer: "archetype:wordpiece-bert", split: pairwise}}
-        # file: example.yaml
-        doc_to_choice: [你, 好, "no"]
 
     Silent with:
         # file: promptfmt.yaml
@@ -226,13 +218,11 @@ def encoded_as_bytes(view: ProfileView) -> Iterator[Finding]:
     info for an archetype, whose vocabulary covers few scripts.
 
     Example:
+        doc_to_choice: [鐵, 金, 錫]
         # file: promptfmt.yaml
         profiles: {mine: {tokenizer: "archetype:sentencepiece-llama2"}}
-        # file: example.yaml
-        doc_to_choice: [鐵, 金, 錫]
 
     Silent with:
-        # file: example.yaml
         doc_to_choice: [iron, gold, tin]
 
     Fix: score letters instead of texts for such models.

@@ -152,7 +152,6 @@ def unseen_suffix(view: FileView) -> Iterator[Finding]:
         task: example
 
     Silent example:
-        # file: example.yaml
         task: example
 
     Fix: rename the file to `.yaml`.

@@ -209,7 +209,6 @@ def changed_text(study: Study) -> Iterator[Finding]:
     text itself, as `process_docs` writes it.
 
     Example:
-        # file: example.yaml
         doc_to_text: !function helper.asked
         metadata:
           promptfmt:

@@ -1,8 +1,9 @@
 """The documentation of a rule, read from its docstring: `promptfmt explain`, the pages of docs/rules, and two tests.
 
-A docstring has a first line and the parts Why, Example, Silent example, Fix and Real. The examples are YAML; keys that
-are not shown are those of an ordinary task. The part `Silent with` shows only the keys and files that differ from the
-example. A line `# include: name.txt` is replaced by that file next to the module of the rule.
+A docstring has a first line and the parts Why, Example, Silent example, Fix and Real. An example is the YAML of a task;
+keys that are not shown are those of an ordinary one, and other files follow lines such as `# file: helper.py`. The part
+`Silent with` shows only the keys and files that differ from the example. A line `# include: name.txt` is replaced by
+that file next to the module of the rule.
 """
 
 from __future__ import annotations
@@ -77,9 +78,9 @@ def _changed(example: str, changes: str) -> str:
 
 
 def _files(example: str) -> dict[str, str]:
-    """Return name to text of the files of an example, each ending with a newline; the only file has no name."""
-    first, *named = _FILE.split(f"{example}\n")
-    return dict(zip(named[::2], named[1::2], strict=True)) if named else {"": first}
+    """Return name to text of the files of an example, each ending with a newline; the file of the task has no name."""
+    task, *named = _FILE.split(f"{example}\n")
+    return ({"": task} if task.strip() else {}) | dict(zip(named[::2], named[1::2], strict=True))
 
 
 def _keys(text: str) -> dict[str, str]:

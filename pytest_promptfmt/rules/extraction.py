@@ -290,7 +290,6 @@ def text_of_option_misread(study: Study) -> Iterator[Finding]:
     with another one, or has it inside, are counted as wrong.
 
     Example:
-        # file: example.yaml
         output_type: generate_until
         doc_to_text: "{{question}}\n(A) {{choices[0]}}\n(B) {{choices[1]}}\n(C) {{choices[2]}}\nAnswer:"
         doc_to_target: "{{['(A)', '(B)', '(C)'][answer]}}"

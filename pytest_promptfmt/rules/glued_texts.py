@@ -163,7 +163,6 @@ def texts_without_space(study: Study) -> Iterator[Finding]:
     space at the end of a line is easily forgotten.
 
     Example:
-        # file: example.yaml
         doc_to_text: !function helper.asked
         # file: helper.py
         def asked(doc):

@@ -221,7 +221,6 @@ def word_stripped(study: Study) -> Iterator[Finding]:
     one of the word.
 
     Example:
-        # file: example.yaml
         doc_to_text: !function helper.asked
         # file: helper.py
         def asked(doc):
@@ -251,7 +250,6 @@ def flag_as_count(study: Study) -> Iterator[Finding]:
     argument is `count` and `re.IGNORECASE` is 2.
 
     Example:
-        # file: example.yaml
         doc_to_text: !function helper.asked
         # file: helper.py
         import re

@@ -38,18 +38,16 @@ def task_ends_reasoning(view: ProfileView) -> Iterator[Finding]:
     makes the model answer without any. The last three are warnings.
 
     Example:
+        output_type: generate_until
+        generation_kwargs: {until: ["\n\n"], max_gen_toks: 4096}
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: mine.jinja}}
         # file: mine.jinja
         {% for m in messages %}{{ m.role }}: {{ m.content }}
         {% endfor %}{% if add_generation_prompt %}assistant: <think>
         {% endif %}
-        # file: example.yaml
-        output_type: generate_until
-        generation_kwargs: {until: ["\n\n"], max_gen_toks: 4096}
 
     Silent with:
-        # file: example.yaml
         generation_kwargs: {until: ["Question:"], max_gen_toks: 4096}
 
     Fix: turn reasoning off in `template_args` (`enable_thinking: false`), or give the task other stops and a budget of
@@ -108,6 +106,12 @@ def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
     reasoning differently, a filter sees all of it, and reads the first answer that the model considered.
 
     Example:
+        output_type: generate_until
+        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}"
+        doc_to_target: "{{['A', 'B', 'C'][answer]}}"
+        filter_list:
+          - name: first
+            filter: [{function: regex, regex_pattern: "The answer is ([A-C])"}, {function: take_first}]
         # file: promptfmt.yaml
         profiles: {mine: {chat_template: mine.jinja}}
         # file: mine.jinja
@@ -115,16 +119,8 @@ def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
         [THINK]{{ m.reasoning_content }}[/THINK]{% endif %}
         {{ m.content }}
         {% endfor %}
-        # file: example.yaml
-        output_type: generate_until
-        doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}"
-        doc_to_target: "{{['A', 'B', 'C'][answer]}}"
-        filter_list:
-          - name: first
-            filter: [{function: regex, regex_pattern: "The answer is ([A-C])"}, {function: take_first}]
 
     Silent with:
-        # file: example.yaml
         metadata: {promptfmt: {think_end_token: "[/THINK]"}}
 
     Fix: give the mark to lm-eval (`--model_args think_end_token=…`) and to `metadata.promptfmt.think_end_token`.

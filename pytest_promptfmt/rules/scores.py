@@ -110,7 +110,6 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
     docs of your own.
 
     Example:
-        # file: example.yaml
         output_type: generate_until
         process_results: !function helper.scored
         # file: helper.py
@@ -146,7 +145,6 @@ def gold_does_not_win(study: Study) -> Iterator[Finding]:
     Why: target and metric do not fit, and the score is the same for all answers.
 
     Example:
-        # file: example.yaml
         process_results: !function helper.scored
         # file: helper.py
         def scored(doc, results):
@@ -195,7 +193,6 @@ def empty_wins(study: Study) -> Iterator[Finding]:
     Why: a model that writes nothing, or is cut off at once by a stop sequence, gets full marks.
 
     Example:
-        # file: example.yaml
         output_type: generate_until
         metric_list: [{metric: !function helper.begins, aggregation: mean, higher_is_better: true}]
         # file: helper.py
@@ -230,7 +227,6 @@ def another_choice_wins(study: Study) -> Iterator[Finding]:
     Why: a model that prefers the wrong option gets full marks.
 
     Example:
-        # file: example.yaml
         process_results: !function helper.scored
         # file: helper.py
         def scored(doc, results):
@@ -284,7 +280,6 @@ def random_fallback(study: Study) -> Iterator[Finding]:
     Why: a guess is right every fourth time and hides that the model gave no answer. Two runs differ.
 
     Example:
-        # file: example.yaml
         output_type: generate_until
         filter_list: [{name: guess, filter: [{function: custom, filter_fn: !function helper.guess}]}]
         # file: helper.py
@@ -293,7 +288,6 @@ def random_fallback(study: Study) -> Iterator[Finding]:
             return [each[0] if len(each[0]) == 1 else random.choice("ABCD") for each in resps]
 
     Silent with:
-        # file: example.yaml
         filter_list: [{name: first, filter: [{function: custom, filter_fn: !function helper.first}]}]
         # file: helper.py
         def first(resps, docs):

@@ -32,7 +32,6 @@ def tie_counts_as_right(study: Study) -> Iterator[Finding]:
     Why: a model that does not distinguish the choices gets full marks. Of equals lm-eval takes the first.
 
     Example:
-        # file: example.yaml
         process_results: !function helper.scored
         # file: helper.py
         def scored(doc, results):
@@ -69,7 +68,6 @@ def underflow(study: Study) -> Iterator[Finding]:
     Why: long choices have log-likelihoods of hundreds. The exponential of each is 0, and so is their sum.
 
     Example:
-        # file: example.yaml
         process_results: !function helper.mass
         # file: helper.py
         import math
@@ -161,7 +159,6 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
     after the model has answered everything.
 
     Example:
-        # file: example.yaml
         output_type: generate_until
         process_results: !function helper.scored
         metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
@@ -171,7 +168,6 @@ def metric_never_given(study: Study) -> Iterator[Finding]:
             return {"exact": float(results[0] == doc["choices"][doc["answer"]])}
 
     Silent with:
-        # file: example.yaml
         metric_list: [{metric: exact, aggregation: mean, higher_is_better: true}]
 
     Fix: use the names that `process_results` returns, and metrics that fit the output type.
@@ -246,7 +242,6 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
     `higher_is_better: true` the worst model leads. The gold choice is tried as the likeliest one, too.
 
     Example:
-        # file: example.yaml
         output_type: generate_until
         doc_to_target: "{{choices[answer]}}"
         metric_list: [{metric: !function helper.distance, aggregation: mean, higher_is_better: true}]
@@ -256,7 +251,6 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
             return abs(len(references[0]) - len(predictions[0]))
 
     Silent with:
-        # file: example.yaml
         metric_list: [{metric: !function helper.same, aggregation: mean, higher_is_better: true}]
         # file: helper.py
         def same(references, predictions):
@@ -318,7 +312,6 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
     line, or compares the text as it is, gives them nothing. A full stop is reported as info.
 
     Example:
-        # file: example.yaml
         output_type: generate_until
         doc_to_target: "{{choices[answer]}}"
         metric_list: [{metric: !function helper.same, aggregation: mean, higher_is_better: true}]

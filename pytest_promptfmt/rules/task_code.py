@@ -53,14 +53,12 @@ def missing_function(study: Study) -> Iterator[Finding]:
     prompts, so a removed name is only noticed when lm-eval builds the task. The file is parsed, not run.
 
     Example:
-        # file: example.yaml
         process_results: !function helper.scored
         # file: helper.py
         def score(doc, results):
             return {"acc": 1.0}
 
     Silent with:
-        # file: example.yaml
         process_results: !function helper.score
 
     Fix: define or import the function in that file.
@@ -107,7 +105,6 @@ def hook_signature(view: FileView) -> Iterator[Finding]:
     file is parsed, not run.
 
     Example:
-        # file: example.yaml
         task: example
         class: !function helper.Mine
         # file: helper.py
@@ -193,7 +190,6 @@ def missing_package(study: Study) -> Iterator[Finding]:
     often for scoring, is not tested, and lm-eval does not load the task at all.
 
     Example:
-        # file: example.yaml
         doc_to_text: !function helper.asked
         # file: helper.py
         from package_that_nobody_has import verify
@@ -231,7 +227,6 @@ def prompt_by_chance(study: Study) -> Iterator[Finding]:
     elsewhere belongs to another option.
 
     Example:
-        # file: example.yaml
         doc_to_text: !function helper.asked
         metadata:
           promptfmt: {docs: [{question: Which is a metal?, choices: [tin, oak, jade, wool, silk], answer: 0}]}
@@ -285,7 +280,6 @@ def missing_value_in_code(study: Study) -> Iterator[Finding]:
     model is then asked to write.
 
     Example:
-        # file: example.yaml
         doc_to_text: !function helper.asked
         metadata: {promptfmt: {docs: [{hint: null, question: Which rusts?, choices: [iron, tin], answer: 0}]}}
         # file: helper.py

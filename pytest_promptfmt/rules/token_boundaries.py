@@ -25,19 +25,17 @@ def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
     prompt and the answer are one token (`:A`, `(A`), the cut leaves nothing, and the run stops with an assertion error.
 
     Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
-        # file: example.yaml
         doc_to_text: "{{question}}\nAnswer:\n("
         doc_to_choice: [A, B, C]
         target_delimiter: ""
-
-    Silent example:
         # file: promptfmt.yaml
         profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
-        # file: example.yaml
+
+    Silent example:
         doc_to_text: "{{question}}\nAnswer:"
         doc_to_choice: [(A), (B), (C)]
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
 
     Fix: move the character that merges with the answer from the end of the prompt to the start of the answers.
 
@@ -61,19 +59,17 @@ def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
     the same and only its tokens differ.
 
     Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
-        # file: example.yaml
         doc_to_text: "{{question}}\nAnswer:\n"
         doc_to_choice: [A, B, C]
         target_delimiter: ""
-
-    Silent example:
         # file: promptfmt.yaml
         profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
-        # file: example.yaml
+
+    Silent example:
         doc_to_text: "{{question}}\nAnswer:"
         doc_to_choice: [A, B, C]
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
 
     Fix: end the prompt with a visible character, and begin the answer with a space.
 
@@ -110,17 +106,15 @@ def space_before_choice(view: ProfileView) -> Iterator[Finding]:
     approximations, and for `output_type: loglikelihood`, where lm-eval adds no delimiter that could be removed.
 
     Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-qwen", chat_template: chatml}}
-        # file: example.yaml
         doc_to_choice: [" A", " B", " C"]
         target_delimiter: ""
-
-    Silent example:
         # file: promptfmt.yaml
         profiles: {mine: {tokenizer: "archetype:bytelevel-qwen", chat_template: chatml}}
-        # file: example.yaml
+
+    Silent example:
         doc_to_choice: [A, B, C]
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-qwen", chat_template: chatml}}
 
     Fix: remove outer spaces from the choices; `target_delimiter` adds the space, and chat templates drop it.
 
@@ -162,24 +156,22 @@ def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
     the scored token is not the one they show. Reported as info if the examples are text inside a turn of the user.
 
     Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
-        # file: example.yaml
         num_fewshot: 2
         doc_to_text: "{{question}}\nAnswer:"
         doc_to_choice: [A, B, C]
         doc_to_target: answer
         target_delimiter: "\n"
         fewshot_config: {target_delimiter: " "}
-
-    Silent example:
         # file: promptfmt.yaml
         profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
-        # file: example.yaml
+
+    Silent example:
         num_fewshot: 2
         doc_to_text: "{{question}}\nAnswer:"
         doc_to_choice: [A, B, C]
         doc_to_target: answer
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:bytelevel-llama3"}}
 
     Fix: use the same `target_delimiter` for few-shot examples and candidates. If a chat template writes the space
     before the answers of the examples, put the examples into one turn with `fewshot_as_turns: false`.
@@ -223,19 +215,17 @@ def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
     token are separated, which is reported as a warning.
 
     Example:
-        # file: promptfmt.yaml
-        profiles: {mine: {tokenizer: "archetype:sentencepiece-llama2", split: pairwise}}
-        # file: example.yaml
         doc_to_text: "{{question}}\nAnswer: ("
         doc_to_choice: [A, B, C]
         target_delimiter: ""
-
-    Silent example:
         # file: promptfmt.yaml
         profiles: {mine: {tokenizer: "archetype:sentencepiece-llama2", split: pairwise}}
-        # file: example.yaml
+
+    Silent example:
         doc_to_text: "{{question}}\nAnswer:"
         doc_to_choice: [A, B, C]
+        # file: promptfmt.yaml
+        profiles: {mine: {tokenizer: "archetype:sentencepiece-llama2", split: pairwise}}
 
     Fix: encode prompt and answer together (`split: lm-eval`), or begin the answer with a space.
 

@@ -226,7 +226,6 @@ def indentation_of_code(study: Study) -> Iterator[Finding]:
     first begin with them, the cue too, and a model is not used to that.
 
     Example:
-        # file: example.yaml
         doc_to_text: !function helper.asked
         # file: helper.py
         def asked(doc):
