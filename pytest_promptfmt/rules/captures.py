@@ -34,8 +34,8 @@ _LONG: Final = 2000
 def filters_change_gold(study: Study) -> Iterator[Finding]:
     r"""Report filters that pick nothing out of a completion, and turn the gold answer into a wrong one.
 
-    Why: `lowercase` turns `Paris` into `paris`, which exact_match compares with `Paris`. A model that answers exactly
-    the gold answer is wrong.
+    Why: `lowercase` turns `Paris` into `paris`, which exact_match compares with `Paris`. A completion equal to the gold
+    answer is wrong.
 
     Example:
         output_type: generate_until
@@ -303,8 +303,7 @@ def answers_stay_a_list(study: Study) -> Iterator[Finding]:
 
     Why: every filter gets the list of a doc's answers, and `take_first` or `majority_vote` makes one of it. Without
     them the metric compares a list with the gold answer: lm-eval 0.4.13 then splits the gold into letters, and no
-    answer is right. Nothing is reported where a task repeats its questions, or where another metric than
-    exact_match is used.
+    answer is right. Nothing is reported where a task repeats its questions, or has another metric than exact_match.
 
     Example:
         output_type: generate_until

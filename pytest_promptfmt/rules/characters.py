@@ -99,7 +99,7 @@ def odd_punctuation(study: Study) -> Iterator[Finding]:
                 yield finding(
                     "a text of the data ends with a mark that the template adds again",
                     f"{before.text[-20:]}{after.text[:8]}",
-                    after.origin.keys or ("doc_to_text",),
+                    after,
                     instance,
                     field=before.origin.field,
                     do="remove the mark from the template",
@@ -254,8 +254,7 @@ def invisible_character(study: Study) -> Iterator[Finding]:
 def look_alike_letters(study: Study) -> Iterator[Finding]:
     r"""Report Latin labels with a Cyrillic or Greek letter among them that looks Latin.
 
-    Why: `А` and `A` look the same and share no token. The label is unlikely, and never equals the label that a model
-    writes.
+    Why: `А` and `A` look the same and share no token. The label is unlikely, and never equals that of a model.
 
     Example:
         doc_to_choice: [A, "\u0412", C]

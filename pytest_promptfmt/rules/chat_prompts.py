@@ -145,8 +145,7 @@ def whitespace_stripped(view: ProfileView) -> Iterator[Finding]:
 def text_altered(view: ProfileView) -> Iterator[Finding]:
     r"""Report a message whose text the chat template changes, apart from outer whitespace.
 
-    Why: templates may drop, escape, split or replace text. The model then gets a different prompt than the snapshot of
-    the plain text shows.
+    Why: templates may drop, escape, split or replace text. The prompt then differs from the snapshot of the plain text.
 
     Example:
         # file: promptfmt.yaml

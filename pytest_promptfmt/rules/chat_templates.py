@@ -127,9 +127,8 @@ def reasoning_cut_from_history(loaded: LoadedProfile) -> Iterator[Finding]:
 def answer_begins_elsewhere(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report a chat template whose finished answers do not begin as the generation prompt ends.
 
-    Why: few-shot examples are rendered as finished answers. If the generation prompt ends differently, for example with
-    `<think>`, the model must continue from text that no example shows. Reported as info if only whitespace
-    differs.
+    Why: few-shot examples are rendered as finished answers. If the generation prompt ends differently (`<think>`), the
+    model must continue from text that no example shows. Reported as info if only whitespace differs.
 
     Example:
         # file: promptfmt.yaml

@@ -25,9 +25,8 @@ _CONTROL: Final = re.compile(r"<\|.+\|>|<\uff5c.+\uff5c>|</?s>|<[a-z]+_of_[a-z]+
 def marker_is_plain_text(loaded: LoadedProfile) -> Iterator[Finding]:
     r"""Report control tokens of the chat template that the tokenizer encodes as plain text.
 
-    Why: `<|im_start|>` is one token for a model that was trained with it and six for any other. Template and
-    tokenizer then belong to different models. Reported as info if only some are unknown, which is intended in a few
-    models.
+    Why: `<|im_start|>` is one token for a model that was trained with it and six for any other. Template and tokenizer
+    then belong to different models. Reported as info if only some are unknown, as a few models intend.
 
     Example:
         # file: promptfmt.yaml

@@ -26,8 +26,8 @@ _PAST_LINES: Final = re.compile(
 def padded_choice(study: Study) -> Iterator[Finding]:
     r"""Report choices of which only some begin or end with whitespace.
 
-    Why: `A.  Adverse possession` next to `B. Implied` shows which option was edited by hand. In some datasets it is the
-    correct one.
+    Why: `A. Adverse possession` next to `B. Implied` shows which option was edited by hand, in some datasets the right
+    one.
 
     Example:
         metadata: {promptfmt: {docs: [{question: Which rusts?, choices: [" iron", gold], answer: 0}]}}
@@ -115,8 +115,7 @@ def same_choices(study: Study) -> Iterator[Finding]:
 def letters_shown(study: Study) -> Iterator[Finding]:
     r"""Report options that are listed with letters although their texts are scored.
 
-    Why: after `A. Femur` … `Answer:` a model answers with a letter. Scoring the texts compares unlikely
-    continuations.
+    Why: after `A. Femur` … `Answer:` a model answers with a letter; the texts are unlikely continuations.
 
     Example:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nAnswer:"
@@ -185,8 +184,7 @@ def _past(saw: str, keys: tuple[str, ...], doc: int) -> Finding:
 def single_choice(study: Study) -> Iterator[Finding]:
     """Report a multiple-choice doc with one choice: it is always right.
 
-    Why: the only candidate always wins and raises the score. The list of choices was cut, or holds only the gold
-    answer.
+    Why: the only candidate always wins and raises the score. The list of choices was cut, or is only the gold answer.
 
     Example:
         metadata: {promptfmt: {docs: [{question: Which metal rusts?, choices: [iron], answer: 0}]}}

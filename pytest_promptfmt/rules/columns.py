@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
@@ -15,7 +14,7 @@ from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.rules.instructions import listed_labels
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import finding, words
+from pytest_promptfmt.rules.rule_views import finding, literal_of, words
 from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import load_function, row_facts, template_shapes
@@ -246,8 +245,8 @@ def _names(instance: Instance, letter: str) -> bool:
 def list_kept_as_text(study: Study) -> Iterator[Finding]:
     """Report a column with a list written as text, of which a template takes elements.
 
-    Why: `"['iron', 'gold']"` has an element for each character. A loop lists `[`, `'`, `i`, and `{{options[0]}}` is a
-    bracket.
+    Why: `"['iron', 'gold']"` has an element for each character: a loop lists `[`, `'`, `i`, and `{{options[0]}}` is
+    `[`.
 
     Example:
         doc_to_text: "{{question}}{% for one in options %} {{one}}{% endfor %}"
@@ -262,7 +261,9 @@ def list_kept_as_text(study: Study) -> Iterator[Finding]:
     """
     for doc in study.real_docs[:1]:
         for name, value in doc.items():
-            if not isinstance(value, str) or not value.startswith("[") or len(value) > _LONG or not _is_list(value):
+            if not isinstance(value, str) or not value.startswith("[") or len(value) > _LONG:
+                continue
+            if not isinstance(literal_of(value), list):
                 continue
             taken = re.compile(
                 rf"\bin +{re.escape(str(name))}\b|\b{re.escape(str(name))} *(?:\[ *\w|\| *(?:join|first))"
@@ -273,13 +274,6 @@ def list_kept_as_text(study: Study) -> Iterator[Finding]:
                         "a template takes elements of a list that is kept as text", value[:60], keys, 0, field=name
                     )
                     return
-
-
-def _is_list(text: str) -> bool:
-    try:
-        return isinstance(ast.literal_eval(text), list)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return False
 
 
 @rule("PF745", "column-names-as-choices", severity=Severity.ERROR, family=Family.ANSWERS, scores=True)

@@ -122,11 +122,17 @@ def reader_of(study: Study) -> Reader | None:
     return study.once("reader", lambda: _reader(filters, Subject(trials_of(study).scoring)))
 
 
-def _reader(filters: Filters, subject: Subject) -> Reader | None:
+def limited_answers(subject: Subject) -> Answers | None:
+    """Return the possible answers to a question, imagined ones to a synthetic one; None where any text may be one."""
     answers = answers_of(subject.questions[0], subject.prompt)
     if answers is not None and answers.kind == "text" and subject.synthetic:
         answers = subject.imagined(answers)
-    if answers is None or answers.kind == "text":
+    return None if answers is None or answers.kind == "text" else answers
+
+
+def _reader(filters: Filters, subject: Subject) -> Reader | None:
+    answers = limited_answers(subject)
+    if answers is None:
         return None
     found = [(number, one) for number, one in enumerate(filters.chain.pipelines) if one.patterns]
     return Reader(filters.chain, subject.instances[0].doc, subject, answers, found) if found else None

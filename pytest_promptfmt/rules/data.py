@@ -10,7 +10,7 @@ from typing import Any, Final
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import continuations, finding
+from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of
 from pytest_promptfmt.rules.task_code import definitions
 from pytest_promptfmt.study import Study
 
@@ -38,8 +38,7 @@ _SLICE: Final = re.compile(r"\{\{-?\s*(\w+)\s*\[\s*:\s*(\d+)\s*\]|\{\{-?\s*(\w+)
 def missing_value_printed(study: Study) -> Iterator[Finding]:
     r"""Report a missing value of the data that is rendered as the word None or nan.
 
-    Why: Jinja renders a missing value as `None`. The model reads a passage called None, and a missing choice
-    becomes a candidate.
+    Why: Jinja renders a missing value as `None`. The model reads a passage called None, and a missing choice is scored.
 
     Example:
         doc_to_text: "{{hint}}\nQuestion: {{question}}\nAnswer:"
@@ -191,12 +190,8 @@ def _texts(doc: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _is_python_list(value: str) -> bool:
     """Return whether a text is a list or mapping as Python prints it, which code reads and shows in parts."""
-    if not value.lstrip().startswith(("[", "{", "(")) or len(value) > _MOST:
-        return False
-    try:
-        return isinstance(ast.literal_eval(value.strip()), list | dict | tuple)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return False
+    is_short = value.lstrip().startswith(("[", "{", "(")) and len(value) <= _MOST
+    return is_short and isinstance(literal_of(value.strip()), list | dict | tuple)
 
 
 @rule("PF233", "changed-text", severity=Severity.WARNING, family=Family.PROMPT)
@@ -210,9 +205,6 @@ def changed_text(study: Study) -> Iterator[Finding]:
 
     Example:
         doc_to_text: !function helper.asked
-        metadata:
-          promptfmt:
-            docs: [{question: "Which Metal rusts, in moist Air?", choices: [iron, gold], answer: 0}]
         # file: helper.py
         def asked(doc):
             return "Question: " + doc["question"].lower() + "\nAnswer:"

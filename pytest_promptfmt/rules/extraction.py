@@ -179,8 +179,7 @@ def fence_with_language(study: Study) -> Iterator[Finding]:
 def asked_sentence_compared(study: Study) -> Iterator[Finding]:
     r"""Report a prompt that asks for a sentence with the answer, where whole completions are compared with the answer.
 
-    Why: a model that ends with `The answer is Lisbon`, as asked, is wrong, because no filter takes `Lisbon` out
-    of it.
+    Why: a model that ends with `The answer is Lisbon`, as asked, is wrong, because no filter picks `Lisbon`.
 
     Example:
         output_type: generate_until
@@ -230,8 +229,7 @@ def label_compared_whole(study: Study) -> Iterator[Finding]:
     r"""Report a prompt with options, without examples, whose whole completion is compared with the label.
 
     Why: a model that has seen no example writes `Answer: B` or a sentence. Both are compared with `B` and wrong.
-    Nothing is reported if the prompt asks for the label only, if there is a `gen_prefix`, or if only a few tokens are
-    generated.
+    Nothing is reported if the prompt asks for the label only, with a `gen_prefix`, or if a few tokens are generated.
 
     Example:
         output_type: generate_until

@@ -116,13 +116,6 @@ def extra_shot_drawn(study: Study) -> Iterator[Finding]:
         test_split: null
         validation_split: validation
         num_fewshot: 2
-        metadata:
-          promptfmt:
-            docs:
-              validation:
-              - {question: Which rusts?, choices: [iron, tin], answer: 0}
-              - {question: Which melts?, choices: [stone, tin], answer: 1}
-              - {question: Which shines?, choices: [wood, gold], answer: 1}
 
     Silent with:
         fewshot_split: train
@@ -230,8 +223,7 @@ def unlike_question(study: Study) -> Iterator[Finding]:
     r"""Report few-shot examples that end with another cue than the question, or with none.
 
     Why: a model imitates the examples. Examples that end with `Answer:` and a question that ends with `A:` are two
-    layouts. So are `Answer:` and `Answer: `, or a cue that only one of them has. Tasks without few-shot examples are
-    tried with two.
+    layouts. So are `Answer:` and `Answer: `, or a cue that only one of them has. Tasks without any are tried with two.
 
     Example:
         num_fewshot: 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import did_you_mean
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import join
-from pytest_promptfmt.rules.fixes import Fix, respelt, without_trailing_space
+from pytest_promptfmt.rules.fixes import respelt, without_trailing_space
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import around, finding, first_text, questions, shots_of, words
 from pytest_promptfmt.rules.stops import UNTIL
@@ -19,6 +20,7 @@ from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import METRICS
 
 _KNOWN: Final = words("generation_arguments")
+_KNOWN_ARGUMENT: Final = partial(respelt, known=_KNOWN, action="key")
 _EXACT: Final = {*(name for name, metric in METRICS.items() if metric.compares_text), "rouge1", "rouge2", "rougeL"}
 
 BUDGETS: Final = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
@@ -137,7 +139,7 @@ def blank_line_ends_reasoning(study: Study) -> Iterator[Finding]:
     """Report a task that asks for reasoning and stops at a blank line, by default or by its stop sequences.
 
     Why: without `until`, lm-eval stops at the few-shot delimiter, two newlines. Models that write paragraphs are cut
-    off after the first one.
+    off.
 
     Example:
         output_type: generate_until
@@ -191,17 +193,7 @@ def no_budget(study: Study) -> Iterator[Finding]:
             )
 
 
-def _known_argument(study: Study, finding: Finding) -> Fix | None:
-    return respelt(study, finding, _KNOWN, action="key")
-
-
-@rule(
-    "PF908",
-    "unknown-generation-argument",
-    severity=Severity.WARNING,
-    family=Family.GENERATION,
-    fix=_known_argument,
-)
+@rule("PF908", "unknown-generation-argument", severity=Severity.WARNING, family=Family.GENERATION, fix=_KNOWN_ARGUMENT)
 def unknown_argument(study: Study) -> Iterator[Finding]:
     """Report an unknown generation argument, or one that includes the prompt.
 
@@ -230,11 +222,7 @@ def unknown_argument(study: Study) -> Iterator[Finding]:
 
 
 @rule(
-    "PF909",
-    "prefix-ends-with-space",
-    severity=Severity.WARNING,
-    family=Family.GENERATION,
-    fix=without_trailing_space,
+    "PF909", "prefix-ends-with-space", severity=Severity.WARNING, family=Family.GENERATION, fix=without_trailing_space
 )
 def prefix_ends_with_space(study: Study) -> Iterator[Finding]:
     """Report a `gen_prefix` that ends with a space.

@@ -53,8 +53,8 @@ _DOUBLE: Final = re.compile(rf"[^\s{COLUMN}] +{BRANCH} +[^\s{BRANCH}]")
 def doubled_space(study: Study) -> Iterator[Finding]:
     r"""Report a space before and after a Jinja tag: the prompt has two spaces in a row.
 
-    Why: `likely {% if x %} cause` prints `likely  cause`. Tokenizers encode two spaces differently, and only the docs
-    of this branch have them.
+    Why: `likely {% if x %} cause` prints `likely cause`. Tokenizers encode it differently, and only for docs of this
+    branch.
 
     Example:
         doc_to_text: "{{question}} What is the {% if answer %} cause{% else %} effect{% endif %}?\nAnswer:"
@@ -137,8 +137,7 @@ def label_glued_to_column(study: Study) -> Iterator[Finding]:
 def odd_target_delimiter(study: Study) -> Iterator[Finding]:
     r"""Report a `target_delimiter` of several spaces, or of a space next to a newline.
 
-    Why: the answer is then scored after two spaces, or after a space at the beginning of a line, which most tokenizers
-    encode differently.
+    Why: most tokenizers encode an answer after two spaces, or after a space at the start of a line, differently.
 
     Example:
         target_delimiter: "  "

@@ -163,8 +163,7 @@ def _marked_right(doc: Mapping[str, Any], choices: Sequence[str]) -> Sequence[in
 def gold_unlike_column(study: Study) -> Iterator[Finding]:
     """Report a gold choice although the column with the answer holds the text of another choice.
 
-    Why: the template looks the answer up in another order than the choices have. Every right answer is then counted as
-    wrong.
+    Why: the template looks the answer up in another order than the choices have. Right answers count as wrong.
 
     Example:
         doc_to_choice: ["Yes", "No"]
@@ -318,12 +317,10 @@ def gold_with_marks(study: Study) -> Iterator[Finding]:
     if not study.generates or study.has_own_scorer or study.shots > 0 or looks_for_answers(study.task):
         return
     entries = study.task.metric_list or ({"metric": "exact_match"},)
-    if any(one.get("metric") != "exact_match" for one in entries) or any(map(_ignores_marks, entries)):
+    if any(one.get("metric") != "exact_match" for one in entries):
+        return
+    if any(one.get("ignore_punctuation") or one.get("regexes_to_ignore") for one in entries):
         return
     golds = [str(instance.target).strip() for instance in study.real_instances]
     if len(golds) > 1 and all(_MARKED.fullmatch(gold) for gold in golds):
         yield finding("gold answers have a mark that is compared as well", ", ".join(golds[:3]), "doc_to_target")
-
-
-def _ignores_marks(entry: Mapping[str, object]) -> bool:
-    return bool(entry.get("ignore_punctuation") or entry.get("regexes_to_ignore"))

@@ -116,8 +116,7 @@ def _words(text: str) -> str:
 def same_gold_position(study: Study) -> Iterator[Finding]:
     r"""Report four or more few-shot examples with the same answer.
 
-    Why: the few-shot examples teach "always B" as well as the task. If they are fixed, choose them so that the gold
-    positions differ.
+    Why: the few-shot examples teach "always B" as well as the task. If they are fixed, choose other positions.
 
     Example:
         num_fewshot: 4
@@ -127,24 +126,16 @@ def same_gold_position(study: Study) -> Iterator[Finding]:
           promptfmt:
             docs:
               test: [{question: Which metal rusts?, answer: 0}]
-              fewshot:
-              - {question: "1", answer: 1}
-              - {question: "2", answer: 1}
-              - {question: "3", answer: 1}
-              - {question: "4", answer: 1}
-              - {question: "5", answer: 1}
+              fewshot: [{question: a, answer: 1}, {question: b, answer: 1}, {question: c, answer: 1},
+                        {question: d, answer: 1}, {question: e, answer: 1}]
 
     Silent with:
         metadata:
           promptfmt:
             docs:
               test: [{question: Which metal rusts?, answer: 0}]
-              fewshot:
-              - {question: "1", answer: 1}
-              - {question: "2", answer: 0}
-              - {question: "3", answer: 1}
-              - {question: "4", answer: 0}
-              - {question: "5", answer: 1}
+              fewshot: [{question: a, answer: 1}, {question: b, answer: 0}, {question: c, answer: 1},
+                        {question: d, answer: 0}, {question: e, answer: 1}]
 
     Fix: choose few-shot examples with different answers.
 
@@ -202,9 +193,8 @@ def _bare(expression: str) -> str:
 def gold_in_one_place(study: Study) -> Iterator[Finding]:
     r"""Report a target that is the same number for every doc, where the prompt lists the options in a fixed order.
 
-    Why: the right option is always the last one, or the first. A model that answers `C` is always right, and
-    few-shot examples show it so. Choices that are not listed in the prompt are scored one by one, and may have any
-    order.
+    Why: the right option is always the last one, or the first. A model that answers `C` is always right, and few-shot
+    examples show it so. Choices that are not listed in the prompt are scored one by one, in any order.
 
     Example:
         doc_to_text: "{{question}}\nA. {{choices[1]}}\nB. {{choices[0]}}\nAnswer:"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, join
@@ -109,8 +109,7 @@ def options_not_shown(study: Study) -> Iterator[Finding]:
 def asked_form(study: Study) -> Iterator[Finding]:
     r"""Report a prompt that asks for yes or no, or for a letter, where something else is scored.
 
-    Why: a model that follows the prompt is never right. When the prompt is rewritten, its choices are often forgotten,
-    and the other way round.
+    Why: a model that follows the prompt is never right. Choices are often forgotten when the prompt is rewritten.
 
     Example:
         doc_to_text: "{{question}} Is it mercury? Answer yes or no.\nAnswer:"
@@ -168,11 +167,8 @@ def _scored(study: Study) -> list[str]:
     if choices is not None and not study.generates:
         return [one.strip() for instance in study.real_instances[:1] for one in choices_of(study, instance)]
     targets = [instance.target for instance in study.instances]
-    return [one.strip() for one in dict.fromkeys(targets) if isinstance(one, str)] if _is_text(targets) else []
-
-
-def _is_text(targets: Sequence[Any]) -> bool:
-    return all(isinstance(target, str) for target in targets)
+    are_texts = all(isinstance(target, str) for target in targets)
+    return [one.strip() for one in dict.fromkeys(targets)] if are_texts else []
 
 
 @rule("PF715", "labels-unlike-listed", severity=Severity.ERROR, family=Family.ANSWERS)
@@ -259,15 +255,12 @@ def range_unlike_options(study: Study) -> Iterator[Finding]:
         if asked is None or len(listed) < 2 or listed[0] != "A" or study.has_guessed_text:
             return
         last = asked[1][-1]
-        if not study.has_real_docs and any(last in _OPTION_LABEL.findall(text) for text in _constants(study)):
+        constants = (text for template in study.templates for text in template.text.constants)
+        if not study.has_real_docs and any(last in _OPTION_LABEL.findall(text) for text in constants):
             return  # a branch lists it, which the synthetic docs do not take
         if last != listed[-1]:
             saw = f"{asked[0][-30:]}, and {listed[-1]} is the last one"
             yield finding("the prompt names another last option than it lists", saw, "doc_to_text", instance)
-
-
-def _constants(study: Study) -> list[str]:
-    return [text for template in study.templates for text in template.text.constants]
 
 
 @rule("PF719", "named-labels-unlike-scored", severity=Severity.WARNING, family=Family.ANSWERS)
@@ -324,8 +317,7 @@ def _has_word(text: str, word: str) -> bool:
 def number_of_options(study: Study) -> Iterator[Finding]:
     r"""Report a prompt that names another number of options than it lists or scores.
 
-    Why: "one of the four options" above three of them: the instruction was written for another dataset, or an option is
-    missing.
+    Why: "one of the four options" above three: the instruction is from another dataset, or one is missing.
 
     Example:
         doc_to_text: "Choose one of the four options.\n{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nAnswer:"
@@ -356,8 +348,7 @@ def number_of_options(study: Study) -> Iterator[Finding]:
 def labels_named_numbers_scored(study: Study) -> Iterator[Finding]:
     r"""Report an instruction that names labels in words, where the answers are numbers that it does not explain.
 
-    Why: the data have 0, 1 and 2 for entailment, neutral and contradiction. A model that answers with a word, as
-    asked, is always wrong.
+    Why: the data have 0, 1 and 2 for entailment, neutral and contradiction. A word, as asked for, is always wrong.
 
     Example:
         output_type: generate_until

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.core.docs import Doc
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, Prompt, Span, join
-from pytest_promptfmt.rules.fixes import Fix, rewritten, whitespace, without_trailing_space
+from pytest_promptfmt.rules.fixes import rewritten, whitespace, without_trailing_space
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import (
     around,
@@ -38,6 +39,7 @@ _WIDE: Final = re.compile(
 
 _WIDE_ENDS: Final = "。！？：、，；"
 """Punctuation that is as wide as a character, after which no space is due."""
+_WITH_BLANK_LINE: Final = partial(rewritten, change=lambda text: f"{text}\n\n", keeps=whitespace)
 
 
 @rule("PF201", "double-delimiter", severity=Severity.ERROR, family=Family.PROMPT, fix=without_trailing_space)
@@ -65,7 +67,8 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
             context, continuation = request.context, request.continuation
             if not context or not isinstance(continuation, str) or request.prompt is None:
                 continue
-            if (context[-1:] in " \t\n" and continuation[:1] in (" ", "\t")) or _is_doubled(continuation):
+            is_doubled = continuation[:2] == "  " and continuation.strip()  # PF704 reports a choice without text
+            if is_doubled or (context[-1:] in " \t\n" and continuation[:1] in (" ", "\t")):
                 yield _double(instance.index, context, continuation, instance.prompts[request.prompt])
                 return
     if study.task.brings_delimiter and not study.task.num_fewshot:
@@ -74,8 +77,8 @@ def double_delimiter(study: Study) -> Iterator[Finding]:
         for shot in shots_of(instance):
             first = shot.messages[0]
             between = join(first.delimiter)
-            seam = f"{first.text[-1:]}{between}{(shot.answer or '')[:1]}"
-            if shot.answer and between and re.search(r"[ \t\n][ \t]", seam):
+            edge = f"{first.text[-1:]}{between}{(shot.answer or '')[:1]}"
+            if shot.answer and between and re.search(r"[ \t\n][ \t]", edge):
                 yield _double(instance.index, first.text, between + shot.answer, None)
                 return
 
@@ -93,11 +96,6 @@ def _double_in_code(study: Study) -> Iterator[Finding]:
     elif study.generates and task.target_delimiter[-1:] == start[:1] == " ":  # PF202 reports the end of the question
         found = _double(0, end, task.target_delimiter + start, None)
         yield replace(found, keys=("doc_to_target",), doc=None, severity=severity_of_shots(study))
-
-
-def _is_doubled(continuation: str) -> bool:
-    """Return whether delimiter and choice both bring a space; a choice without any text is PF704's."""
-    return continuation[:2] == "  " and bool(continuation.strip())
 
 
 def _double(doc: int, before: str, after: str, prompt: Prompt | None) -> Finding:
@@ -153,9 +151,8 @@ def trailing_space(study: Study) -> Iterator[Finding]:
             yield finding(
                 "the prompt ends with a space",
                 text[-30:],
-                (span.origin.keys if span is not None else ()) or ("doc_to_text",),
+                span or "doc_to_text",
                 instance,
-                field=span.origin.field if span is not None else None,
                 span=(len(text.rstrip()), len(text)),
                 do=_without_trailing(instance, span),
             )
@@ -172,11 +169,7 @@ def _without_trailing(instance: Instance, span: Span | None) -> str:
     return "strip the column in the template"
 
 
-def _with_blank_line(study: Study, finding: Finding) -> Fix | None:
-    return rewritten(study, finding, lambda text: f"{text}\n\n", keeps=whitespace)
-
-
-@rule("PF203", "glued-description", severity=Severity.ERROR, family=Family.PROMPT, fix=_with_blank_line)
+@rule("PF203", "glued-description", severity=Severity.ERROR, family=Family.PROMPT, fix=_WITH_BLANK_LINE)
 def glued_description(study: Study) -> Iterator[Finding]:
     r"""Report a description without a space or newline before the first question.
 
@@ -241,7 +234,7 @@ def glued_text(study: Study) -> Iterator[Finding]:
             yield finding(
                 "no space or newline between a text and a column",
                 f"{before.text[-24:]}{after.text[:24]}",
-                after.origin.keys or ("doc_to_text",),
+                after,
                 instance,
                 field=after.origin.field or before.origin.field,
                 severity=Severity.INFO if not others and len(glued) > 1 else None,
@@ -285,13 +278,8 @@ def many_newlines(study: Study) -> Iterator[Finding]:
             first, last = prompt.span_at(found.start()), prompt.span_at(found.end() - 1)
             if first is None or last is None or first is last or first.origin.field or last.origin.field:
                 continue  # within one text, the author wrote it
-            yield finding(
-                "two blank lines where two parts of the prompt meet",
-                around(prompt.text, found, 16),
-                last.origin.keys or ("doc_to_text",),
-                instance,
-                span=found.span(),
-            )
+            saw = around(prompt.text, found, 16)
+            yield finding("two blank lines where two parts of the prompt meet", saw, last, instance, span=found.span())
             return
 
 
@@ -299,8 +287,7 @@ def many_newlines(study: Study) -> Iterator[Finding]:
 def leading_whitespace(study: Study) -> Iterator[Finding]:
     r"""Report a prompt whose first character is whitespace.
 
-    Why: a leading space or newline is usually left over from an edit. Some chat templates strip it, others
-    do not.
+    Why: a leading space or newline is usually left over from an edit. Some chat templates strip it.
 
     Example:
         doc_to_text: "\nQuestion: {{question}}\nAnswer:"
@@ -315,13 +302,8 @@ def leading_whitespace(study: Study) -> Iterator[Finding]:
     for instance, prompt in first_prompts(study.instances[:1]):
         text = prompt.text
         if text[:1].isspace() and text.strip() and prompt.spans[0].origin.field is None:
-            yield finding(
-                "the prompt begins with whitespace",
-                text[:24],
-                prompt.spans[0].origin.keys or ("doc_to_text",),
-                instance,
-                span=(0, len(text) - len(text.lstrip())),
-            )
+            blank = (0, len(text) - len(text.lstrip()))
+            yield finding("the prompt begins with whitespace", text[:24], prompt.spans[0], instance, span=blank)
 
 
 @rule("PF207", "glued-choice", severity=Severity.WARNING, family=Family.PROMPT)

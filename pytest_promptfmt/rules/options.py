@@ -69,8 +69,7 @@ class _Listing:
 def no_cue(study: Study) -> Iterator[Finding]:
     r"""Report a prompt that lists options and ends with the last of them, without a cue for the answer.
 
-    Why: a base model continues with the next option, not with an answer. An instruction before the options on how to
-    answer counts as a cue.
+    Why: a base model continues with the next option, not with an answer. An earlier instruction how to answer is a cue.
 
     Example:
         doc_to_text: "{{question}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}"
@@ -162,9 +161,9 @@ def option_listed_twice(study: Study) -> Iterator[Finding]:
 def labels_out_of_order(study: Study) -> Iterator[Finding]:
     r"""Report options whose labels do not follow each other from the first one.
 
-    Why: `loop.index` counts from 1 and `'ABCD'[loop.index]` begins with B; `chr(64 + i)` begins with `@`; a counter
-    that is set inside a loop of Jinja stays what it was, so that all options have one label. The scored labels then
-    belong to other options.
+    Why: `loop.index` counts from 1 and `'ABCD'[loop.index]` begins with B; `chr(64 + i)` begins with `@`; a counter set
+    inside a loop of Jinja stays the same, so that all options have one label. The scored labels then belong to other
+    options.
 
     Example:
         doc_to_text: "{{question}}\n{% for c in choices %}{{'ABCDEF'[loop.index]}}. {{c}}\n{% endfor %}Answer:"

@@ -8,14 +8,14 @@ import re._constants as codes  # type: ignore[import-not-found]
 import re._parser as parser  # type: ignore[import-not-found]
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, cast
 
 from pytest_promptfmt.core.errors import Position
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import FunctionRef
-from pytest_promptfmt.rules.fixes import Fix, nothing, rewritten
+from pytest_promptfmt.rules.fixes import nothing, rewritten
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.task_code import parsed
@@ -35,6 +35,9 @@ _DEAD: Final = "a part of a pattern can never match"
 _LAST_DOT: Final = re.compile(r"(?<!\\)\)\.\)*\$?$|\(\?=\.\)")
 _NUMBER_DOT: Final = re.compile(r"(?:\\d|[0-9,]\])[+*]?(?:\((?:\?:)?)?(?<!\\)\.(?:\\d|\[0-9)")
 _DOUBLED: Final = re.compile(r"\\\\(?:[dwsDWS](?=[+*?{\]])|[.,](?=[)?*+\]\\]|\Z))")
+_WITH_SINGLE_ESCAPES: Final = partial(
+    rewritten, change=lambda text: _DOUBLED.sub(lambda match: match[0][1:], text), keeps=nothing
+)
 
 
 @rule("PF502", "unescaped-dot", severity=Severity.WARNING, family=Family.EXTRACTION)
@@ -97,8 +100,7 @@ def pattern_never_matches(study: Study) -> Iterator[Finding]:
     r"""Report a part of a pattern that can never match: text before the beginning, or after the end.
 
     Why: `^` matches where a text begins, so `\sthe^` matches nothing. Its author meant another order, and what the part
-    should find is not found. Patterns of filters and of the task's Python code are checked, except those with
-    MULTILINE.
+    should find is not found. Patterns of filters and of the task's Python code are checked, not those with MULTILINE.
 
     Example:
         output_type: generate_until
@@ -217,8 +219,8 @@ def _defined(node: ast.stmt) -> Iterator[str]:
 def word_stripped(study: Study) -> Iterator[Finding]:
     r"""Report `strip` with a word in the Python code of a task: it removes each of its letters, not the word.
 
-    Why: `text.lstrip("Answer: ")` makes `iron` of `Answer: iron` and `ilver` of `Answer: silver`, whose first letter is
-    one of the word.
+    Why: `text.lstrip("Answer: ")` makes `iron` of `Answer: iron` and `ilver` of `Answer: silver`, as `s` is in the
+    word.
 
     Example:
         doc_to_text: !function helper.asked
@@ -272,16 +274,11 @@ def flag_as_count(study: Study) -> Iterator[Finding]:
             yield finding("a flag is taken for the number of replacements", ast.unparse(call)[-60:], position)
 
 
-def _with_single_escapes(study: Study, finding: Finding) -> Fix | None:
-    return rewritten(study, finding, lambda text: _DOUBLED.sub(lambda match: match[0][1:], text), keeps=nothing)
-
-
-@rule("PF540", "escape-doubled", severity=Severity.ERROR, family=Family.EXTRACTION, fix=_with_single_escapes)
+@rule("PF540", "escape-doubled", severity=Severity.ERROR, family=Family.EXTRACTION, fix=_WITH_SINGLE_ESCAPES)
 def escape_doubled(study: Study) -> Iterator[Finding]:
     r"""Report a pattern with `\\d+`, which looks for a backslash and the letter d.
 
-    Why: in single quotes, without quotes and in block scalars YAML keeps both backslashes. The pattern then matches no
-    number.
+    Why: in single quotes, without quotes and in block scalars YAML keeps both backslashes. It matches no number.
 
     Example:
         output_type: generate_until

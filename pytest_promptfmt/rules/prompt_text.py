@@ -73,8 +73,7 @@ def repeated_block(study: Study) -> Iterator[Finding]:
 def mixed_colons(study: Study) -> Iterator[Finding]:
     r"""Report one label with two kinds of colon in the same prompt.
 
-    Why: few-shot examples with `问题：` and a question with `问题:` are two layouts, and a stop sequence matches only
-    one of them.
+    Why: few-shot examples with `问题：` and a question with `问题:` are two layouts; a stop sequence matches one.
 
     Example:
         num_fewshot: 1

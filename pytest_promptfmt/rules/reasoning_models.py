@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Final
 
 from pytest_promptfmt.answers.completions import THINK_END, is_nothing
-from pytest_promptfmt.answers.phrasings import Answers, answers_of, contract_sentences
+from pytest_promptfmt.answers.phrasings import Answers, contract_sentences
 from pytest_promptfmt.answers.subject import Subject
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.profiles.template_probes import ThinkingMarks, thinking_marks
+from pytest_promptfmt.rules.completion_reader import limited_answers
 from pytest_promptfmt.rules.generation import BUDGETS
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
@@ -143,10 +144,8 @@ def reasoning_read_as_answer(view: ProfileView) -> Iterator[Finding]:
 
 def _misread(subject: Subject, marks: ThinkingMarks) -> str | None:
     """Return what is read from a completion with reasoning, where the bare answer is read rightly; else None."""
-    answers = answers_of(subject.questions[0], subject.prompt)
-    if answers is not None and answers.kind == "text" and subject.synthetic:
-        answers = subject.imagined(answers)
-    if answers is None or answers.kind == "text":
+    answers = limited_answers(subject)
+    if answers is None:
         return None
     doc = subject.instances[0].doc
     for pipeline in subject.chain.pipelines:

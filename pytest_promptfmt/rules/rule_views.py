@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def finding(
     """
     if isinstance(at, Span):
         origin = at.origin
-        at, field = origin.keys or ("doc_to_text",), origin.field
+        at, field = origin.keys or ("doc_to_text",), field or origin.field
     return Finding(
         message=message,
         saw=saw,
@@ -92,6 +93,14 @@ def finding(
         do=do,
         severity=severity,
     )
+
+
+def literal_of(text: str) -> object:
+    """Return the value of a text that is a literal of Python, None for any other text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return None
 
 
 def words(name: str) -> frozenset[str]:

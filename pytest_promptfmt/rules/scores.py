@@ -107,7 +107,7 @@ def scorer_crashes(study: Study) -> Iterator[Finding]:
     Why: the evaluation ends there, hours after its start. That the gold answers themselves can be scored is tried by
     PF109; here they are compared with an empty completion and nonsense, and choices with several synthetic
     log-likelihoods. A function of the task may need columns that synthetic docs lack, so that its exceptions count on
-    docs of your own.
+    your docs.
 
     Example:
         output_type: generate_until

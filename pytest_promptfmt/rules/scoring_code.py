@@ -17,7 +17,7 @@ from pytest_promptfmt.rules.rule_views import finding, words
 from pytest_promptfmt.rules.scores import scored_by
 from pytest_promptfmt.rules.smoke import scoring_failure
 from pytest_promptfmt.study import Study
-from pytest_promptfmt.tasks import METRICS, TaskMetric, score_doc
+from pytest_promptfmt.tasks import METRICS, score_doc
 
 _LOWER: Final = words("lower_is_better") | {name for name, metric in METRICS.items() if not metric.higher_is_better}
 _HIGHER: Final = words("higher_is_better") | {name for name, metric in METRICS.items() if metric.higher_is_better}
@@ -272,12 +272,15 @@ def worse_scores_more(study: Study) -> Iterator[Finding]:
     better = {metric.name: metric for metric in trials.scoring.metrics}
     for name, found in differences.items():
         metric = better.get(name)
-        if metric is None or not isinstance(metric.higher_is_better, bool) or not _is_own(study, metric):
+        is_own = study.task.process_results is not None or name not in METRICS
+        if metric is None or not isinstance(metric.higher_is_better, bool) or not is_own:
             continue
         signed = [each if metric.higher_is_better else -each for each in found]
-        if all(each <= 0 for each in signed) and (any(each < 0 for each in signed) or _is_only(differences)):
+        if all(each <= 0 for each in signed) and (
+            any(each < 0 for each in signed) or len(differences) == 1
+        ):  # of several, each may judge other docs
             saw = f"{name}: {'less than' if any(signed) else 'the same as'} nonsense, for every doc"
-            yield finding("the gold answer does not score better than a wrong one", saw, _key(study))
+            yield finding("the gold answer does not score better than a wrong one", saw, scored_by(trials))
 
 
 def _compare(found: dict[str, list[float]], gold: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> None:
@@ -289,19 +292,6 @@ def _compare(found: dict[str, list[float]], gold: Mapping[str, Any] | None, othe
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
-
-
-def _is_own(study: Study, metric: TaskMetric) -> bool:
-    return study.task.process_results is not None or metric.name not in METRICS
-
-
-def _is_only(differences: Mapping[str, Any]) -> bool:
-    """Return whether there is one metric: of several, each may judge other docs."""
-    return len(differences) == 1
-
-
-def _key(study: Study) -> tuple[str]:
-    return ("process_results",) if study.task.process_results is not None else ("metric_list",)
 
 
 @rule("PF617", "depends-on-line-end", severity=Severity.WARNING, family=Family.SCORING, scores=True)
@@ -345,7 +335,9 @@ def depends_on_line_end(study: Study) -> Iterator[Finding]:
             if best and nonsense and all(_is_lost(best, nonsense, score) for score in scores):
                 saw = f"{form!r} scores as nonsense does, {gold!r} does not"
                 severity = Severity.INFO if form.endswith(".") else None
-                yield finding(f"the gold answer is wrong {what}", saw, _key(study), trial.instance, severity=severity)
+                yield finding(
+                    f"the gold answer is wrong {what}", saw, scored_by(trials), trial.instance, severity=severity
+                )
                 return
 
 

@@ -15,6 +15,7 @@ from pytest_promptfmt.answers.phrasings import answer_words
 from pytest_promptfmt.core.errors import RenderError
 from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, join
+from pytest_promptfmt.core.text import shared_start
 from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import (
     around,
@@ -285,15 +286,12 @@ def _touch(before: str, after: str) -> bool:
     return begins and (last == "»" or (last.isascii() and (last.isalnum() or last in ":?.")))
 
 
-def _severity_of_glue(study: Study, after: str) -> Severity | None:
-    """Return how bad it is: real texts may begin with the space that synthetic ones lack."""
-    return Severity.INFO if after[:1] == "«" else severity_of_shots(study)
-
-
 def _glued(study: Study, before: str, after: str, key: str) -> Finding:
     what = "one and the next" if key == "fewshot_delimiter" else "question and answer"
     message = f"few-shot examples have no whitespace between {what}"
-    return finding(message, f"{before[-24:]}{after[:16]}", key, 0, severity=_severity_of_glue(study, after))
+    # real texts may begin with the space that synthetic ones lack
+    severity = Severity.INFO if after[:1] == "«" else severity_of_shots(study)
+    return finding(message, f"{before[-24:]}{after[:16]}", key, 0, severity=severity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +312,8 @@ def _written_examples(instances: Sequence[Instance]) -> _Written | None:
     if not prompts or any(span.origin.shot is not None for span in prompts[0].spans):
         return None
     of_template = join(takewhile(lambda span: span.origin.field is None, prompts[0].spans))
-    shared = _shared_start([prompt.text for prompt in prompts]) if len(prompts) > 1 else ""
+    texts = [prompt.text for prompt in prompts]
+    shared = min(texts)[: shared_start(min(texts), max(texts))] if len(texts) > 1 else ""
     constant = max(of_template, shared, key=len)
     found = list(_LABEL.finditer(constant))
     labels = [each[1] for each in found]
@@ -327,12 +326,6 @@ def _written_examples(instances: Sequence[Instance]) -> _Written | None:
             end = max(constant.find("\n\n", after), constant.find("\n", after) if "\n\n" not in constant else -1)
             return _Written(asked, answer, end) if end >= 0 else None
     return None
-
-
-def _shared_start(texts: Sequence[str]) -> str:
-    """Return what all texts begin with."""
-    first, last = min(texts), max(texts)
-    return first[: next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), None)]
 
 
 def _asked_before(labels: Sequence[str], places: Sequence[int]) -> str | None:

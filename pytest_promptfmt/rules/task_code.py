@@ -101,8 +101,7 @@ def _names_in(file: Path) -> frozenset[str] | None:
 def hook_signature(view: FileView) -> Iterator[Finding]:
     r"""Report a hook of a task class that cannot take the arguments with which lm-eval calls it.
 
-    Why: `process_results(self, doc)` is called with the results as well, after the model has answered everything. The
-    file is parsed, not run.
+    Why: `process_results(self, doc)` is called with the results as well, after all answers. The file is only parsed.
 
     Example:
         task: example

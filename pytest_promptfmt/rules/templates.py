@@ -33,6 +33,14 @@ _NUMBER_OF_DOC: Final = re.compile(r"(?:^|_)(?:id|idx|index|uid|guid|hash|key)$"
 """Columns by which rows differ that are otherwise the same."""
 
 _PLAIN_KEYS: Final = ("target_delimiter", "fewshot_delimiter")
+_WITH_DOUBLE_BRACES: Final = partial(
+    rewritten,
+    change=partial(outside_markup, change=lambda text: _BRACES.sub(r"{{\1}}", text)),
+    keeps=anything,
+)
+_WITHOUT_QUOTES: Final = partial(rewritten, change=lambda text: _QUOTED_NAME.sub(r"\1\3\4", text), keeps=anything)
+_WITH_BACKSLASHES: Final = partial(rewritten, change=lambda text: text.translate(_AS_ESCAPES), keeps=anything)
+_WITHOUT_PYTHON_QUOTES: Final = partial(rewritten, change=lambda text: text.lstrip("rR")[1:-1], keeps=nothing)
 
 
 @rule("PF121", "markup-not-rendered", severity=Severity.ERROR, family=Family.TEMPLATES)
@@ -78,12 +86,7 @@ def markup_not_rendered(study: Study) -> Iterator[Finding]:
             return
 
 
-def _with_double_braces(study: Study, finding: Finding) -> Fix | None:
-    change = partial(outside_markup, change=lambda text: _BRACES.sub(r"{{\1}}", text))
-    return rewritten(study, finding, change, keeps=anything)
-
-
-@rule("PF122", "python-braces", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_with_double_braces)
+@rule("PF122", "python-braces", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_WITH_DOUBLE_BRACES)
 def python_braces(study: Study) -> Iterator[Finding]:
     r"""Report `{name}` in a template without Jinja.
 
@@ -117,11 +120,7 @@ def python_braces(study: Study) -> Iterator[Finding]:
             )
 
 
-def _without_quotes(study: Study, finding: Finding) -> Fix | None:
-    return rewritten(study, finding, lambda text: _QUOTED_NAME.sub(r"\1\3\4", text), keeps=anything)
-
-
-@rule("PF123", "quoted-name", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_without_quotes)
+@rule("PF123", "quoted-name", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_WITHOUT_QUOTES)
 def quoted_name(study: Study) -> Iterator[Finding]:
     r"""Report `{{'name'}}`, which prints the word `name` and not the column.
 
@@ -302,11 +301,7 @@ def _is_python_list(template: WrittenTemplate) -> bool:
     return template.keys[-1] in ("doc_to_choice", "doc_to_target") and template.source.lstrip().startswith("[")
 
 
-def _with_backslashes(study: Study, finding: Finding) -> Fix | None:
-    return rewritten(study, finding, lambda text: text.translate(_AS_ESCAPES), keeps=anything)
-
-
-@rule("PF127", "control-character", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_with_backslashes)
+@rule("PF127", "control-character", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_WITH_BACKSLASHES)
 def control_character(study: Study) -> Iterator[Finding]:
     r"""Report a control character, such as the backspace that `"\b"` is in YAML.
 
@@ -331,11 +326,7 @@ def control_character(study: Study) -> Iterator[Finding]:
             yield finding(f"control character U+{ord(found[0]):04X}", around(text, found), keys)
 
 
-def _without_python_quotes(study: Study, finding: Finding) -> Fix | None:
-    return rewritten(study, finding, lambda text: text.lstrip("rR")[1:-1], keeps=nothing)
-
-
-@rule("PF128", "python-string-in-yaml", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_without_python_quotes)
+@rule("PF128", "python-string-in-yaml", severity=Severity.ERROR, family=Family.TEMPLATES, fix=_WITHOUT_PYTHON_QUOTES)
 def python_string(study: Study) -> Iterator[Finding]:
     r"""Report a pattern with Python quotes, such as `r"\d+"`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from pytest_promptfmt.core.finding import Family, Finding, Severity
@@ -41,11 +42,14 @@ def nothing_left_to_score(view: ProfileView) -> Iterator[Finding]:
 
     Real: lm-evaluation-harness #1297, #3336 and PR #4055; lighteval PR #354.
     """
-    for scored in _each(view):
+    for scored in chain.from_iterable(view.scored):
         if not scored.ids and scored.continuation.strip():
             saw = f"{scored.context[-_TAIL:]}|{scored.continuation}"
             yield finding(
-                "the answer merges with the prompt, leaving no token to score", saw, _seam_keys(view), scored.instance
+                "the answer merges with the prompt, leaving no token to score",
+                saw,
+                _boundary_key(view),
+                scored.instance,
             )
             return
 
@@ -78,7 +82,7 @@ def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
     tokenizer = view.tokenizer
     if tokenizer is None:
         return
-    for scored in _each(view):
+    for scored in chain.from_iterable(view.scored):
         if not scored.pair.merged or not scored.ids:
             continue
         whole = _whole(tokenizer, scored)
@@ -92,7 +96,9 @@ def token_over_boundary(view: ProfileView) -> Iterator[Finding]:
             else "a token crosses the boundary between prompt and answer: the text changes"
         )
         saw = f"{shown_tokens(tokenizer, given[around])} for {shown_tokens(tokenizer, whole[around])}"
-        yield finding(message, saw, _seam_keys(view), scored.instance, severity=Severity.INFO if is_same_text else None)
+        yield finding(
+            message, saw, _boundary_key(view), scored.instance, severity=Severity.INFO if is_same_text else None
+        )
         return
 
 
@@ -123,7 +129,7 @@ def space_before_choice(view: ProfileView) -> Iterator[Finding]:
     tokenizer = view.tokenizer
     if tokenizer is None:
         return
-    for scored in _each(view):
+    for scored in chain.from_iterable(view.scored):
         text = scored.continuation
         blanks = len(text) - len(text.lstrip(" "))
         if blanks == 0 or not text.strip() or text.lstrip(" ")[:1] == "\n":
@@ -196,7 +202,7 @@ def tokens_unlike_shots(view: ProfileView) -> Iterator[Finding]:
             yield finding(
                 "a choice begins with another token than in a few-shot example",
                 "{} is shown, {} is scored".format(*shown_and_scored),
-                _seam_keys(view),
+                _boundary_key(view),
                 scored.instance,
                 severity=Severity.INFO if is_one_turn or tokenizer.is_archetype else None,
                 do="put few-shot examples into one turn (fewshot_as_turns: false): the template writes the space"
@@ -234,7 +240,7 @@ def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
     tokenizer = view.tokenizer
     if tokenizer is None or view.profile.split != "pairwise" or ends_every_text(tokenizer):
         return
-    for scored in _each(view):
+    for scored in chain.from_iterable(view.scored):
         whole = _whole(tokenizer, scored)
         given = (*scored.pair.context_ids, *scored.ids)
         if given == whole or not scored.ids:
@@ -246,16 +252,11 @@ def apart_unlike_together(view: ProfileView) -> Iterator[Finding]:
             if not is_same_text
             else "encoding the answer separately gives other tokens than after the prompt",
             f"{tokens} for {scored.context[-8:]}|{scored.continuation[:_TAIL]}",
-            _seam_keys(view),
+            _boundary_key(view),
             scored.instance,
             severity=Severity.WARNING if is_same_text else None,
         )
         return
-
-
-def _each(view: ProfileView) -> Iterator[ScoredContinuation]:
-    for scored in view.scored:
-        yield from scored
 
 
 def _begins_answer(view: ProfileView, scored: ScoredContinuation) -> bool:
@@ -267,8 +268,8 @@ def _begins_answer(view: ProfileView, scored: ScoredContinuation) -> bool:
     return bool(messages) and messages[-1].role != "assistant"
 
 
-def _seam_keys(view: ProfileView) -> tuple[str, ...]:
-    return ("target_delimiter",) if "target_delimiter" in view.study.config else ("doc_to_text",)
+def _boundary_key(view: ProfileView) -> str:
+    return "target_delimiter" if "target_delimiter" in view.study.config else "doc_to_text"
 
 
 def _whole(tokenizer: Tokenizer, scored: ScoredContinuation) -> tuple[int, ...]:

@@ -99,13 +99,8 @@ def list_printed(study: Study) -> Iterator[Finding]:
             printed = python_value(value, message.text)
             if printed is not None:
                 span = next((one for one in message.content if printed in one.text), message.content[0])
-                yield finding(
-                    "a list, mapping or tuple is printed as Python writes it",
-                    printed[:60],
-                    span.origin.keys or ("doc_to_text",),
-                    instance,
-                    field=name,
-                )
+                what = "a list, mapping or tuple is printed as Python writes it"
+                yield finding(what, printed[:60], span, instance, field=name)
                 return
 
 
