@@ -11,7 +11,7 @@ from pytest_promptfmt.answers.completions import Chain, is_nothing
 from pytest_promptfmt.answers.trials import AnswerTrial
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
-from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.completion_reader import (
     Filters,
     Reader,
@@ -20,9 +20,7 @@ from pytest_promptfmt.rules.completion_reader import (
     reader_of,
     scored_answers,
 )
-from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import FilterPipeline, looks_for_answers, pipelines_of
 
 _PROBES: Final = data_table("rules")

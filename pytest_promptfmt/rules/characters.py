@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
     SHOWN,
@@ -21,7 +20,6 @@ from pytest_promptfmt.rules.rule_views import (
     skeleton,
     written_texts,
 )
-from pytest_promptfmt.study import Study
 
 _LETTER: Final = re.compile(r"(?<![A-Za-z])[a-z](?![A-Za-z])")
 _ALPHABETS: Final = re.compile(

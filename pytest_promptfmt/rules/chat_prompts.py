@@ -8,12 +8,10 @@ from typing import Final
 
 from jinja2.exceptions import TemplateError
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Message, Span
+from pytest_promptfmt.rules import Family, Finding, ProfileView, Severity, rule
 from pytest_promptfmt.rules.fewshot import answer_in_user_turn
-from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import around, finding
-from pytest_promptfmt.study import ProfileView
 
 _INDENTED: Final = re.compile(r"[\r\n]*(?:[ ]{2,}|\t)(?=\S)")
 _SHOWN: Final = 60

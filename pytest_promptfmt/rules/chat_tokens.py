@@ -8,12 +8,10 @@ from typing import Final
 
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.profiles import Tokenizer
 from pytest_promptfmt.profiles.conversation import render_messages
 from pytest_promptfmt.profiles.encoding import encode_pairs
-from pytest_promptfmt.profiles.profile_loading import LoadedProfile
-from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules import Family, Finding, LoadedProfile, Severity, rule
 from pytest_promptfmt.rules.rule_views import finding, shown_tokens
 from pytest_promptfmt.study.profile_view import ends_every_text
 

@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.profiles import Tokenizer
-from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules import Family, Finding, ProfileView, Severity, rule
 from pytest_promptfmt.rules.rule_views import finding, shown_tokens
-from pytest_promptfmt.study import ProfileView
 from pytest_promptfmt.study.profile_view import ScoredContinuation
 
 _LABEL: Final = 3

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import choices_of, finding, first_text, question_message
-from pytest_promptfmt.study import Study
 from pytest_promptfmt.systems import replaced_rules
 
 _LETTERED: Final = re.compile(r"^\(?([A-Z])[.):]\s+(.+)$", re.M)

@@ -12,12 +12,10 @@ from typing import Any, Final, Protocol, runtime_checkable
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import Position, did_you_mean
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES, repeated_values
+from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, anything, respelt
-from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import FileView, finding, words
-from pytest_promptfmt.study import Study
+from pytest_promptfmt.rules.rule_views import finding, words
 from pytest_promptfmt.systems import known_systems
 
 _OWN_KEYS: Final[Sequence[str]] = data_table("rules")["own_keys"].split()

@@ -7,12 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import continuations, finding, literal_of
 from pytest_promptfmt.rules.task_code import definitions
-from pytest_promptfmt.study import Study
 
 _LONG: Final = 50
 _SOME: Final = 12

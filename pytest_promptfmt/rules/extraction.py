@@ -10,12 +10,10 @@ from pytest_promptfmt.answers.completions import Chain
 from pytest_promptfmt.answers.phrasings import Answers, contract_sentences
 from pytest_promptfmt.answers.trials import AnswerTrial, trials_of
 from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.core.finding import Family, Finding, Severity
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.completion_reader import filters_of, scored_answers
 from pytest_promptfmt.rules.instructions import asks_for_label_alone
-from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import comparing_key, finding, scores_exact_match
-from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import FilterPipeline, known_filter, looks_for_answers
 
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")

@@ -10,13 +10,11 @@ from typing import Any, Final
 from pytest_promptfmt.answers.metric_scores import with_gold
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import UNSET
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.completion_reader import Misread, Reader, bare_answer, misread_by_all, reader_of
 from pytest_promptfmt.rules.patterns import unescaped_dot
-from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding, has_given_shots
-from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 from pytest_promptfmt.tasks import FilterPipeline
 

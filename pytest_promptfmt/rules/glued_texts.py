@@ -11,11 +11,10 @@ from typing import Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import Position
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.columns import COMMON
-from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import (
     BRANCH,
     COLUMN,
@@ -29,7 +28,6 @@ from pytest_promptfmt.rules.rule_views import (
     written_texts,
 )
 from pytest_promptfmt.rules.task_code import definitions
-from pytest_promptfmt.study import Study
 
 _SENTENCE_END: Final = re.compile(r"(?:[^\W\d_]+,? ){3,}[^\W\d_]+[:.?!]\0")
 _LITERAL: Final = re.compile(r"([A-Za-z]*)(\"\"\"|'''|\"|')(.*)\2", re.DOTALL)

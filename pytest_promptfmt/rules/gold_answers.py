@@ -6,11 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance
-from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import choices_of, continuations, finding, first_text, scores_exact_match
-from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.configuration import read_template
 from pytest_promptfmt.tasks import looks_for_answers
 

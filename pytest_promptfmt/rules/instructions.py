@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, join
-from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import (
     choices_of,
     continuations,
@@ -18,7 +17,6 @@ from pytest_promptfmt.rules.rule_views import (
     instruction_key,
     question_message,
 )
-from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 
 _ASK: Final = r"\b(?:answer|respond|reply|output|choose|select|pick|return|write|give|say)\b[^.?!\n]{0,50}?"

@@ -10,10 +10,9 @@ from itertools import pairwise
 from typing import Final
 
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, Prompt, Span, join
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import rewritten, whitespace, without_trailing_space
-from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import (
     around,
     finding,
@@ -25,7 +24,6 @@ from pytest_promptfmt.rules.rule_views import (
 )
 from pytest_promptfmt.rules.task_code import literal_end, literal_start
 from pytest_promptfmt.rules.templates import find_literal_break
-from pytest_promptfmt.study import Study
 
 _BLANK_LINES: Final = re.compile(r"\n[ \t]*\n[ \t]*\n")
 _SENTENCE_END: Final = re.compile(r"[a-z\u00df-\u024f\)\"'][a-z\u00df-\u024f\)\"'][.!?]\Z")

@@ -8,11 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pytest_promptfmt.core.errors import did_you_mean
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import FunctionRef
-from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import FileView, finding
-from pytest_promptfmt.study import Study
+from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.tasks import TaskIndex, tags_of
 
 _UNSELECTABLE: Final = re.compile(r"[,\s*?\[\]]")

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, join
-from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import (
     COLUMN,
     around,
@@ -22,7 +21,6 @@ from pytest_promptfmt.rules.rule_views import (
     questions,
     written_texts,
 )
-from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.study import constant_spans
 
 _LABEL: Final = re.compile(r"[(\[]?([^\W_]|@|`|/)[)\].:](?:[ \t]*|\n)$")

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import (
     BRANCH,
     COLUMN,
@@ -18,7 +17,6 @@ from pytest_promptfmt.rules.rule_views import (
     shots_of,
     written_texts,
 )
-from pytest_promptfmt.study import Study
 
 _COMMAND: Final = re.compile(r"\\(?:begin|frac|dfrac|sqrt|text|boxed|left|cdot|times|sum|int|mathbf|mathrm|le|ge)\b")
 _BRACE: Final = re.compile(r"(?<!\\)(?:\\\\)*([{}])")

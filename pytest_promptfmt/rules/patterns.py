@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from pytest_promptfmt.core.errors import Position
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import FunctionRef
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import nothing, rewritten
-from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.task_code import parsed
-from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import functions_of
 
 _BARS: Final = re.compile(r"(?<!\\)<\|[\w ]+\|>|(?<!\\)\[/?(?:INST|SEP|CLS|PAD|MASK|BOS|EOS|ANSWER)\](?![*+?{])")

@@ -12,13 +12,11 @@ from pytest_promptfmt.answers.phrasings import Answers, contract_sentences
 from pytest_promptfmt.answers.subject import Subject
 from pytest_promptfmt.core.data_tables import data_table
 from pytest_promptfmt.core.errors import PromptfmtError
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.profiles.template_probes import ThinkingMarks, thinking_marks
+from pytest_promptfmt.rules import Family, Finding, ProfileView, Severity, rule
 from pytest_promptfmt.rules.completion_reader import limited_answers
 from pytest_promptfmt.rules.generation import BUDGETS
-from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
-from pytest_promptfmt.study import ProfileView
 
 _OPENED: Final = re.compile(r"(?:<(?:\w+:)?(?:think|thinking|reasoning|thought)>|\[THINK\])\s*\Z", re.I)
 _BREAKS: Final = re.compile(r"\s+|[.,:;]\s*")

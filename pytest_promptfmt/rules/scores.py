@@ -8,11 +8,9 @@ from typing import Final
 
 from pytest_promptfmt.answers.metric_scores import NONSENSE, normalised
 from pytest_promptfmt.answers.trials import AnswerTrial, ScoringTrial, Trials, trials_of
-from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.smoke import scoring_failure, scoring_fix
-from pytest_promptfmt.study import Study
 
 _METRICS: Final = ("metric_list",)
 _ACCURACIES: Final = ("acc", "acc_norm", "acc_bytes")

@@ -10,13 +10,11 @@ from typing import Any, Final
 from pytest_promptfmt.answers.metric_scores import NONSENSE
 from pytest_promptfmt.answers.trials import TINY, AnswerTrial, Trials, trials_of
 from pytest_promptfmt.core.errors import LimitExceededError, PromptfmtError
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.limits import time_limit
-from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import finding, words
 from pytest_promptfmt.rules.scores import scored_by
 from pytest_promptfmt.rules.smoke import scoring_failure
-from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import METRICS, score_doc
 
 _LOWER: Final = words("lower_is_better") | {name for name, metric in METRICS.items() if not metric.higher_is_better}

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Message
-from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import (
     Shot,
     finding,
@@ -19,7 +18,6 @@ from pytest_promptfmt.rules.rule_views import (
     shots_of,
 )
 from pytest_promptfmt.rules.shot_layout import ANNOUNCED
-from pytest_promptfmt.study import Study
 from pytest_promptfmt.tasks import looks_for_answers
 
 _LABEL: Final = re.compile(r"(?:^|\n)[ \t]*([^\W\d_][\w ]{0,20}[:：])([ \t]*)\Z")

@@ -13,10 +13,9 @@ from jinja2 import TemplateSyntaxError
 
 from pytest_promptfmt.answers.phrasings import answer_words
 from pytest_promptfmt.core.errors import RenderError
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Instance, join
 from pytest_promptfmt.core.text import shared_start
-from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import (
     around,
     choices_of,
@@ -27,7 +26,6 @@ from pytest_promptfmt.rules.rule_views import (
     shots_of,
     words,
 )
-from pytest_promptfmt.study import Study
 
 _LABEL: Final = re.compile(r"^[ \t>*#]*([^\W\d_](?:[\w -]{0,18}\w)?)\**[ \t]?[:：]", re.MULTILINE)
 _ANSWERS: Final = words("answer_labels") | {word.casefold() for word in answer_words().values()}

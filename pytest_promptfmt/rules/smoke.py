@@ -19,15 +19,13 @@ from pytest_promptfmt.core.errors import (
     UnavailableError,
     did_you_mean,
 )
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.limits import time_limit
 from pytest_promptfmt.core.prompt import Instance
 from pytest_promptfmt.core.task import Task
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.fixes import Fix, respelt
-from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import finding
 from pytest_promptfmt.rules.task_code import missing_function
-from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.scoring import Scoring
 from pytest_promptfmt.tasks import FILTERS, METRICS, OF_NUMBERS, Question, score_doc, takes_arguments
 

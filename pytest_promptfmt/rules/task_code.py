@@ -13,12 +13,10 @@ from typing import Final
 
 from pytest_promptfmt.core import gate
 from pytest_promptfmt.core.errors import did_you_mean, display_path
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import FunctionRef
 from pytest_promptfmt.core.yaml_parser import MAX_BYTES
-from pytest_promptfmt.rules.rule_registry import rule
-from pytest_promptfmt.rules.rule_views import FileView, around, finding
-from pytest_promptfmt.study import Study
+from pytest_promptfmt.rules import Family, FileView, Finding, Severity, Study, rule
+from pytest_promptfmt.rules.rule_views import around, finding
 from pytest_promptfmt.tasks import functions_of, missing_for
 
 _PRINTED: Final = re.compile(r"%(?:\(\w+\))?[sd]")

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.task import Unset
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.columns import COMMON
 from pytest_promptfmt.rules.fixes import Fix, anything, escapes, nothing, outside_markup, rewritten
-from pytest_promptfmt.rules.rule_registry import rule
 from pytest_promptfmt.rules.rule_views import around, finding
-from pytest_promptfmt.study import Study
 from pytest_promptfmt.study.configuration import Keys, WrittenTemplate, read_template
 
 _MARKUP: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)

@@ -6,12 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from pytest_promptfmt.core.finding import Family, Finding, Severity
 from pytest_promptfmt.core.prompt import Prompt
 from pytest_promptfmt.profiles import Tokenizer
-from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules import Family, Finding, ProfileView, Severity, rule
 from pytest_promptfmt.rules.rule_views import finding, shown_tokens
-from pytest_promptfmt.study import ProfileView
 from pytest_promptfmt.study.profile_view import ScoredContinuation, ends_every_text
 
 _TAIL: Final = 24

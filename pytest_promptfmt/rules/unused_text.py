@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pytest_promptfmt.core.docs import Doc
-from pytest_promptfmt.core.finding import Family, Finding, Severity
-from pytest_promptfmt.rules.rule_registry import rule
+from pytest_promptfmt.rules import Family, Finding, Severity, Study, rule
 from pytest_promptfmt.rules.rule_views import (
     SHOWN,
     around,
@@ -19,7 +18,6 @@ from pytest_promptfmt.rules.rule_views import (
     questions,
     written_texts,
 )
-from pytest_promptfmt.study import Study
 
 _FOR_READERS: Final = re.compile(
     r"\b(?:benchmark|dataset|leaderboard|test suite)\b[^.\n]{0,120}\b(?:measur|evaluat|assess|test)\w*\b[^.\n]{0,80}"
