@@ -110,6 +110,7 @@ WORKFLOW = "pytest_promptfmt/data/init/workflow.yaml"
 ACTION, COMMENT = "action.yml", "comment/action.yml"
 
 
+@pytest.mark.slow
 def test_the_comment_says_what_changed_against_the_base_and_every_step_to_pass(repository: Path) -> None:
     file, commenting = ACTION, COMMENT
     comment = repository / "commented-11.md"

@@ -70,6 +70,7 @@ def test_every_other_module_imports_without_a_slice(without: Path) -> None:
     assert Path(done.stdout.strip()).is_relative_to(without)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without", [*SLICES, ALL], indirect=True)
 def test_the_gallery_passes_without_a_slice(without: Path) -> None:
     done = python(without, "-m", "pytest", "--promptfmt", "-q", "-ra", "tasks")
@@ -89,5 +90,6 @@ def test_asking_a_model_without_the_slice_ends_with_one_message(without: Path) -
 @pytest.mark.nightly
 @pytest.mark.parametrize("repository_without", [*SLICES, ALL], indirect=True)
 def test_all_other_tests_pass_without_a_slice(repository_without: Path) -> None:
-    done = python(repository_without, "-m", "pytest", "-q", "-rf", "-n", "auto", "--ignore=tests/test_slices.py")
+    chosen = ("-m", "not nightly", "--ignore=tests/test_slices.py")
+    done = python(repository_without, "-m", "pytest", "-q", "-rf", "-n", "auto", *chosen)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr

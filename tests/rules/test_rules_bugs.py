@@ -22,6 +22,7 @@ def bench() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_every_rebuilt_bug_is_found_before_its_fix_and_nothing_is_said_after_it(bench: ModuleType) -> None:
     cases = [{"id": folder.name, "runnable": False} for folder in sorted(bench.OWN.iterdir()) if folder.is_dir()]
     before, after = (bench.found_on(side, cases, BUGBENCH) for side in ("before", "after"))
@@ -30,6 +31,7 @@ def test_every_rebuilt_bug_is_found_before_its_fix_and_nothing_is_said_after_it(
     assert {name: found for name, found in after.items() if found} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not BUGBENCH.is_dir(), reason="the collection of bugs is not beside the project")
 def test_of_the_collected_bugs_most_that_a_rule_can_see_are_found(bench: ModuleType) -> None:
     found = bench.results(BUGBENCH)

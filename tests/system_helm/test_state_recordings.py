@@ -95,6 +95,7 @@ def test_a_file_of_this_shape_without_states_is_an_error(tmp_path: Path) -> None
         list(read_recording(path))
 
 
+@pytest.mark.slow
 def test_big_recordings_take_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "big.json"
     with path.open("w", encoding="utf-8") as file:
