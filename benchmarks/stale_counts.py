@@ -10,7 +10,7 @@ import pytest
 
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.run import RUN
-from pytest_promptfmt.plugin.unchanged import UnchangedFiles, UnchangedFolder, UnchangedItem
+from pytest_promptfmt.plugin.unchanged import Unchanged, UnchangedFolder
 
 FILE_NAME = "memory.json"
 
@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     """Count the files that are not gone into."""
     counts = session.config.stash[_COUNTS] = Counter[str]()
     for item in items:
-        if isinstance(item, UnchangedFiles | UnchangedItem):
+        if isinstance(item, Unchanged):
             is_below = any(isinstance(above, UnchangedFolder) for above in item.listchain())
             counts["files of folders" if is_below else "files"] += len(item.files)
 

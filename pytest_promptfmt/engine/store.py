@@ -28,10 +28,14 @@ _CACHE_KILOBYTES: Final = 16_384
 
 
 class Store:
-    """Rows of JSON by kind and path. If the file cannot be used, reading finds nothing and writing does nothing."""
+    """Rows of JSON by kind and path, in a folder; None for nowhere.
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE_NAME
+    If the file cannot be used, reading finds nothing and writing does nothing.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.is_on = folder is not None
+        self._path = (folder or Path()) / FILE_NAME
         self._changed: dict[tuple[str, str], Any] = {}
         self._reading: sqlite3.Connection | None = None
 
@@ -54,7 +58,7 @@ class Store:
         return [path for (path,) in self._select("SELECT path FROM rows WHERE kind = ?", kind)]
 
     def _select(self, query: str, *values: str) -> list[tuple[Any, ...]]:
-        if self._reading is None:
+        if self._reading is None and self.is_on:
             self._reading = self._opened()
         if self._reading is not None:
             with contextlib.suppress(*_DAMAGE):
@@ -68,7 +72,8 @@ class Store:
 
     def put(self, kind: str, path: str, content: Any) -> None:
         """Keep a row of JSON values until it is written; None removes it."""
-        self._changed[kind, path] = content
+        if self.is_on:
+            self._changed[kind, path] = content
 
     def write(self) -> None:
         """Write all rows that were put, in one transaction."""

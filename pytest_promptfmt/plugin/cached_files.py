@@ -1,4 +1,4 @@
-"""What an earlier run found out about files, as the store keeps it: somebody else's data, checked where it is read."""
+"""Outcomes of the files of earlier runs, as rows of the store; rows are untrusted, and checked when they are read."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from pytest_promptfmt.engine.store import mapping, parsed
 from pytest_promptfmt.tasks import IndexEntry
 
 TaskRow = tuple[str, str, str | None, int | None, int | None]
-"""A task as id, name, format, and where it is written, line and column."""
+"""A task as id, name, format, and its line and column."""
 
 _SHOWN: Final = {"about", "reports", "warnings", "counted"}
 
 Shown = Mapping[str, Any]
-"""What a worker sent of one item: its reports, warnings, what syrupy is to count, and what is `about` the item."""
+"""The result of one item: its reports, warnings, syrupy's counts, and facts `about` the item."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
     """Items that are only counted. `passed` are tests, `matched` snapshots, `failed` reports of a failure.
 
-    `counts` are their outcomes by category, `said` those that say more than that a test passed, by the item.
+    `counts` are their outcomes by category, `notable` outcomes by item, which need more than counting.
     """
 
     passed: int
     matched: int
     failed: int
     counts: Mapping[str, int]
-    said: tuple[tuple[str, Outcome], ...]
+    notable: tuple[tuple[str, Outcome], ...]
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> Counted:
-        """Return what a row says; raises whatever reading data of somebody else raises."""
+        """Return the counts in a row; raises any error for invalid data."""
         return cls(
             passed=int(row["passed"]),
             matched=int(row["matched"]),
             failed=int(row["failed"]),
             counts={str(category): int(count) for category, count in row["counts"].items()},
-            said=tuple((str(name), Outcome.from_json(outcome)) for name, outcome in row["said"]),
+            notable=tuple((str(name), Outcome.from_json(outcome)) for name, outcome in row["notable"]),
         )
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """What is known of a file whose inputs are the same as then.
+class CachedFile:
+    """The cached outcomes of a file whose inputs are the same.
 
     `tasks` are those that it defines; `claims` the snapshots that they have, as task and profile; `size` counts its
-    items. Those that passed without a warning are `quiet`: nobody needs to see them one by one, and where it `is_quiet`
-    there are no others. `counted` are all items where only outcomes are wanted: None where there is more to say. `read`
-    returns the text of what the items showed. A file that `brings_profiles` says nothing of the profiles of the run.
+    items. `quiet` are the items that passed without a warning: they need not be shown, and if it `is_quiet`, all items
+    are. `counted` are all items for a run that shows only outcomes, None if some have to be shown. `read` returns the
+    text of the results of items. A file that `brings_profiles` does not use the profiles of the run.
     """
 
     tasks: tuple[TaskRow, ...]
@@ -69,44 +69,44 @@ class Remembered:
     counted: Counted | None
     read: Callable[[], object]
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any], read: Callable[[], object]) -> CachedFile:
+        """Return the file of a row; raises any error for invalid data."""
+        quiet = Counted.read(row["quiet"])
+        counted = row["counted"]
+        return cls(
+            tasks=tuple((str(a), str(b), c, d, e) for a, b, c, d, e in row["tasks"]),
+            claims=tuple((str(a), str(b)) for a, b in row["claims"]),
+            size=int(row["size"]),
+            brings_profiles=row["brings_profiles"] is True,
+            is_quiet=row["is_quiet"] is True,
+            quiet=quiet,
+            counted=None if counted is None else quiet if row["is_quiet"] is True else Counted.read(counted),
+            read=read,
+        )
+
     @cached_property
     def _text(self) -> object:
-        return self.read()  # once: another run may write another
+        return self.read()  # once: another run may write it meanwhile
 
     def pack(self) -> None:
-        """Keep what the items showed as text, a quarter of the memory, until it is asked for again."""
+        """Free the parsed results until they are needed again: as text they take a quarter of the memory."""
         vars(self).pop("items", None)
 
     @cached_property
     def items(self) -> Mapping[str, Shown]:
-        """Return what each item showed, by the rest of its node id; of one that cannot be read nothing."""
+        """Return the result of each item, by the rest of its node id, without invalid ones."""
         items = {str(key): mapping(shown) for key, shown in mapping(parsed(self._text)).items()}
         return {key: shown for key, shown in items.items() if shown.keys() >= _SHOWN and _can_be_shown(shown)}
 
     @property
     def is_complete(self) -> bool:
-        """Return whether what the items showed can be shown again."""
+        """Return whether the results of all items can be shown again."""
         return len(self.items) == self.size and all(map(_is_about_item, self.items.values()))
 
     def loud(self) -> Iterator[Shown]:
-        """Yield what the items showed that are not quiet."""
+        """Yield the results of items that are not quiet."""
         return (shown for shown in self.items.values() if not is_quiet(shown))
-
-
-def remembered(row: Mapping[str, Any], read: Callable[[], object]) -> Remembered:
-    """Return what a row says of a file; raises whatever reading data of somebody else raises."""
-    quiet = Counted.read(row["quiet"])
-    counted = row["counted"]
-    return Remembered(
-        tasks=tuple((str(a), str(b), c, d, e) for a, b, c, d, e in row["tasks"]),
-        claims=tuple((str(a), str(b)) for a, b in row["claims"]),
-        size=int(row["size"]),
-        brings_profiles=row["brings_profiles"] is True,
-        is_quiet=row["is_quiet"] is True,
-        quiet=quiet,
-        counted=None if counted is None else quiet if row["is_quiet"] is True else Counted.read(counted),
-        read=read,
-    )
 
 
 def is_quiet(shown: Shown) -> bool:
@@ -115,7 +115,7 @@ def is_quiet(shown: Shown) -> bool:
 
 
 def _can_be_shown(shown: Shown) -> bool:
-    """Return whether the reports of an item are some that pytest reads: they are somebody else's data."""
+    """Return whether pytest can read the reports of an item: they are untrusted."""
     try:
         for report in shown["reports"]:
             if report["when"] not in ("setup", "call", "teardown"):
@@ -130,17 +130,17 @@ def _can_be_shown(shown: Shown) -> bool:
                 return False
         written = all({"text", "module", "category", "filename", "lineno"} <= each.keys() for each in shown["warnings"])
         return written and all(isinstance(each, str) for each in shown["counted"])
-    except Exception:  # whatever is wrong with it, it says nothing
+    except Exception:  # invalid data of any kind
         return False
 
 
 def own_copy(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of a report as pytest may read it: it writes into what says why an item failed."""
+    """Return the data of a report for pytest, which writes into `longrepr` when it reads it."""
     return {**report, "longrepr": copy.deepcopy(report["longrepr"])}
 
 
 def _is_about_item(shown: Shown) -> bool:
-    """Return whether a row says all that is needed to show an item."""
+    """Return whether a result has all facts that are needed to show an item."""
     match shown.get("about"):
         case [str(), [str(), int() | None, str()], str(), str(), str() | None]:
             return True
@@ -148,7 +148,7 @@ def _is_about_item(shown: Shown) -> bool:
 
 
 def read_entry(row: Any) -> IndexEntry:
-    """Return the entry of a file in the index; raises whatever reading data of somebody else raises."""
+    """Return the entry of a file in the index; raises any error for invalid data."""
     name, kind, path, parts, tags = row
     return IndexEntry(name, kind, Path(path), tuple(map(str, parts)), tuple(map(str, tags)))
 
@@ -157,33 +157,33 @@ def read_entry(row: Any) -> IndexEntry:
 
 
 def summary(items: Mapping[str, Shown]) -> dict[str, Any]:
-    """Return what a run has to know of the items of a file, as `remembered` reads it."""
+    """Return the counts of the items of a file, as `CachedFile` reads them."""
     loud = {name: shown for name, shown in items.items() if not is_quiet(shown)}
-    says_all = True
+    is_explained = True
     for shown in loud.values():
-        explained = (mapping(each.get("promptfmt")).get("detail") for each in shown["reports"] if _has_failed(each))
-        says_all = says_all and not shown["warnings"] and all(explained)
+        details = (mapping(each.get("promptfmt")).get("detail") for each in shown["reports"] if _has_failed(each))
+        is_explained = is_explained and not shown["warnings"] and all(details)
     return {
         "size": len(items),
         "is_quiet": not loud,
         "quiet": _counted((name, shown) for name, shown in items.items() if name not in loud),
-        "counted": (_counted(items.items()) if loud else {}) if says_all else None,
+        "counted": (_counted(items.items()) if loud else {}) if is_explained else None,
     }
 
 
 def together(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return what the rows of several files say of their quiet items, each with the name of its file."""
+    """Return the counts of the quiet items of several files; names of items begin with that of their file."""
     found: dict[str, Any] = {"passed": 0, "matched": 0, "failed": 0}
     counts: Counter[str] = Counter()
-    said = _Said(counts)
+    notable = _Notable(counts)
     for file, row in rows:
         quiet = row["quiet"]
         for name in found:
             found[name] += quiet[name]
         counts.update(quiet["counts"])
-        for name, written in quiet["said"]:
-            said.add(f"{file}::{name}", written)
-    return {**found, "counts": counts, "said": said.found}
+        for name, written in quiet["notable"]:
+            notable.add(f"{file}::{name}", written)
+    return {**found, "counts": counts, "notable": notable.found}
 
 
 def written_entry(entry: IndexEntry) -> list[Any]:
@@ -194,19 +194,19 @@ def written_entry(entry: IndexEntry) -> list[Any]:
 def _counted(items: Iterable[tuple[str, Shown]]) -> dict[str, Any]:
     passed = matched = failed = 0
     counts: Counter[str] = Counter()
-    said = _Said(counts)
+    notable = _Notable(counts)
     for name, shown in items:
         matched += len(shown["counted"])
         for report in shown["reports"]:
             passed += "passed" in report and report["when"] == "call"
             failed += _has_failed(report)
             if "promptfmt" in report:
-                said.add(name, report["promptfmt"])
-    return {"passed": passed, "matched": matched, "failed": failed, "counts": counts, "said": said.found}
+                notable.add(name, report["promptfmt"])
+    return {"passed": passed, "matched": matched, "failed": failed, "counts": counts, "notable": notable.found}
 
 
-class _Said:
-    """Outcomes of which more than their category has to be known; the others are counted."""
+class _Notable:
+    """Outcomes that need more than counting; the others are counted by category."""
 
     def __init__(self, counts: Counter[str]) -> None:
         self.found: list[tuple[str, Any]] = []
@@ -214,7 +214,7 @@ class _Said:
         self._tokenizers: set[str] = set()
 
     def add(self, name: str, written: Any) -> None:
-        """Take note of the outcome of an item, written in JSON's types."""
+        """Add the outcome of an item in JSON's types."""
         outcome = Outcome.from_json(written)
         used = outcome.tokenizer.name if outcome.tokenizer is not None else ""
         if outcome.is_remarkable or (used and used not in self._tokenizers):

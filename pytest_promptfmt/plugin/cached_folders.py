@@ -1,8 +1,7 @@
-"""Folders in which nothing has changed since an earlier run, known by the stamps of all that their files are made of.
+"""Unchanged folders, detected from the sizes and times of all inputs of their files.
 
-Where the stamps are the same, nobody has to go into the folder, read what is known of its files one by one, or build
-the index; only what there is to say of a file, and what is run each time, needs the file. Where they are not, each file
-is looked at by what is in it: then a new stamp alone changes nothing.
+If these are the same, the run does not enter the folder, read the rows of its files, or build the index, except for
+files whose outcomes have to be shown, and those that run each time. Else each file is checked by contents.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
 from pytest_promptfmt.engine.store import Store, mapping
 from pytest_promptfmt.plugin.cached_files import Counted, read_entry, snapshots_in, together, written_entry
 from pytest_promptfmt.plugin.folders import INDEXED, Folders
-from pytest_promptfmt.plugin.shared_inputs import Surroundings
+from pytest_promptfmt.plugin.task_inputs import SharedInputs
 from pytest_promptfmt.snapshots.expected import ExpectedSnapshots
 from pytest_promptfmt.snapshots.paths import DIRECTORY, folded
 from pytest_promptfmt.systems import systems_for
@@ -38,24 +37,23 @@ _BELOW_SNAPSHOTS: Final = f"{os.sep}{DIRECTORY}{os.sep}"
 
 _COLLECTING: Final = ("ignore", "ignore_glob", "noconftest", "confcutdir", "importmode", "keepduplicates", "plugins")
 _COLLECTING_INI: Final = ("norecursedirs", "python_files")
-"""Options and settings of pytest that say what is collected in a folder."""
+"""Options and settings of pytest that decide which files are collected in a folder."""
 
 
 QUIET: Final = ""
-"""The state of a file of which every test passed: it is one of those that are counted together."""
+"""The state of a file whose tests all passed: it is counted with the other quiet files of its folder."""
 
 RUN_AGAIN: Final = None
-"""The state of a file of which nothing is kept: it is run each time."""
+"""The state of a file without cached outcomes: it runs each time."""
 
 
 @dataclass(frozen=True, slots=True)
-class KnownFolder:
-    """What is known of a folder in which nothing has changed.
+class CachedFolder:
+    """The cached outcomes of an unchanged folder.
 
     `children` are its files and folders in the order of collection, folders with a slash at the end. A file is `QUIET`,
-    `RUN_AGAIN`, or comes with the digest of what its outcomes were made of: a run with other options or another
-    environment may have kept others since. The quiet ones are `counted` together; `first` is one of their snapshots,
-    as file, task and profile.
+    `RUN_AGAIN`, or has the digest of its inputs: a run with other options or another environment may have stored other
+    outcomes since. The quiet ones are `counted` together; `first` is one of their snapshots, as file, task and profile.
     """
 
     children: tuple[tuple[str, str | None], ...]
@@ -65,9 +63,9 @@ class KnownFolder:
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """What a run knows of a file at its end: the `row` that is kept of it, made of these `paths`, and its digest.
+    """The result of a file at the end of a run: its `row`, the `paths` of its inputs, and their digest.
 
-    Nothing is kept where it `is_open` what becomes of it, for not all of it was run, or the digest is `RUN_AGAIN`.
+    It has no row if it `is_open`, because not all of its items ran, or if the digest is `RUN_AGAIN`.
     """
 
     made: str | None = RUN_AGAIN
@@ -77,30 +75,30 @@ class FileResult:
 
     @property
     def state(self) -> str | None:
-        """Return how the row of the folder describes the file."""
+        """Return the state of the file in the row of its folder."""
         return QUIET if self.made is not None and self.row["is_quiet"] else self.made
 
 
-class KnownFolders:
-    """What earlier runs know of whole folders, and what this one finds out about those that it goes into."""
+class CachedFolders:
+    """The rows of folders: those of earlier runs, and new ones for the folders that this run enters."""
 
     def __init__(
-        self, config: pytest.Config, store: Store, contents: Contents, surroundings: Surroundings, folders: Folders
+        self, config: pytest.Config, store: Store, contents: Contents, shared: SharedInputs, folders: Folders
     ) -> None:
         self._config = config
         self._store = store
         self._contents = contents
-        self._surroundings = surroundings
+        self._shared = shared
         self._folders = folders
-        self._held: dict[Path, KnownFolder] = {}
+        self._held: dict[Path, CachedFolder] = {}
         self._collected: dict[str, tuple[str, ...]] = {}
         self._unfit: set[str] = set()
         self._names: str | None = None
 
-    # -- what is known -------------------------------------------------------------------------------------------------
+    # -- cached rows ---------------------------------------------------------------------------------------------------
 
-    def of(self, folder: Path) -> KnownFolder | None:
-        """Return what is known of the files right in a folder, None where something may have changed."""
+    def of(self, folder: Path) -> CachedFolder | None:
+        """Return the outcomes of the files directly in a folder, None if something may have changed."""
         row = mapping(self._store.row(_FOLDERS, self._key(str(folder))))
         try:
             context = self._context(folder)
@@ -108,32 +106,32 @@ class KnownFolders:
                 return None
             if not self._has_stamps(row):
                 return None
-            found = KnownFolder(
+            found = CachedFolder(
                 children=tuple((str(name), None if made is None else str(made)) for name, made in row["children"]),
                 counted=Counted.read(row["counted"]),
-                first=None if row["first"] is None else _three(*map(str, row["first"])),
+                first=None if row["first"] is None else _snapshot(*map(str, row["first"])),
             )
-        except Exception:  # somebody else's data: whatever is wrong with it, it says nothing
+        except Exception:  # invalid data of any kind
             return None
         self._held[folder] = found
         return found
 
     def tasks_in(self, folder: Path) -> list[tuple[str, str, int | None, int | None]]:
-        """Return the tasks of the files in a folder that is known: id, name of the file, line and column."""
+        """Return the tasks of the files in a cached folder: id, name of the file, line and column."""
         try:
             return [(str(a), str(b), c, d) for a, b, c, d in self._store.row(_TASKS, self._key(str(folder)))]
         except (TypeError, ValueError):
             return []
 
     def _context(self, folder: Path) -> str:
-        """Return the digest of what holds for all files of a folder; `OTHER` where its settings make no sense."""
+        """Return the digest of the inputs shared by all files of a folder; `OTHER` for invalid settings."""
         try:
-            return self._surroundings.digest(self._folders.settings_for(folder / "-"))
+            return self._shared.digest(self._folders.settings_for(folder / "-"))
         except SettingsError:
             return OTHER
 
     def entries_below(self, folder: Path) -> list[IndexEntry] | None:
-        """Return what the index finds below a folder, sorted by path; None where a file or folder has changed."""
+        """Return the entries of the index below a folder, sorted by path; None if a file or folder has changed."""
         if str(folder) != self._root:
             return None
         try:
@@ -142,19 +140,19 @@ class KnownFolders:
             return None
 
     def digest_of_names(self) -> str:
-        """Return the digest of all that the index says; it is read only where a file or folder has changed."""
+        """Return the digest of the whole index, which is built only if a file or folder has changed."""
         if self._names is None:
             self._names = str(self._index["digest"]) if "digest" in self._index else self._folders.index.digest()
         return self._names
 
     @cached_property
     def _index(self) -> Mapping[str, Any]:
-        """Return what the index found, empty where a file or folder has changed; its entries are seldom read."""
+        """Return the row of the index, empty if a file or folder has changed; its entries are seldom parsed."""
         row = mapping(self._store.row(_INDEX, self._root))
         return {name: row[name] for name in ("digest", "entries")} if self._has_stamps(row) else {}
 
     def _has_stamps(self, row: Mapping[str, Any]) -> bool:
-        """Return whether what a row was made of has the same stamps as then."""
+        """Return whether the inputs of a row have the same sizes and times as then."""
         inputs = row.get("inputs")
         if not row or not isinstance(inputs, list) or not all(isinstance(path, str) for path in inputs):
             return False
@@ -162,15 +160,15 @@ class KnownFolders:
 
     @property
     def _root(self) -> str:
-        """Return the folder below which names are looked up: one, where folders are passed over."""
+        """Return the folder below which names are looked up: there is one if folders are not entered."""
         return str(self._folders.index.roots[0])
 
-    # -- what this run finds out ---------------------------------------------------------------------------------------
+    # -- new rows ------------------------------------------------------------------------------------------------------
 
     def enter(self, folder: Path, children: Sequence[str] | None) -> None:
-        """Take note of what was collected in a folder: files, and folders with a slash at the end.
+        """Note the collected children of a folder: files, and folders with a slash at the end.
 
-        None for what has to be collected again each time: test modules, what a warning is about.
+        None for a folder that has to be collected each time: with test modules, or a warning about a file.
         """
         if children is None:
             self._unfit.add(str(folder))
@@ -178,7 +176,7 @@ class KnownFolders:
             self._collected[str(folder)] = tuple(children)
 
     def write(self, found: Mapping[str, FileResult], expected: ExpectedSnapshots) -> None:
-        """Keep the folders that were collected; `found` is what this run knows of files."""
+        """Keep the folders that were collected; `found` are the results of their files."""
         self._forget(found)
         if not self._collected or len(self._folders.index.roots) != 1:
             return
@@ -193,7 +191,7 @@ class KnownFolders:
             self._write_index()
 
     def _forget(self, found: Mapping[str, FileResult]) -> None:
-        """Remove what is known of a folder where a file of it was run again and became something else."""
+        """Remove the row of a folder if a file of it ran again and has another state now."""
         for folder, known in self._held.items():
             now = ((found.get(f"{folder}{os.sep}{child}"), made) for child, made in known.children)
             if any(each is not None and (each.is_open or each.state != made) for each, made in now):
@@ -222,24 +220,24 @@ class KnownFolders:
     def _inputs_of(
         self, folder: Path, known: Mapping[str, FileResult | None], expected: ExpectedSnapshots, obsolete: set[str]
     ) -> list[str] | None:
-        """Return what a folder is made of besides what lies below, None where it has to be collected again."""
+        """Return the inputs of a folder, without its subfolders; None if it has to be collected each time."""
         if self._context(folder) == OTHER or str(folder) in self._unfit or os.path.lexists(folder / "conftest.py"):
             return None
         directory = expected.tree.directory(folder)
         inputs = {f"{folder}/", f"{directory.parent}/", *_folders_of_snapshots(str(directory))}
-        inputs.update(self._surroundings.conftests_above(folder))
+        inputs.update(self._shared.conftests_above(folder))
         if any(path.startswith(f"{directory}{os.sep}") for path in obsolete):
             return None
         if expected.rests_on_others(directory, self._folders.settings_for(folder / "-").defined):
             return None  # obsolete once that profile is gone
         if directory.parent != folder and os.path.lexists(folder / DIRECTORY):
-            return None  # left where they were before: each is obsolete once it is in the other tree
+            return None  # not moved yet: each is obsolete once it is in the other tree
         stems = [folded(child.rpartition(".")[0]) for child in known if not child.endswith("/")]
         if len(set(stems)) < len(stems):
             return None  # their snapshots may be claimed twice
         for child, each in known.items():
             if each is not None and (each.is_open or (each.row and not child.endswith(INDEXED))):
-                return None  # the names of the latter are looked at
+                return None  # names in other systems' files are not in the index
             inputs.update(each.paths if each is not None else ())
         with os.scandir(folder) as entries:
             inputs.update(entry.path for entry in entries if entry.is_file() and systems_for(Path(entry.path)))
@@ -261,7 +259,7 @@ class KnownFolders:
 
     @cached_property
     def _collecting(self) -> str:
-        """Return the digest of what says which files pytest collects in a folder."""
+        """Return the digest of the options that decide which files pytest collects in a folder."""
         config = self._config
         options = [(name, repr(getattr(config.option, name, None))) for name in _COLLECTING]
         written = [(name, repr(config.getini(name))) for name in _COLLECTING_INI]
@@ -269,21 +267,21 @@ class KnownFolders:
 
 
 def folder_of(key: str) -> str:
-    """Return the folder that a row is about."""
+    """Return the folder of a row's key."""
     return key.partition(" ")[2]
 
 
 def _may_be_shared(path: str) -> bool:
-    """Return whether several folders may be made of a file: snapshots are those of one."""
+    """Return whether a file may be an input of several folders: a snapshot is one of a single folder."""
     return _BELOW_SNAPSHOTS not in path
 
 
-def _three(file: str, task: str, profile: str) -> tuple[str, str, str]:
+def _snapshot(file: str, task: str, profile: str) -> tuple[str, str, str]:
     return file, task, profile
 
 
 def _folders_of_snapshots(directory: str) -> Iterator[str]:
-    """Yield a folder of snapshots with those of its files and tasks."""
+    """Yield a folder of snapshots, and its subfolders for files and tasks."""
     yield f"{directory}/"
     for stem in _folders_in(directory):
         yield f"{stem}/"

@@ -23,7 +23,7 @@ from pytest_promptfmt.plugin.items.item import LoadItem
 from pytest_promptfmt.plugin.items.lint_items import LintItem, wanted
 from pytest_promptfmt.plugin.items.prompt_items import SnapshotItem
 from pytest_promptfmt.plugin.run import OUTCOMES_ONLY, RUN
-from pytest_promptfmt.plugin.unchanged import UnchangedFiles, UnchangedItem
+from pytest_promptfmt.plugin.unchanged import Unchanged
 from pytest_promptfmt.results.run_result import RunResult
 from pytest_promptfmt.settings import Settings
 from pytest_promptfmt.study import ProfileView, seen_by
@@ -234,7 +234,7 @@ class _Taker:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
-        same = [item for item in items if isinstance(item, UnchangedItem | UnchangedFiles)]
+        same = [item for item in items if isinstance(item, Unchanged)]
         self.unchanged = sum(len(item.files) for item in same)
         self.files = self.unchanged + len({item.path for item in items} - {item.path for item in same})
         self._all = len(items) - len(same)

@@ -53,7 +53,7 @@ class TaskFileNode(pytest.File):
         run = self.config.stash[RUN]
         folders = run.folders
         root = folders.root_of(self.path, self.session)
-        run.cache.of(self.path)
+        run.cache.file(self.path)
         folders.index.asked.clear()
         try:
             settings = folders.settings_for(self.path)
@@ -79,7 +79,8 @@ class TaskFileNode(pytest.File):
         if not (settings.lint and file.yaml is not None):  # else PF101, PF131 and PF136 report it
             self._remark(*file.notes, *_likely_misspelt(file, folders.index))
         run.expected.define(self.path, [attempt.task for attempt in found])
-        run.cache.watch(self.path, file, [attempt.task for attempt in found], settings)
+        if run.cache.is_on:
+            run.cache.watched.watch(self.path, file, [attempt.task for attempt in found], settings)
         if run.outputs.baseline is not None:
             run.found.defined[str(self.path)] = [*file.names, *(attempt.task.id for attempt in found)]
         nodes: list[pytest.Item | pytest.Collector] = [self._task_node(run, root, attempt) for attempt in found]
@@ -105,7 +106,7 @@ class TaskFileNode(pytest.File):
 
     def _remark(self, *notes: str) -> None:
         for note in notes:
-            self.config.stash[RUN].cache.refuse(self.path, "a remark")
+            self.config.stash[RUN].cache.watched.refuse(self.path, "a note")
             try:
                 shown = escape_controls(note)
                 name = escape_controls(str(self.path))
@@ -212,7 +213,7 @@ class TaskNode(pytest.Class):
         try:
             run = self.config.stash[RUN]
             place = run.expected.claim(self.path, self.task.id, profile_id)
-            run.cache.claim(self.path, self.task.id, profile_id)
+            run.cache.watched.claim(self.path, self.task.id, profile_id)
         except SnapshotError as error:
             return self.make(LoadItem, f"load[{profile_id}]", error=error)
         return self.make(item, name, place=place, **given)

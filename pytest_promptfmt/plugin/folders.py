@@ -1,4 +1,4 @@
-"""What holds for the task files of each folder: settings, rules, profiles, and where names are looked up."""
+"""The settings, rules and profiles of each folder, and the tasks by name below the folders of a run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pytest_promptfmt.settings import Settings, SettingsTree
 from pytest_promptfmt.settings.profiles import task_profiles
 from pytest_promptfmt.tasks import TaskIndex
 
-Known = tuple[str, Path, int | None, int | None]
-"""A task as id, file, and where in it, line and column."""
+KnownTask = tuple[str, Path, int | None, int | None]
+"""A task as id, file, line and column."""
 
 INDEXED: Final = ".yaml"
 """The ending of the files whose tasks the index knows."""
@@ -28,24 +28,24 @@ INDEXED: Final = ".yaml"
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A task that is known from an earlier run: the file that defines it, and where."""
+    """A task of an unchanged file, which this run does not read."""
 
     path: Path
     line: int | None
     column: int | None
 
     def position(self, *_keys: str) -> Position:
-        """Return where the task is written."""
+        """Return the place of the task."""
         return Position(self.path, self.line, self.column)
 
 
 class Folders:
-    """The settings of a run by folder, read once each. Methods raise SettingsError for a file that makes no sense.
+    """The settings of a run by folder, read once each. Methods raise SettingsError for an invalid file.
 
     `settings` are those of the rootdir; `index` holds the names of tasks and groups below the folders of the run.
-    `know_profiles` is called with all names of profiles whenever a folder defines more. As long as `names_are_indexed`,
-    the index knows all tasks that were met by their ids. `overtaken` are files of which nothing has changed, and that
-    were met before their turn: another file, which comes before them, defines a task of theirs.
+    `know_profiles` is called with all names of profiles when a folder defines more. As long as `names_are_indexed`, the
+    index has all tasks so far by their ids. `overtaken` are unchanged files that were noted before their turn: another
+    file, which comes before them, defines one of their tasks.
     """
 
     def __init__(self, tree: SettingsTree, know_profiles: Callable[[Iterable[str]], None]) -> None:
@@ -57,7 +57,7 @@ class Folders:
         self._selections: dict[int, tuple[Settings, Selection]] = {}
         self._roots: dict[Path, Path] = {}
         self._first_named: dict[Path, dict[str, Task | Unread]] = defaultdict(dict)
-        self._passed_over: list[tuple[Path, Callable[[], Iterable[Known]]]] = []
+        self._waiting: list[tuple[Path, Callable[[], Iterable[KnownTask]]]] = []
         self.names_are_indexed = True
         self.overtaken: set[Path] = set()
         self._select(tree.root)
@@ -74,11 +74,11 @@ class Folders:
         return self.settings if task.path is None else self.settings_for(task.path)
 
     def rules_for(self, file: Path) -> Selection:
-        """Return the rules that look at a task file, and what is ignored there."""
+        """Return the rules that check a task file, and the ignored ones."""
         return self._select(self.settings_for(file))
 
     def codes_for(self, file: Path) -> dict[str, Scope]:
-        """Return the codes of the rules that look at a task file, and what they look at."""
+        """Return the codes of the rules that check a task file, with their scope."""
         codes = {check.code: check.scope for check in self.rules_for(file).chosen}
         if self.settings_for(file).lint:
             return codes
@@ -92,14 +92,14 @@ class Folders:
         return known[1]
 
     def unmatched_globs(self, matched: Iterable[str]) -> Iterator[str]:
-        """Yield the per-file ignores that match no file; `matched` are known to match one."""
+        """Yield the per-file ignores that match no file; `matched` match one."""
         known = set(matched)
         for settings, selection in self._selections.values():
             if settings.lint:
                 yield from selection.globs_of_nothing(known)
 
     def profiles_for(self, task: Task) -> tuple[Profile, ...]:
-        """Return the profiles that a task is rendered for; raises SettingsError also for one that it names wrongly."""
+        """Return the profiles of a task; raises SettingsError also for an unknown one that it names."""
         if task.assembly.brings_profiles:
             return task.assembly.profiles
         settings = self.settings_of(task)
@@ -108,7 +108,7 @@ class Folders:
         return task_profiles(task, settings.profiles, settings.defined)
 
     def root_of(self, file: Path, session: pytest.Session) -> Path:
-        """Return the folder named on the command line that a file was found below, else the file's own folder.
+        """Return the folder of the command line above a file, else the file's own folder.
 
         Names are looked up below it, and two definitions of one name below it are a mistake.
         """
@@ -121,8 +121,8 @@ class Folders:
         return root
 
     def earlier_definition(self, task: Task, root: Path) -> Task | Unread | None:
-        """Return the task of the same name in another file that was met before below the same root, if any."""
-        self._meet_passed_over()
+        """Return the earlier task of the same name in another file below the same root, if any."""
+        self._add_waiting()
         if task.assembly.brings_profiles and task.path is not None:
             root = task.path.parent  # folders of models name their files alike
         self.names_are_indexed &= task.id == task.name and task.path is not None and task.path.suffix == INDEXED
@@ -133,27 +133,24 @@ class Folders:
         return first if first.path != task.path else None
 
     def is_first(self, task_id: str, file: Path, root: Path) -> bool:
-        """Return whether no other file defines the task, which is not read, for nothing of it has changed."""
-        self._meet_passed_over()
+        """Return whether no earlier file defines a task of an unchanged file."""
+        self._add_waiting()
         known = self._first_named[root].get(task_id)
         return known is None or known.path == file
 
-    def meet(self, root: Path, tasks: Iterable[Known]) -> None:
-        """Take note of tasks that are known from an earlier run."""
+    def add_known(self, root: Path, tasks: Iterable[KnownTask]) -> None:
+        """Add tasks of unchanged files."""
         named = self._first_named[root]
         for task_id, path, line, column in tasks:
             self.names_are_indexed &= path.suffix == INDEXED
             if task_id not in named:
                 named[task_id] = Unread(path, line, column)
 
-    def pass_over(self, root: Path, tasks: Callable[[], Iterable[Known]]) -> None:
-        """Take note of tasks that are not looked at one by one, for where they are the index says what it said before.
+    def add_later(self, root: Path, tasks: Callable[[], Iterable[KnownTask]]) -> None:
+        """Add tasks of an unchanged folder, which have no duplicates there; `tasks` is called once they are needed."""
+        self._waiting.append((root, tasks))
 
-        `tasks` is called once it matters which they are.
-        """
-        self._passed_over.append((root, tasks))
-
-    def _meet_passed_over(self) -> None:
-        waiting, self._passed_over = self._passed_over, []
+    def _add_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
         for root, tasks in waiting:
-            self.meet(root, tasks())
+            self.add_known(root, tasks())

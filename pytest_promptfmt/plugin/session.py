@@ -35,9 +35,8 @@ from pytest_promptfmt.plugin.outcome_cache import MET, OutcomeCache
 from pytest_promptfmt.plugin.outcome_reports import Closing, OutcomeReports
 from pytest_promptfmt.plugin.run import RUN, CollectionResult, Run
 from pytest_promptfmt.plugin.unchanged import (
-    UnchangedFiles,
+    Unchanged,
     UnchangedFolder,
-    UnchangedItem,
     cache_folder,
     children_of,
     collapses,
@@ -192,7 +191,7 @@ class PromptfmtPlugin:
                 return True  # its item fails; other files may be of any kind
             if isinstance(error, gate.RefusedError):
                 warn_of_file(file, f"not read: {error.strerror}")
-                self._run.cache.enter(file.parent, None)
+                self._enter(file.parent, None)
             return False
 
     def _is_requested(self, file: Path, parent: pytest.Collector) -> bool:
@@ -226,13 +225,18 @@ class PromptfmtPlugin:
             self._run.expected.enter(collector.path, is_whole=is_named)
             irregular = irregular_files(collector.path, LM_EVAL.suffixes)
             if self._collapses and is_below_named(collector.path / "-", collector.session):
-                self._run.cache.enter(collector.path, None if irregular else children_of(report.result))
+                self._enter(collector.path, None if irregular else children_of(report.result))
             for path in irregular:
                 if self._run.expected.has_snapshots(path) and self._is_in_shard(path):
                     report.result.append(task_file_node(collector, path))
                 elif not path.is_dir():
                     warn_of_file(path, "this is not a regular file, so it is not read as a task")
         return report
+
+    def _enter(self, folder: Path, children: Sequence[str] | None) -> None:
+        """Note the collected children of a folder for the cache; None for a folder to collect each time."""
+        if self._run.cache.folders is not None:
+            self._run.cache.folders.enter(folder, children)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -310,7 +314,7 @@ class NewFirst:
     detect that nothing has changed. Without a store, pytest keeps them.
     """
 
-    def __init__(self, config: pytest.Config, store: Store | None) -> None:
+    def __init__(self, config: pytest.Config, store: Store) -> None:
         self._config = config
         self._store = store
 
@@ -326,21 +330,21 @@ class NewFirst:
         cache = getattr(self._config, "cache", None)
         if cache is None or not self._config.option.newfirst:
             return
-        store = self._store or Store(cache.mkdir("promptfmt"))
+        store = self._store if self._store.is_on else Store(cache.mkdir("promptfmt"))
         for path, names in _by_file(items).items():
             self._known.update(names[name] for name in names.keys() & _met(store, path))
-        if self._store is None:
+        if not self._store.is_on:
             store.close()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Store the names of our items, and remove them from pytest's set."""
-        if self._store is None or self._config.option.collectonly:
+        if not self._store.is_on or self._config.option.collectonly:
             return
         for path, names in _by_file(session.items).items():
             met = _met(self._store, path)
             if not names.keys() <= met:
                 self._store.put(MET, str(path), sorted(met.union(names)))
-        ours = [item for item in session.items if isinstance(item, PromptItem | UnchangedItem | UnchangedFiles)]
+        ours = [item for item in session.items if isinstance(item, PromptItem | Unchanged)]
         self._known.difference_update(map(_id_of, ours))
         folders = ((item.parent, item.files) for item in ours if not isinstance(item, PromptItem))
         unchanged = {f"{at.nodeid}/{file}".lstrip("/") for at, files in folders if at is not None for file in files}

@@ -1,7 +1,4 @@
-"""Files of which nothing has changed since an earlier run: one item each, whatever that run found out about them.
-
-Those of a folder in which nothing has changed are one item, as far as nobody needs to see them one by one.
-"""
+"""Unchanged files: one item for each, or for all quiet ones of an unchanged folder; and whether a run may show them."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ import pytest
 from pytest_promptfmt.core.errors import SnapshotError
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.engine.store import FILE_NAME as STORE_NAME, mapping
-from pytest_promptfmt.plugin.cached_files import Counted, Remembered
-from pytest_promptfmt.plugin.cached_folders import QUIET, RUN_AGAIN, KnownFolder
+from pytest_promptfmt.plugin.cached_files import CachedFile, Counted
+from pytest_promptfmt.plugin.cached_folders import QUIET, RUN_AGAIN, CachedFolder
 from pytest_promptfmt.plugin.collection import TaskFileNode, TaskNode, task_file_node
-from pytest_promptfmt.plugin.folders import Known
+from pytest_promptfmt.plugin.folders import KnownTask
 from pytest_promptfmt.plugin.items.item import PromptItem, accept_command_of
 from pytest_promptfmt.plugin.run import RUN, Run
 from pytest_promptfmt.results.failures import repeated_failure
@@ -29,67 +26,84 @@ from pytest_promptfmt.snapshots.paths import SnapshotPath, is_tracked
 
 
 class UnchangedFolder(pytest.Directory):
-    """A folder in which nothing has changed: `known` is what there is to say of the files right in it.
+    """An unchanged folder, with the `cached` outcomes of the files directly in it.
 
-    Nobody goes into it but for files that are run each time, and into those of its folders in which something changed.
+    It is entered only for files that run each time or have to be shown, and for its folders.
     """
 
-    def __init__(self, *, known: KnownFolder, **kwargs: Any) -> None:
+    def __init__(self, *, cached: CachedFolder, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.known = known
+        self.cached = cached
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
-        """Yield an item for all files that need not be shown, one for each of the others, and the folders."""
-        run, known = self.config.stash[RUN], self.known
-        quiet = [name for name, made in known.children if made == QUIET and not name.endswith("/")]
-        counted_at = known.first[0] if known.first is not None else next(iter(quiet), None)
-        for name, made in known.children:
-            if name.endswith("/"):  # a node of its own, for pytest reads the conftests of each
+        """Yield one item for all quiet files, one for each of the others, and the folders."""
+        run, cached = self.config.stash[RUN], self.cached
+        quiet = [name for name, made in cached.children if made == QUIET and not name.endswith("/")]
+        counted_at = cached.first[0] if cached.first is not None else next(iter(quiet), None)
+        for name, made in cached.children:
+            if name.endswith("/"):  # a separate node, because pytest reads the conftests of each
                 yield self.ihook.pytest_collect_directory(path=self.path / name, parent=self)
             elif made == QUIET:
-                if name == counted_at:  # those before it say nothing of a profile
-                    yield UnchangedFiles.from_parent(self, name=self.name, path=self.path, known=known, files=quiet)
+                if name == counted_at:  # those before it have no snapshot
+                    yield UnchangedFiles.from_parent(self, name=self.name, path=self.path, cached=cached, files=quiet)
             else:
                 path = self.path / name
-                remembered = run.cache.made_as(path, made) if made is not RUN_AGAIN else None
-                if remembered is None or (run.shows_only_outcomes and remembered.counted is None):
+                file = run.cache.file_with(path, made) if made is not RUN_AGAIN else None
+                if file is None or (run.shows_only_outcomes and file.counted is None):
                     yield task_file_node(self, path)
-                else:  # as of the quiet ones, their snapshots are those of no other file, and none is obsolete
-                    yield UnchangedItem.from_parent(self, name=name, path=path, remembered=remembered)
+                else:  # like those of quiet files, its snapshots belong to no other file, and none is obsolete
+                    yield UnchangedItem.from_parent(self, name=name, path=path, cached=file)
 
 
-class UnchangedFiles(pytest.Item):
-    """Files of one folder of which nothing has changed, and that are only counted: they are not run."""
+class Unchanged(pytest.Item):
+    """An item for `files` of one folder that does not run: its outcomes are counted, or shown again."""
+
+    files: Sequence[str]
+    is_counted: bool
+    counted: Counted
+
+    def __repr__(self) -> str:
+        """Return the line of --collect-only."""
+        return f"<Unchanged {self.name}>"
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Return the file or folder."""
+        return self.path, 0, self.name
+
+    def runtest(self) -> None:
+        """Do nothing."""
+
+    @property
+    def place(self) -> SnapshotPath | None:
+        """Return the first snapshot."""
+        raise NotImplementedError
+
+
+class UnchangedFiles(Unchanged):
+    """Files of one unchanged folder that are only counted."""
 
     is_counted = True
 
-    def __init__(self, *, known: KnownFolder, files: Sequence[str], **kwargs: Any) -> None:
+    def __init__(self, *, cached: CachedFolder, files: Sequence[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.known = known
+        self.cached = cached
         self.files = files
-        self.counted = known.counted
+        self.counted = cached.counted
 
     def __repr__(self) -> str:
         """Return the line of --collect-only."""
         return f"<Unchanged {self.name}/>"
 
-    def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Return the folder."""
-        return self.path, 0, self.name
-
-    def runtest(self) -> None:
-        """Do nothing: nothing has changed."""
-
     @property
     def place(self) -> SnapshotPath | None:
         """Return the first snapshot."""
-        if self.known.first is None:
+        if self.cached.first is None:
             return None
-        file, task, name = self.known.first
+        file, task, name = self.cached.first
         return self.config.stash[RUN].expected.place(self.path / file, task, name)
 
     def apart(self) -> Iterator[pytest.Item]:
-        """Yield the items of the first file that has a profile, which are run, and what is known of the others."""
+        """Yield the items of the first file that has a profile, which run, and the unchanged items of the others."""
         assert self.parent is not None
         has_profile = False
         for file in self.files:
@@ -100,43 +114,29 @@ class UnchangedFiles(pytest.Item):
                 yield item
 
 
-class UnchangedItem(pytest.Item):
-    """A file that was tested in an earlier run, and of which nothing has changed: it is not run.
+class UnchangedItem(Unchanged):
+    """An unchanged file: it is counted if all its tests passed; else the reports of its earlier run are shown again."""
 
-    Where all its tests passed it is counted; else the reports of that run are shown again.
-    """
-
-    def __init__(self, *, remembered: Remembered, **kwargs: Any) -> None:
+    def __init__(self, *, cached: CachedFile, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.remembered = remembered
+        self.cached = cached
         self.files = (self.path.name,)
-
-    def __repr__(self) -> str:
-        """Return the line of --collect-only."""
-        return f"<Unchanged {self.name}>"
 
     @cached_property
     def ihook(self) -> Any:
-        """Return the hooks of the folder, which pytest looks up each time."""
+        """Return the hooks of the folder, which pytest would look up each time."""
         return super().ihook
 
     @property
-    def is_counted(self) -> bool:
+    def is_counted(self) -> bool:  # type: ignore[override]
         """Return whether the file is counted, and its items are not shown one by one."""
-        return self.remembered.is_quiet or self.config.stash[RUN].shows_only_outcomes
+        return self.cached.is_quiet or self.config.stash[RUN].shows_only_outcomes
 
     @property
-    def counted(self) -> Counted:
-        """Return what is only counted."""
-        every = self.remembered.counted if self.config.stash[RUN].shows_only_outcomes else None
-        return every if every is not None else self.remembered.quiet
-
-    def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Return the file."""
-        return self.path, 0, self.name
-
-    def runtest(self) -> None:
-        """Do nothing: nothing has changed."""
+    def counted(self) -> Counted:  # type: ignore[override]
+        """Return the items that are only counted."""
+        every = self.cached.counted if self.config.stash[RUN].shows_only_outcomes else None
+        return every if every is not None else self.cached.quiet
 
     @property
     def place(self) -> SnapshotPath | None:
@@ -145,13 +145,13 @@ class UnchangedItem(pytest.Item):
 
     def _places(self) -> Iterator[SnapshotPath]:
         expected = self.config.stash[RUN].expected
-        return (expected.place(self.path, task, profile) for task, profile in self.remembered.claims)
+        return (expected.place(self.path, task, profile) for task, profile in self.cached.claims)
 
     def stored(self, *, quiet: bool) -> Iterator[tuple[StoredItem, Mapping[str, Any]]]:
-        """Yield the items of the file with what each showed; those that are quiet only where they are wanted."""
+        """Yield the items of the file with their results, the quiet ones only if wanted."""
         run = self.config.stash[RUN]
         places = {place.name: place for place in self._places()}
-        for shown in self.remembered.items.values() if quiet else self.remembered.loud():
+        for shown in self.cached.items.values() if quiet else self.cached.loud():
             nodeid, location, marker, repeats, place = shown["about"]
             path, line, name = location
             yield (
@@ -162,7 +162,7 @@ class UnchangedItem(pytest.Item):
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """What a report needs of an item that is not collected again."""
+    """An item that is not collected again, with the fields that a report needs."""
 
     run: Run
     file: UnchangedItem
@@ -183,7 +183,7 @@ class StoredItem:
         return self.file.ihook
 
     def repeated(self, outcome: Outcome, first: str) -> str | None:
-        """Return the text of the item where the item `first` had the same problem; None to say it in full again."""
+        """Return the short text for a problem that the item `first` had; None for the full one."""
         path = self.file.path
         return repeated_failure(
             self.repeats, outcome, first, lambda: accept_command_of(self.run, path, self.nodeid, outcome.task)
@@ -191,49 +191,57 @@ class StoredItem:
 
 
 def unchanged(path: Path, parent: pytest.Collector) -> UnchangedItem | None:
-    """Return one item for all tests of a file that are as they were, None where nobody knows."""
+    """Return one item for all tests of an unchanged file, None if it may have changed."""
     run, session = parent.config.stash[RUN], parent.session
     if not is_below_named(path, session):
-        return None  # pytest comes by here on its way to a folder that was named, and looks at no file
+        return None  # pytest passes here on its way to a folder that was named
     root = run.folders.root_of(path, session)
-    known = run.cache.of(path)
-    if known is None or (run.shows_only_outcomes and known.counted is None):
+    cached = run.cache.file(path)
+    if cached is None or (run.shows_only_outcomes and cached.counted is None):
         return None
-    tasks = [(task, path, line, column) for task, _, _, line, column in known.tasks]
-    root = path.parent if known.brings_profiles else root  # as `earlier_definition`
+    tasks = [(task, path, line, column) for task, _, _, line, column in cached.tasks]
+    root = path.parent if cached.brings_profiles else root  # as `earlier_definition`
     if not all(run.folders.is_first(task, path, root) for task, *_ in tasks):
         return None
-    run.folders.meet(root, tasks)
-    return unchanged_item(path, parent, known)
+    run.folders.add_known(root, tasks)
+    try:
+        for task, profile in cached.claims:
+            run.expected.claim(path, task, profile)
+    except SnapshotError:
+        return None  # another file has one of its snapshots
+    run.expected.define(path, (Defined(*task[:3]) for task in cached.tasks))
+    item: UnchangedItem = UnchangedItem.from_parent(parent, name=path.name, path=path, cached=cached)
+    return item
 
 
 def unchanged_folder(folder: Path, parent: pytest.Collector) -> UnchangedFolder | None:
-    """Return a node for a folder in which nothing is other than it was, None where nobody knows."""
+    """Return a node for an unchanged folder, None if it may have changed."""
     if not is_below_named(folder / "-", parent.session):
         return None
     run = parent.config.stash[RUN]
     root = run.folders.root_of(folder / "-", parent.session)
-    known = run.cache.folder(folder)
-    if known is None:
+    folders = run.cache.folders
+    cached = folders.of(folder) if folders is not None else None
+    if folders is None or cached is None:
         return None
 
-    def tasks() -> Iterator[Known]:
+    def tasks() -> Iterator[KnownTask]:
         paths: dict[str, Path] = {}
-        for task, name, line, column in run.cache.tasks_in(folder):
+        for task, name, line, column in folders.tasks_in(folder):
             if name not in paths:
                 paths[name] = folder / name
             yield task, paths[name], line, column
 
     if not run.folders.names_are_indexed and not all(run.folders.is_first(*task[:2], root) for task in tasks()):
         return None
-    run.folders.pass_over(root, tasks)
-    return UnchangedFolder.from_parent(parent, path=folder, known=known)
+    run.folders.add_later(root, tasks)
+    return UnchangedFolder.from_parent(parent, path=folder, cached=cached)
 
 
 def children_of(collected: Iterable[pytest.Item | pytest.Collector]) -> list[str] | None:
-    """Return the names of what was collected in a folder, those of folders with a slash at the end.
+    """Return the names of the children of a folder, those of folders with a slash at the end.
 
-    None where anything of it is nobody's but pytest's, or another plugin's: that has to be collected each time.
+    None if a child belongs to pytest or another plugin: then the folder has to be collected each time.
     """
     found: list[str] = []
     for node in collected:
@@ -244,32 +252,19 @@ def children_of(collected: Iterable[pytest.Item | pytest.Collector]) -> list[str
 
 
 def is_below_named(path: Path, session: pytest.Session) -> bool:
-    """Return whether a folder that was named on the command line holds a path."""
+    """Return whether a path is below a folder of the command line."""
     return any(session.isinitpath(above) for above in path.parents)
 
 
-def unchanged_item(path: Path, parent: pytest.Collector, known: Remembered) -> UnchangedItem | None:
-    """Return the item of a file that is as it was, None where its snapshots are those of another."""
-    run = parent.config.stash[RUN]
-    try:
-        for task, profile in known.claims:
-            run.expected.claim(path, task, profile)
-    except SnapshotError:
-        return None
-    run.expected.define(path, (Defined(*task[:3]) for task in known.tasks))
-    item: UnchangedItem = UnchangedItem.from_parent(parent, name=path.name, path=path, remembered=known)
-    return item
-
-
 def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the items, those of a file one by one where its items have to be run again.
+    """Yield the items, with unchanged files replaced by their own items if these have to run again.
 
-    What there is to say about a profile itself is said with the first file that has it, so nothing is remembered of
-    that. A failure that repeats an earlier one was kept without its text: where no file before says it, it is run. So
-    is a file with a task that one before it, which was read, defines.
+    These are the first file of each profile, which reports the findings about the profile; a failure that is stored
+    without its text, because it repeats one of another file, if no earlier item has the text; and a file with a task
+    that an earlier, changed file defines.
     """
     known: set[int] = set()
-    said: set[tuple[str, str]] = set()
+    explained: set[tuple[str, str]] = set()
     for item in items:
         if isinstance(item, UnchangedFiles):
             folders = item.config.stash[RUN].folders
@@ -287,9 +282,9 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
             yield item
             continue
         folders = item.config.stash[RUN].folders
-        profiles = () if item.remembered.brings_profiles else folders.settings_for(item.path).profiles
+        profiles = () if item.cached.brings_profiles else folders.settings_for(item.path).profiles
         is_whole = known.issuperset(map(id, profiles)) and item.path not in folders.overtaken
-        if is_whole and (item.is_counted or _says_everything(item.remembered, said)):
+        if is_whole and (item.is_counted or _is_explained(item.cached, explained)):
             yield item
             continue
         assert item.parent is not None
@@ -297,25 +292,22 @@ def expanded(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         yield from item.session.genitems(task_file_node(item.parent, item.path))
 
 
-def _says_everything(remembered: Remembered, said: set[tuple[str, str]]) -> bool:
-    """Return whether the reports of a file say everything, with those of the files before, whose problems are `said`.
-
-    Afterwards the problems of this file are said, too.
-    """
-    is_whole = remembered.is_complete
-    for shown in remembered.loud():
+def _is_explained(cached: CachedFile, explained: set[tuple[str, str]]) -> bool:
+    """Return whether all failures of a file have their text, or repeat one that is `explained`; adds its problems."""
+    is_whole = cached.is_complete
+    for shown in cached.loud():
         for report in shown["reports"]:
             outcome = mapping(report.get("promptfmt"))
             problem = str(outcome.get("category")), str(outcome.get("key"))
             if report.get("outcome") == "failed":
-                is_whole = is_whole and (bool(outcome.get("detail")) or problem in said)
-                said.add(problem)
-    remembered.pack()
+                is_whole = is_whole and (bool(outcome.get("detail")) or problem in explained)
+                explained.add(problem)
+    cached.pack()
     return is_whole
 
 
 def about(item: PromptItem) -> list[object]:
-    """Return what a `StoredItem` has to know of an item."""
+    """Return the fields of a `StoredItem` in JSON's types."""
     place: SnapshotPath | None = getattr(item, "place", None)
     return [item.nodeid, item.location, item.marker, item.repeats, place.name if place is not None else None]
 

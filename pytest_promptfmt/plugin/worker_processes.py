@@ -20,7 +20,7 @@ from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.engine.workers import Job, Limits, Lost, Pool
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.run import Run
-from pytest_promptfmt.plugin.shared_inputs import FileTrace
+from pytest_promptfmt.plugin.task_inputs import FileTrace
 from pytest_promptfmt.settings.setting_lookup import SettingLookup
 from pytest_promptfmt.snapshots import extension as snapshots
 

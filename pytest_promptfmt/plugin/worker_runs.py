@@ -20,7 +20,7 @@ from pytest_promptfmt.engine.workers import Job, Lost, Pool
 from pytest_promptfmt.plugin.cached_files import own_copy
 from pytest_promptfmt.plugin.items.item import PromptItem
 from pytest_promptfmt.plugin.run import Run
-from pytest_promptfmt.plugin.unchanged import StoredItem, UnchangedFiles, UnchangedItem, about
+from pytest_promptfmt.plugin.unchanged import StoredItem, Unchanged, UnchangedItem, about
 from pytest_promptfmt.plugin.worker_processes import ItemRunner, error_of, has_other_plugins, limits_of
 from pytest_promptfmt.snapshots import extension as snapshots
 from pytest_promptfmt.snapshots.paths import SnapshotPath
@@ -40,8 +40,8 @@ class WorkerRuns:
         self._shows_phases = False
         self._pool: Pool | None = None
         self._items: Sequence[pytest.Item] = ()
-        self._before: dict[pytest.Item, list[UnchangedItem | UnchangedFiles]] = {}
-        self._after: list[UnchangedItem | UnchangedFiles] = []
+        self._before: dict[pytest.Item, list[Unchanged]] = {}
+        self._after: list[Unchanged] = []
         self._matched = 0
         self._numbers: dict[pytest.Item, int] = {}
 
@@ -84,15 +84,15 @@ class WorkerRuns:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Remove unchanged files from the items to run, and count them."""
-        same = [item for item in session.items if isinstance(item, UnchangedItem | UnchangedFiles)]
+        same = [item for item in session.items if isinstance(item, Unchanged)]
         if same and not session.config.option.collectonly:
-            waiting: list[UnchangedItem | UnchangedFiles] = []
+            waiting: list[Unchanged] = []
             for item in session.items:
-                if isinstance(item, UnchangedItem | UnchangedFiles):
+                if isinstance(item, Unchanged):
                     waiting.append(item)
                 elif waiting:
                     self._before[item], waiting = waiting, []
-            session.items[:] = [item for item in session.items if not isinstance(item, UnchangedItem | UnchangedFiles)]
+            session.items[:] = [item for item in session.items if not isinstance(item, Unchanged)]
             self._after = waiting
             reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
             if reporter is not None:
@@ -105,7 +105,7 @@ class WorkerRuns:
         self._count(self._after)
         return result
 
-    def _count(self, items: Iterable[UnchangedItem | UnchangedFiles]) -> None:
+    def _count(self, items: Iterable[Unchanged]) -> None:
         """Count unchanged files, and show the reports that are not only counted; in the order of collection."""
         reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
         wants_each = self._shows_phases or reporter is None or any(map(reporter.hasopt, "pP"))
@@ -115,13 +115,13 @@ class WorkerRuns:
                     passed = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, "call")
                     reporter.stats.setdefault("passed", []).extend(itertools.repeat(passed, item.counted.passed))
                 self._show_again(item.stored(quiet=wants_each))
-                item.remembered.pack()
+                item.cached.pack()
                 if wants_each:
                     continue
             counted = item.counted
             item.session.testsfailed += counted.failed
             self._run.tally.counts.update(counted.counts)
-            for name, outcome in counted.said:
+            for name, outcome in counted.notable:
                 self._run.tally.add(outcome, f"{item.path.name}::{name}")
             self._matched += counted.matched
             if counted.matched and item.place is not None:
@@ -162,7 +162,7 @@ class WorkerRuns:
                 yield self._lost(item, result)
                 return
             seen = result.pop("seen")
-            self._run.cache.settle(item, {**result, "about": about(item)}, seen)
+            self._run.cache.watched.settle(item, {**result, "about": about(item)}, seen)
         self._show_rest(item, result, getattr(item, "place", None))
         for data in result["reports"]:
             yield self._report(item, data)

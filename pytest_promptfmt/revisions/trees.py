@@ -204,7 +204,7 @@ class SourceIndex:
     def __init__(self, top: Path) -> None:
         cache = cache_directory()
         name = digest_of(str(top).encode("utf-8", "surrogateescape"))
-        self._store = Store(cache / "diff" / name) if cache is not None else None
+        self._store = Store(cache / "diff" / name if cache is not None else None)
         self._known: dict[str, dict[str, Any]] = {}
 
     def sources(self, blobs: Blobs) -> dict[str, TaskSource | None]:
@@ -238,25 +238,24 @@ class SourceIndex:
         """Keep the sources of task files."""
         for name, source in sources.items():
             parts = sorted(source.parts | {name}) if source is not None else [name]
-            if self._store is not None and _can_be_kept(name) and all(part in blobs for part in parts):
+            if _can_be_kept(name) and all(part in blobs for part in parts):
                 row = {"parts": [[part, blobs[part]] for part in parts], "source": _row(source)}
                 self._store.put(_SOURCES, name, row)
 
     def keep_modules(self, blobs: Blobs, modules: Mapping[str, ModuleText]) -> None:
         """Keep the facts of Python files."""
         for name, text in modules.items():
-            if self._store is not None and _can_be_kept(name) and name in blobs:
+            if _can_be_kept(name) and name in blobs:
                 row = {"blob": blobs[name], "ends": text.ends, "reads": text.reads_files}
                 self._store.put(_MODULES, name, row)
 
     def write(self) -> None:
         """Write the kept rows."""
-        if self._store is not None:
-            self._store.write()
+        self._store.write()
 
     def _rows(self, kind: str, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
         if kind not in self._known:
-            self._known[kind] = self._store.rows(kind) if self._store is not None else {}
+            self._known[kind] = self._store.rows(kind)
         for name in names:
             if self._known[kind].get(name) is not None:
                 yield name, self._known[kind][name]

@@ -1,0 +1,359 @@
+"""The inputs of outcomes: those of each file that is tested, and those shared by all tasks of a folder.
+
+Shared inputs are versions, settings, options and surrounding code: if one changes, no earlier outcome holds. Files of
+libraries are represented by their versions.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import datetime
+from functools import lru_cache, partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pytest_promptfmt.core.files import LIBRARY_FOLDERS, is_installed
+from pytest_promptfmt.core.profile import NODE_ENGINE, RECORDED
+from pytest_promptfmt.core.task import FunctionRef, Task, leaves
+from pytest_promptfmt.engine.code_inputs import CodeInputs, reached_from
+from pytest_promptfmt.engine.contents import OTHER, Contents, digest_of
+from pytest_promptfmt.engine.store import mapping
+from pytest_promptfmt.engine.traces import AccessedPaths, Trace
+from pytest_promptfmt.formats.format_registry import format_files
+from pytest_promptfmt.plugin.cached_files import Shown, TaskRow
+from pytest_promptfmt.plugin.folders import Folders
+from pytest_promptfmt.settings import Settings
+from pytest_promptfmt.settings.setting_lookup import SettingLookup
+from pytest_promptfmt.snapshots.lock import FILE_NAME as LOCK_NAME
+from pytest_promptfmt.systems import known_systems
+from pytest_promptfmt.tasks import TaskFile, functions_of
+
+_PACKAGE: Final = str(Path(__file__).absolute().parents[1])
+_ENVIRONMENT: Final = ("PROMPTFMT_", "HF_", "TRANSFORMERS_", "PYTHON", "TZ", "LC_", "LANG")
+
+
+class SharedInputs:
+    """The inputs shared by the tasks of a folder."""
+
+    def __init__(self, config: pytest.Config, folders: Folders, contents: Contents) -> None:
+        self._config = config
+        self._folders = folders
+        self._contents = contents
+        self._digests: dict[int, tuple[Settings, str]] = {}
+        self._base: str | None = None
+        self.is_library = lru_cache(maxsize=None)(partial(_is_library, rootdir=config.rootpath))
+        self._is_linked = lru_cache(maxsize=None)(partial(_is_linked, rootdir=str(config.rootpath)))
+
+    def reached_from(self, modules: Iterable[str], settings: Settings) -> CodeInputs:
+        """Return the inputs of the modules of a task; one behind a link may depend on the link's path."""
+        reached = reached_from(modules, (str(settings.rootdir), *_search_path()), self.is_library)
+        if not reached.asks and any(self._is_linked(name) for name in reached.files if not name.endswith("/")):
+            return CodeInputs(reached.files, "a module behind a link, which it may look for its files by")
+        return reached
+
+    def conftests_above(self, folder: Path) -> list[str]:
+        """Return the paths of conftests from a folder up to the rootdir, also of missing ones."""
+        root = self._config.rootpath
+        chain = [folder, *folder.parents]
+        return [f"{each}/conftest.py" for each in (chain[: chain.index(root) + 1] if root in chain else chain)]
+
+    def digest(self, settings: Settings) -> str:
+        """Return the digest of the inputs shared by all tasks with these settings; `OTHER` if one is unknown."""
+        known = self._digests.get(id(settings))
+        if known is None:
+            if self._base is None:
+                found = list(self._of_this_run())
+                self._base = OTHER if OTHER in found else digest_of(repr(found).encode("utf-8", "backslashreplace"))
+            own = [self._base, _plain(settings), *self._files_named_by(settings)]
+            digest = digest_of(repr(own).encode("utf-8", "backslashreplace"))
+            known = self._digests[id(settings)] = settings, OTHER if OTHER in own else digest
+        return known[1]
+
+    def _of_this_run(self) -> Iterator[object]:
+        """Yield the inputs of every task: versions, the code of this package and of conftests, options."""
+        config = self._config
+        yield sys.version, sys.platform, version("pytest-promptfmt"), os.getcwd(), str(config.rootpath)
+        for folder, _, names in sorted(os.walk(_PACKAGE)):
+            stamps = ((name, os.stat(f"{folder}/{name}")) for name in sorted(names) if name.endswith(".py"))
+            yield from ((folder, name, stamp.st_size, stamp.st_mtime_ns) for name, stamp in stamps)
+        for folder in _search_path():
+            with suppress(OSError):
+                yield folder, sorted(name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-link")))
+            if _is_below(folder, str(config.rootpath)):
+                yield folder, sorted(_importable_in(folder))
+        plugins = {str(getattr(plugin, "__file__", "") or "") for plugin in config.pluginmanager.get_plugins()}
+        root = str(config.rootpath)
+        own = [name for name in plugins if name.startswith(root) and not self.is_library(name)]
+        reached = reached_from(own, (root,), self.is_library)
+        yield sorted(self._contents.input(name)[:2] for name in reached.files | reached.facts)
+        yield OTHER if reached.reads else None  # files that they open while pytest imports them are not traced
+        yield config.getoption("pythonwarnings", None), list(config.getini("filterwarnings"))
+        yield config.get_verbosity() > 0, config.getoption("promptfmt"), sorted(self._folders.settings.repeat)
+        yield sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT))
+        baseline, update = map(SettingLookup(config).value, ("baseline", "baseline_update"))
+        yield None if baseline is None else self._contents.input(str(baseline))[:2], update
+
+    def _files_named_by(self, settings: Settings) -> Iterator[object]:
+        """Yield the contents of files that settings name; `OTHER` if unknown."""
+        for file in settings.rules:
+            reached = reached_from([str(file)], (str(settings.rootdir),), self.is_library)
+            yield sorted(self._contents.input(name)[:2] for name in reached.files | reached.facts)
+            yield OTHER if reached.asks or reached.loads or reached.reads else None
+        engines = (*settings.template_engines, *(each.engine or "" for each in settings.profiles))
+        recorded = (engine for engine in engines if engine.endswith(RECORDED))
+        yield [self._contents.input(name)[:2] for name in (*recorded, *(str(file) for _, file in settings.training_of))]
+        for profile in settings.profiles:
+            tokenizer = profile.tokenizer
+            if tokenizer is None or profile.is_archetype:
+                continue
+            place = Path(tokenizer)
+            if place.is_dir():
+                yield sorted(self._contents.input(f"{place}/{name}")[:2] for name in os.listdir(place))
+            else:
+                yield self._contents.input(str(place))[:2] if place.exists() else OTHER
+
+
+class FileTrace(Trace):
+    """The files that items of a worker open, except Python's own files, those of libraries and of this package."""
+
+    def __init__(self, rootdir: Path, *, is_offline: bool) -> None:
+        super().__init__(lambda path: _is_library(path, rootdir), is_offline=is_offline)
+
+
+def _search_path() -> list[str]:
+    return [folder for folder in sys.path if folder and os.path.isdir(folder)]
+
+
+def _is_library(path: str, rootdir: Path) -> bool:
+    """Return whether a file belongs to an installed distribution, to Python or to this package: its version counts."""
+    if path.startswith(f"{_PACKAGE}{os.sep}"):
+        return True
+    if path.startswith(f"{rootdir}{os.sep}"):
+        inside = path[len(str(rootdir)) :]
+        return any(f"{os.sep}{name}{os.sep}" in inside for name in LIBRARY_FOLDERS)
+    return is_installed(path)
+
+
+def _is_below(path: str, rootdir: str) -> bool:
+    return path == rootdir or path.startswith(f"{rootdir}{os.sep}")
+
+
+def _importable_in(folder: str) -> Iterator[str]:
+    """Yield the names that an import finds in a folder: modules, packages, and folders that hold any of these."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                yield entry.name
+            elif entry.name.isidentifier() and not entry.name.startswith("__") and _holds_modules(entry.path):
+                yield f"{entry.name}/"
+
+
+def _holds_modules(folder: str, depth: int = 2) -> bool:
+    """Return whether there are modules in a folder, or in one of its folders, so that it can be imported."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return False
+    is_found = any(name.endswith(".py") for name in names)
+    return is_found or (depth > 1 and any(_holds_modules(f"{folder}/{name}", depth - 1) for name in names))
+
+
+def _is_linked(path: str, rootdir: str) -> bool:
+    """Return whether a file, or a folder on the way to it from the rootdir, is a link."""
+    if not _is_below(path, rootdir):
+        return False
+    return os.path.realpath(path) != os.path.realpath(rootdir) + path[len(rootdir) :]
+
+
+def _plain(value: object) -> object:
+    """Return a value of settings with a `repr` that is equal for equal values only."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value).__name__, [(each.name, _plain(getattr(value, each.name))) for each in fields(value)]
+    if isinstance(value, Mapping):
+        return sorted((str(key), repr(_plain(item))) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, set | frozenset):
+        return sorted(repr(_plain(each)) for each in value)
+    return str(value) if isinstance(value, Path | datetime) else value
+
+
+# -- inputs of each file -----------------------------------------------------------------------------------------------
+
+_MOST_TEXT: Final = 300
+_PROMPT_KEYS: Final = frozenset(
+    {"doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix", "doc_to_decontamination_query"}
+    | {"target_delimiter", "fewshot_delimiter", "filter_list", "generation_kwargs", "metric_list"}
+)
+"""Keys of a task whose texts are parts of prompts and patterns, never paths."""
+
+_DATA_KEYS: Final = ("dataset_path", "dataset_kwargs")
+"""Keys of a task whose texts may be paths of any form."""
+
+
+@dataclass(slots=True)
+class WatchedFile:
+    """A file that is tested in this run: the inputs of its outcomes so far, and the results of its items.
+
+    `asked` are its questions to the index. It is `refused` for the first thing that is not an input. The cache of a
+    hub, which its code `loads` from, is not known by the files that are traced.
+    """
+
+    settings: Settings
+    paths: set[str]
+    asked: set[tuple[str, str]]
+    tasks: list[TaskRow]
+    claims: list[tuple[str, str]] = field(default_factory=list)
+    items: dict[str, Shown] = field(default_factory=dict)
+    refused: str = ""
+    loads: bool = False
+    brings_profiles: bool = False
+
+    def refuse(self, reason: str) -> None:
+        """Do not cache the outcomes of the file."""
+        self.refused = self.refused or reason
+
+    def add(self, seen: AccessedPaths, *, is_of_module: bool) -> None:
+        """Add the trace of a module of the tasks, or of anything else."""
+        self.paths |= seen.paths
+        self.refuse(seen.refused)
+        if self.loads and is_of_module and not all(path.endswith(".py") for path in seen.paths):
+            self.refuse("data that a library may have loaded")
+
+
+class WatchedFiles:
+    """The files that are tested in this run, by path; a file whose inputs are unknown is not among them."""
+
+    def __init__(self, shared: SharedInputs, folders: Folders, contents: Contents) -> None:
+        self._shared = shared
+        self._folders = folders
+        self._contents = contents
+        self._seen: dict[str, AccessedPaths] = defaultdict(AccessedPaths)
+        self.files: dict[str, WatchedFile] = {}
+
+    def watch(self, path: Path, file: TaskFile, tasks: Iterable[Task], settings: Settings) -> None:
+        """Add a file that was read, with the inputs that reading shows."""
+        read = _read_for(file)
+        if read is None:
+            return
+        made = list(tasks)
+        paths = {str(path), f"{path.parent}/", str(settings.rootdir / LOCK_NAME), *read}
+        self._contents.take(f"{path.parent}/")
+        for folder in {path.parent, *(task.path.parent for task in made if task.path is not None)}:
+            paths.update(format_files(folder))
+        watched = WatchedFile(settings, paths, set(), [(t.id, t.name, t.format, *_line_of(t)) for t in made])
+        watched.asked |= self._folders.index.asked
+        watched.brings_profiles = any(task.assembly.brings_profiles for task in made)
+        whole = file.yaml.config if file.yaml is not None else {}
+        configs = [whole, *(task.config for task in made if task.config != whole)]
+        texts, modules = _texts_and_modules(configs)
+        modules |= {str(ref.file) for task in made for ref in functions_of(task)}
+        reached = self._shared.reached_from(modules, settings)
+        watched.refused, watched.loads = reached.asks, reached.loads
+        if watched.brings_profiles and NODE_ENGINE in settings.template_engines:
+            watched.refused = "the output of another program"
+        if path.is_symlink():
+            watched.refused = "a link, whose tasks are in another file"
+        watched.paths |= reached.files | reached.facts
+        self._add_conftests(path.parent, watched)
+        if reached.loads:
+            watched.paths.add(f"{Path.cwd()}/")  # a folder with the name of a hub's repository comes before it
+        for text in texts:
+            if "*" in text:
+                watched.refused = "a pattern of paths"
+            else:
+                watched.paths.update(os.path.normpath(folder / text) for folder in (path.parent, Path.cwd()))
+        self.files[str(path)] = watched
+
+    def _add_conftests(self, folder: Path, watched: WatchedFile) -> None:
+        """Add the conftests of a folder, which pytest reads when it enters the folder."""
+        conftests = self._shared.conftests_above(folder)
+        watched.paths.update(conftests)
+        reached = self._shared.reached_from(filter(os.path.isfile, conftests), watched.settings)
+        watched.paths |= reached.files | reached.facts
+        if reached.reads:
+            watched.refuse("a file that a conftest reads")
+
+    def claim(self, path: Path, task: str, profile: str) -> None:
+        """Add a snapshot that a task of a file has."""
+        if str(path) in self.files:
+            self.files[str(path)].claims.append((task, profile))
+
+    def refuse(self, path: Path, reason: str) -> None:
+        """Do not cache the outcomes of a file."""
+        if str(path) in self.files:
+            self.files[str(path)].refuse(reason)
+
+    def settle(self, item: pytest.Item, shown: Shown, seen: Mapping[str, Any]) -> None:
+        """Add the result of an item, and the trace of its worker."""
+        watched = self.files.get(str(item.path))
+        if watched is None:
+            return
+        watched.items[name_of(item)] = shown
+        if getattr(item, "introduces", None):
+            watched.refuse("findings about a profile")
+        if _may_be_renamed(shown):
+            watched.refuse("a snapshot that another task may leave to this one")
+        watched.asked.update((str(question), str(about)) for question, about in seen["asked"])
+        for file, paths, refused in seen["files"]:
+            watched.add(AccessedPaths(set(paths), refused), is_of_module=bool(file))
+            self._seen[file].paths.update(paths)
+            self._seen[file].refused = self._seen[file].refused or refused
+
+    def share_traces(self) -> None:
+        """Add the trace of a module to all files that use it; that of a rule or conftest to all files."""
+        self._seen.pop("", None)
+        used = {path for watched in self.files.values() for path in watched.paths}
+        for module, seen in self._seen.items():
+            for watched in self.files.values():
+                if module in watched.paths or module not in used:
+                    watched.add(seen, is_of_module=module in watched.paths)
+
+
+def name_of(node: pytest.Item | pytest.Collector) -> str:
+    """Return the part of a node id after the file."""
+    return node.nodeid.partition("::")[2]
+
+
+def _read_for(file: TaskFile) -> Collection[str] | None:
+    """Return the paths of the files that were read for a task file, except itself; None if unknown."""
+    if file.yaml is not None:
+        return [*(str(part.path) for part in file.yaml.parts), *file.yaml.named]
+    system = known_systems().get(file.tasks[0].system) if file.tasks else None
+    return system.made_of(file.path) if system is not None else None
+
+
+def _may_be_renamed(shown: Shown) -> bool:
+    """Return whether an item has no snapshot: that of a removed task with the same docs would be taken for its own."""
+    outcomes = (mapping(report.get("promptfmt")) for report in shown["reports"])
+    return any(outcome.get("category") in ("new", "renamed") for outcome in outcomes)
+
+
+def _line_of(task: Task) -> tuple[int | None, int | None]:
+    position = task.position("task")
+    return (position.line, position.column) if position is not None else (None, None)
+
+
+def _texts_and_modules(configs: Sequence[Mapping[Any, Any]]) -> tuple[set[str], set[str]]:
+    """Return the texts of configs that may be paths, and the files of their functions.
+
+    The configs are those of a file and of its tasks: a member of a group has keys of another file and of the group.
+    """
+    modules = {str(leaf.file) for leaf in leaves(configs) if isinstance(leaf, FunctionRef)}
+    values = leaves([value for config in configs for key, value in config.items() if key not in _PROMPT_KEYS])
+    texts = {leaf for leaf in values if isinstance(leaf, str) and _may_be_path(leaf)}
+    named = (leaf for config in configs for key in _DATA_KEYS for leaf in leaves(config.get(key)))
+    return texts | {leaf for leaf in named if isinstance(leaf, str) and 0 < len(leaf) <= _MOST_TEXT}, modules
+
+
+def _may_be_path(text: str) -> bool:
+    is_word = len(text) <= _MOST_TEXT and not any(c.isspace() or c in "{}\0" for c in text)
+    return is_word and ("/" in text or "." in text or "\\" in text)
