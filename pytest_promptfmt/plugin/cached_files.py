@@ -102,7 +102,7 @@ class CachedFile:
     @property
     def is_complete(self) -> bool:
         """Return whether the results of all items can be shown again."""
-        return len(self.items) == self.size and all(map(_is_about_item, self.items.values()))
+        return len(self.items) == self.size
 
     def loud(self) -> Iterator[Shown]:
         """Yield the results of items that are not quiet."""
@@ -115,7 +115,12 @@ def is_quiet(shown: Shown) -> bool:
 
 
 def _can_be_shown(shown: Shown) -> bool:
-    """Return whether pytest can read the reports of an item: they are untrusted."""
+    """Return whether the facts about an item and its reports can be shown by pytest: they are untrusted."""
+    match shown["about"]:
+        case [str(), [str(), int() | None, str()], str(), str(), str() | None]:
+            pass
+        case _:
+            return False
     try:
         for report in shown["reports"]:
             if report["when"] not in ("setup", "call", "teardown"):
@@ -137,14 +142,6 @@ def _can_be_shown(shown: Shown) -> bool:
 def own_copy(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return the data of a report for pytest, which writes into `longrepr` when it reads it."""
     return {**report, "longrepr": copy.deepcopy(report["longrepr"])}
-
-
-def _is_about_item(shown: Shown) -> bool:
-    """Return whether a result has all facts that are needed to show an item."""
-    match shown.get("about"):
-        case [str(), [str(), int() | None, str()], str(), str(), str() | None]:
-            return True
-    return False
 
 
 def read_entry(row: Any) -> IndexEntry:
@@ -173,17 +170,10 @@ def summary(items: Mapping[str, Shown]) -> dict[str, Any]:
 
 def together(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     """Return the counts of the quiet items of several files; names of items begin with that of their file."""
-    found: dict[str, Any] = {"passed": 0, "matched": 0, "failed": 0}
-    counts: Counter[str] = Counter()
-    notable = _Notable(counts)
+    counts = _Counts()
     for file, row in rows:
-        quiet = row["quiet"]
-        for name in found:
-            found[name] += quiet[name]
-        counts.update(quiet["counts"])
-        for name, written in quiet["notable"]:
-            notable.add(f"{file}::{name}", written)
-    return {**found, "counts": counts, "notable": notable.found}
+        counts.add_row(file, row["quiet"])
+    return counts.row
 
 
 def written_entry(entry: IndexEntry) -> list[Any]:
@@ -192,35 +182,43 @@ def written_entry(entry: IndexEntry) -> list[Any]:
 
 
 def _counted(items: Iterable[tuple[str, Shown]]) -> dict[str, Any]:
-    passed = matched = failed = 0
-    counts: Counter[str] = Counter()
-    notable = _Notable(counts)
+    counts = _Counts()
     for name, shown in items:
-        matched += len(shown["counted"])
-        for report in shown["reports"]:
-            passed += "passed" in report and report["when"] == "call"
-            failed += _has_failed(report)
-            if "promptfmt" in report:
-                notable.add(name, report["promptfmt"])
-    return {"passed": passed, "matched": matched, "failed": failed, "counts": counts, "notable": notable.found}
+        counts.add_item(name, shown)
+    return counts.row
 
 
-class _Notable:
-    """Outcomes that need more than counting; the others are counted by category."""
+class _Counts:
+    """Counts of items in JSON's types, as `Counted` reads them."""
 
-    def __init__(self, counts: Counter[str]) -> None:
-        self.found: list[tuple[str, Any]] = []
-        self._counts = counts
+    def __init__(self) -> None:
+        self.row: dict[str, Any] = {"passed": 0, "matched": 0, "failed": 0, "counts": Counter(), "notable": []}
         self._tokenizers: set[str] = set()
 
-    def add(self, name: str, written: Any) -> None:
-        """Add the outcome of an item in JSON's types."""
+    def add_row(self, file: str, row: Mapping[str, Any]) -> None:
+        """Add the counts of a file."""
+        for name in ("passed", "matched", "failed"):
+            self.row[name] += row[name]
+        self.row["counts"].update(row["counts"])
+        for name, written in row["notable"]:
+            self._add_outcome(f"{file}::{name}", written)
+
+    def add_item(self, name: str, shown: Shown) -> None:
+        """Add the result of an item."""
+        self.row["matched"] += len(shown["counted"])
+        for report in shown["reports"]:
+            self.row["passed"] += "passed" in report and report["when"] == "call"
+            self.row["failed"] += _has_failed(report)
+            if "promptfmt" in report:
+                self._add_outcome(name, report["promptfmt"])
+
+    def _add_outcome(self, name: str, written: Any) -> None:
         outcome = Outcome.from_json(written)
         used = outcome.tokenizer.name if outcome.tokenizer is not None else ""
         if outcome.is_remarkable or (used and used not in self._tokenizers):
-            self.found.append((name, written))
+            self.row["notable"].append((name, written))
         else:
-            self._counts[outcome.category] += 1
+            self.row["counts"][outcome.category] += 1
         self._tokenizers.add(used)
 
 

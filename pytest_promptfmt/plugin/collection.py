@@ -37,7 +37,7 @@ from pytest_promptfmt.tasks import TaskFile, TaskIndex, load_function
 
 
 class PromptfmtWarning(pytest.PytestWarning):
-    """A remark about a task file that works here, and that lm-eval drops or reads differently."""
+    """A note about a task file that works here, and that lm-eval drops or reads differently."""
 
 
 class TaskFileNode(pytest.File):
@@ -76,11 +76,13 @@ class TaskFileNode(pytest.File):
         if file.kind == "class" and not file.tasks:
             skipped = ClassItem.from_parent(self, task_name=file.names[0], reason=file.notes[-1])
             return [skipped, *self._file_items(file, folders.index)]
-        if not (settings.lint and file.yaml is not None):  # else PF101, PF131 and PF136 report it
-            self._remark(*file.notes, *_likely_misspelt(file, folders.index))
+        notes: tuple[str, ...] = ()
+        if not (settings.lint and file.yaml is not None):  # else PF101, PF131 and PF136 report them
+            notes = (*file.notes, *_likely_misspelt(file, folders.index))
         run.expected.define(self.path, [attempt.task for attempt in found])
         if run.cache.is_on:
             run.cache.watched.watch(self.path, file, [attempt.task for attempt in found], settings)
+        self._warn(*notes)
         if run.outputs.baseline is not None:
             run.found.defined[str(self.path)] = [*file.names, *(attempt.task.id for attempt in found)]
         nodes: list[pytest.Item | pytest.Collector] = [self._task_node(run, root, attempt) for attempt in found]
@@ -104,15 +106,13 @@ class TaskFileNode(pytest.File):
         view = FileView(path=self.path, yaml=file.yaml, file=file, index=index)
         return [item for kind in self.config.stash[LOADED] for item in kind.file_items(self, view)]
 
-    def _remark(self, *notes: str) -> None:
+    def _warn(self, *notes: str) -> None:
         for note in notes:
             self.config.stash[RUN].cache.watched.refuse(self.path, "a note")
             try:
-                shown = escape_controls(note)
-                name = escape_controls(str(self.path))
-                warnings.warn_explicit(PromptfmtWarning(shown), category=None, filename=name, lineno=1)
+                _warn_of(self.path, note)
             except PromptfmtWarning:  # -W error: a separate failing item, and the tasks of the file still run
-                name = f"remark[{len(self._refused) + 1}]"
+                name = f"note[{len(self._refused) + 1}]"
                 self._refused.append(LoadItem.from_parent(self, name=name, error=SourceError(note)))
 
     def _no_task(self) -> list[pytest.Item]:
@@ -128,7 +128,7 @@ class TaskFileNode(pytest.File):
         task, error = attempt.task, attempt.error
         if task.format not in run.settings.formats:  # a format that is merely tried replaces what it must
             lint = run.folders.settings_for(self.path).lint
-            self._remark(*layout_notes(task, replaced=not lint))  # PF103 reports it
+            self._warn(*layout_notes(task, replaced=not lint))  # PF103 reports it
         earlier = run.folders.earlier_definition(task, root)
         if earlier is not None:
             error = SourceError(
@@ -150,7 +150,7 @@ def task_file_node(parent: pytest.Collector, path: Path) -> TaskFileNode:
 class TaskNode(pytest.Class):
     """One task@format; its children are the items of every kind of test that applies to it.
 
-    To pytest it is a class, for editors nest tests below classes alone: below other collectors they show no name.
+    To pytest it is a class, because editors show the names of tests only below classes.
     """
 
     obj: Any = None
@@ -192,9 +192,9 @@ class TaskNode(pytest.Class):
 
     @cached_property
     def imported(self) -> Task | None:
-        """Return the task; a class imported where nothing else says how it reads and scores answers.
+        """Return the task; a class is imported if only its code defines how it reads and scores answers.
 
-        None where that fails, which the snapshot items report.
+        None if that fails, which the snapshot items report.
         """
         if self.task.assembly.describes_scoring:
             return self.task
@@ -220,14 +220,17 @@ class TaskNode(pytest.Class):
 
 
 def warn_of_file(path: Path, note: str) -> None:
-    """Warn of a file that is passed over."""
-    # Under the name of its folder: Python reads the whole file that a warning is about, for a line of it.
-    text, folder = escape_controls(f"{path.name}: {note}"), escape_controls(str(path.parent))
-    warnings.warn_explicit(PromptfmtWarning(text), category=None, filename=folder, lineno=1)
+    """Warn of a file that is skipped."""
+    _warn_of(path.parent, f"{path.name}: {note}")  # not under its own name: Python would read the file for a line of it
+
+
+def _warn_of(path: Path, note: str) -> None:
+    name = escape_controls(str(path))
+    warnings.warn_explicit(PromptfmtWarning(escape_controls(note)), category=None, filename=name, lineno=1)
 
 
 def irregular_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
-    """Return what is called like a task file in a folder and is none, sorted: links to nothing, pipes, folders."""
+    """Return the paths in a folder with the name of a task file that are not files: broken links, pipes, folders."""
     try:
         with os.scandir(folder) as entries:
             found = [each for each in entries if each.name.endswith(tuple(suffixes))]
@@ -237,7 +240,7 @@ def irregular_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
 
 
 def lost_its_tasks(run: Run, path: Path) -> bool:
-    """Return whether a file that defines no task has snapshots that are no other file's."""
+    """Return whether a file that defines no task has snapshots that belong to no other file."""
     if not run.expected.has_snapshots(path):
         return False
     for other in (path.with_suffix(suffix) for system in known_systems().values() for suffix in system.suffixes):
@@ -271,9 +274,9 @@ def _attempts(task: Task, settings: Settings) -> Iterable[Attempt]:
 
 
 def _likely_misspelt(file: TaskFile, index: TaskIndex) -> Iterator[str]:
-    """Yield a remark for each member of a group that no file defines, but that is close to a defined name.
+    """Yield a note for each member of a group that no file defines, but that is close to a defined name.
 
-    Others may be names of tasks that come with lm-eval.
+    Others may be tasks of lm-eval itself.
     """
     for name in file.unresolved:
         hint = did_you_mean(name, index.names)

@@ -128,7 +128,7 @@ class Closing:
         self.result: RunResult | None = None
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the lock if this run may; with more shards than files some are empty, which is no error."""
+        """Write the lock if this run may; with more shards than files some are empty, which is allowed."""
         run, option = self._run, session.config.option
         for path in (*run.expected.left_over(), *left_over_files(run.settings.rootdir)):
             path.unlink(missing_ok=True)

@@ -149,7 +149,7 @@ class PromptfmtPlugin:
         return None
 
     def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-        """Return a node without files of its own for an unchanged folder."""
+        """Return a node for an unchanged folder, which is not searched for files."""
         outputs = self._run.outputs
         is_one = len(self._run.config.args) == 1  # else names are looked up below several folders
         is_ours = self._collapses and is_one and outputs.shard is None and not outputs.left_out
@@ -282,7 +282,7 @@ def _chooses(settings: Settings, task: Selectable) -> bool:
 
 
 def _unmatched(settings: Settings, tasks: Iterable[Selectable]) -> Iterator[str]:
-    """Yield a line for each task glob and format that none of the tasks matches, with the closest name there is."""
+    """Yield a line for each task glob and format that no task matches, with the closest name."""
     known = list(tasks)
     names = list(dict.fromkeys(name for task in known for name in (task.name, task.id)))
     for pattern in settings.task_globs:

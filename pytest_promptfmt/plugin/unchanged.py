@@ -61,6 +61,8 @@ class Unchanged(pytest.Item):
     files: Sequence[str]
     is_counted: bool
     counted: Counted
+    place: SnapshotPath | None
+    """The first snapshot."""
 
     def __repr__(self) -> str:
         """Return the line of --collect-only."""
@@ -72,11 +74,6 @@ class Unchanged(pytest.Item):
 
     def runtest(self) -> None:
         """Do nothing."""
-
-    @property
-    def place(self) -> SnapshotPath | None:
-        """Return the first snapshot."""
-        raise NotImplementedError
 
 
 class UnchangedFiles(Unchanged):
@@ -95,7 +92,7 @@ class UnchangedFiles(Unchanged):
         return f"<Unchanged {self.name}/>"
 
     @property
-    def place(self) -> SnapshotPath | None:
+    def place(self) -> SnapshotPath | None:  # type: ignore[override]
         """Return the first snapshot."""
         if self.cached.first is None:
             return None
@@ -139,7 +136,7 @@ class UnchangedItem(Unchanged):
         return every if every is not None else self.cached.quiet
 
     @property
-    def place(self) -> SnapshotPath | None:
+    def place(self) -> SnapshotPath | None:  # type: ignore[override]
         """Return the first snapshot."""
         return next(self._places(), None)
 

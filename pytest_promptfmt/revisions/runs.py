@@ -214,10 +214,10 @@ class _Sides:
             name = difference.new.name
             tasks = [task for task in result["defined"].get(file, ()) if task.partition("@")[0] == name]
             for task in dict.fromkeys(tasks or [name]):
-                sheets = self._sheets(self._before), self._sheets(self._after)
+                renderings = self._renderings(self._before), self._renderings(self._after)
                 reason = reasons.get(task) or reasons.get(name, "")
                 is_shown = bool(shown & {task, name})
-                judge(judgement, replace(difference, file=file), task, sheets, shown=is_shown, reason=reason)
+                judge(judgement, replace(difference, file=file), task, renderings, shown=is_shown, reason=reason)
         for name, (task, failure) in self._unreadable.items():
             file = self._below_cwd(name)
             step = f"pytest --promptfmt {file} shows what stops it"
@@ -236,15 +236,15 @@ class _Sides:
         result["clusters"] = [*without(result["clusters"], judgement.only_names), *unseen_clusters(judgement.changed)]
         return judgement
 
-    def _sheets(self, tree: Path) -> Path:
-        return tree.with_name(f"{tree.name}.sheets")
+    def _renderings(self, tree: Path) -> Path:
+        return tree.with_name(f"{tree.name}.renderings")
 
     def _planned(self, tree: Path) -> list[str]:
         """Write the plan for a run to render the tasks that are written differently, and return its options."""
         if not self.differences:
             return []
         is_first = tree == self._before
-        folder, other = self._sheets(tree), "" if is_first else str(self._sheets(self._before))
+        folder, other = self._renderings(tree), "" if is_first else str(self._renderings(self._before))
         folder.mkdir()
         plans = {
             each.new.name: asdict(
@@ -260,7 +260,7 @@ class _Sides:
         }
         plan = tree.with_name(f"{tree.name}.plan")
         plan.write_text(json.dumps(plans), "utf-8", errors="surrogateescape")
-        return ["-p", "pytest_promptfmt.plugin.items.rendering_items", f"--promptfmt-sheets={plan}"]
+        return ["-p", "pytest_promptfmt.plugin.items.rendering_items", f"--promptfmt-renderings={plan}"]
 
     def _run(self, tree: Path, options: Sequence[str]) -> dict[str, Any]:
         """Run pytest in a tree, for the paths that it has, and return the result with paths below the tree."""

@@ -64,11 +64,11 @@ def path_of(folder: Path, task: str) -> Path:
 def read_rendering(folder: Path, task: str) -> TaskRendering | None:
     """Return the rendering of a task@format; None if its worker wrote none, or an invalid one."""
     try:
-        sheet = json.loads(path_of(folder, task).read_text("utf-8"))
+        rendering = json.loads(path_of(folder, task).read_text("utf-8"))
     except (OSError, ValueError):
         return None
     known = {"error", "own", "same", "edges", "columns", "named", "kinds", "docs", "lines", "unseen"}
-    return sheet if isinstance(sheet, dict) and known <= sheet.keys() else None
+    return rendering if isinstance(rendering, dict) and known <= rendering.keys() else None
 
 
 def rendering_of(study: Study, plan: RenderingPlan) -> TaskRendering:
@@ -79,40 +79,40 @@ def rendering_of(study: Study, plan: RenderingPlan) -> TaskRendering:
     that no text contains. `columns` are those that the prompts come from, `named` those that the task reads of
     synthetic docs.
     """
-    sheet: TaskRendering = {"error": "", "own": {}, "same": {}, "edges": {}, "kinds": [], "docs": None}
-    sheet |= {"columns": [], "named": []}
-    sheet["unseen"] = [*plan.parts]
+    rendering: TaskRendering = {"error": "", "own": {}, "same": {}, "edges": {}, "kinds": [], "docs": None}
+    rendering |= {"columns": [], "named": []}
+    rendering["unseen"] = [*plan.parts]
     lines: dict[str, set[int]] = {}
     with _traced(Path(plan.top), lines):
         try:
-            _fill(sheet, study, plan)
+            _fill(rendering, study, plan)
         except PromptfmtError as error:
-            sheet["error"] = error.message
-    sheet["lines"] = {name: sorted(ran) for name, ran in lines.items()}
-    return sheet
+            rendering["error"] = error.message
+    rendering["lines"] = {name: sorted(ran) for name, ran in lines.items()}
+    return rendering
 
 
-def lines_of(sheet: Mapping[str, Any]) -> dict[str, Set[int]]:
+def lines_of(rendering: Mapping[str, Any]) -> dict[str, Set[int]]:
     """Return the lines that ran, by file below the tree."""
-    return {str(name): frozenset(ran) for name, ran in sheet["lines"].items()}
+    return {str(name): frozenset(ran) for name, ran in rendering["lines"].items()}
 
 
-def _fill(sheet: TaskRendering, study: Study, plan: RenderingPlan) -> None:
+def _fill(rendering: TaskRendering, study: Study, plan: RenderingPlan) -> None:
     material = study.material
     task, docs, shots = material.task, material.docs, study.settings.num_fewshot
     instances = study.render()
-    sheet["columns"] = _columns(instances)
+    rendering["columns"] = _columns(instances)
     if docs.kind == "synthetic":
-        sheet["named"] = [[key, *names] for key, names in columns_read(task, docs.columns).items()]
+        rendering["named"] = [[key, *names] for key, names in columns_read(task, docs.columns).items()]
     if not task.assembly.renders_fields:
         # Another system builds these prompts; those of other docs are unknown here.
-        sheet["kinds"] = [docs.kind, docs.fewshot_kind if docs.fewshot else docs.kind]
-        sheet["own"] = {AS_IT_IS: [*map(_text, instances)]}
+        rendering["kinds"] = [docs.kind, docs.fewshot_kind if docs.fewshot else docs.kind]
+        rendering["own"] = {AS_IT_IS: [*map(_text, instances)]}
         if not material.shots:
             with suppress(PromptfmtError):
                 more = Study(study.given, replace(study.settings, num_fewshot=SHOTS))
-                sheet["own"][WITH_SHOTS] = [*map(_text, more.render())]
-        sheet["same"] = sheet["own"]
+                rendering["own"][WITH_SHOTS] = [*map(_text, more.render())]
+        rendering["same"] = rendering["own"]
         return
     tried = task
     if not material.shots and task.has_question:
@@ -120,17 +120,17 @@ def _fill(sheet: TaskRendering, study: Study, plan: RenderingPlan) -> None:
         with suppress(PromptfmtError):
             docs = with_pool(tried, docs, SHOTS)
     ways = {AS_IT_IS: (task, shots)} | ({WITH_SHOTS: (tried, SHOTS)} if not material.shots and docs.fewshot else {})
-    sheet["kinds"] = [docs.kind, docs.fewshot_kind if docs.fewshot else docs.kind]
+    rendering["kinds"] = [docs.kind, docs.fewshot_kind if docs.fewshot else docs.kind]
 
     def rendered(each: Task, some: TaskDocs, count: int | None) -> list[str]:
         texts = _rendered(each, some, count)
-        sheet["unseen"] = [part for part in sheet["unseen"] if not any(_quoted(part) in text for text in texts)]
+        rendering["unseen"] = [part for part in rendering["unseen"] if not any(_quoted(part) in text for text in texts)]
         return texts
 
-    sheet["own"] = {name: _rendered(each, docs, count) for name, (each, count) in ways.items()}
+    rendering["own"] = {name: _rendered(each, docs, count) for name, (each, count) in ways.items()}
     shown = docs
     if not plan.other:
-        sheet["docs"] = _in_json(docs)
+        rendering["docs"] = _in_json(docs)
     else:
         first = read_rendering(Path(plan.other), study.given.id)
         given = first["docs"] if first is not None else None
@@ -138,7 +138,7 @@ def _fill(sheet: TaskRendering, study: Study, plan: RenderingPlan) -> None:
             return
         shown = replace(docs, evaluated=tuple(given["evaluated"]), fewshot=tuple(given["fewshot"]))
         shown = replace(shown, columns=tuple(dict.fromkeys(name for doc in shown.evaluated for name in doc)))
-    sheet["same"] = {name: rendered(each, shown, count) for name, (each, count) in ways.items()}
+    rendering["same"] = {name: rendered(each, shown, count) for name, (each, count) in ways.items()}
     for label, change in edge_cases_of(shown.evaluated[0], plan.words):
         edge = replace(
             shown, evaluated=(change(shown.evaluated[0]),), fewshot=tuple(change(doc) for doc in shown.fewshot)
@@ -146,7 +146,7 @@ def _fill(sheet: TaskRendering, study: Study, plan: RenderingPlan) -> None:
         for each, count in ways.values():
             text = "\0".join(rendered(each, edge, count))
             made = text if text.startswith("!") else digest_of(text.encode("utf-8", "backslashreplace"))
-            sheet["edges"].setdefault(label, []).append(made)
+            rendering["edges"].setdefault(label, []).append(made)
 
 
 def _rendered(task: Task, docs: TaskDocs, shots: int | None) -> list[str]:

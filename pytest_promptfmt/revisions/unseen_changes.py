@@ -68,14 +68,20 @@ class Judgement:
 
 
 def judge(
-    found: Judgement, difference: SourceDifference, task: str, sheets: tuple[Path, Path], *, shown: bool, reason: str
+    found: Judgement,
+    difference: SourceDifference,
+    task: str,
+    renderings: tuple[Path, Path],
+    *,
+    shown: bool,
+    reason: str,
 ) -> None:
     """Add the verdict on a task@format.
 
     `shown` states whether a snapshot or an error shows a change of it already, `reason` why it was not rendered, "" if
     unknown.
     """
-    old, new = (read_rendering(folder, task) for folder in sheets)
+    old, new = (read_rendering(folder, task) for folder in renderings)
     file = difference.file
     _judge_reading(found, difference, task)
     if old is None or new is None or old["error"] or new["error"]:
@@ -150,21 +156,21 @@ def _judge_unseen(
     found: Judgement,
     difference: SourceDifference,
     task: str,
-    sheets: tuple[TaskRendering, TaskRendering],
+    renderings: tuple[TaskRendering, TaskRendering],
     *,
     is_given: bool,
 ) -> None:
     """Add why the same texts do not prove that nothing changed, or on how many docs they are the same."""
-    reasons = [*_reasons(difference, sheets, is_given=is_given)]
-    failed = [texts[0] for texts in sheets[0]["same"].values() if _fails(texts)]
-    if difference.changes and failed and len(failed) == len(sheets[0]["same"]):
+    reasons = [*_reasons(difference, renderings, is_given=is_given)]
+    failed = [texts[0] for texts in renderings[0]["same"].values() if _fails(texts)]
+    if difference.changes and failed and len(failed) == len(renderings[0]["same"]):
         reasons.append(f"it could not be rendered: {failed[0].removeprefix(_RAISES).strip()}")
     if reasons:
         found.unknown.append(Unknown(task, difference.file, reasons[0], _step(difference)))
         return
     changed = difference.of("prompt") + difference.of("docs")
     if changed:
-        old = sheets[0]
+        old = renderings[0]
         # The variants of docs are made of what `process_docs` returns.
         edges = sum(map(len, old["edges"].values())) if difference.of("prompt") else 0
         count = sum(len(texts) for texts in old["same"].values()) + edges
@@ -172,9 +178,9 @@ def _judge_unseen(
 
 
 def _reasons(
-    difference: SourceDifference, sheets: tuple[TaskRendering, TaskRendering], *, is_given: bool
+    difference: SourceDifference, renderings: tuple[TaskRendering, TaskRendering], *, is_given: bool
 ) -> Iterator[str]:
-    old, new = sheets
+    old, new = renderings
     lines = lines_of(old), lines_of(new)
     for change in difference.changes:
         if change.use == "docs" and change.is_rewritten:
@@ -218,9 +224,9 @@ def _fails(texts: list[str]) -> bool:
     return bool(texts) and texts[0].startswith(_RAISES)
 
 
-def _without_words(sheet: TaskRendering) -> dict[str, list[str]]:
+def _without_words(rendering: TaskRendering) -> dict[str, list[str]]:
     """Return the texts of the task's own synthetic docs, without the names of their columns."""
-    return {way: [_WORDS.sub("«»", text) for text in texts] for way, texts in sheet["own"].items()}
+    return {way: [_WORDS.sub("«»", text) for text in texts] for way, texts in rendering["own"].items()}
 
 
 def _lacks_columns(old: TaskRendering, new: TaskRendering) -> bool:

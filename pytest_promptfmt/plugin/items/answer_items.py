@@ -17,7 +17,7 @@ from pytest_promptfmt.core.errors import ScoringError, display_path
 from pytest_promptfmt.core.outcome import Outcome
 from pytest_promptfmt.core.task import Task
 from pytest_promptfmt.plugin.items import Kind, TaskLike
-from pytest_promptfmt.plugin.items.item import ItemFailedError, LoadItem, TaskItem, node_name, reading
+from pytest_promptfmt.plugin.items.item import AnswersItem, ItemFailedError, LoadItem, TaskItem, node_name, reading
 from pytest_promptfmt.plugin.items.lint_items import ScoringItem
 from pytest_promptfmt.results.failures import (
     change_of,
@@ -46,18 +46,14 @@ class AnswerWarning(pytest.PytestWarning):
     """A note about how answers are read that does not fail the run."""
 
 
-class ExtractionItem(TaskItem):
+class ExtractionItem(AnswersItem):
     """The phrasing battery of one task@format: its verdicts by class, and as a matrix compared with its snapshot."""
 
     marker = "promptfmt_extraction"
     kind = "Answers"
 
-    def __init__(self, *, place: SnapshotPath, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.place = place
-
     def runtest(self) -> None:
-        """Try every phrasing; skip where something is unavailable."""
+        """Try every phrasing; skip if something is unavailable."""
         run = self.run
         settings = run.folders.settings_of(self.tested)
         item = Outcome(task=self.tested.id, file=str(self.path), profile=settings.run_id(EXTRACTION))
@@ -66,7 +62,7 @@ class ExtractionItem(TaskItem):
             tried = try_answers(self.study)
         header = {"task": self.tested.id, "profile": item.profile, "docs": tried.docs}
         document = extraction_document(header, tried.matrix)
-        verdict, self.outcome = self.compared(self.place, document, item)
+        verdict, self.outcome = self.compared(document, item)
         if run.outputs.needs_views:
             from pytest_promptfmt.results.html import comparison_view, matrix_view, packed_view
 
@@ -113,16 +109,15 @@ def _accepted_now(task: str, tried: Tried, failing: Sequence[PhrasingRow]) -> st
     return f"{task} [extraction]: the snapshot accepts {' and '.join(kinds)}, such as {rows[0].title}"
 
 
-class RecordingItem(TaskItem):
+class RecordingItem(AnswersItem):
     """A recording of real completions, replayed, its verdicts compared with their snapshot."""
 
     marker = "promptfmt_recording"
     kind = "Recording"
 
-    def __init__(self, *, recording: Path, place: SnapshotPath, profile: str, **kwargs: Any) -> None:
+    def __init__(self, *, recording: Path, profile: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.recording = recording
-        self.place = place
         self.profile = profile
 
     def runtest(self) -> None:
@@ -143,7 +138,7 @@ class RecordingItem(TaskItem):
             "records": str(replay.records),
         }
         document = recording_document(header, transcript)
-        verdict, self.outcome = self.compared(self.place, document, item)
+        verdict, self.outcome = self.compared(document, item)
         if replay.bad_count:
             first = replay.bad[0]
             bad = f"{replay.bad_count:,} records cannot be used, the first is {first.number}: {first.reason}"
@@ -182,15 +177,11 @@ class RecordedPromptsItem(TaskItem):
         raise ItemFailedError(self.outcome.detail)
 
 
-class RecordedScoresItem(TaskItem):
+class RecordedScoresItem(AnswersItem):
     """The completions that a run recorded, scored by today's rules and compared with their snapshot."""
 
     marker = "promptfmt_recorded"
     kind = "Recording"
-
-    def __init__(self, *, place: SnapshotPath, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.place = place
 
     def runtest(self) -> None:
         """Score and compare; raises ItemFailedError, also for states that cannot be scored."""
@@ -202,7 +193,7 @@ class RecordedScoresItem(TaskItem):
             found = assembly.recorded_scores()
         header = {"task": self.tested.id, "profile": run_id, **assembly.facts}
         document = recorded_document(header, found)
-        verdict, self.outcome = self.compared(self.place, document, item)
+        verdict, self.outcome = self.compared(document, item)
         text = "\n".join(scores_lines(self.tested.id, found.bad, verdict, command=self.accept_command))
         if found.bad:
             self.outcome = self.outcome.misread("recorded scores", found.bad[0].message)

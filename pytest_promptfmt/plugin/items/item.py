@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 import pytest
 
@@ -39,8 +39,7 @@ class ItemFailedError(Exception):
     """A failure of an item; the message is its whole text."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Selectable:
+class Selectable(NamedTuple):
     """The names by which a task is chosen: `name`, and `id`, which is `name` or `name@format`."""
 
     name: str
@@ -193,15 +192,6 @@ class TaskItem(PromptItem):
         """Return the study of the task, made once for all of its items."""
         return self.run.studies.of(self.tested)
 
-    def compared(self, place: SnapshotPath, document: Document, outcome: Outcome) -> tuple[snapshots.Verdict, Outcome]:
-        """Return how a document of answers compares with its snapshot, and the outcome with that."""
-        run = self.run
-        verdict = snapshots.check(
-            self.config, self, place, document, expected=run.expected, may_be_missing=self.may_be_missing
-        )
-        change = text_change(verdict.comparison, ()) if verdict.comparison is not None else None
-        return verdict, run.outputs.with_edit(outcome_of(verdict, outcome, change=change), verdict)
-
     @property
     def may_be_missing(self) -> bool:
         """Return whether the settings only test adopted files, and this one has no snapshot."""
@@ -213,6 +203,23 @@ class TaskItem(PromptItem):
         if verdict.not_adopted:
             self.outcome = replace(outcome.skipped(NOT_ADOPTED), tokenizer=None)
             pytest.skip(NOT_ADOPTED)
+
+
+class AnswersItem(TaskItem):
+    """The base of items whose document of answers is compared with a snapshot."""
+
+    def __init__(self, *, place: SnapshotPath, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.place = place
+
+    def compared(self, document: Document, outcome: Outcome) -> tuple[snapshots.Verdict, Outcome]:
+        """Return how a document of answers compares with its snapshot, and the outcome with that."""
+        run = self.run
+        verdict = snapshots.check(
+            self.config, self, self.place, document, expected=run.expected, may_be_missing=self.may_be_missing
+        )
+        change = text_change(verdict.comparison, ()) if verdict.comparison is not None else None
+        return verdict, run.outputs.with_edit(outcome_of(verdict, outcome, change=change), verdict)
 
 
 def accept_command_of(run: Run, path: Path, nodeid: str, task: str) -> str:

@@ -1,4 +1,4 @@
-"""The items of `promptfmt diff` that render a task for a comparison. pytest loads this module for it alone, by name."""
+"""The items that render a task for `promptfmt diff`, the only command that loads this plugin."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pytest_promptfmt.study import Study
 
 
 class RenderingItem(TaskItem):
-    """Renders a task for a comparison, and writes what came of it; it never fails for what is wrong with the task."""
+    """Renders a task for a comparison, and writes the result; errors of the task are part of it."""
 
-    kind = "Sheet"
+    kind = "Rendering"
 
     def __init__(self, *, plan: RenderingPlan, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -27,26 +27,26 @@ class RenderingItem(TaskItem):
     def runtest(self) -> None:
         """Render and write."""
         study = Study(self.tested, self.run.folders.settings_of(self.tested), self.run.studies.of(self.tested).load)
-        sheet = rendering_of(study, self.plan)
-        self.plan.path_of(self.tested.id).write_text(json.dumps(sheet), "utf-8", errors="surrogateescape")
+        rendering = rendering_of(study, self.plan)
+        self.plan.path_of(self.tested.id).write_text(json.dumps(rendering), "utf-8", errors="surrogateescape")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that names the plan."""
-    parser.addoption("--promptfmt-sheets", type=Path, help="What promptfmt diff wants of each task.")
+    parser.addoption("--promptfmt-renderings", type=Path, help="The plans of promptfmt diff for each task.")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Add an item to each task that is left after selection and that the plan wants."""
-    plans: Mapping[str, Any] = json.loads(config.getoption("promptfmt_sheets").read_text("utf-8"))
-    items[:] = [*_with_sheets(items, plans)]
+    """Add an item to each selected task that has a plan."""
+    plans: Mapping[str, Any] = json.loads(config.getoption("promptfmt_renderings").read_text("utf-8"))
+    items[:] = [*_with_renderings(items, plans)]
 
 
-def _with_sheets(items: list[pytest.Item], plans: Mapping[str, Any]) -> Iterator[pytest.Item]:
+def _with_renderings(items: list[pytest.Item], plans: Mapping[str, Any]) -> Iterator[pytest.Item]:
     for item, following in zip(items, [*items[1:], None], strict=True):
         yield item
         node = item.parent
         is_last = following is None or following.parent is not node
         if is_last and isinstance(node, TaskNode) and node.error is None and node.task.name in plans:
-            yield node.make(RenderingItem, "sheet", plan=RenderingPlan(**plans[node.task.name]))
+            yield node.make(RenderingItem, "rendering", plan=RenderingPlan(**plans[node.task.name]))
