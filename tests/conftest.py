@@ -1,4 +1,4 @@
-"""What all tests share: pytester, and runs without lint items and remembered outcomes, which have their own tests."""
+"""Fixtures of all tests: pytester, and runs without lint items and cached outcomes, which have their own tests."""
 
 import os
 import tempfile
@@ -59,3 +59,11 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def project(pytester: pytest.Pytester) -> Project:
     """Return the folder that a test of the plugin works in."""
     return Project(pytester)
+
+
+@pytest.fixture
+def cached_project(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Return a folder in which runs cache outcomes, also those of files that have just changed."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p settled")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    return project

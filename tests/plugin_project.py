@@ -50,7 +50,7 @@ class Project:
         return self.write(path, "\n".join(lines) + "\n")
 
     def edit(self, path: str, old: str, new: str) -> None:
-        """Replace a text that stands in a file."""
+        """Replace a text of a file."""
         text = (self.root / path).read_text("utf-8")
         assert old in text
         (self.root / path).write_text(text.replace(old, new), "utf-8")
@@ -76,7 +76,7 @@ class Project:
         return found
 
     def settle(self) -> None:
-        """Make the files look older than the run: those that are too young are not remembered."""
+        """Make the files look older than the run: outcomes of files that changed since it began are not cached."""
         for path in sorted(self.root.rglob("*"), reverse=True):
             if ".pytest_cache" not in path.parts and path.exists():
                 os.utime(path, (1_600_000_000, 1_600_000_000))

@@ -1,4 +1,4 @@
-"""Chat templates of which nothing has changed are not rendered again, and what they are made of is watched."""
+"""Unchanged chat templates are not rendered again, and all their inputs are watched."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from pytest_promptfmt.engine.processes import CAN_FORK
 from pytest_promptfmt.profiles.tokenizer_sources import archetype_folder
 from pytest_promptfmt.systems.templates import SYSTEM
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="outcomes are remembered of workers alone")
+pytestmark = pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")
 
 CHATML = builtin_template("chatml")
-SETTLED = "import pytest_promptfmt.engine.contents as contents\ncontents._SETTLED_NS = 0\n"
-"""Two seconds are for file systems that count in such steps; a test would have to wait for them."""
 
 CONVERSATION = (
     "conversations: {why: {about: asked why, messages: [{role: user, content: why}, {role: assistant, content: so}]}}\n"
@@ -28,11 +26,10 @@ SETTINGS = "training_of: {second.jinja: ../other/model.jinja}\n"
 
 
 @pytest.fixture
-def models(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+def models(cached_project: Project) -> Project:
     """Return a project with two templates that share a tokenizer and a conversation, and two tasks."""
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+    project = cached_project
     project.write("pytest.ini", "[pytest]\n")
-    project.write("conftest.py", SETTLED)
     project.write("models/first.jinja", CHATML)
     project.write("models/second.jinja", CHATML.replace("system", "developer"))
     project.write("models/why.conversations.yaml", CONVERSATION)
@@ -53,7 +50,7 @@ def result(project: Project, *options: str) -> dict[str, Any]:
 
 
 def warm(project: Project) -> None:
-    """Run until everything that can be remembered is: the first run writes what it makes of a tokenizer."""
+    """Run until all outcomes that can be cached are: the first run writes a frozen tokenizer."""
     project.settle()
     project.run("models")
     project.run("models")

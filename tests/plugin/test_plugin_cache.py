@@ -19,23 +19,20 @@ from plugin_project import Project
 
 from pytest_promptfmt.engine.processes import CAN_FORK
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="outcomes are remembered of workers alone")
+pytestmark = pytest.mark.skipif(not CAN_FORK, reason="only outcomes of workers are cached")
 
 FUNCTION = (
     "from tasks.code.helpers import mark\n\n\ndef text(doc):\n    return f\"Q: {doc['question']}{mark()}\\nA:\"\n"
 )
-SETTLED = "import pytest_promptfmt.engine.contents as contents\ncontents._SETTLED_NS = 0\n"
-"""Two seconds are for file systems that count in such steps; a test would have to wait for them."""
-
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 HELM = (FIXTURES / "helm/quiz.json").read_text("utf-8")
 
 HELPER = "def mark():\n    return '?'\n"
 
 
-@pytest.fixture(autouse=True)
-def _with_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+@pytest.fixture
+def project(cached_project: Project) -> Project:
+    return cached_project
 
 
 @pytest.fixture
@@ -47,7 +44,7 @@ def tree(project: Project, kept: Path) -> Project:
 
 def write_tree(project: Project) -> None:
     project.write("pytest.ini", "[pytest]\n")
-    project.write("conftest.py", SETTLED)  # puts the folder on the path of imports
+    project.write("conftest.py", "")  # puts the folder on the path of imports
     project.task("tasks/plain/arc.yaml")
     project.write("tasks/shared/_base.yaml", "target_delimiter: ' '\nfewshot_delimiter: \"\\n\\n\"\n")
     project.task("tasks/shared/boolq.yaml", include="_base.yaml")
@@ -71,7 +68,7 @@ def unchanged(project: Project) -> int:
 
 
 def warm(project: Project) -> None:
-    """Run until everything that can be remembered is."""
+    """Run until all outcomes that can be cached are."""
     settle(project)
     project.run("tasks")
 
@@ -89,7 +86,7 @@ def test_files_that_are_the_same_are_shown_as_one_number(tree: Project) -> None:
     again.stdout.fnmatch_lines(["12 snapshots passed."])
 
 
-def test_they_are_shown_one_by_one_where_somebody_asks(tree: Project) -> None:
+def test_they_are_shown_one_by_one_if_an_option_needs_it(tree: Project) -> None:
     tree.run("tasks")
     for options in (["-v"], ["-k", "arc or boolq"], ["tasks/plain/arc.yaml::arc"], ["--lf"]):
         found = tree.run(*(options if "::" in options[0] else ["tasks", *options])).parseoutcomes()
@@ -163,7 +160,7 @@ def test_after_an_edit_a_run_finds_what_a_fresh_one_finds(tree: Project, name: s
     ],
     ids=["the adapter", "an instance", "a snapshot", "settings", "a task before it", "a task after it", "a recording"],
 )
-def test_a_file_of_helm_is_remembered(tree: Project, edit: Callable[[Project], object]) -> None:
+def test_a_file_of_helm_is_cached(tree: Project, edit: Callable[[Project], object]) -> None:
     tree.write("tasks/helm/quiz.json", HELM)
     tree.accept("tasks")
     warm(tree)
@@ -185,6 +182,17 @@ def test_the_metrics_of_a_run_of_helm_are_read_beside_its_request_states(tree: P
     tree.edit("tasks/run/run_spec.json", "quasi_exact_match", "f1_score")
     assert result(tree)["exit"] == 1
     assert result(tree) == result(tree, "--promptfmt-no-cache")
+
+
+def test_a_note_about_a_file_is_shown_in_each_run(tree: Project) -> None:
+    tree.write("pytest.ini", "[pytest]\npromptfmt_lint = false\n")
+    file = tree.root / "tasks/docs/wic.yaml"
+    file.write_text(file.read_text("utf-8") + "description: Who?\ndescription: Why?\n", "utf-8")
+    tree.accept("tasks")
+    for _ in range(3):
+        found = tree.run("tasks")
+        found.stdout.fnmatch_lines(["*'description' is written twice; the later one wins"])
+    assert found.parseoutcomes() == {"passed": 6, "unchanged": 2, "warnings": 1}
 
 
 def test_a_task_without_snapshot_is_run_until_it_has_one(tree: Project) -> None:
@@ -264,8 +272,7 @@ def word(task):
     if any(each in task.config["doc_to_text"] for each in WORDS):
         yield Finding(message="a word of the list")
 """
-CONFTEST = f"""
-{SETTLED}
+CONFTEST = """
 import os
 from pytest_promptfmt import Format, register_format
 
@@ -352,7 +359,7 @@ def test_a_run_of_some_items_of_a_file_does_not_speak_for_the_others(tree: Proje
     assert result(tree)["counts"]["changed"] > 0
 
 
-def test_a_folder_in_which_nothing_has_changed_is_not_gone_into(tree: Project) -> None:
+def test_an_unchanged_folder_is_not_entered(tree: Project) -> None:
     for name in ("rte", "sst", "xnli"):
         tree.task(f"tasks/plain/below/{name}.yaml")
     tree.accept("tasks")
@@ -445,7 +452,7 @@ def test_a_format_that_a_file_declares_meets_the_names_of_folders_that_are_passe
 
 
 @pytest.mark.parametrize(("file", "task", "again"), [("wic.yml", "wic", "wic.yml"), ("WIC.yaml", "Wic", "wic.yaml")])
-def test_two_files_that_claim_one_snapshot_are_told_of_each_time(
+def test_two_files_that_claim_one_snapshot_are_reported_each_time(
     tree: Project, file: str, task: str, again: str
 ) -> None:
     tree.write("tasks/docs/clock.py", "import time\n\n\ndef text(doc):\n    return str(time.time() > 0)\n")
@@ -456,9 +463,9 @@ def test_two_files_that_claim_one_snapshot_are_told_of_each_time(
     assert result(tree) == result(tree, "--promptfmt-no-cache")
 
 
-def test_an_exception_of_somebody_elses_hook_is_remembered_with_its_traceback(tree: Project) -> None:
+def test_an_exception_of_another_plugins_hook_is_cached_with_its_traceback(tree: Project) -> None:
     hook = "def pytest_runtest_call(item):\n    if 'boolq' in item.nodeid:\n        raise ValueError('odd')\n"
-    tree.write("conftest.py", f"{SETTLED}\n{hook}")
+    tree.write("conftest.py", hook)
     settle(tree)
     for _ in range(3):
         found = tree.run("tasks")
@@ -527,7 +534,7 @@ def test_a_variable_that_code_asks_for_by_its_name_is_an_input(
 ) -> None:
     monkeypatch.setenv("WORDING", "A")
     project.task("tasks/a.yaml")
-    project.write("conftest.py", SETTLED)
+    project.write("conftest.py", "")
     project.write("tasks/words/utils.py", ASKING)
     file = project.task("tasks/words/arc.yaml", doc_to_text=None)
     file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
@@ -617,7 +624,7 @@ def test_code_that_may_ask_for_something_else_is_run_each_time(project: Project,
 
 
 def test_the_number_of_processors_is_an_input(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.write("conftest.py", SETTLED)
+    project.write("conftest.py", "")
     project.write("tasks/utils.py", "import os\n\ndef text(doc):\n    return f'{os.cpu_count() == 1000} Q'\n")
     file = project.task("tasks/zoo.yaml", doc_to_text=None)
     file.write_text(file.read_text("utf-8") + "doc_to_text: !function utils.text\n", "utf-8")
@@ -625,12 +632,12 @@ def test_the_number_of_processors_is_an_input(project: Project, monkeypatch: pyt
     project.accept("tasks")
     warm(project)
     assert unchanged(project) == 1
-    project.write("conftest.py", f"{SETTLED}import os\nos.cpu_count = lambda: 1000\n")
+    project.write("conftest.py", "import os\nos.cpu_count = lambda: 1000\n")
     settle(project)
     assert result(project) == result(project, "--promptfmt-no-cache")
 
 
-def test_code_of_tasks_finds_no_network_and_is_remembered(project: Project) -> None:
+def test_code_of_tasks_finds_no_network_and_is_cached(project: Project) -> None:
     code = """
 from urllib.request import urlopen
 
@@ -733,7 +740,7 @@ def clock(task):
     assert result(tree) == result(tree, "--promptfmt-no-cache")
 
 
-def test_failures_and_skips_are_remembered_with_their_texts(tree: Project) -> None:
+def test_failures_and_skips_are_cached_with_their_texts(tree: Project) -> None:
     tree.edit("tasks/plain/arc.yaml", "A:", "B:")
     first = tree.run("tasks").stdout.str()
     again = tree.run("tasks").stdout.str()
