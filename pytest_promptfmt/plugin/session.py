@@ -73,7 +73,7 @@ class CollectedByName(Protocol):
 
 
 def activate(config: pytest.Config) -> None:
-    """Register the plugins of a run, and choose the paths to collect when the command line names none.
+    """Register the plugins of a run, and choose the paths to collect if neither the command line nor pytest does.
 
     Raises SettingsError for invalid settings, also if syrupy is switched off.
     """
@@ -81,8 +81,9 @@ def activate(config: pytest.Config) -> None:
         raise SettingsError("prompts are compared through syrupy, which is switched off", hint="drop -p no:syrupy")
     # No network by default: user code that would load data or metrics from a hub fails at once, without retries.
     go_offline()
-    is_asked = config.args_source is pytest.Config.ArgsSource.ARGS
-    places = [Path(path.partition("::")[0]) for path in config.args] if is_asked else [config.rootpath]
+    # As for pytest's testpaths: settings choose the paths only where the rootdir is the invocation directory.
+    is_named = config.args_source is pytest.Config.ArgsSource.ARGS or config.invocation_params.dir != config.rootpath
+    places = [Path(path.partition("::")[0]) for path in config.args] if is_named else [config.rootpath]
     names = [name for entry in KINDS for name in entry.snapshot_names]
     _limit_paths(config, places)
     run = config.stash[RUN] = Run(config, SettingsTree(config, DEFAULT_PROFILES, places), names)
@@ -101,7 +102,7 @@ def activate(config: pytest.Config) -> None:
     ]
     for plugin in plugins if is_worker else (*plugins, Closing(run)):
         config.pluginmanager.register(plugin, f"promptfmt-{type(plugin).__name__}")
-    if not is_asked:
+    if not is_named:
         paths = [str(path) for path in run.settings.paths]
         root = [str(config.rootpath)]
         config.args = (paths or root) if config.getoption("promptfmt") else [*config.args, *paths]

@@ -79,8 +79,8 @@ class Setting(NamedTuple):
 
 SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("promptfmt", FLAG, "--promptfmt", ini="promptfmt").about(
-        "Collect task files and test their prompts. With paths, only those; without, the ini value "
-        "`promptfmt_paths`, else the rootdir.",
+        "Collect task files and test their prompts. With paths, only those; without, in the rootdir the ini value "
+        "`promptfmt_paths`, else the whole rootdir, and in another folder that folder.",
         ini="`true`: always act as with `--promptfmt`, beside the ordinary tests.",
     ),
     Setting("task_globs", NAMES, "--promptfmt-task GLOB").about(
@@ -236,7 +236,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "module of functions. Default: 10, and 60 for the import."
     ),
     Setting("paths", PATHS, ini="promptfmt_paths", key="paths", at_rootdir=True).about(
-        "Where task files are looked for when the command line names no path."
+        "Where task files are searched when pytest is started in the rootdir without a path."
     ),
     Setting("task_modules", PATHS, ini="promptfmt_task_modules", key="task_modules", at_rootdir=True).about(
         "Python files (globs, folders) with task classes; they are imported to find them.",

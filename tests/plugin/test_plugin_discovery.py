@@ -65,6 +65,23 @@ def test_without_a_path_the_ini_paths_are_searched_else_the_rootdir(project: Pro
     result.stdout.fnmatch_lines(["FAILED more/wic.yaml::wic::*", "*2 failed*"])
 
 
+@pytest.mark.parametrize("paths", ["", "promptfmt_paths = tasks\n"])
+def test_without_a_path_another_folder_than_the_rootdir_is_searched_alone(
+    project: Project, monkeypatch: pytest.MonkeyPatch, paths: str
+) -> None:
+    project.task("tasks/arc.yaml")
+    project.task("more/deep/wic.yaml")
+    project.task("more/boolq.yaml")
+    project.write("more/test_python.py", "def test_it(): pass\n")
+    project.write("pytest.ini", f"[pytest]\npromptfmt_profiles = plain chat-chatml\ntestpaths = tasks\n{paths}")
+    monkeypatch.chdir(project.root / "more")
+    own = sorted([*both("more/boolq.yaml"), *both("more/deep/wic.yaml"), "more/test_python.py::test_it"])
+    assert sorted(project.collected("--promptfmt")) == own
+    assert project.collected("--promptfmt", "../tasks") == both("tasks/arc.yaml")
+    project.write("pytest.ini", f"[pytest]\npromptfmt = true\npromptfmt_profiles = plain chat-chatml\n{paths}")
+    assert sorted(project.collected()) == own
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [
