@@ -61,9 +61,20 @@ def project(pytester: pytest.Pytester) -> Project:
     return Project(pytester)
 
 
+SETTLED = """
+def pytest_configure(config):
+    from pytest_promptfmt.engine import contents
+
+    contents._SETTLED_NS = 0
+"""
+
+
 @pytest.fixture
 def cached_project(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """Return a folder in which runs cache outcomes, also those of files that have just changed."""
+    """Return a folder in which runs cache outcomes, also those of files that have just changed.
+
+    Two seconds are for file systems that count in such steps; a test would have to wait for them.
+    """
+    project.write("settled.py", SETTLED)
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p settled")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     return project

@@ -79,7 +79,9 @@ class _Server:
     def __init__(self) -> None:
         self._socket, other = socket.socketpair()
         command = [sys.executable, __file__, str(other.fileno())]
-        self._process = subprocess.Popen(command, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL)
+        environment = {**os.environ, "PYTEST_ADDOPTS": ""}  # those of a test are for its runs
+        null = subprocess.DEVNULL
+        self._process = subprocess.Popen(command, pass_fds=[other.fileno()], stdin=null, env=environment)
         other.close()
         atexit.register(self._end)
 

@@ -37,7 +37,6 @@ from pytest_promptfmt.snapshots.content import (
     recorded_document,
     recording_document,
 )
-from pytest_promptfmt.snapshots.paths import SnapshotPath
 from pytest_promptfmt.study.scoring import has_expectations
 from pytest_promptfmt.tasks import looks_for_answers
 
