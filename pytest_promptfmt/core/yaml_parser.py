@@ -20,9 +20,9 @@ from typing import Any, Final
 import yaml
 
 from pytest_promptfmt.core import gate
-from pytest_promptfmt.core.errors import Position, SourceError
+from pytest_promptfmt.core.data_tables import data_table
+from pytest_promptfmt.core.errors import Position, SourceError, did_you_mean
 from pytest_promptfmt.core.task import FunctionRef
-from pytest_promptfmt.core.yaml_errors import in_plain_words, no_mapping, position_of, unreadable
 
 MAX_BYTES: Final = 8 * 1024 * 1024
 MAX_DEPTH: Final = 100
@@ -371,3 +371,77 @@ def _pair(node: yaml.MappingNode, key: str | int) -> tuple[yaml.Node, yaml.Node]
 
 def _shortened(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "…")
+
+
+# -- errors in plain words, with the place and a fix -------------------------------------------------------------------
+
+_CONTROL: Final = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def position_of(path: Path, mark: Any) -> Position:
+    """Return the place of a PyYAML mark, which counts from 0; without one, only the file."""
+    return Position(path) if mark is None else Position(path, mark.line + 1, mark.column + 1)
+
+
+def no_mapping(path: Path, node: yaml.Node | None) -> SourceError:
+    """Return the error for a file whose top level is not a mapping."""
+    kinds = {yaml.SequenceNode: "a list", yaml.ScalarNode: "a single value", yaml.MappingNode: "a set or pairs"}
+    found = kinds.get(type(node), "nothing")
+    return SourceError(
+        f"the file must be a mapping of keys to values, but there is {found} at its top level",
+        position=Position(path) if node is None else position_of(path, node.start_mark),
+    )
+
+
+def unreadable(path: Path, data: bytes) -> SourceError:
+    """Return the error for bytes that are not UTF-8, or hold characters that YAML does not allow."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return SourceError(
+            f"the file is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
+            position=_end_of(path, data[: error.start].decode("utf-8")),
+            hint="save it as UTF-8",
+        )
+    found = _CONTROL.search(text)
+    if found is None:
+        return SourceError("the file contains characters that YAML does not allow", position=Position(path))
+    return SourceError(
+        f"the control character U+{ord(found.group()):04X} is not allowed in YAML",
+        position=_end_of(path, text[: found.start()]),
+        hint=f'write it as "\\x{ord(found.group()):02x}" in double quotes' if ord(found.group()) < 256 else None,
+    )
+
+
+def _end_of(path: Path, before: str) -> Position:
+    return Position(path, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+
+
+def in_plain_words(path: Path, data: bytes, error: yaml.MarkedYAMLError) -> SourceError:
+    """Return the error for what PyYAML cannot parse or build."""
+    problem = error.problem or str(error)
+    mark = error.problem_mark or error.context_mark
+    if error.problem and "end of stream" in problem and error.context_mark is not None:
+        mark = error.context_mark  # where the quote opens is more useful than where the file ends
+    position = position_of(path, mark)
+    tag = re.search(r"could not determine a constructor for the tag '(?P<tag>[^']*)'", problem)
+    if tag is not None:
+        return SourceError(
+            f"unknown tag {tag['tag']}; lm-eval 0.4.13 knows only !function",
+            position=position,
+            hint=did_you_mean(tag["tag"], ["!function"]) or "put text that starts with '!' in quotes",
+        )
+    known = data_table("yaml_errors")["plain_words"]
+    entry = next((each for each in known if re.search(each["problem"], problem)), None)
+    if entry is not None:
+        message, hint = entry["message"], entry.get("hint")
+    else:
+        message, hint = f"{problem} ({error.context})" if error.context else problem, None
+    if _unquoted_template(data, mark):
+        hint = "put a Jinja template that starts with '{{' or '{%' in quotes or after '|'"
+    return SourceError(f"not valid YAML: {message}", position=position, hint=hint)
+
+
+def _unquoted_template(data: bytes, mark: Any) -> bool:
+    lines = data.decode("utf-8", "replace").splitlines()[: mark.line + 1] if mark is not None else []
+    return any(re.search(r":\s+\{[{%]", line) is not None for line in lines[-2:])
